@@ -1,4 +1,4 @@
-"""From the spec of a rule to the rule: its SQL compiled, its actions bound, and all that is wrong with it at once."""
+"""Builder of rules from their specs: SQL compiled, actions bound, and all problems reported at once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class UnusableRule:
 
     @property
     def sentence(self) -> str:
-        """What is wrong with it."""
+        """The problem, as a sentence."""
         problems = self.error.problems if isinstance(self.error, Invalid) else ()
         return "; ".join(map(str, problems)) or str(self.error)
 
@@ -116,7 +116,7 @@ class RuleBuilder:
         self._keep(checked, self.statement(checked))
 
     def keep(self, made: BuiltRule) -> None:
-        """Have what a rule evaluates at hand for when it is made again, so that it is not compiled again."""
+        """Keep the compiled statement of a rule, so that building it again does not compile it again."""
         self._keep(made.spec, made.rule.statement)
 
     def _keep(self, spec: RuleSpec, statement: Statement) -> None:
@@ -125,12 +125,12 @@ class RuleBuilder:
         self._prepared[spec.name, spec.sql] = statement
 
     def statement(self, checked: RuleSpec) -> Statement:
-        """What a rule evaluates, compiled. Raises ``Invalid``."""
+        """The compiled statement of a rule. Raises ``Invalid``."""
         prepared = self._prepared.pop((checked.name, checked.sql), None)
         return prepared or compile_statement(checked.sql, self._functions, self._context(checked.name))
 
     def _program_for_templates(self, checked: RuleSpec, statement: Statement) -> Program | None:
-        """What makes no more of the rows than their templates name, where there is nothing but templates."""
+        """A function that builds only the columns that templates name, if all actions are templates."""
         names: set[str] = set()
         for action in all_actions(checked.actions):
             read = columns_read(action) if isinstance(action, RepublishAction) else None
@@ -145,7 +145,7 @@ class RuleBuilder:
         return RuleContext(self._services.node.name, {"rule_id": name}, lambda: now_ns() // 1_000_000)
 
     def _step(self, action: Any, rule: str, position: str) -> Step:
-        """The action at a position (``0``, or ``0.1`` for a fallback), bound to what it acts on."""
+        """The action at a position (``0``, or ``0.1`` for a fallback), bound to its target."""
         fallbacks = [
             self._step(fallback, rule, f"{position}.{number}")
             for number, fallback in enumerate(getattr(action, "fallback_actions", ()))
@@ -178,7 +178,7 @@ class RuleBuilder:
 
 
 def calls_jq(tree: exp.Select) -> bool:
-    """Whether a statement calls jq, as a function or in a clause or block."""
+    """True if a statement calls jq, as a function or in a clause or block."""
     return any(call.name == "jq" for call in tree.find_all(exp.Anonymous))
 
 
@@ -189,5 +189,5 @@ def _inside(problem: Problem, pointer: str) -> Problem:
 def _nothing_to_drop(spec: RuleSpec) -> Problem:
     position = next(at for at, action in enumerate(spec.actions) if isinstance(action, Effect))
     kind = spec.actions[position].type
-    text = f"{kind} stops published messages, and FROM names an event or a connector, where there is none to stop"
+    text = f"{kind} stops published messages, and FROM names an event or a connector, which has no message to stop"
     return Problem(text, f"/actions/{position}", suggestion="read topics only")

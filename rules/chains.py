@@ -9,13 +9,13 @@ from typing import Final
 from broker.core.errors import Problem, did_you_mean
 from rules.sql.sources import RULE_PREFIX, Sources
 
-# So many rules may read one another in a row: each is a few calls deep inside the one before.
+# Maximum rules that read one another in a row: each is a few calls deep inside the one before.
 MAX_LENGTH: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What a rule reads, None when its SQL cannot be used; whether it may drop the message; and whether its rows may
+    """Sources of a rule, None when its SQL cannot be used; whether it may drop the message; and whether its rows may
     come when the message is on its way already, since a worker makes them."""
 
     sources: Sources | None
@@ -25,7 +25,7 @@ class Link:
 
 def chain_problems(name: str, rules: Mapping[str, Link]) -> list[Problem]:
     """The problems of a rule among all rules: names that do not exist, rows that would go round, chains too long,
-    and messages to be dropped where there are none."""
+    and messages to be dropped that do not exist."""
     sources = rules[name].sources
     if sources is None:
         return []
@@ -79,7 +79,7 @@ def _circle(name: str, rules: Mapping[str, Link]) -> list[str]:
 
 
 def _length(name: str, rules: Mapping[str, Link], known: dict[str, int]) -> int:
-    """How many rules are in a row behind a rule, itself included; rows that go round are another rule's mistake."""
+    """Number of rules in a row behind a rule, itself included; rows that go round are another rule's mistake."""
     if name not in known:
         known[name] = 0
         known[name] = 1 + max((_length(other, rules, known) for other in _reads(name, rules)), default=0)
@@ -87,7 +87,7 @@ def _length(name: str, rules: Mapping[str, Link], known: dict[str, int]) -> int:
 
 
 def _undecidable(name: str, sources: Sources, rules: Mapping[str, Link]) -> list[Problem]:
-    """Why a rule that stops messages could not: there is none, or it has gone on by then."""
+    """Reason why a rule that stops messages could not: there is no message, or it was already delivered."""
     if rules[name].may_be_late:
         text = f"'{name}' stops messages, and jq may run in a worker, when the message has gone on"
         return [Problem(text, "/sql", 1, 1, "decide with SQL only")]

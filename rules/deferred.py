@@ -1,4 +1,4 @@
-"""Rules that take long: put off, kept in the store, evaluated in order beside the publish path.
+"""Rules that take long: deferred, kept in the store, evaluated in order off the publish path.
 
 They wait for the worker of a jq program, the server that codes a schema's payloads, a registry elsewhere; or they
 make many rows, a part of which is made in each turn of the loop. What a rule is to run on goes into a durable queue
@@ -43,15 +43,15 @@ _BATCH_RECORDS: Final = 64
 _BATCH_BYTES: Final = 256 * 1024
 # Rows that are evaluated before their actions are done: a row takes 250 bytes and more.
 _BATCH_ROWS: Final = 1000
-# How long evaluations and actions continue before others have their turn.
+# Time that evaluations and actions continue before others have their turn.
 _TURN_S: Final = 0.005
-# How much may wait for its commit before the rows of a long list wait for that, too.
+# Maximum work that waits for its commit before the rows of a long list wait for it, too.
 _TURN_BYTES: Final = 2 * 1024 * 1024
 _RETRY_S: Final = 1.0
 
 
 class _Stored(StoredMessage):
-    """What a rule is to run on, as it is in the queue. ``columns`` are None for a published message."""
+    """Input of a rule, as it is in the queue. ``columns`` are None for a published message."""
 
     columns: dict[str, Any] | None
     now_ms: int
@@ -78,13 +78,13 @@ _decode: Final = stored.decoder(_Stored, "an event of a rule", _of_0_2_0)
 
 
 class DeferredRule(Protocol):
-    """What is asked of a rule here (``rules.rule.Rule``)."""
+    """The part of ``rules.rule.Rule`` that is used here."""
 
     name: str
 
     @property
     def event_program(self) -> Program:
-        """What evaluates columns."""
+        """The function that evaluates columns."""
         ...
 
     def complete(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
@@ -94,7 +94,7 @@ class DeferredRule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much the queue of one rule holds at most."""
+    """Limits of the queue of one rule."""
 
     records: int
     size_bytes: int
@@ -126,7 +126,7 @@ class Deferrals:
         )
 
     def begin(self) -> None:
-        """Go on with what was deferred before. Queues of rules that are not there any more are dropped."""
+        """Resume work deferred before a restart. Queues of rules that no longer exist are dropped."""
         self._is_running = True
         for queue in self._queues.names(PREFIX):
             name = queue.removeprefix(PREFIX)
@@ -179,11 +179,11 @@ class Deferrals:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """What waits for its commit, of all rules."""
+        """Work of all rules that waits for its commit."""
         return self._queues.uncommitted_bytes
 
     def backlog(self, name: str) -> int:
-        """How much a rule has put off and not done."""
+        """Amount of deferred work of a rule that is not done."""
         queue = self._open.get(name)
         return 0 if queue is None else queue.records
 
@@ -239,7 +239,7 @@ class Deferrals:
                 await self._go_back(queue)
 
     async def _go_back(self, queue: DurableQueue) -> None:
-        """To what is durably done, once it is certain what that is."""
+        """Advance to the work that is durably done, once that is certain."""
         with suppress(Unavailable):
             await queue.committed()
         queue.rewind()
@@ -320,7 +320,7 @@ class _Deferred:
 
     @property
     def rows(self) -> int:
-        """How many rows its outcome holds in memory."""
+        """Number of rows that its outcome holds in memory."""
         return len(self.outcome) if type(self.outcome) is list else 0
 
     def parts(self, program: Program) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Which rules run on which topics, events and rows of other rules."""
+"""Index of rules by the topics, events and rows of other rules that they read."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RuleEngine:
         return self._by_topic.matching(topic)
 
     def calls_for(self, topic: str) -> list[Callable[[Message], Refusal | None]]:
-        """What to call for a message on this topic, a callable per rule that reads it."""
+        """The calls for a message on this topic, a callable per rule that reads it."""
         return [rule.message_call() for rule in self.rules_for(topic)]
 
     def _on_event(self, name: str, columns: Mapping[str, Any], about: Message | None) -> None:
@@ -175,7 +175,7 @@ class RulesTap:
         self._engine = engine
 
     def acting(self, topic: str) -> tuple[object, ...] | None:
-        """As of ``broker.core.stage.ActsByObjects``: the rules of a topic. One that may wait sees about that for each
+        """See ``broker.core.stage.ActsByObjects``: the rules of a topic. One that may wait decides that for each
         topic."""
         rules = self._engine.rules_for(topic)
         return tuple(rules) if all(rule.may_wait is None for rule in rules) else None

@@ -19,7 +19,8 @@ class _Column(NamedTuple):
 
 
 class _About(NamedTuple):
-    """An event. ``rule`` follows SELECT and has ``{topic}`` for what FROM names; ``columns`` replaces common ones."""
+    """An event. ``rule`` follows SELECT and has ``{topic}`` for the source in FROM; ``columns`` replaces common
+    ones."""
 
     text: str
     rule: str

@@ -103,7 +103,7 @@ def _of_schemas(services: Services, births: Births) -> list[Function]:
 
 
 def _deferrals(services: Services, settings: RulesSettings) -> Deferrals:
-    """What evaluates rules beside the publish path, and what jq does in this process, as the settings say."""
+    """The evaluation of rules off the publish path, and the use of jq in this process, by the settings."""
     metrics = services.monitoring.metrics
     JqDefaults.timeout_s = settings.jq_function_default_timeout
     metrics.gauge("jq_inline_evaluations", lambda: Counts.inline, "jq programs run on the publish path")

@@ -1,4 +1,4 @@
-"""What a rule counts: runs by their outcome, actions by theirs, and how long a run takes."""
+"""Counters of a rule: runs by outcome, actions by outcome, and the time a run takes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ long a run takes."""
 
 
 class RuleMetricsView(RuleMetrics):
-    """What a rule and each of its actions did since it was saved or its counters were reset; runs (``matched``) by
+    """Counts of a rule and each of its actions since it was saved or its counters were reset; runs (``matched``) by
     outcome, its actions together, what it does per second in the last 5 s, its matches also at most and over 5 minutes,
     and how long a run takes."""
 
@@ -64,8 +64,8 @@ class RuleMetricsView(RuleMetrics):
 
 
 class RuleRate(CounterRate):
-    """How many messages a second a rule matches: now, at most, and on average over five minutes; of what passed and
-    failed, only the last."""
+    """Messages a second that a rule matches: now, at most, and on average over five minutes; of those that passed
+    and failed, only the last."""
 
     __slots__ = ("_failed", "_passed", "failed", "passed")
 
@@ -90,7 +90,7 @@ class RuleRate(CounterRate):
         self.passed = self.failed = 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """By the names people know."""
+        """Counts by their public names."""
         return {
             "matched.rate": round(self.last, 2),
             "matched.rate.max": round(self.most, 2),
@@ -116,7 +116,7 @@ class Counts(CounterSet):
 
     @property
     def actions(self) -> list[ActionCounts]:
-        """Of each action in order; those of fallbacks are with their steps, and in no sum."""
+        """Counts of each action in order; those of fallbacks are with their steps, and in no sum."""
         return self.parts
 
     def reset(self) -> None:
@@ -126,7 +126,7 @@ class Counts(CounterSet):
         self.rate.reset()
 
     def as_dict(self) -> dict[str, int]:
-        """The counters by the names people know, with the sums."""
+        """The counters by their public names, with the sums."""
         value: dict[str, int] = {name: getattr(self, name).value for name in _COUNTERS}
         actions: list[Any] = [action.as_dict() for action in self.actions]
         return {
@@ -139,7 +139,7 @@ class Counts(CounterSet):
         }
 
 
-# What all rules of a node did since it started: sums that only grow, whatever becomes of single rules.
+# Counts of all rules of a node since it started: sums that only grow, even when rules are deleted.
 
 
 class Totals:

@@ -38,7 +38,7 @@ _LOG_EVERY_NS: Final = 60_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A rule's SQL, parsed and compiled for what it reads."""
+    """A rule's SQL, parsed and compiled for its sources."""
 
     sql: str
     tree: exp.Select
@@ -48,7 +48,7 @@ class Statement:
 
     @property
     def makes_lists(self) -> bool:
-        """Whether it may give several rows for one message."""
+        """True if it may give several rows for one message."""
         return self.on_message.walks or jq_of(self.tree) is not None
 
 
@@ -77,7 +77,7 @@ def compile_statement(sql: str, functions: Functions, context: RuleContext) -> S
     return Statement(sql, tree, *compiled)
 
 
-# What a rule that reads another one's rows is called with: a row, and the message or event that led to it.
+# Arguments of a rule that reads another one's rows: a row, and the message or event that led to it.
 RowCall = Callable[[Row, Message], "Refusal | None"]
 
 
@@ -101,11 +101,11 @@ class Rule:
     variables: Callable[[Message], Row] | None = field(default=None)
     """All columns of a message, for a rule that calls jq."""
     decides: bool = field(default=False)
-    """Whether it may drop its message, and so cannot be put off."""
+    """True if it may drop its message, and so cannot be deferred."""
     may_wait: Callable[[], bool] | None = field(default=None)
-    """Whether it may have to ask another process, with schemas as they are; None for a rule that never does."""
+    """True if it may have to ask another process, with schemas as they are; None for a rule that never does."""
     deferrals: Deferrals | None = field(default=None)
-    """Takes what must be evaluated beside the publish path; the engine sets it."""
+    """Queue for evaluations off the publish path; the engine sets it."""
     _quiet_until_ns: int = field(default=0)
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class Rule:
         self.__post_init__()
 
     def message_call(self) -> Callable[[Message], Refusal | None]:
-        """What the topic plan calls; everything it needs is bound to locals. Gives why the message goes no further."""
+        """The call of the topic plan; everything it needs is bound to locals. Returns why the message is stopped."""
         name = self.name
         finish = self._finish
         counts = self.counts
@@ -174,11 +174,11 @@ class Rule:
 
     @property
     def event_program(self) -> Program:
-        """What evaluates columns; also those of messages that were deferred."""
+        """The function that evaluates columns, also those of deferred messages."""
         return self.statement.on_event
 
     def complete(self, outcome: Result | Exception, message: Message) -> Iterator[object]:
-        """Count the evaluation of what was deferred and do the actions for its rows. It is too late to drop anything.
+        """Count the evaluation of a deferred input and run the actions for its rows. It is too late to drop anything.
 
         Stops after each row of a list, for others to have their turn.
         """
@@ -194,7 +194,7 @@ class Rule:
     def _runner(
         self, program: Program, variables: Callable[[Any], Row] | None, may_wait: bool
     ) -> Callable[[Any], Result]:
-        """What evaluates a program where no caller can wait; long work is deferred, with what follows it."""
+        """The function that evaluates a program when no caller can wait; long work is deferred."""
         if self.decides or not self.statement.makes_lists:
             run = program.run_short
         else:
@@ -205,14 +205,14 @@ class Rule:
 
     @property
     def _most_rows(self) -> int:
-        """How many rows are acted on at once; a row's actions take as long as ten expressions each, or longer."""
+        """Number of rows acted on at once; a row's actions take as long as ten expressions each, or longer."""
         actions = sum(1 + len(step.fallbacks) for step in self.steps) + len(self.readers)
         return min(INLINE_ROWS, INLINE_WORK // (10 * max(1, actions)))
 
     def _defer(
         self, given: Message | Event, message: Message, program: Program, needed: Waits | DeferralNeeded
     ) -> None:
-        """Have it evaluated later, when it is counted too; a failure where nothing can be put off."""
+        """Evaluate it later, when it is counted too; a failure if nothing can be deferred."""
         if self.deferrals is None:
             self._failed(program, needed if isinstance(needed, Exception) else Unavailable(str(needed)))
             return
@@ -252,7 +252,7 @@ class Rule:
                 CHAIN.end()
 
     def _act_on_many(self, rows: Sequence[Row], message: Message, most_bytes: int) -> Iterator[Refusal | None]:
-        """The same row by row, and only so many bytes of rows: each may hold all of a large payload."""
+        """The same row by row, within a maximum of bytes of rows: each may hold all of a large payload."""
         made_bytes = 0
         for number, row in enumerate(rows, 1):
             before_bytes = self._uncommitted_bytes()
@@ -310,14 +310,14 @@ def _columns(event: Event) -> Row:
 
 
 def _graver(one: Refusal | None, other: Refusal | None) -> Refusal | None:
-    """Of two refusals of one message the one that disconnects, else the first."""
+    """The refusal that disconnects out of two for one message, else the first."""
     if one is None or (other is not None and other.disconnect and not one.disconnect):
         return other
     return one
 
 
 def rows_of(statement: Statement) -> RowsOf:
-    """What gives a statement's rows for a message, each with its JSON, on topics that it reads."""
+    """A function that gives a statement's rows for a message, each with its JSON, on topics that it reads."""
     run = statement.on_message.run_short
     reads = statement.sources.matches_topic
 
@@ -331,14 +331,14 @@ def rows_of(statement: Statement) -> RowsOf:
 
 
 def error_text(program: Program, error: BaseException) -> str:
-    """What went wrong and where in the SQL."""
+    """Text of an error with its place in the SQL."""
     place = program.place_of(error)
     where = f"line {place[0]}, column {place[1]}: " if place else ""
     return where + plain_text(error)
 
 
 def plain_text(error: BaseException) -> str:
-    """What went wrong, as a sentence."""
+    """Text of an error, as a sentence."""
     if isinstance(error, jsontext.JsonError):
         return f"the payload is not JSON: {error}"
     if isinstance(error, RecursionError):

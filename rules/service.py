@@ -1,4 +1,4 @@
-"""The verbs people have for rules: create, change, delete, list, test, and what their rows look like."""
+"""Operations on rules: create, change, delete, list, test, and what their rows look like."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class RuleService(Contributor):
         return self._shown(self._objects.get(name))
 
     def states(self) -> Mapping[str, int]:
-        """How many rules there are by their state."""
+        """Number of rules by their state."""
         return Counter(map(self._state, self._objects))
 
     def busiest(self, limit: int) -> Listed:
@@ -180,7 +180,7 @@ class RuleService(Contributor):
         return Listed([saved.name for saved in nlargest(limit, self._objects, key=rank)], self.get)
 
     def outcomes(self) -> Mapping[str, int]:
-        """What the rules there are now did together since their counters began."""
+        """Sums of the counters of all present rules."""
         counted = [saved.rule.counts for saved in self._built()]
         return {
             "matched": sum(counts.matched.value for counts in counted),
@@ -237,7 +237,7 @@ class RuleService(Contributor):
     # Counting
 
     def metrics(self, name: str) -> dict[str, Any]:
-        """What a rule did since it was saved, or since its counters were set to zero."""
+        """Counts of a rule since it was saved, or since its counters were set to zero."""
         saved = self._usable(name)
         return {**self._metrics(name, saved.rule.counts), "actions": [step.view() for step in saved.rule.steps]}
 
@@ -267,7 +267,7 @@ class RuleService(Contributor):
         return {**version.as_row(), "rule": {"name": name, **version.spec}}
 
     def difference(self, name: str, before: int, after: int) -> VersionDifference:
-        """What changed from one version to another. Raises ``NotFound``."""
+        """Changes from one version to another. Raises ``NotFound``."""
         self._objects.get(name)
         return difference(self._versions.get(name, before), self._versions.get(name, after))
 
@@ -276,7 +276,7 @@ class RuleService(Contributor):
 
         Raises:
             NotFound: there is no such rule or version.
-            Invalid: what it was cannot be used any more, or fails its test cases.
+            Invalid: that version can no longer be used, or fails its test cases.
         """
         enable = _saved_spec(self._objects.get(name)).get("enable", True)
         spec = {**self._versions.get(name, number).spec, "name": name, "enable": enable}
@@ -285,7 +285,7 @@ class RuleService(Contributor):
     # Test cases
 
     def try_cases(self, spec: Spec) -> None:
-        """Run the test cases of a spec that is to be saved; on any thread. Saving reports other problems.
+        """Run the test cases of a spec before it is saved; on any thread. Saving reports other problems.
 
         Raises:
             Invalid: with a problem for each case that fails.
@@ -308,7 +308,7 @@ class RuleService(Contributor):
     # Back-tests
 
     def backtest_request(self, body: Mapping[str, Any]) -> Comparison:
-        """What a back-test is to compare: ``sql`` over a ``stream``, beside the rule that ``name`` names. For a thread,
+        """Request of a back-test: ``sql`` over a ``stream``, compared with the rule ``name``. For a thread,
         since the SQL is compiled.
 
         Raises:
@@ -343,7 +343,7 @@ class RuleService(Contributor):
         return self._jobs().cancel(id)
 
     def follow_backtests(self, on_change: Callable[[BacktestView], None]) -> None:
-        """Call this when a back-test begins, goes on and ends."""
+        """Call this when a back-test begins, progresses and ends."""
         if self.jobs is not None:
             self.jobs.on_change.connect(on_change)
 
@@ -356,7 +356,7 @@ class RuleService(Contributor):
         """Raise ``Invalid`` when a statement cannot be compiled."""
         self._builder.statement(parse_spec(spec))
 
-    # Who uses what
+    # Uses
 
     def uses(self) -> Uses:
         """Streams and actions that rules write to, sources and rules that they read, schemas and registries that their
@@ -374,7 +374,7 @@ class RuleService(Contributor):
             yield from ((user, named) for named in schemas_in(saved.rule.statement.tree))
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """How many rows a rule made that is deleted or disabled."""
+        """Number of rows made by a rule that is deleted or disabled."""
         kind, name = change.target
         saved = self._objects.find(name) if kind == self.kind else None
         if not isinstance(saved, BuiltRule) or not saved.spec.enable or (change.after or {}).get("enable", False):
@@ -432,7 +432,8 @@ class RuleService(Contributor):
         return self._types.report(self._builder.statement(spec), spec.actions)
 
     def fields(self, body: Mapping[str, Any]) -> InputFields:
-        """What a rule could read from ``body["from"]``: columns of events, and fields of payloads by their schemas."""
+        """Fields that a rule could read from ``body["from"]``: columns of events, and fields of payloads by their
+        schemas."""
         return self._types.fields(body["from"])
 
     def format(self, body: Mapping[str, Any]) -> FormattedSql:
@@ -485,7 +486,7 @@ class RuleService(Contributor):
         return {"language": "spark-sql", "source": made.sql, "sql": made.sql, "columns": columns, "problem": None}
 
     def rule_for_spark(self, name: str) -> dict[str, Any]:
-        """What the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""
+        """Members that the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""
         statement = self._usable(name).rule.statement
         columns = [
             {"name": column, "type": column_text(kind)} for column, kind in self._types.inferred(statement).columns
@@ -536,7 +537,7 @@ class RuleService(Contributor):
         return tester.on_topic(self._built(), topic)
 
     def try_on(self, message: Message, drafts: Drafts) -> Trial:
-        """What the rules would make of a message."""
+        """Result of the rules for a message."""
         return tester.try_on(
             self._built(), message, self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
         )
@@ -637,7 +638,7 @@ class RuleService(Contributor):
         return found
 
     def _links(self) -> dict[str, Link]:
-        """What each rule reads, for what must hold between them."""
+        """Sources of each rule, for the checks of chains."""
         return {one.name: one.link if isinstance(one, BuiltRule) else _UNUSABLE for one in self._objects}
 
     def _check_chains(self, saved: BuiltRule) -> None:
@@ -694,7 +695,7 @@ class RuleService(Contributor):
 
 
 def _saved_spec(saved: BuiltRule | UnusableRule) -> Spec:
-    """What is written to the configuration; cases keep the one expectation that they have."""
+    """Members written to the configuration; cases keep the one expectation that they have."""
     if isinstance(saved, UnusableRule):
         return dict(saved.stored)
     tests = [case.model_dump(mode="json", exclude_unset=True) for case in saved.spec.tests]
@@ -703,7 +704,7 @@ def _saved_spec(saved: BuiltRule | UnusableRule) -> Spec:
 
 
 def _version_of(saved: BuiltRule | UnusableRule) -> Spec:
-    """What is kept of a version: only what was set, so that a default that comes later is no change."""
+    """Members kept of a version: only those that were set, so that a later default is not a change."""
     if isinstance(saved, UnusableRule):
         return dict(saved.stored)
     members = {"name", *saved.spec.model_dump(exclude_defaults=True)}

@@ -12,7 +12,7 @@ from broker.config.units import Duration, Size
 
 
 class RulesSettings(Settings):
-    """How rules run. The rules themselves are under ``rule_engine.rules``."""
+    """Settings of the rule engine. The rules themselves are under ``rule_engine.rules``."""
 
     ignore_sys_message: bool = Field(default=True, description="Leave out messages on $SYS topics.")
     max_republish_depth: int = Field(
@@ -20,7 +20,7 @@ class RulesSettings(Settings):
     )
     unusable_rules: Literal["keep", "refuse"] = Field(
         default="keep",
-        description="What becomes of a rule of the configuration that cannot be used when the broker starts: it is "
+        description="Handling of a rule of the configuration that cannot be used when the broker starts: it is "
         "kept in state failed and all others run, or the broker does not start.",
     )
     backtest_timeout: Duration = Field(default=300.0, gt=0, description="How long a back-test may run.")
@@ -61,6 +61,6 @@ class RulesSettings(Settings):
     )
     type_check: Literal["error", "warning", "off"] = Field(
         default="error",
-        description="What becomes of a rule whose SQL has a certain mistake by the schemas bound to its topics and the "
+        description="Handling of a rule whose SQL has a certain mistake by the schemas bound to its topics and the "
         "types of columns: error: it is not saved; warning: it is saved, and shown with it; off: nothing is checked.",
     )

@@ -116,7 +116,7 @@ class RuleSpec(_Model):
 
     @property
     def decides(self) -> bool:
-        """Whether it may drop the message that it runs on."""
+        """True if it may drop the message that it runs on."""
         return any(isinstance(action, Effect) for action in self.actions)
 
 
@@ -131,7 +131,7 @@ def checked_name(spec: dict[str, Any]) -> str:
     """The name of a rule that may be wrong otherwise.
 
     Raises:
-        Invalid: it is no name.
+        Invalid: it is not a valid name.
     """
     return parse_spec({"name": spec.get("name"), "sql": ""}).name
 
@@ -155,7 +155,7 @@ def parse_spec(spec: dict[str, Any]) -> RuleSpec:
 
 
 def is_jq(spec: Mapping[str, Any]) -> bool:
-    """Whether a spec or a request is in jq."""
+    """True if a spec or a request is in jq."""
     return spec.get("language") == "jq"
 
 
@@ -182,7 +182,8 @@ def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def about_sources(problem: Problem) -> Problem:
-    """A problem of the statement that a program stands for, at what was sent: all but the sources is checked."""
+    """A problem of the statement that a program stands for, at its place in the request body: all but the sources is
+    checked."""
     return replace(problem, pointer="/from", line=None, column=None) if problem.pointer == "/sql" else problem
 
 

@@ -1,4 +1,4 @@
-"""The type checker as rules use it: what a statement's payloads hold now, and what becomes of reports.
+"""The type checker as rules use it: the current types of a statement's payloads, and the handling of reports.
 
 Nothing is kept that schemas, validations or transformations could make wrong: a result is used again only while the
 types it was made from are the same.
@@ -35,7 +35,7 @@ else:
     arrow_schema = LazyModule("rules.sql.type_checker.arrow_schema")
 
 _DEEPEST = 8
-# Fields of what a rule reads that are listed, and how deep they are looked for.
+# Maximum fields listed of a rule's sources, and their maximum depth.
 _MOST_FIELDS = 1000
 # Statements whose types are kept.
 _MOST_KNOWN = 4096
@@ -58,8 +58,8 @@ class ArrowField(TypedDict):
 
 
 class InputField(TypedDict):
-    """A column of an event, or a field inside it: ``payload.temp``, and ``payload.tags[1].id`` for what an array
-    holds."""
+    """A column of an event, or a field inside it: ``payload.temp``, and ``payload.tags[1].id`` for the items of
+    an array."""
 
     path: str
     type: str
@@ -67,7 +67,7 @@ class InputField(TypedDict):
 
 
 class InputFields(TypedDict):
-    """What a rule can read. ``is_open`` where there may be further columns."""
+    """Fields that a rule can read. ``is_open`` where there may be further columns."""
 
     fields: list[InputField]
     is_open: bool
@@ -117,7 +117,7 @@ class TypeChecker:
         self._known: dict[str, tuple[Sequence[Input], Inferred]] = {}
 
     def check(self, statement: Statement, actions: Sequence[Any] = ()) -> Checked:
-        """What is known of a statement and of the templates of its actions."""
+        """Types and problems of a statement and of the templates of its actions."""
         inputs = self._inputs(statement)
         inferred = self._inferred(statement, inputs)
         level = self._settings.type_check
@@ -142,7 +142,7 @@ class TypeChecker:
         return self._inferred(statement, self._inputs(statement))
 
     def fields(self, sources: Sequence[str]) -> InputFields:
-        """What a rule on these sources could read, by the schemas of this moment."""
+        """Fields that a rule on these sources could read, by the current schemas."""
         inputs = inputs_of(sources, self._services.schemas.payload_type, partial(self._row_type, frozenset()))
         columns = {**columns_of(inputs)}
         if "payload" in columns and (payload := payload_of(inputs)).name != "unknown":
@@ -191,7 +191,7 @@ class TypeChecker:
         }
 
     def _inputs(self, statement: Statement, within: frozenset[str] = frozenset()) -> Sequence[Input]:
-        """What the statement reads; ``within`` are the rules that it is looked at for, lest they read each other."""
+        """Sources of the statement; ``within`` are the rules it is checked for, which must not read each other."""
         row_type = partial(self._row_type, within)
         return inputs_of(statement.sources.texts, self._services.schemas.payload_type, row_type)
 
@@ -238,11 +238,11 @@ def columns_dict(inferred: Inferred) -> list[RuleColumn]:
 
 
 def _names_schemas(tree: exp.Select) -> bool:
-    """Whether the types depend on more than the inputs."""
+    """True if the types depend on more than the inputs."""
     return any(call.name == "schema_decode" for call in tree.find_all(exp.Anonymous))
 
 
-# What other schemas would do to rules: their SQL typed again, held against what it is now.
+# Effects of other schemas on rules: their SQL typed again, compared with the current types.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What each rule was: numbered versions with the time of each change, in files beside the API's configuration.
+"""Past versions of rules: numbered versions with the time of each change, in files in the data directory.
 
 A version holds all members of a rule but ``name`` and ``enable``: switching a rule off and on makes none. A file that
 cannot be read is put aside and a new one begun, since a rule must not fail for its past.
@@ -24,7 +24,7 @@ from broker.core.times import MILLISECONDS, rfc3339_or_none
 from broker.observe.log import get_logger
 
 MAX_VERSIONS: Final = 100
-# A rule keeps at most so many versions, and so many bytes of them; the oldest go first.
+# Maximum versions of a rule, and their maximum bytes; the oldest are removed first.
 MAX_BYTES: Final = 8 * 1024 * 1024
 _NOT_KEPT: Final = ("name", "enable")
 
@@ -68,7 +68,7 @@ class Version(msgspec.Struct, frozen=True):
     spec: Spec
 
     def as_row(self) -> VersionRow:
-        """As the API shows it in a list."""
+        """View for the API, in a list."""
         return {"version": self.number, "saved_at": rfc3339_or_none(self.saved_ms, MILLISECONDS), "change": self.change}
 
 
@@ -125,7 +125,7 @@ class Versions:
         return self._newest[name]
 
     def created_ms(self, name: str) -> int | None:
-        """When the rule was made, in milliseconds since 1970; None where a file made it."""
+        """Creation time of the rule, in milliseconds since 1970; None if a file created it."""
         return self._created_ms[name]
 
     def of(self, name: str) -> Sequence[Version]:
@@ -189,7 +189,7 @@ class Versions:
 
 
 def difference(before: Version, after: Version) -> VersionDifference:
-    """What changed between two versions: member by member, and as a unified diff for people."""
+    """Changes between two versions: member by member, and as a unified diff."""
     members = [name for name in {**before.spec, **after.spec} if before.spec.get(name) != after.spec.get(name)]
     old, new = (f"version {version.number}" for version in (before, after))
     lines = difflib.unified_diff(_as_lines(before.spec), _as_lines(after.spec), old, new, lineterm="")
@@ -223,7 +223,7 @@ def _as_lines(spec: Spec) -> list[str]:
 
 
 def _encoded(history: _History) -> bytes:
-    """As it is in the file, without the oldest versions where all would be too large."""
+    """Bytes of the file, without the oldest versions if all would be too large."""
     versions = history.versions
     while True:
         data = jsontext.encode(_History(history.created_ms, versions)) + b"\n"

@@ -21,19 +21,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class CheckFailure:
-    """A check that a message did not pass. ``path`` is the place in the payload, "" where there is none."""
+    """A check that a message did not pass. ``path`` is the place in the payload, empty if it has no place."""
 
     check: int
     type: str
     schema: str | None
     why: Misfit | Callable[[], Misfit]
-    """Where and why, or what finds out: by JSON Schema that takes ten times as long as to see that it does not fit."""
+    """The misfit, or a call that determines it: by JSON Schema that takes ten times as long as to see that it does not
+    fit."""
     is_payload: bool
     """The payload does not fit a schema; false for a condition and for an internal error."""
 
     @property
     def misfit(self) -> Misfit:
-        """Where and why."""
+        """Place and reason."""
         if not isinstance(self.why, Misfit):
             self.why = self.why()
         return self.why
@@ -45,7 +46,7 @@ class CheckFailure:
 
     @property
     def reason(self) -> str:
-        """What is wrong there."""
+        """The reason at that place."""
         return self.misfit.detail
 
     @property

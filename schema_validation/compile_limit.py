@@ -20,7 +20,7 @@ DEADLINE_S = 1.5
 MEMORY_BYTES = 1024 * 1024 * 1024
 
 _PATTERNS = re.compile(r'"pattern(?:Properties)?"\s*:')
-# What makes a pattern large when it is compiled: classes of Unicode, counted repetition, flags.
+# Constructs that make a compiled pattern large: classes of Unicode, counted repetition, flags.
 _COSTLY = re.compile(r"\\\\[pPwWdDsS]|\{\d+,?\d*\}|\(\?")
 _FEW = 3
 # Longest compilation in the broker's own process, which stops for it.

@@ -39,7 +39,7 @@ MAX_KEPT = 1000
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
 # Deepest chain of references.
 MAX_DEPTH = 16
-# How long a number that could not be fetched is not asked for again.
+# Time before a number that could not be fetched is requested again.
 FAILED_S = 10.0
 _MOST_UNDER_WAY = 64
 _KINDS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
@@ -60,7 +60,7 @@ Auth = Annotated[BasicAuth | BearerAuth, Field(discriminator="mechanism")]
 
 
 class ConfluentSpec(Settings):
-    """A registry elsewhere, as people write it."""
+    """An external registry, as written by users."""
 
     name: str
     type: Literal["confluent"] = "confluent"
@@ -137,11 +137,11 @@ class ConfluentRegistry:
 
     @property
     def known(self) -> int:
-        """How many schemas are kept."""
+        """Number of schemas that are kept."""
         return len(self._serdes)
 
     def close(self) -> None:
-        """Ask no more; what is under way ends by itself."""
+        """Send no further requests; running ones complete."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _fetching(self, schema_id: int) -> Future[Serde]:

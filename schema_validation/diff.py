@@ -1,4 +1,4 @@
-"""What changed between two versions of a schema: fields, types, optionality; in words and for programs."""
+"""Changes between two versions of a schema: fields, types, optionality; in words and for programs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Change:
     after: Any
 
     def view(self) -> ChangeView:
-        """For answers of the API."""
+        """View for the API."""
         return {
             "change": self.change,
             "path": self.path,

@@ -26,7 +26,7 @@ LOCAL = "local"
 
 
 class RegistryReadOnly(TypedDict):
-    """How many schemas of a registry are known here, and its last failure."""
+    """Number of a registry's schemas that are cached here, and its last failure."""
 
     cached: int
     last_error: str | None
@@ -128,7 +128,7 @@ def _saved(registry: ConfluentRegistry) -> Spec:
 
 
 def _with_secrets(spec: Spec, stored: Spec) -> Spec:
-    """What was sent, with stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
+    """The request body with stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
     if has_stars(spec) and str(spec.get("url")).rstrip("/") != stored["url"]:
         raise Invalid("the schema registry cannot be saved", [moved_problem()])
     kept: Spec = with_stored(spec, stored)

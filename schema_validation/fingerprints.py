@@ -1,4 +1,4 @@
-"""What makes two sources the same schema, and the fingerprints that other tools know.
+"""Identity of schema sources, and the fingerprints that other tools compute.
 
 Identity is finer than Avro's canonical form, which leaves out defaults and aliases though readers depend on them:
 sources are the same when only white space, the order of members or comments differ.

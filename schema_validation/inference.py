@@ -63,7 +63,7 @@ def infer_schema(kind: str, payloads: Sequence[bytes], name: str, pointer: str) 
 
 @dataclass(slots=True)
 class Shape:
-    """What was seen at one place: how often each kind of value, and what the values looked like."""
+    """Observations at one place: counts of each kind of value, and properties of the values."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     fields: dict[str, Shape] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Shape:
 
     @property
     def seen(self) -> int:
-        """How many values were seen."""
+        """Number of values seen."""
         return self.kinds.total()
 
     def see(self, value: Any) -> None:
@@ -121,7 +121,7 @@ class Shape:
 
     @property
     def merged_fields(self) -> Shape:
-        """What the values of a map have in common."""
+        """Common type of the values of a map."""
         merged = Shape()
         for inner in self.fields.values():
             merged.absorb(inner)
@@ -245,7 +245,7 @@ class _Avro:
         if wrong is not None:
             kinds = set(values.kinds) - {"null"}
             if len(kinds) > 1 and kinds != {"integer", "number"}:
-                text = f"{where} has a field {wrong!r}, not an Avro name, beside fields of other types; use json"
+                text = f"{where} has a field {wrong!r}, not an Avro name, and fields of other types; use json"
                 raise Invalid("no schema can be inferred", [Problem(text, self._pointer)])
             self._warnings.append(f"{where} is a map: {wrong!r} is not an Avro name")
         return {"type": "map", "values": self._type(values, f"{name}_value", f"a value of {where}")}

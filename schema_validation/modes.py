@@ -30,11 +30,11 @@ class Modes:
 
     @property
     def overall(self) -> Mode:
-        """What counts for schemas without a mode of their own."""
+        """Mode of schemas without their own."""
         return self._modes.get(_GLOBAL, self._default)
 
     def of(self, name: str) -> Mode | None:
-        """What was set for a schema while the broker ran, also before there is one of that name."""
+        """Mode set for a schema at runtime, even before a schema of that name exists."""
         return self._modes.get(name)
 
     def put(self, name: str | None, mode: Mode | None) -> None:

@@ -18,7 +18,7 @@ from broker.core.topic import TopicFilter, covers
 
 MAX_SAMPLES = 1000
 _EVERY_NS = 1_000_000
-# Filters that are watched because somebody asked what is published there.
+# Maximum filters watched because a user asked for their messages.
 _MOST_ASKED_FOR = 8
 
 
@@ -80,7 +80,7 @@ class Sampler:
         self._asked_for: dict[str, TopicFilter] = {}
 
     def plan(self, topic: str) -> GateCall | None:
-        """What keeps samples of a topic, None where no one wants any."""
+        """Samplers of a topic's messages; None if no filter that matches is watched."""
         wanted = {own.filter: own for own in (*self._filters(), *self._asked_for.values())}
         self._rings = {text: ring for text, ring in self._rings.items() if text in wanted}
         if self._max_messages == 0:
@@ -95,7 +95,7 @@ class Sampler:
         self._asked_for[topic_filter.filter] = topic_filter
 
     def entries(self, topic_filter: str) -> Sequence[tuple[str, bytes]]:
-        """What is kept of a filter that is watched, topic and payload."""
+        """Samples of a watched filter, topic and payload."""
         ring = self._rings.get(topic_filter)
         return () if ring is None else ring.entries()
 
@@ -141,7 +141,7 @@ class Recent:
         """The last messages on the topics of a filter.
 
         Raises:
-            Invalid: it is no filter, or none are known; then they are kept from now on.
+            Invalid: it is not a filter, or there are no samples yet; they are kept from now on.
         """
         try:
             wanted = TopicFilter.parse(text)

@@ -38,13 +38,13 @@ class Reference:
     version: int
 
     def as_spec(self) -> SchemaReference:
-        """As it is saved and shown."""
+        """Members as saved and shown."""
         return {"name": self.name, "schema": self.schema, "version": self.version}
 
 
 @dataclass(frozen=True, slots=True)
 class Referred:
-    """What a reference leads to: its source as written, the self-contained one, and what it refers to itself."""
+    """Target of a reference: its source as written, the self-contained one, and its own references."""
 
     reference: Reference
     kind: str
@@ -198,7 +198,7 @@ def _full_name(raw: Mapping[str, Any], namespace: str) -> str:
 
 
 def _with_definitions(schema: Any, referred: Sequence[Referred]) -> Any:
-    """The schema with what it refers to among its definitions, and its references leading there."""
+    """The schema with its referenced schemas among its definitions, and its references leading there."""
     if not isinstance(schema, dict):
         return schema
     draft = schema.get("$schema")

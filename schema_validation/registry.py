@@ -20,7 +20,7 @@ PayloadType = Callable[[str, SchemaLookup], "FieldType | None"]
 
 
 class Registry:
-    """What codes payloads by schema name, and what type the payloads of a topic have.
+    """Serdes by schema name, and payload types by topic.
 
     ``payload_type_of`` is settable: it is answered from validations, which come after schemas. So is ``externals``:
     registries elsewhere by name.
@@ -33,7 +33,7 @@ class Registry:
         self.externals: Mapping[str, ExternalRegistry] = {}
 
     def find(self, name: str) -> Schema | None:
-        """The schema of that name, None where there is none or its versions are deleted."""
+        """The schema of that name, or None if it does not exist or its versions are deleted."""
         found = self._find(name)
         return None if found is None or found.is_deleted else found
 
@@ -46,7 +46,7 @@ class Registry:
         return self.schema(name).current.serde
 
     def waits(self, name: str | None) -> bool:
-        """Whether a schema's payloads are coded by another process; without a name, whether any schema's are."""
+        """True if a schema's payloads are coded by another process; without a name, if any schema's are."""
         names = list(self._names()) if name is None else [name]
         return any((found := self.find(one)) is not None and found.kind == EXTERNAL_HTTP for one in names)
 
@@ -79,7 +79,7 @@ class Registry:
         return self.payload_type_of(topic_filter, self)
 
     def with_schemas(self, specs: Sequence[Mapping[str, Any]]) -> SchemaLookup:
-        """A lookup that knows these schemas beside the registered ones; nothing is stored.
+        """A lookup of these schemas in addition to the registered ones; nothing is stored.
 
         Raises:
             Invalid: with every problem, pointers beginning with ``/schemas``.
@@ -99,18 +99,18 @@ class Registry:
         return self.trial(made)
 
     def trial(self, schemas: Mapping[str, Schema]) -> Registry:
-        """A registry in which these schemas are in place of, or beside, those that there are."""
+        """A registry with these schemas added to, or in place of, the existing ones."""
         trial = Registry(lambda name: schemas.get(name) or self._find(name), lambda: [*schemas, *self._names()])
         trial.payload_type_of = self.payload_type_of
         trial.externals = self.externals
         return trial
 
     def resolve(self, local_name: str, name: str, number: int | None) -> Referred:
-        """What a reference of a new version leads to. Raises ``NotFound``."""
+        """Target of a reference of a new version. Raises ``NotFound``."""
         return self._referred(self.schema(name), local_name, number, deleted=False)
 
     def resolve_kept(self, local_name: str, name: str, number: int | None) -> Referred:
-        """What a reference of a version that is kept leads to, deleted versions included."""
+        """Target of a reference of a saved version, deleted versions included."""
         found = self._find(name)
         if found is None:
             raise self._missing(name)
@@ -133,7 +133,7 @@ class Ids:
         self._where: dict[int, dict[tuple[str, int], SchemaVersion]] = {}
 
     def change(self, before: Schema | None, after: Schema | None) -> None:
-        """A schema of the registry is another one now; None where there was none, or is none any more."""
+        """Record the change of a schema; ``before`` is None for a new one, ``after`` for a deleted one."""
         if before is not None:
             for version in before.versions:
                 places = self._where[version.id]

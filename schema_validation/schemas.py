@@ -1,4 +1,4 @@
-"""A schema as people write it: its members, its source, and what the source is compiled to."""
+"""A schema as users write it: its members, its source, and the serde compiled from it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def compile_source(kind: str, source: Source, label: str, pointer: str = "") -> 
     """The serde of a self-contained source.
 
     Raises:
-        Invalid: the source is no schema of that type, or takes too long to compile.
+        Invalid: the source is not a schema of that type, or takes too long to compile.
     """
     try:
         if kind == "json" and isinstance(source, str):

@@ -36,7 +36,7 @@ class SchemaUsers(TypedDict):
 
 
 class SchemaDifference(TypedDict):
-    """What changed between two versions of a schema."""
+    """Changes between two versions of a schema."""
 
     before: int
     after: int
@@ -76,7 +76,7 @@ class SchemaVersionSource(SchemaVersionView):
 
 
 class NodeStatus(TypedDict):
-    """How a schema's server is, as a node sees it."""
+    """Status of a schema's server, as a node sees it."""
 
     node: str
     status: str
@@ -174,7 +174,7 @@ class SchemaService(Contributor, SchemaTrials):
         return self._shown(self.registry.schema(name))
 
     def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Prepared]:
-        """What compiles and compares a schema; call on the event loop, and what it gives anywhere, since it blocks.
+        """Return the call that compiles and compares a schema; it blocks, so make it off the event loop.
 
         That raises ``Invalid`` as ``create`` and ``replace`` would, which take its result and do not wait.
         """
@@ -191,7 +191,7 @@ class SchemaService(Contributor, SchemaTrials):
         return lambda: Prepared(base, next_schema(base, named, resolve, mode, now_ms), mode)
 
     def create(self, spec: Spec, prepared: Prepared | None = None) -> Spec:
-        """Make a schema. After one of that name was deleted, the numbers of its versions go on."""
+        """Make a schema. After one of that name was deleted, the numbers of its versions continue."""
         made = self._made(spec, None, prepared)
         if self.registry.find(made.name) is not None:
             raise AlreadyExists(self.kind, made.name)
@@ -224,7 +224,7 @@ class SchemaService(Contributor, SchemaTrials):
         """Delete a schema. Its versions are still found by their ids, unless it is deleted permanently.
 
         Raises:
-            InUse: somebody names it, and ``force`` was not given; other schemas that refer to it keep it from being
+            InUse: other objects name it, and ``force`` was not given; other schemas that refer to it keep it from being
                 deleted permanently whatever was given.
         """
         schema = self._objects.find(name)
@@ -242,7 +242,7 @@ class SchemaService(Contributor, SchemaTrials):
             self._put(without_versions(schema, [version.number for version in schema.versions]))
 
     def effects_of_deleting(self, name: str, number: int) -> Sequence[SchemaEffect]:
-        """Whom the deletion of a version would touch: those who name the schema, where it is the version in use, and
+        """Objects that the deletion of a version would affect: users of the schema, if it is the version in use, and
         the schemas that refer to it."""
         schema = self._objects.get(name)
         schema.version(number, deleted=True)
@@ -260,7 +260,7 @@ class SchemaService(Contributor, SchemaTrials):
         """Delete one version; the last that there is deletes the schema. ``permanent`` as in ``delete``.
 
         Raises:
-            InUse: it is the version in use of a schema that somebody names, or another schema refers to it.
+            InUse: it is the version in use of a schema that others name, or another schema refers to it.
         """
         schema = self._objects.get(name)
         version = schema.version(number, deleted=permanent)
@@ -288,7 +288,7 @@ class SchemaService(Contributor, SchemaTrials):
         return cast(SchemaVersionSource, shown)
 
     def difference(self, name: str, before: str, after: str) -> SchemaDifference:
-        """What changed from one version to another."""
+        """Changes from one version to another."""
         from schema_validation.diff import difference
 
         schema = self.registry.schema(name)
@@ -321,7 +321,7 @@ class SchemaService(Contributor, SchemaTrials):
         return [{**item, "root": item["path"] == found[0]} for item in files]
 
     def users(self, name: str) -> SchemaUsers:
-        """Who names the schema, and which other schemas refer to it."""
+        """Users of the schema, and other schemas that refer to it."""
         self.registry.schema(name)
         return {"users": [str(user) for user in self.users_of(name)], "schemas": list(self._referring(name))}
 
@@ -331,7 +331,7 @@ class SchemaService(Contributor, SchemaTrials):
         return [user for user in users if user.kind != self.kind]
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """What becomes of the versions of a schema that is deleted."""
+        """Effect of deleting a schema on its versions."""
         if change.target.kind == self.kind and change.before is not None and change.after is None:
             versions = counted(len(self._objects.get(change.target.name).live), "version")
             permanent = change.options.get("permanent", False)
@@ -348,7 +348,7 @@ class SchemaService(Contributor, SchemaTrials):
         return (self.own_mode_of(name) if name is not None else None) or self.modes.overall
 
     def own_mode_of(self, name: str) -> Mode | None:
-        """What a schema says itself, or was set for it."""
+        """Mode in the schema's spec, or set for it at runtime."""
         schema = self.registry.find(name)
         return (schema.compatibility if schema is not None else None) or self.modes.of(name)
 
@@ -379,7 +379,7 @@ class SchemaService(Contributor, SchemaTrials):
         return Mode(mode)
 
     def _made(self, spec: Spec, name: str | None, prepared: Prepared | None) -> Schema:
-        """What was prepared, or made again where something has changed since."""
+        """The prepared schema, compiled again if something has changed since."""
         current = self.prepare(spec, name)
         if prepared is not None:
             base = self._objects.find(prepared.made.name)
@@ -435,7 +435,7 @@ class SchemaService(Contributor, SchemaTrials):
         }
 
     def _status(self, schema: Schema) -> Spec:
-        """How the calls to the server of a schema go, where it has one."""
+        """Status of the calls to the server of a schema, if it has one."""
         serde = schema.current.serde
         if not isinstance(serde, ExternalHttpSerde):
             return {}

@@ -9,7 +9,7 @@ from schema_validation.compatibility.verdict import Mode
 
 
 class SchemaRegistrySettings(Settings):
-    """How the registry treats new versions, and what it remembers of messages to try them on."""
+    """Settings of the registry: compatibility of new versions, and messages kept to try them on."""
 
     compatibility: Mode = Field(
         default=Mode.BACKWARD,

@@ -1,4 +1,4 @@
-"""A validation as people write it, checked. Field names are those that EMQX users know."""
+"""A validation as users write it, checked. Field names are those of EMQX."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def _schema_name(value: str) -> str:
 
 
 def schema_name_problem(name: object) -> str | None:
-    """Why this cannot be the name of a schema. Dots are allowed inside it, as in subjects of Kafka topics."""
+    """Reason why this cannot be the name of a schema, or None. Dots are allowed inside it, as in subjects of Kafka
+    topics."""
     if isinstance(name, str) and len(name) <= MAX_NAME_BYTES and not name.endswith("."):
         return name_problem(name.replace(".", "-"))
     return name_problem(name)
@@ -38,7 +39,7 @@ Texts = Annotated[list[str], Field(max_length=1000)]
 
 
 class SchemaBody(Settings):
-    """What a schema is compiled from: a source, files, or the parameters of a server that codes payloads."""
+    """Input of the schema compiler: a source, files, or the parameters of a server that codes payloads."""
 
     type: Literal["json", "avro", "protobuf", "external_http"] = Field(
         description="The schema language; `external_http` is a server of yours."
@@ -74,10 +75,10 @@ class SchemaSpec(SchemaBody):
     """A schema with a source, or one whose payloads are checked by a server of yours."""
 
     name: SchemaName = Field(description="The name by which other objects use the schema.")
-    description: str = Field(default="", description="A description for people.")
+    description: str = Field(default="", description="A description for display.")
     compatibility: Mode | None = Field(default=None, description="What a new version must be compatible with.")
-    tags: Texts = Field(default=[], description="Tags for people.")
-    metadata: dict[str, str] = Field(default={}, max_length=1000, description="Texts for people, by name.")
+    tags: Texts = Field(default=[], description="Tags for display.")
+    metadata: dict[str, str] = Field(default={}, max_length=1000, description="Texts for display, by name.")
 
 
 class SqlCheckSpec(Settings):
@@ -111,7 +112,7 @@ class ValidationSpec(GateSpec):
 
 
 def key_of(check: SchemaCheckSpec) -> str:
-    """What makes two schema checks the same."""
+    """Identity of a schema check."""
     return ":".join(filter(None, (check.type, check.schema_name, message_type_of(check))))
 
 

@@ -40,7 +40,7 @@ class SqlCheck:
     run: Callable[[Message], Any] | None
     broken: str = ""
     asked: Waiting = NOTHING
-    """What it may ask of other processes."""
+    """Requests that it may send to other processes."""
     named: frozenset[Reference] = frozenset()
     """The schemas and registries that its functions name."""
 
@@ -81,7 +81,7 @@ def compile_sql_check(sql: str, functions: Functions, context: RuleContext, poin
         sql: the text.
         functions: those it may call.
         context: node and clock, as for rules.
-        pointer: where the text is in what was sent, for problems.
+        pointer: place of the text in the request body, for problems.
         strict: refuse unknown functions; otherwise they make every message fail, as they would at run time.
 
     Raises:

@@ -47,7 +47,7 @@ class Step:
     stops: bool
     waits: bool
     unexplained: Mapping[bool, Refusal]
-    """Of messages beyond those that are explained, by whether it is the payload that does not fit."""
+    """Failures of messages beyond those explained, by whether the payload does not fit."""
 
 
 class ValidationGate:
@@ -72,11 +72,11 @@ class ValidationGate:
         return [validation for validation, _ in self._validations.matching(topic)]
 
     def acting(self, topic: str) -> tuple[object, ...]:
-        """As of ``broker.core.stage.ActsByObjects``: the validations of a topic."""
+        """See ``broker.core.stage.ActsByObjects``: the validations of a topic."""
         return tuple(self._validations.matching(topic))
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
-        """What runs for messages published on the topic."""
+        """The call for messages published on the topic."""
         if self.schemas is None:
             return None
         steps = tuple(
@@ -94,7 +94,7 @@ class ValidationGate:
         return self._call(steps) if steps else None
 
     def _call_one(self, step: Step) -> GateCall:
-        """As ``_call``, for a topic with one validation: 0.15 µs less."""
+        """Same as ``_call``, for a topic with one validation: 0.15 µs less."""
         check = step.check
         matched = step.matched
         succeeded = step.succeeded
@@ -135,7 +135,7 @@ class ValidationGate:
         return call
 
     def _call_waiting(self, steps: tuple[Step, ...]) -> WaitingGateCall:
-        """As ``_call``, where a check asks another process."""
+        """Same as ``_call``, for checks that ask another process."""
         passed = self._succeeded
 
         async def call(message: Message) -> Message | Refusal:
@@ -156,7 +156,7 @@ class ValidationGate:
 
     def _failed_by(self, step: Step, failure: CheckFailure, message: Message) -> Refusal | None:
         """Count, keep, log and announce a failure; the refusal where it stops the message. Of a flood of them only some
-        are looked into."""
+        are examined."""
         if step.stops:
             self._failed.value += 1
         is_asked_for = EVENT in self._events.wanted or (message.qos and message.client.protocol_version == _HAS_REASONS)

@@ -197,7 +197,7 @@ class Subjects:
         return before
 
     def is_read_only(self, subject: str | None) -> bool:
-        """Whether no new versions are taken."""
+        """True if no new versions are taken."""
         return self._service.mode_of(subject) is Mode.DISABLED
 
     def compatible(self, subject: str, number: str | None, body: Mapping[str, Any]) -> Callable[[], Verdict]:

@@ -59,7 +59,7 @@ class TaggedSerde(SchemaSerde):
         return self._current.facts()
 
     def _opened(self, data: bytes) -> tuple[SchemaSerde, bytes]:
-        """What decodes the data, and the data without its tag."""
+        """The decoder of the data, and the data without its tag."""
         if len(data) < _TAG.size or data[0] != 0:
             raise self._refused("it has no tag: it does not begin with a zero byte and a schema's id")
         number = _TAG.unpack_from(data)[1]
@@ -70,7 +70,8 @@ class TaggedSerde(SchemaSerde):
         return serde, data[start:]
 
     def _after_path(self, data: bytes) -> int:
-        """Where the message begins: behind the count and the indexes, or the single zero that stands for ``[0]``."""
+        """Start position of the message: behind the count and the indexes, or the single zero that stands for
+        ``[0]``."""
         try:
             count, at = read_varint(data, _TAG.size)
             if not 0 <= signed(count) <= _MOST_INDEXES:

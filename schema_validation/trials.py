@@ -32,7 +32,8 @@ class SchemaImpact(TypedDict):
 
 
 class ReplayReason(TypedDict):
-    """Why the new version refuses messages: the place in the payload, how many messages, and the topic of one."""
+    """Reason why the new version refuses messages: the place in the payload, how many messages, and the topic of
+    one."""
 
     path: str
     reason: str
@@ -41,7 +42,7 @@ class ReplayReason(TypedDict):
 
 
 class ReplayedMessages(TypedDict):
-    """How many recent messages were tried on the version in use and the new one, and how many of them fit which."""
+    """Number of recent messages tried on the version in use and the new one, and how many fit each."""
 
     tried: int
     fit_both: int
@@ -52,8 +53,8 @@ class ReplayedMessages(TypedDict):
 
 
 class SchemaChange(TypedDict, total=False):
-    """What saving a schema would do: the number of its version, what changes, whether the compatibility mode allows it,
-    the objects that it would touch, and what recent messages would have done (null where there are none)."""
+    """Effects of saving a schema: the number of its version, what changes, whether the compatibility mode allows it,
+    the objects that it would affect, and the result for recent messages (null if there are none)."""
 
     version: int
     is_new_version: bool
@@ -64,9 +65,9 @@ class SchemaChange(TypedDict, total=False):
 
 
 class SchemaCheck(SchemaFacts, SchemaChange):
-    """A schema that compiles, with what is known of it. With a ``name`` also what saving it would do: the number of its
+    """Facts about a schema that compiles. With a ``name`` also the effects of saving it: the number of its
     version, what changes, whether the compatibility mode allows it, the objects that it would touch, and what recent
-    messages would have done (null where there are none)."""
+    messages would have done (null without recent messages)."""
 
     type: str
     name: NotRequired[str]
@@ -75,7 +76,7 @@ class SchemaCheck(SchemaFacts, SchemaChange):
 
 
 class DecodedValue(TypedDict):
-    """What a payload holds; bytes are ``{"$base64": text}``."""
+    """Content of a payload; bytes are ``{"$base64": text}``."""
 
     value: Any
 
@@ -87,8 +88,8 @@ class EncodedValue(TypedDict):
 
 
 class FitError(TypedDict):
-    """Why a value or payload does not fit a schema, or the schema cannot be used: ``path`` is a place in the value,
-    ``pointer``, ``line`` and ``column`` one in the schema."""
+    """Reason why a value or payload does not fit a schema, or the schema cannot be used: ``path`` is a place in the
+    value, ``pointer``, ``line`` and ``column`` one in the schema."""
 
     message: str
     path: NotRequired[str]
@@ -99,7 +100,7 @@ class FitError(TypedDict):
 
 
 class Fit(TypedDict):
-    """Whether a value or payload fits a schema, and why not."""
+    """Result of checking a value or payload against a schema, with reasons."""
 
     valid: bool
     errors: list[FitError]
@@ -120,10 +121,10 @@ class SchemaTrials(ABC):
 
     @abstractmethod
     def mode_of(self, name: str | None) -> Mode:
-        """The compatibility mode in force for a schema, or without a name the registry's."""
+        """The active compatibility mode of a schema, or without a name the registry's."""
 
     def impact_of(self, schema: Schema) -> list[SchemaEffect]:
-        """Whom the schema would touch if it stood in the registry as given, those it would break first.
+        """Objects that the schema would affect once registered, those it would break first.
 
         These are rules, validations and transformations, and the tables that their rows go to.
         """
@@ -239,7 +240,7 @@ class SchemaTrials(ABC):
         return {"payload": json_values.payload_to_wire(data)}
 
     def validate(self, body: Mapping[str, Any]) -> Fit:
-        """Whether a ``value`` or a ``payload`` fits, and why not. A schema that is unusable fits nothing."""
+        """Check whether a ``value`` or a ``payload`` fits, with reasons. An unusable schema fits nothing."""
         try:
             serde = self.serde(body)
         except Invalid as error:
@@ -280,7 +281,7 @@ class SchemaTrials(ABC):
 def replayed(
     before: SchemaSerde, after: SchemaSerde, bindings: Sequence[Binding], samples: Sequence[Sample]
 ) -> ReplayedMessages | None:
-    """What recent messages would have done: how many of them each version takes, and why the new one refuses which."""
+    """Result for recent messages: how many of them each version takes, and why the new one refuses others."""
     if not samples:
         return None
     types = {binding.topic_filter: binding.message_type for binding in bindings}
@@ -330,7 +331,7 @@ def _unfit(what: str, error: SchemaError, pointer: str) -> Invalid:
 
 
 def _misfits(serde: SchemaSerde, body: Mapping[str, Any]) -> Sequence[Misfit]:
-    """Why it does not fit: of a JSON value every reason, else the first."""
+    """Reasons why it does not fit: every one for a JSON value, else the first."""
     from schema_validation.serdes.json_schema import JsonSchemaSerde
 
     message_type = _message_type(body)

@@ -31,17 +31,17 @@ class Validation:
         return self.spec.name
 
     def waits(self, schemas: SchemaLookup) -> bool:
-        """Whether a check may ask another process: then it is run by ``broker.core.waiting.settled``."""
+        """True if a check may ask another process: then it is run by ``broker.core.waiting.settled``."""
         if any(isinstance(check, ExternalHttpUse) for check in self.spec.checks):
             return True
         return any(check.asked.waits(schemas) for check in self.sql.values())
 
     def matches(self, topic: str) -> bool:
-        """Whether any of its filters matches the topic."""
+        """True if any of its filters matches the topic."""
         return any(topic_filter.matches(topic) for topic_filter in self.filters)
 
     def bind(self, schemas: SchemaLookup) -> Check:
-        """What decides over a message, with the schemas of this moment."""
+        """The check of a message, with the current schemas."""
         checks = [
             self.sql[index].bind(index) if isinstance(check, SqlCheckSpec) else schema_check(index, check, schemas)
             for index, check in enumerate(self.spec.checks)

@@ -31,8 +31,8 @@ from schema_validation.validation import Validation, compile_validation
 
 
 class ValidationResult(TypedDict):
-    """Whether a message passes a validation. Where it does not: the number from 0, type and schema of the first check
-    that fails, the ``path`` in the payload (empty where there is none), the ``reason``, and the action."""
+    """Result of one validation for a message. If it does not pass: the number from 0, type and schema of the first
+    check that fails, the ``path`` in the payload (empty if there is none), the ``reason``, and the action."""
 
     name: str
     passed: bool
@@ -45,8 +45,8 @@ class ValidationResult(TypedDict):
 
 
 class ValidationsTrial(TypedDict):
-    """What validations do with a message: ``pass``, or the action that stops it; ``failed`` are the names of those that
-    it does not pass."""
+    """Result of the validations for a message: ``pass``, or the action that stops it; ``failed`` are the names of those
+    that it does not pass."""
 
     outcome: str
     failed: list[str]
@@ -146,7 +146,7 @@ def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:
 
 
 def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Message) -> ValidationsTrial:
-    """What the gate would do, in full; nothing is counted."""
+    """The gate's result in full; nothing is counted."""
     results: list[ValidationResult] = []
     outcome = "pass"
     for validation in validations:
@@ -181,7 +181,7 @@ def _one(validation: Validation, schemas: SchemaLookup, message: Message) -> Val
 
 
 def payload_type(validations: Iterable[Validation], topic_filter: str, schemas: SchemaLookup) -> FieldType | None:
-    """The type of what has passed every schema check that guards these topics."""
+    """The type of payloads that passed every schema check on these topics."""
     try:
         wanted = TopicFilter.parse(topic_filter).levels
     except PeerError:

@@ -22,7 +22,7 @@ from schema_validation.serdes.external_http import ExternalHttpSerde
 class SchemaVersion:
     """One version of a schema, compiled. Numbers count from 1 and are never used again.
 
-    ``flat`` is the source with what it refers to put in; ``id`` is unique in the registry and the same for the same
+    ``flat`` is the source with its references inlined; ``id`` is unique in the registry and the same for the same
     ``identity``, 0 before it is saved. A deleted version codes nothing by name, and is still found by its id.
     """
 
@@ -39,7 +39,7 @@ class SchemaVersion:
     is_deleted: bool = False
 
     def written(self, *, with_secrets: bool = False) -> Spec:
-        """The member that holds what people wrote: ``source``, ``files``, or ``parameters``."""
+        """The member written by users: ``source``, ``files``, or ``parameters``."""
         if isinstance(self.serde, ExternalHttpSerde):
             parameters = self.serde.parameters
             return {"parameters": parameters.saved() if with_secrets else parameters.shown()}
@@ -81,7 +81,7 @@ class Schema:
 
     @property
     def is_deleted(self) -> bool:
-        """All versions are deleted; the name is free, and the numbers go on."""
+        """All versions are deleted; the name is free, and the numbers continue."""
         return self.versions[-1].is_deleted and not self.live
 
     @property
@@ -141,7 +141,7 @@ class Incompatible(Invalid):
 
 
 def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, mode: Mode, now_ms: int) -> Schema:
-    """A schema with what was sent as its newest version, in use at once; ``mode`` is the registry's.
+    """A schema with the request body as its newest version, in use at once; ``mode`` is the registry's.
 
     The same source again makes no version: the one there is is used. Blocks for as long as compiling and comparing
     take; ``resolve`` must not depend on anything that may change in that time.
@@ -176,7 +176,7 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
 
 
 def verdict_on(schema: Schema, candidate: SchemaVersion, mode: Mode) -> Verdict:
-    """Whether a candidate may follow the live versions, under the schema's own mode or else the registry's."""
+    """Verdict on a candidate after the live versions, under the schema's own mode or else the registry's."""
     from schema_validation.compatibility.check import compare
 
     mode = schema.compatibility or mode
@@ -222,7 +222,7 @@ def restored(spec: Mapping[str, Any], resolve: Resolve) -> Schema:
 
 
 def _with_secrets_of(base: Schema, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What was sent, with the secrets of the version in use in place of stars."""
+    """The request body with the secrets of the version in use in place of stars."""
     serde = base.versions[-1].serde if base.is_deleted else base.current.serde
     if not isinstance(serde, ExternalHttpSerde) or "parameters" not in spec:
         return spec
@@ -288,7 +288,7 @@ def _known_version(base: Schema, spec: Mapping[str, Any], resolve: Resolve) -> S
 
 
 def _with_members(schema: Schema, spec: Mapping[str, Any]) -> Schema:
-    """The schema with what was sent beside the source; what was not sent stays."""
+    """The schema with the other members of the request body; absent ones stay."""
     mode = spec.get("compatibility")
     return replace(
         schema,

@@ -23,7 +23,7 @@ from transforms.variform.errors import CompileError, EvalError
 
 
 class VariformValue(TypedDict):
-    """What an expression evaluates to: a string, or with ``raw`` a value of its type."""
+    """Result of an expression: a string, or with ``raw`` a value of its type."""
 
     value: Any
 

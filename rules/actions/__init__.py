@@ -1,1 +1,1 @@
-"""What rules do with their rows: publish them again, log them, append them to a stream."""
+"""Actions of rules on their rows: republish, log, append to a stream."""

@@ -1,4 +1,4 @@
-"""What an action is, and how one is run for a rule: counted, with its fallbacks."""
+"""Actions, and their runs for a rule: counted, with fallbacks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ActionFailed(SluiceError):
 
 
 class Discarded(SluiceError):
-    """An action was not done, and that is no failure: its sink is disabled or missing, or the row was left out."""
+    """An action was not done, which is not a failure: its sink is disabled or missing, or the row was left out."""
 
     code = "action_discarded"
 
@@ -105,7 +105,7 @@ class RuleActionView(TypedDict):
 
 
 class ActionCounts(CounterSet):
-    """What one action did since its rule was saved. All that was started = success + failed + discarded + under way.
+    """Counts of one action since its rule was saved. All that was started = success + failed + discarded + under way.
 
     ``parts`` are the counts of its fallbacks.
     """
@@ -126,7 +126,7 @@ class ActionCounts(CounterSet):
         self.parts += fallbacks
 
     def as_dict(self) -> RuleActionCounts:
-        """Present values by the names people know."""
+        """Present values by their public names."""
         out_of_service = self.failed_out_of_service.value
         unknown = self.failed_unknown.value
         failed = out_of_service + unknown
@@ -142,7 +142,7 @@ class LastError:
     time_ns: int
 
     def view(self) -> LastErrorView:
-        """As the API shows it."""
+        """View for the API."""
         return {"text": self.text, "time_ms": self.time_ns // 1_000_000}
 
 
@@ -155,10 +155,9 @@ class Failures(Protocol):
 class Step:
     """One action of one rule: ``run(row, message)`` does it and never raises.
 
-    When it fails, its fallbacks run in order, each of them, whatever became of the one before; they are counted like
-    any action, and have no fallbacks of their own. ``kind`` and ``target`` say what it is (``stream``, ``hot``),
-    ``state`` gives what its target is in now.
-    """
+    When it fails, its fallbacks run in order, each of them, regardless of the outcome of the previous one; they are
+    counted like any action, and have no fallbacks of their own. ``kind`` and ``target`` say what it is (``stream``,
+    ``hot``), ``state`` gives what its target is in now."""
 
     __slots__ = ("counts", "fallbacks", "kind", "last_error", "on_failure", "run", "state", "target")
 
@@ -233,7 +232,7 @@ class Step:
             fallback.run(row, message)
 
     def view(self) -> RuleActionView:
-        """As the API shows it among the details of a rule."""
+        """View for the API, among the details of a rule."""
         shown: RuleActionView = {
             "type": self.kind,
             "name": self.target,

@@ -1,6 +1,6 @@
-"""Templates of actions held against the rows that the SQL gives.
+"""Checks of action templates against the rows that the SQL gives.
 
-A placeholder for what is never there is a warning, and so is text that only looks like one.
+A placeholder for a value that is never there is a warning, and so is text that only looks like one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from rules.sql.type_checker.inference import Inferred
 from rules.sql.type_checker.types import descend, nearest
 from rules.sql.values import text_of
 
-# What one placeholder of ``user_properties`` may say in quotes.
+# Quoted part of a placeholder of ``user_properties``.
 _PASSED_ON = "User-Property"
 # The member of an action whose default is a placeholder that has to be there, ``${payload}``.
 _ALWAYS_LOOKED_AT = "payload"
 
 
 def unset_placeholders(actions: Sequence[Any], inferred: Inferred, payload: FieldType) -> Iterator[Problem]:
-    """What templates of actions (models with ``model_dump``) name and no row has, or name in a way that names nothing.
+    """Placeholders in templates of actions (models with ``model_dump``) that no row has, or that name nothing.
 
     ``payload`` is what the column of that name holds where it is selected as it came.
     """
@@ -80,7 +80,7 @@ def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldTy
         yield Problem(f"{shown} never has a value: {issue.message}", pointer, suggestion=issue.suggestion)
 
 
-# Actions of a rule held against the bridges there are: one that is not there yet is a warning.
+# Checks of a rule's actions against existing bridges: a missing one is a warning.
 
 
 def missing_bridges(actions: Sequence[Any], sinks: Sinks) -> Iterator[Problem]:

@@ -20,7 +20,7 @@ from rules.sql.values import UNDEFINED, text_of
 
 _log = get_logger(__name__)
 
-# Placeholders that are no template: the user properties of the message itself, in order, repeated names kept.
+# Placeholders that are not templates: the user properties of the message itself, in order, repeated names kept.
 ORIGINAL_USER_PROPERTIES: Final = ("${pub_props.'User-Property'}", "${.pub_props.'User-Property'}")
 
 
@@ -147,7 +147,7 @@ def _retain(spec: bool | str) -> Callable[[Row], bool]:
 
 
 def _direct(spec: bool | str, rule: str) -> Callable[[Row], bool] | None:
-    """Whether a row goes straight to subscribers; None when none does."""
+    """Test for rows that go straight to subscribers; None when none does."""
     if isinstance(spec, bool):
         return (lambda row: True) if spec else None
     value_of = template(spec).value
@@ -199,7 +199,7 @@ def _pairs(spec: RepublishAction) -> Callable[[Row, Message], Pairs]:
 # User properties in order.
 Pairs = list[tuple[str, str]]
 
-# Of a string or of binary data in a packet, MQTT 5.0 section 1.5.4.
+# Maximum bytes of a string or of binary data in a packet, MQTT 5.0 section 1.5.4.
 _MAX_BYTES: Final = 65_535
 
 
@@ -262,7 +262,7 @@ def _sendable(pairs: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 
 
 def _is_sendable(text: str) -> bool:
-    """Whether it can be a UTF-8 string of a packet [MQTT-1.5.4-1, -2]."""
+    """True if it can be a UTF-8 string of a packet [MQTT-1.5.4-1, -2]."""
     try:
         return "\0" not in text and len(text.encode()) <= _MAX_BYTES
     except UnicodeEncodeError:

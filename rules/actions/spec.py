@@ -125,7 +125,7 @@ class DropAction(_Model):
 
 
 class DisconnectAction(_Model):
-    """The same, and close the connection of who published it."""
+    """The same, and close the connection of its publisher."""
 
     type: Literal["disconnect"]
 
@@ -135,7 +135,7 @@ AnyAction = Annotated[
     StreamAction | ConsoleAction | RepublishAction | BridgeAction | DropAction | DisconnectAction,
     Field(discriminator="type"),
 ]
-# Actions that decide what becomes of the message.
+# Actions that decide the fate of the message.
 Effect = DropAction | DisconnectAction
 TYPES: Final = ("stream", "console", "republish", "bridge", "drop", "disconnect")
 

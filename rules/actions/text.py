@@ -1,4 +1,4 @@
-"""Templates over the rows of rules, and what they write for what is not there."""
+"""Templates over the rows of rules, and their text for absent values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.core.template import Template, WhenUndefined, as_undefined
 from rules.actions.action import ActionFailed, Discarded
 from rules.sql.values import UNDEFINED, Bits, EvaluationError, defined, json_bytes, json_text, text_of
 
-# What a placeholder for a missing value does: writes ``undefined``, nothing, or ``null``; leaves out the row, which
+# Effect of a placeholder for a missing value: writes ``undefined``, nothing, or ``null``; leaves out the row, which
 # counts as discarded; or fails the action. The first three write ``null`` where JSON has a value.
 UndefinedVars = Literal["text", "empty", "null", "drop", "fail"]
 
@@ -50,7 +50,7 @@ def rendered(value: Any) -> str | bytes:
 
 
 def _plain(value: Any) -> Any:
-    """The value with what JSON has no form for as text: bit strings and very long integers."""
+    """The value with parts that have no JSON form as text: bit strings and very long integers."""
     value = defined(value)
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}

@@ -158,5 +158,5 @@ def _float(part: int, size: int, endian: str) -> float:
     order = ">" if endian == "big" else "<"
     value: float = struct.unpack(order + _FLOATS[size], part.to_bytes(size // 8, "big"))[0]
     if value - value != 0.0:
-        raise failure("subbits", "the bits are no finite float")
+        raise failure("subbits", "the bits are not a finite float")
     return value

@@ -33,49 +33,49 @@ _FLOAT = (SparkForm(("double",), "{0}", "float"),)
 
 @function(returns="boolean", spark=type_tests("string"))
 def is_str(x: Any) -> bool:
-    """Whether the value is a string."""
+    """True if the value is a string."""
     return type(x) in STRINGS
 
 
 @function(returns="boolean", spark=type_tests("boolean"))
 def is_bool(x: Any) -> bool:
-    """Whether the value is a boolean."""
+    """True if the value is a boolean."""
     return type(x) is bool
 
 
 @function(returns="boolean", spark=type_tests("long"))
 def is_int(x: Any) -> bool:
-    """Whether the value is an integer."""
+    """True if the value is an integer."""
     return type(x) is int
 
 
 @function(returns="boolean", spark=type_tests("float"))
 def is_float(x: Any) -> bool:
-    """Whether the value is a float; 1.0 is one."""
+    """True if the value is a float; 1.0 is one."""
     return type(x) is float
 
 
 @function(returns="boolean", spark=type_tests("long", "float", "number"))
 def is_num(x: Any) -> bool:
-    """Whether the value is a number."""
+    """True if the value is a number."""
     return type(x) in NUMBERS
 
 
 @function(returns="boolean", spark=type_tests())
 def is_map(x: Any) -> bool:
-    """Whether the value is a map; JSON text is not."""
+    """True if the value is a map; JSON text is not."""
     return type(x) is dict
 
 
 @function(returns="boolean", spark=type_tests())
 def is_array(x: Any) -> bool:
-    """Whether the value is an array; JSON text is not."""
+    """True if the value is an array; JSON text is not."""
     return type(x) is list
 
 
 @function(returns="boolean")
 def is_empty(x: Any) -> bool:
-    """Whether a string, array, map or the JSON text of an object is empty; fails on anything else."""
+    """True if a string, array, map or the JSON text of an object is empty; fails on anything else."""
     if type(x) in (list, dict) or x == "":
         return not x
     inner = paths.decoded(x)
@@ -134,7 +134,7 @@ def int_(x: Any) -> int:
 
 @function(name="float", returns="double", spark=_FLOAT)
 def float_(x: Any, decimals: Annotated[int, between(1, 253)] | None = None) -> float:
-    """A float of a number or a numeric string, rounded to so many decimals (1 to 253)."""
+    """A float of a number or a numeric string, rounded to a number of decimals (1 to 253)."""
     if type(x) is str:
         number = number_of_text(x)
         if number is None:
@@ -153,7 +153,7 @@ def float_(x: Any, decimals: Annotated[int, between(1, 253)] | None = None) -> f
 
 @function(returns="string")
 def float2str(x: Float, decimals: Annotated[int, between(0, 253)]) -> str:
-    """The exact decimal expansion of a float, cut to so many decimals (0 to 253), without trailing zeros."""
+    """The exact decimal expansion of a float, cut to a number of decimals (0 to 253), without trailing zeros."""
     text = f"{x:.{decimals}f}"
     whole, point, fraction = text.partition(".")
     return f"{whole}.{fraction.rstrip('0') or '0'}" if point else text
@@ -225,13 +225,13 @@ def _bytes(value: Any) -> bytes:
 
 @function(returns="string")
 def str_comp(a: Any, b: Any) -> str:
-    """How the text of a compares with that of b, by bytes: ``eq``, ``lt`` or ``gt``."""
+    """The order of the text of a and that of b, by bytes: ``eq``, ``lt`` or ``gt``."""
     return order_word(_bytes(a), _bytes(b))
 
 
 @function(returns="string")
 def num_comp(a: Number, b: Number) -> str:
-    """How the number a compares with b, by value: ``eq``, ``lt`` or ``gt``."""
+    """The order of the numbers a and b, by value: ``eq``, ``lt`` or ``gt``."""
     return order_word(a, b)
 
 
@@ -242,8 +242,8 @@ def _register(suffix: str, operator: Callable[[Any, Any], bool], says: str) -> N
     def of_numbers(a: Number, b: Number) -> bool:
         return operator(a, b)
 
-    of_texts.__doc__ = f"Whether the text of a {says} that of b, by bytes."
-    of_numbers.__doc__ = f"Whether the number a {says} b, by value."
+    of_texts.__doc__ = f"True if the text of a {says} that of b, by bytes."
+    of_numbers.__doc__ = f"True if the number a {says} b, by value."
     function(name=f"str_{suffix}", returns="boolean")(of_texts)
     function(name=f"num_{suffix}", returns="boolean")(of_numbers)
 
@@ -260,5 +260,5 @@ def iif(condition: Bool, then: Any, otherwise: Any) -> Any:
 
 @function(returns="boolean")
 def is_empty_val(x: Any) -> bool:
-    """Whether a value is undefined, null, the empty string or an empty array."""
+    """True if a value is undefined, null, the empty string or an empty array."""
     return x is UNDEFINED or x is None or (type(x) in (str, bytes, list) and not x)

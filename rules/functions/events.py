@@ -112,25 +112,25 @@ def _listed(name: str, values: tuple[Any, ...]) -> Sequence[Any]:
 
 @function(returns="boolean", spark=_presence("({0} IS NULL)"))
 def is_null(x: Any) -> bool:
-    """Whether the value is undefined."""
+    """True if the value is undefined."""
     return x is UNDEFINED
 
 
 @function(returns="boolean", spark=_presence("({0} IS NOT NULL)"))
 def is_not_null(x: Any) -> bool:
-    """Whether the value is defined."""
+    """True if the value is defined."""
     return x is not UNDEFINED
 
 
 @function(returns="boolean")
 def is_null_var(x: Any) -> bool:
-    """Whether the value is undefined or JSON null."""
+    """True if the value is undefined or JSON null."""
     return x is UNDEFINED or x is None
 
 
 @function(returns="boolean")
 def is_not_null_var(x: Any) -> bool:
-    """Whether the value is neither undefined nor JSON null."""
+    """True if the value is neither undefined nor JSON null."""
     return x is not UNDEFINED and x is not None
 
 
@@ -139,7 +139,7 @@ def is_not_null_var(x: Any) -> bool:
 
 @function(returns="boolean")
 def topic_match(topic: Any, topic_filter: Any) -> bool:
-    """Whether a topic matches a filter, by the rules of MQTT; false when either is undefined. Also written ``=~``."""
+    """True if a topic matches a filter, by the rules of MQTT; false when either is undefined. Also written ``=~``."""
     if topic is UNDEFINED or topic_filter is UNDEFINED:
         return False
     if type(topic) is not str or type(topic_filter) is not str:
@@ -171,13 +171,13 @@ def topic_join(*arguments: Any) -> Any:
 
 @function(returns="boolean")
 def contains_topic(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
-    """Whether a list of ``{topic, qos}`` holds that very topic, and that QoS where given."""
+    """True if a list of ``{topic, qos}`` holds that very topic, and that QoS where given."""
     return _any(filters, qos, lambda text: text == topic)
 
 
 @function(returns="boolean")
 def contains_topic_match(filters: Items, topic: Text, qos: Any = UNDEFINED) -> bool:
-    """Whether a filter in a list of ``{topic, qos}`` matches the topic, with that QoS where given."""
+    """True if a filter in a list of ``{topic, qos}`` matches the topic, with that QoS where given."""
     return _any(filters, qos, lambda text: functions_text.topic_match(topic, text))
 
 

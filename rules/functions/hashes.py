@@ -153,7 +153,7 @@ def uuid_v4_no_hyphen() -> str:
 
 @function(returns="string", is_pure=False)
 def rand_str(length: Annotated[int, between(1, MAX_RANDOM_CHARACTERS)]) -> str:
-    """So many random characters that may are in a URL: letters, digits, - and _. Not to be guessed."""
+    """Random characters that a URL may contain: letters, digits, - and _. They cannot be guessed."""
     return "".join(map(_URL_SAFE.__getitem__, (byte & 63 for byte in secrets.token_bytes(length))))
 
 

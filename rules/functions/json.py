@@ -67,14 +67,15 @@ def _milliseconds(value: Any) -> int:
     raise ValueError("an integer above zero" if type(value) is int else f"an integer, not {type_name(value)}")
 
 
-# Checked where it is written in a rule; another one when it runs, by who runs it.
+# A literal is checked when a rule is saved, any other by its process when it runs.
 JqProgram = Annotated[str, Kind("jq program", "type({v}) is str", _jq_program, checks_literals=True)]
 Milliseconds = Annotated[int, Kind("milliseconds", "type({v}) is int and {v} > 0", _milliseconds)]
 
 
 @function(name="jq", returns="array", is_pure=False)
 def jq_(program: JqProgram, value: Any, timeout_ms: Milliseconds | None = None) -> Any:
-    """All outputs of a jq program on JSON text or a value, as a list; a worker may take so many milliseconds."""
+    """All outputs of a jq program on JSON text or a value, as a list; the last argument limits a worker's time in
+    milliseconds."""
     if type(value) is str:
         try:
             value = jsontext.decode(value)
@@ -88,7 +89,7 @@ def jq_(program: JqProgram, value: Any, timeout_ms: Milliseconds | None = None) 
 
 @function()
 def json_value(text: Any, path: JsonPath) -> Any:
-    """What is in JSON text at a path of keys such as a.b; undefined where it is absent or the text is no JSON."""
+    """The value in JSON text at a path of keys such as a.b; undefined where it is absent or the text is not JSON."""
     return _at(decoded(text), path)
 
 

@@ -18,7 +18,7 @@ def map_new() -> dict[str, Any]:
 
 @function()
 def map_get(path: StrictText, source: Any, default: Any = UNDEFINED) -> Any:
-    """What is at a dotted path of a map or JSON text, or the default."""
+    """The value at a dotted path of a map or JSON text, or the default."""
     found = paths.dotted(source, path)
     return default if found is UNDEFINED else found
 
@@ -105,7 +105,7 @@ def _from_one(values: Literals) -> tuple[int, str] | None:
 
 @function(check=_from_one)
 def nth(n: Int, items: Items) -> Any:
-    """The n-th element, counted from 1; fails where there is none."""
+    """The n-th element, counted from 1; fails beyond the end."""
     if not 1 <= n <= len(items):
         raise failure("nth", f"there is no element {n} in an array of {len(items)}")
     return items[n - 1]
@@ -144,7 +144,7 @@ def _sublist_literals(values: Literals) -> tuple[int, str] | None:
 
 @function(returns="array", arity=(2, 3), usage="([start,] len, list)", check=_sublist_literals)
 def sublist(*arguments: Any) -> list[Any]:
-    """So many elements, from the first or from ``start``, counted from 1; fewer where the array ends."""
+    """A number of elements, from the first or from ``start``, counted from 1; fewer where the array ends."""
     *numbers, items = arguments
     start, size = numbers if len(numbers) == 2 else (1, numbers[0])
     if type(start) is not int or type(size) is not int or type(items) is not list:
@@ -156,6 +156,6 @@ def sublist(*arguments: Any) -> list[Any]:
 
 @function(returns="boolean")
 def contains(x: Any, items: Items) -> bool:
-    """Whether an array holds the value, exactly: 1 is not 1.0."""
+    """True if an array holds the value, exactly: 1 is not 1.0."""
     spend(len(items), 120)
     return any(identical(x, item) for item in items)

@@ -1,4 +1,4 @@
-"""What authors of plugins use: functions for rules, installed with pip, found by their entry point.
+"""Interface for authors of plugins: functions for rules, installed with pip, found by their entry point.
 
 A plugin is a package with an entry point in the group ``sluice.functions``, whose name is the plugin's and whose value
 is a module with decorated functions (``docs/how-to/add-functions.md``)::
@@ -37,13 +37,13 @@ from rules.functions.registry import (
 from rules.functions.spark_form import SparkForm
 from rules.sql.values import UNDEFINED, EvaluationError, string
 
-# Where a decorated Python function carries the function of rules it stands for.
+# Attribute of a decorated Python function that holds the function of rules.
 ATTRIBUTE: Final = "__sluice_function__"
 _PLAIN: Final = frozenset({str, int, float, bool, type(None)})
 
 
 class Options(TypedDict, total=False):
-    """What may be said of a plugin's function."""
+    """Options of a plugin's function."""
 
     returns: str | FieldType
     name: str

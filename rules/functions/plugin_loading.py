@@ -30,7 +30,7 @@ class Plugin:
     problems: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """As the API shows it."""
+        """View for the API."""
         return asdict(self)
 
 
@@ -47,9 +47,9 @@ def standard_with_plugins() -> Functions:
 
 
 def load_plugins(functions: Functions, found: Iterable[EntryPoint]) -> list[Plugin]:
-    """Add the functions of plugins, each under its name and under ``plugin.name``; what became of each plugin.
+    """Add the functions of plugins, each under its name and under ``plugin.name``; return the outcome for each plugin.
 
-    A name that is taken stays with who had it first, and the plugin's own is called with the plugin's name.
+    A name that is taken stays with its first owner, and the plugin's own is called with the plugin's name.
     """
     plugins: list[Plugin] = []
     for entry_point in found:

@@ -102,7 +102,7 @@ Test = Annotated[Any, Kind("regular expression", "False", lambda value: _express
 
 @function(returns="boolean")
 def regex_match(s: Text, pattern: Test) -> bool:
-    """Whether the regular expression matches anywhere in the text."""
+    """True if the regular expression matches anywhere in the text."""
     return pattern.first("regex_match", s.encode()) is not None
 
 
@@ -188,7 +188,7 @@ def _group(text: bytes, spans: list[Span], number: int) -> bytes:
     return text[start:end] if start >= 0 else b""
 
 
-# What other engines have and a linear one cannot
+# Constructs of other engines that a linear one cannot match
 
 _CONSTRUCTS = (
     (re.compile(r"\(\?="), "the look-ahead"),
@@ -207,7 +207,7 @@ _TOKEN = re.compile(r"\\Q.*?(?:\\E|$)|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]?|(
 
 
 def unsupported(pattern: str) -> str | None:
-    """Which part of a pattern no engine matches in bounded time, as the end of a sentence; None when there is none."""
+    """The part of a pattern that no engine matches in bounded time, as the end of a sentence, or None."""
     for token in _TOKEN.finditer(pattern):
         if len(token[0]) > 1 and token["escape"] is None:  # a class, or quoted text
             continue

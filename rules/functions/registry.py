@@ -1,4 +1,4 @@
-"""Functions by name, with what the compiler, the type checker and the documentation need to know of each.
+"""Functions by name, with the facts that compiler, type checker and documentation need of each.
 
 A function is a Python function with annotated parameters and one decorator::
 
@@ -40,8 +40,8 @@ NOT_LITERAL: Final = object()
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a parameter accepts: ``test`` is a Python expression that holds for values to be passed unchanged;
-    ``convert`` turns others into what the function takes, or raises ``ValueError`` with what is expected.
+    """Kind of a parameter: ``test`` is a Python expression that holds for values to be passed unchanged;
+    ``convert`` turns others into the function's type, or raises ``ValueError`` with the expected type.
 
     In ``test`` the value is ``{v}`` and ``allowed`` is ``{a}``. ``shortcut`` is the conversion of the most usual other
     type in line, as test and expression: a call of ``convert`` costs 250 ns.
@@ -57,14 +57,14 @@ class Kind:
     reported then."""
 
     def accepts(self, value: Any) -> bool:
-        """Whether the value is passed unchanged. For literals, when a rule is saved."""
+        """True if the value is passed unchanged. For literals, when a rule is saved."""
         names = {"_numbers": NUMBERS, "allowed": self.allowed, "value": value}
         return bool(eval(self.test.format(v="value", a="allowed"), names))
 
 
 # The arguments of a call as far as they are literals, else ``NOT_LITERAL``.
 Literals = Sequence[Any]
-# What is wrong with a call: which argument (from 0) and why; None when nothing is.
+# Problem of a call: the argument (from 0) and the reason; None when it is correct.
 CallCheck = Callable[[Literals], "tuple[int, str] | None"]
 
 
@@ -103,7 +103,7 @@ class Function:
     category: str = ""
     """The module that it is from: ``strings``, ``times``."""
     spark: tuple[SparkForm, ...] = ()
-    """How Spark SQL computes it, by the types of its arguments; without one it runs in the compiled rule only."""
+    """Forms in Spark SQL, by the types of its arguments; without one it runs in the compiled rule only."""
 
     @property
     def signature(self) -> str:
@@ -116,11 +116,11 @@ class Function:
         return f"{self.name}({text}{'' if self.most is not None else ', ...'})".replace("(, ", "(")
 
     def takes(self, count: int) -> bool:
-        """Whether it can be called with so many arguments."""
+        """True if it can be called with this number of arguments."""
         return count >= self.least and (self.most is None or count <= self.most)
 
     def problem_with(self, position: int, value: Any) -> str | None:
-        """What is wrong with a literal as argument ``position`` (from 0), or None."""
+        """Problem of a literal as argument ``position`` (from 0), or None."""
         kind = self.parameters[position].kind if position < len(self.parameters) else None
         if kind is None or (kind.accepts(value) and not kind.checks_literals):
             return None
@@ -131,7 +131,7 @@ class Function:
         return None
 
     def problem_with_call(self, values: Literals) -> tuple[int | None, str] | None:
-        """What is wrong with a call whose literals are each acceptable: the argument to blame (from 0), and why."""
+        """Problem of a call whose literals are each acceptable: the argument to blame (from 0), and the reason."""
         if self.check is not None and (found := self.check(values)) is not None:
             position, text = found
             return position, f"{self.name}: {text}"
@@ -143,7 +143,7 @@ class Function:
         return None
 
     def as_dict(self) -> FunctionView:
-        """As the API shows it."""
+        """View for the API."""
         return {
             "name": self.name,
             "language": "sql",
@@ -191,7 +191,7 @@ class Functions:
 STANDARD: Final[dict[str, Function]] = {}
 
 
-# What parameters accept
+# Kinds of parameters
 
 
 def _text(value: Any) -> str:
@@ -296,7 +296,7 @@ def converted(value: Any, kind: Kind, name: str, position: int) -> Any:
 
 
 class Options(TypedDict, total=False):
-    """A function's properties beside its parameters and its docstring."""
+    """A function's properties in addition to its parameters and its docstring."""
 
     returns: str | FieldType
     """The type of results; ``binary`` results may be any string."""
@@ -317,7 +317,8 @@ class Options(TypedDict, total=False):
     spark: tuple[SparkForm, ...]
     """The function in Spark SQL."""
     errors: tuple[type[Exception], ...]
-    """What the implementation raises when it cannot give a result; the text becomes that of an ``EvaluationError``."""
+    """Exceptions of the implementation when it cannot give a result; the text becomes that of an
+    ``EvaluationError``."""
 
 
 F = TypeVar("F", bound=Callable[..., Any])

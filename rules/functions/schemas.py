@@ -85,7 +85,7 @@ def schema_functions(schemas: Schemas) -> list[Function]:
         return serde(name, message_type).encode(value, message_type)
 
     def schema_check(name: StrictText, value: Any, message_type: StrictText | None = None) -> bool:
-        """Whether data would decode, or a value of another type encode, by a registered schema."""
+        """True if data would decode, or a value of another type encode, by a registered schema."""
         found = serde(name, message_type)
         try:
             if type(value) in STRINGS:
@@ -141,7 +141,7 @@ def external_schema_functions(schemas: Schemas) -> list[Function]:
         return lookup
 
     def coded(registry: str, number: int, code: Callable[[Serde], Any]) -> Any:
-        """What ``code`` makes with a schema of a registry."""
+        """The result of ``code`` with a schema of a registry."""
         serde = registries().external(registry).serde(number)
         try:
             return code(serde)
@@ -197,7 +197,7 @@ def _untagged(data: bytes) -> tuple[int, bytes]:
     return _TAG.unpack_from(data)[1], data[_TAG.size :]
 
 
-# Which statements may have to wait for another process: those that code by a schema that one codes, or by a
+# Statements that may have to wait for another process: those that code by a schema that one codes, or by a
 # registry elsewhere. Such a rule is run where it can wait (``rules.deferred``).
 
 
@@ -207,7 +207,7 @@ _BY_NAME: Final = frozenset(("schema_decode", "schema_encode", "schema_check"))
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a statement may ask. ``schemas`` holds None where a name is worked out for each message."""
+    """A request that a statement may send. ``schemas`` holds None where a name is worked out for each message."""
 
     schemas: frozenset[str | None]
     has_registry: bool
@@ -216,7 +216,7 @@ class Waiting:
         return self.has_registry or bool(self.schemas)
 
     def waits(self, lookup: SchemaLookup) -> bool:
-        """Whether it may have to wait, with schemas as they are."""
+        """True if it may have to wait, with schemas as they are."""
         if self.has_registry:
             return True
         return isinstance(lookup, WaitingSchemas) and any(lookup.waits(name) for name in self.schemas)
@@ -226,7 +226,7 @@ NOTHING: Final = Waiting(frozenset(), False)
 
 
 def waiting_of(tree: exp.Expression, functions: Functions) -> Waiting:
-    """What a statement may ask of other processes."""
+    """Requests that a statement may send to other processes."""
     schemas: set[str | None] = set()
     has_registry = False
     for call in tree.find_all(exp.Anonymous):

@@ -1,4 +1,4 @@
-"""A function in Spark SQL, beside the function itself."""
+"""Form of a function in Spark SQL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EXACT: Final = "BETWEEN -9007199254740991 AND 9007199254740991"
 
 @dataclass(frozen=True, slots=True)
 class SparkForm:
-    """How Spark computes a function for arguments of some types.
+    """Spark SQL of a function for arguments of some types.
 
     ``takes`` names the type of each argument: ``string``, ``long``, ``float``, ``number`` (an integer or a float, as
     JSON numbers of an unknown kind are), ``boolean``; ``double`` takes any of the three numeric ones, as a double;
@@ -44,7 +44,7 @@ def type_tests(*holds_for: str) -> tuple[SparkForm, ...]:
     )
 
 
-# Where characters, code points and bytes of an argument may not be the same thing.
+# Condition under which characters, code points and bytes of an argument may differ.
 NOT_ASCII: Final = "(octet_length({0}) <> length({0}) OR contains({0}, '\\r'))"
 
 

@@ -43,7 +43,7 @@ def source_of(topic: Any) -> tuple[str, Source] | None:
 
 
 class BirthMetric(NamedTuple):
-    """What a birth says of a metric; ``members`` are those of its template."""
+    """Definition of a metric in a birth; ``members`` are those of its template."""
 
     name: str
     datatype: int | None
@@ -112,7 +112,7 @@ class SparkplugTap:
         self._schemas = schemas
 
     def plan(self, topic: str) -> TapCall | None:
-        """What learns from births on this topic; None where none are published."""
+        """The call that learns from births on this topic; None for other topics."""
         found = source_of(topic)
         if found is None or found[0] not in _BIRTHS:
             return None
@@ -199,7 +199,7 @@ def _fill_in_metric(metric: dict[str, Any], birth: BirthMetric) -> None:
 _SIGNED_BITS: Final = {1: 8, 2: 16, 3: 32, 4: 64}
 _FIELD_BITS: Final = {"int_value": 32, "long_value": 64}
 
-# Of an integer, the bits of its datatype and those of its field.
+# Bits of an integer's datatype, and those of its field.
 Convert = Callable[[int, int, int], int]
 
 

@@ -30,7 +30,7 @@ class _Control(NamedTuple):
 
     @property
     def arguments(self) -> int:
-        """How many arguments it takes."""
+        """Number of arguments that it takes."""
         return int(self.width == "*") + int(self.precision == "*") + int(self.letter not in "~n")
 
 

@@ -16,7 +16,7 @@ from rules.sql.values import UNDEFINED, text_of
 from rules.sql.work import spend
 
 _VARIABLE_PREFIXES = ("SLUICEVAR_", "EMQXVAR_")
-# What a value takes beside its text, roughly.
+# Bytes of a value in addition to its text, roughly.
 _OVERHEAD_BYTES = 64
 
 
@@ -43,7 +43,7 @@ class Entries:
         return self.values.pop(key, UNDEFINED)
 
     def size_of(self, key: Any) -> int:
-        """What the value of a key takes."""
+        """Bytes that the value of a key takes."""
         return self._sizes.get(key, 0)
 
     def copy(self) -> Entries:
@@ -54,7 +54,7 @@ class Entries:
 
 
 class Memory:
-    """What rules keep between messages: one store for all, and one for each client."""
+    """Values that rules keep between messages: one store for all, and one for each client."""
 
     def __init__(self) -> None:
         self.shared = Entries()

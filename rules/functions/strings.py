@@ -127,7 +127,7 @@ def strlen(s: Text) -> int:
 
 @function(returns="string", spark=_SUBSTR)
 def substr(s: Text, start: Place, size: Place | None = None) -> str:
-    """Characters from ``start``, counted from 0: the rest, or so many."""
+    """Characters from ``start``, counted from 0: the rest, or ``size`` of them."""
     characters = graphemes(s)
     part = characters[start:] if size is None else characters[start : start + size]
     return part if type(part) is str else "".join(part)
@@ -274,7 +274,7 @@ _ESCAPE = regex.compile(r"\\(?:x([0-9A-Fa-f]+)|(.?))", regex.DOTALL)
 
 @function(returns="string")
 def unescape(s: Text) -> str:
-    r"""The text with ``\n``, ``\t``, ``\xHH`` and the like turned into what they stand for."""
+    r"""The text with ``\n``, ``\t``, ``\xHH`` and similar escapes replaced by their characters."""
 
     def one(match: Any) -> str:
         if match[1] is not None:

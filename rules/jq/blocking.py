@@ -20,12 +20,12 @@ _SHOWN: Final = 80
 T = TypeVar("T")
 
 
-# How long a program may take to compile.
+# Time that a program may take to compile.
 _CHECK_S: Final = 2.0
 
 
 def check(text: str) -> None:
-    """Whether a program compiles. One that would hold up the broker is compiled in a worker, whose end is waited for.
+    """True if a program compiles. One that would hold up the broker is compiled in a worker, whose end is waited for.
 
     Raises:
         ProgramError: it does not, or not in time.
@@ -62,7 +62,7 @@ def evaluate(
     again: Callable[[], None] = lambda: None,
     worker: BlockingWorker | None = None,
 ) -> T:
-    """What ``call`` returns or raises, with its jq programs run in a worker where they need one.
+    """Result or exception of ``call``, with its jq programs run in a worker where they need one.
 
     Args:
         call: evaluates a rule; called again for each program that needs a worker, so it has no effects.

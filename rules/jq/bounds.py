@@ -5,7 +5,7 @@ input of n bytes, how large one may be, and how large all are together. A progra
 over its input, so it ends. What is not listed (definitions, regular expressions, ``while``, ``recurse(f)``,
 what can make an array of any length...) runs in a worker process; jq's compiler decides what a program is.
 
-Sizes are bytes of JSON; work is microseconds, from what jq 1.8 took per step and per item of arrays of 8,000 and
+Sizes are bytes of JSON; work is microseconds, from times of jq 1.8 per step and per item of arrays of 8,000 and
 32,000 items, rounded up.
 """
 
@@ -33,7 +33,7 @@ _NUMBER_BYTES: Final = 24.0
 _MAX_INDEX: Final = 1000
 _MAX_DEPTH: Final = 60
 
-# How tightly operators bind.
+# Precedence of operators.
 _POWER: Final = {
     "//": 1, **dict.fromkeys(("=", "|=", "+=", "-=", "*=", "/=", "%=", "//="), 2), "or": 3, "and": 4,
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 5), "+": 6, "-": 6, "*": 7, "/": 7, "%": 7,
@@ -116,15 +116,15 @@ class _Flow:
     largest: float
     total: float
     is_single: bool = True
-    """Whether there is at most one for one input."""
+    """True if there is at most one for one input."""
     kind: str = ""
     """``number``, ``text`` or ``object`` where it can be nothing else (but null)."""
     is_place: bool = False
-    """Whether it may be assigned to without making an array as long as a number in the input says."""
+    """True if it may be assigned to without making an array as long as a number in the input says."""
     literal: float | None = None
 
     def each(self, size: float, kind: str = "") -> _Flow:
-        """As many values, each at most of this size."""
+        """The same number of values, each at most of this size."""
         return _Flow(self.count, size, self.count * size, self.is_single, kind)
 
 
@@ -652,7 +652,7 @@ def _piped(left: _Flow, right: _Flow) -> _Flow:
 
 
 def _product(count: float, values: _Flow) -> float:
-    """How many combinations there are, with those of one more expression."""
+    """Number of combinations, with those of one more expression."""
     return count if values.is_single else count * max(values.count, 1.0)
 
 

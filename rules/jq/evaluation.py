@@ -32,7 +32,7 @@ class Request:
     text: str
     timeout_s: float
     why: str = ""
-    """Why the program does not run in the broker."""
+    """Reason why the program does not run in the broker."""
     most: ClassVar[int] = 10_000
 
     @property
@@ -58,14 +58,14 @@ _variables: Final[ContextVar[Variables]] = ContextVar("variables of jq", default
 
 
 class Counts:
-    """What ran in this process."""
+    """Counts of the programs that ran in this process."""
 
     inline = 0
 
 
 @contextmanager
 def workers_at_hand(run: Callable[[Request], Awaitable[str]]) -> Iterator[None]:
-    """In the block these workers answer requests."""
+    """Let these workers answer requests inside the block."""
     token = _workers.set(run)
     try:
         yield
@@ -75,7 +75,7 @@ def workers_at_hand(run: Callable[[Request], Awaitable[str]]) -> Iterator[None]:
 
 @contextmanager
 def at_hand(variables: Variables) -> Iterator[None]:
-    """In the block programs see these variables."""
+    """Let programs see these variables inside the block."""
     token = _variables.set(variables)
     try:
         yield
@@ -84,7 +84,7 @@ def at_hand(variables: Variables) -> Iterator[None]:
 
 
 def with_variables(compute: Callable[[G], T], variables: Callable[[G], Mapping[str, Any]]) -> Callable[[G], T]:
-    """A computation that calls jq, with the variables of what it is given at hand."""
+    """A computation that calls jq, in which programs see the variables of its argument."""
 
     def compute_with_variables(given: G) -> T:
         token = _variables.set(lambda: variables(given))
@@ -103,7 +103,7 @@ def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: 
         program_text: the program.
         encode: makes JSON text of values.
         value: the input.
-        timeout_s: how long a worker may take; None for what the settings say.
+        timeout_s: time that a worker may take; None for the configured one.
 
     Raises:
         JqError: the program does not compile or fails, a worker ended it, or it needs one and the caller cannot wait.
@@ -122,7 +122,7 @@ def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: 
 
 
 class JqDefaults:
-    """What the configuration says for this process."""
+    """Settings of this process."""
 
     timeout_s = DEFAULT_TIMEOUT_S
 

@@ -1,4 +1,4 @@
-"""Words of a jq program in order. A string is pieces, with what it inserts between them."""
+"""Words of a jq program in order. A string is pieces, with the expressions it inserts between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Unreadable(Exception):
 @dataclass(frozen=True, slots=True)
 class Token:
     """A word. ``kind``: ``number``, ``string`` (a piece), ``field`` (``.name``), ``variable``, ``format``, ``name``,
-    ``symbol`` or ``end``; ``unknown`` and ``unclosed`` for what is no word (``words``)."""
+    ``symbol`` or ``end``; ``unknown`` and ``unclosed`` for text that is not a word (``words``)."""
 
     kind: str
     text: str
@@ -62,7 +62,7 @@ def words(text: str, at: int = 0) -> Iterator[Token]:
     """The words from an offset on; ``unknown`` for a character that begins none, ``unclosed`` for a string without an
     end, which is the last one."""
     open_parentheses: list[tuple[int, int]] = []
-    """Of each string that is open: how many are open in what it inserts, and where it begins."""
+    """For each open string: the brackets open in its inserted expression, and its start."""
     while at < len(text):
         match = _WORDS.match(text, at)
         kind, word = (match.lastgroup or "", match.group()) if match else ("unknown", text[at])

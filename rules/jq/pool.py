@@ -1,9 +1,8 @@
 """The worker processes of a broker: requests in, answers out, those that take too long or too much are killed.
 
-A process takes a batch of what waits and works on it one after another. When a request takes longer than it may or its
-process dies, that request alone has failed: the process is replaced, and the rest of the batch goes to the end of the
-line, so that a rule whose programs never end does not keep others from their turn.
-"""
+A process takes a batch of the waiting requests and runs them one after another. When a request takes longer than it may
+or its process dies, that request alone has failed: the process is replaced, and the rest of the batch goes to the end
+of the line, so that a rule whose programs never end does not keep others from their turn."""
 
 from __future__ import annotations
 
@@ -33,13 +32,13 @@ from rules.jq.worker import LENGTH, OUT_OF_MEMORY, PROGRESS
 _log = get_logger(__name__)
 
 DEFAULT_MEMORY_BYTES: Final = 256 * 1024 * 1024
-# How long a process may take before it begins with its first program.
+# Time that a process may take before it begins with its first program.
 _START_S: Final = 20.0
 _STARTING_POLL_S: Final = 0.05
 # Most requests that one process is given at a time.
 _BATCH: Final = 128
 _FEW: Final = 16
-# The place of the request in its batch, the outputs, and where there are none why.
+# The place of the request in its batch, the outputs, or the reason why there are none.
 _Answer = tuple[int, str | None, str]
 _ERRORS_READ: Final = 4096
 
@@ -89,7 +88,7 @@ class WorkerPool:
         return len(self._jobs) + self._running
 
     def run(self, request: Request) -> asyncio.Future[str]:
-        """The outputs of a program, or ``JqError``: it failed, or was ended. A cancelled request is not begun any more.
+        """The outputs of a program, or ``JqError``: it failed, or was ended. A cancelled request is no longer started.
 
         A future and no coroutine: one task for each of many requests costs more than the requests.
         """
@@ -130,7 +129,7 @@ class WorkerPool:
             await worker.end()
 
     def _batch(self) -> list[_Job]:
-        """The share of one process of what waits; a few requests are not worth several."""
+        """The share of one process in the waiting requests; a few requests are not worth several."""
         self._jobs = deque(job for job in self._jobs if not job.done.done())
         share = min(_BATCH, max(_FEW, -(-len(self._jobs) // self._most)))
         jobs = [self._jobs.popleft() for _ in range(min(share, len(self._jobs)))]
@@ -152,7 +151,8 @@ class WorkerPool:
         except _Killed as killed:
             jobs[killed.index].fail(killed.why)
             self._count(killed)
-            # Those before it ended well, but their answers may be lost with the process: they are run again at once.
+            # The requests before it ended well, but their answers may be lost with the process: they are run again at
+            # once.
             if lost := [job for job in jobs[: killed.index] if not job.done.done()]:
                 await self._do(worker, lost)
         except Exception as error:  # noqa: BLE001 - a worker that cannot be started must not end the task that tries
@@ -256,7 +256,7 @@ class _Worker:
     def _deadline(
         self, progress: Progress, requests: Sequence[Request], left: set[int], sent_s: float
     ) -> tuple[int, float]:
-        """What runs now, and when its time is over."""
+        """The running request, and its deadline."""
         noted = progress.read(self._batch)
         if noted is None:
             return min(left), sent_s + _START_S
@@ -308,12 +308,12 @@ class Progress:
 
 
 def command(memory_bytes: int, progress: Progress) -> list[str]:
-    """What starts a worker; ``progress.fd`` must be passed on."""
+    """Command that starts a worker; ``progress.fd`` must be passed on."""
     return [sys.executable, "-m", "rules.jq.worker", str(memory_bytes), str(progress.fd)]
 
 
 def environment() -> dict[str, str]:
-    """As much of the environment as Python needs to start with this program's modules; the worker drops that too."""
+    """The environment that Python needs to start with this program's modules; the worker drops it, too."""
     return {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
 
 
@@ -324,7 +324,7 @@ def frame(batch: int, requests: Sequence[Request]) -> bytes:
 
 
 def why_it_ended(request: Request, returncode: int | None, errors: bytes) -> str:
-    """What the end of a process means for the program that it ran, as a sentence."""
+    """Reason for the end of a process, for the program that it ran, as a sentence."""
     if any(sign in errors for sign in _MEMORY_SIGNS) or returncode == -signal.SIGKILL:
         return OUT_OF_MEMORY
     if returncode == -signal.SIGALRM:

@@ -65,9 +65,9 @@ class Program:
         _check_words(text)
         self.reads_variables = _ENVIRONMENT.search(text) is not None
         self.inline_bytes, self.why_not_inline = _inline(text)
-        """Inputs of up to so many bytes may run in the broker, 0 when none may; and why larger ones may not."""
+        """Maximum bytes of inputs that may run in the broker, 0 when none may; and why larger ones may not."""
         self.is_checked = self.inline_bytes > 0 or (len(text) <= MAX_CHARACTERS and not _may_multiply_text(text))
-        """Whether it is known to compile."""
+        """True if it is known to compile."""
         if self.is_checked:
             self.check()
 
@@ -106,12 +106,12 @@ def _inline(text: str) -> tuple[int, str]:
 
 
 def _may_multiply_text(text: str) -> bool:
-    """Whether jq may compute a long text while it compiles, as for ``"a" * 2000000000``: it folds constants."""
+    """True if jq may compute a long text while it compiles, as for ``"a" * 2000000000``: it folds constants."""
     return "*" in text and '"' in text
 
 
 def outputs(text: str) -> list[Any]:
-    """The values in what ``Program.run`` gave.
+    """The values in the result of ``Program.run``.
 
     Raises:
         JqError: they nest deeper than can be read, or hold a number beyond the range of floats.
@@ -126,7 +126,7 @@ def outputs(text: str) -> list[Any]:
 
 
 def parse_error(text: str) -> str | None:
-    """What jq has against a JSON text, with line and column; None when it takes it."""
+    """jq's error for a JSON text, with line and column; None when it accepts it."""
     try:
         _IDENTITY.input_text(text).all()
     except ValueError as error:

@@ -32,7 +32,7 @@ PROGRESS: Final = struct.Struct("=QQQ")
 LENGTH: Final = struct.Struct(">I")
 _FLUSH_AFTER_NS: Final = 5_000_000
 _FLUSH_AFTER_BYTES: Final = 1 << 20
-# How much later than its owner the process ends itself.
+# Delay after the owner's deadline at which the process ends itself.
 _GRACE_S: Final = 2.0
 _NICENESS: Final = 5
 
@@ -100,7 +100,7 @@ def _run(index: int, program: str, text: str) -> _Answer:
 
 
 def _checked(program: Program) -> str:
-    """What is wrong with a program, as JSON: sentence, line and column; ``[]`` when it compiles."""
+    """Error of a program, as JSON: sentence, line and column; ``[]`` when it compiles."""
     try:
         program.check()
     except ProgramError as error:

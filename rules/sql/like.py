@@ -1,6 +1,6 @@
 """LIKE: ``%`` is any run of characters, ``_`` one character, and the escape sign makes the next one ordinary.
 
-A pattern becomes string operations: pieces without ``%`` are looked for from left to right, each as early as it comes,
+A pattern becomes string operations: pieces without ``%`` are searched from left to right, each as early as it comes,
 which finds a match whenever there is one. No pattern can make it slow, as one regular expression with many ``.*`` would
 be: the time is at most that of comparing every piece at every place.
 """

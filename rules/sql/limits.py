@@ -1,7 +1,7 @@
-"""How much one operation or function may take, in one place. Error messages name the limit.
+"""Limits of single operations and functions, in one place. Error messages name the limit.
 
 Input of a rule comes from any client that may publish, so nothing it does may grow beyond these: a message of a few
-bytes must not fill the memory or stop the loop. ``docs/rule-language.md`` lists them for people.
+bytes must not fill the memory or stop the loop. ``docs/rule-language.md`` lists them for users.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROWS_IN_A_TURN: Final = 64
 LARGE: Final = 4096
 # Calls of functions in a statement from which on each counts its arguments; fewer are done before that matters.
 FEW_CALLS: Final = 50
-# Most that the operations of one evaluation may take on large values, by what was measured of each.
+# Maximum time of the operations of one evaluation on large values, by measured costs.
 MAX_WORK_NS: Final = 40_000_000.0
 # Most keys of a path that is a value: JSON has no more levels.
 MAX_STEPS: Final = 128

@@ -45,7 +45,7 @@ def decoded(value: Any) -> Any:
 
 
 def writable(value: Any) -> Any:
-    """What is written into: a string under the name payload is its JSON.
+    """Target of a write: a string under the name payload is its JSON.
 
     Raises:
         JsonError: it is none.
@@ -64,7 +64,7 @@ def key(value: Any, name: str) -> Any:
 
 
 def index(value: Any, position: Any) -> Any:
-    """``value[position]``: from 1, negative from the end; undefined for 0, beyond the ends and for what is no array."""
+    """``value[position]``: from 1, negative from the end; undefined for 0, beyond the ends and for other types."""
     if type(value) is str:
         value = decoded(value)
     if type(value) is not list or type(position) is not int or position == 0:
@@ -114,7 +114,7 @@ def _end(position: int, items: list[Any]) -> int:
 
 
 def walked(value: Any) -> Any:
-    """What FOREACH walks: text that is the JSON of an array as that array; anything else as it is."""
+    """The array that FOREACH walks: text that is the JSON of an array as that array; anything else as it is."""
     items = decoded(value)
     return items if type(items) is list else value
 

@@ -19,7 +19,7 @@ PUBLISH = "message.publish"
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a rule reads: messages on topics that match ``filters``, events and ingress connectors by name, rows of
+    """Sources of a rule: messages on topics that match ``filters``, events and ingress connectors by name, rows of
     other rules by the rule's name. ``texts`` are all of them as they are in FROM, ``places`` line and column of each.
     """
 
@@ -31,11 +31,11 @@ class Sources:
     places: tuple[tuple[int, int], ...] = ()
 
     def matches_topic(self, topic: str) -> bool:
-        """Whether messages on the topic are read."""
+        """True if messages on the topic are read."""
         return any(levels_match(one.levels, topic) for one in self.filters)
 
     def matches_event(self, name: str) -> bool:
-        """Whether the event of that name (``client.connected``, ``$rules/hot``) is read."""
+        """True if the event of that name (``client.connected``, ``$rules/hot``) is read."""
         if name in self.events or name in self.ingress:
             return True
         if name.startswith(RULE_PREFIX):
@@ -97,7 +97,7 @@ def events_of(event_filter: str) -> frozenset[str]:
 
 
 def _same_ingress(name: str, source: str) -> bool:
-    """Whether two connector names are the same, either of which may end with ``*``."""
+    """True if two connector names are the same, either of which may end with ``*``."""
     if name.endswith("*"):
         return source.startswith(name[:-1])
     return source.endswith("*") and name.startswith(source[:-1])

@@ -1,8 +1,8 @@
-"""What values are and how they behave: undefined, text, arithmetic, comparison, equality, paths.
+"""Values and their behaviour: undefined, text, arithmetic, comparison, equality, paths.
 
 Values are JSON values plus *undefined*. Strings and bytes are one type of the language; here a string is a ``str`` when
 it is UTF-8 and ``bytes`` otherwise (``string`` makes it so), so two strings of different Python types are never equal.
-Booleans are no numbers. There is no NaN and no infinity: what would give one raises ``EvaluationError``.
+Booleans are not numbers. There is no NaN and no infinity: what would give one raises ``EvaluationError``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rules.sql.work import spend
 
 
 class Undefined:
-    """The type of ``UNDEFINED``, the value of what is not there. Not JSON null."""
+    """The type of ``UNDEFINED``, the value of absent columns and members. Not JSON null."""
 
     __slots__ = ()
 
@@ -318,7 +318,7 @@ def equal_by_value(left: Any, right: Any) -> bool:
 
 
 def identical(left: Any, right: Any) -> bool:
-    """Exact equality of IN, CASE x WHEN and ``contains``: an integer is no float, a string no number."""
+    """Exact equality of IN, CASE x WHEN and ``contains``: an integer is not a float, a string is not a number."""
     kind = type(left)
     if kind is not type(right):
         return False
@@ -368,8 +368,8 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _converted(left: Any, right: Any) -> tuple[Any, Any]:
-    """Both sides as they are compared: a string beside a number is read as one, a boolean or null beside a string goes
-    by its name."""
+    """Both sides as they are compared: a string compared with a number is read as one, a boolean or null compared with
+    a string goes by its name."""
     left_type = type(left)
     right_type = type(right)
     if left_type in STRINGS:
@@ -440,7 +440,7 @@ def truth(value: Any) -> bool:
 
 
 def falsehood(value: Any) -> bool:
-    """Whether a column or path is false as a condition; undefined and null are neither true nor false."""
+    """True if a column or path is false as a condition; undefined and null are neither true nor false."""
     return not value if type(value) is bool else truth(value)
 
 
@@ -493,7 +493,7 @@ def _written_bytes(value: Any) -> int:
 
 
 def rows_of_outputs(outputs: list[Any]) -> list[dict[str, Any]]:
-    """What a JQ clause gives, as rows: every output must be an object."""
+    """Outputs of a JQ clause as rows: every output must be an object."""
     if len(outputs) > MAX_ROWS:
         raise EvaluationError(f"the jq program of the rule gave {len(outputs)} rows; at most {MAX_ROWS} are taken")
     for output in outputs:

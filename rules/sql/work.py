@@ -1,9 +1,8 @@
-"""How much one evaluation may do on large values, in time and so in memory, and how long rules may feed one another.
+"""Limits on the work of one evaluation on large values, and on the time that rules feed one another.
 
-A call on a few kilobytes costs microseconds, and there are only so many calls in a rule. What grows with its arguments
-says beforehand how long it will take, by what was measured, and an evaluation that would hold up the loop fails. A
-program begins with ``WORK.left = MAX_WORK_NS``; small work is not counted, so it costs nothing.
-"""
+A call on a few kilobytes costs microseconds, and a rule has a limited number of calls. A call whose cost grows with its
+arguments says beforehand how long it will take, by measured costs, and an evaluation that would hold up the loop fails.
+A program begins with ``WORK.left = MAX_WORK_NS``; small work is not counted, so it costs nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from rules.sql.limits import LARGE, MAX_CHAIN_MS, MAX_WORK_NS
 
 
 class _Work:
-    """What is left of the evaluation that runs, in nanoseconds."""
+    """Time left for the running evaluation, in nanoseconds."""
 
     __slots__ = ("left",)
 
@@ -37,11 +36,11 @@ class _Chain:
 
     @property
     def is_late(self) -> bool:
-        """Whether a rule that is fed now had better be put off."""
+        """True if a rule that is fed now should be deferred."""
         return self._ends_s > 0 and perf_counter() > self._ends_s
 
     def begin(self) -> bool:
-        """Whether this list is the first one of a chain, which is to call ``end``."""
+        """True if this list is the first one of a chain, which must call ``end``."""
         if self._ends_s:
             return False
         self._ends_s = perf_counter() + MAX_CHAIN_MS / 1000
@@ -56,7 +55,7 @@ CHAIN: Final = _Chain()
 
 
 def spend(size: int, each_ns: float) -> None:
-    """Count the work on so many characters, bytes or items, where they are many.
+    """Count the work on a large number of characters, bytes or items.
 
     Raises:
         EvaluationError: it is too much for one message.
@@ -80,7 +79,7 @@ def counted(value: Any) -> Any:
 _SIZED: Final = frozenset({str, bytes, list, dict})
 
 
-# What evaluating a rule may raise.
+# Exceptions of an evaluation.
 
 
 class EvaluationError(SluiceError):

@@ -37,9 +37,9 @@ from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules.settings import RulesSettings
 
 MAX_RUNNING: Final = 2
-# So many run at once, and so many that are over can be looked at; the oldest are forgotten.
+# Maximum back-tests that run at once, and finished ones that are kept; the oldest are dropped.
 MAX_KEPT: Final = 20
-# The process ends by itself when its time is over; so long later it is killed.
+# The process ends when its time is over; this many seconds later it is killed.
 _GRACE_S: Final = 10.0
 _MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _WHAT: Final = "this cannot be back-tested"
@@ -50,7 +50,7 @@ BacktestRange.__doc__ = """Offsets of a shard: ``from`` up to, not including, ``
 
 
 class BacktestProgress(TypedDict):
-    """How much of a back-test is done."""
+    """Progress of a back-test."""
 
     done: int
     total: int
@@ -58,7 +58,7 @@ class BacktestProgress(TypedDict):
 
 
 class BeforeAndAfter(TypedDict):
-    """A count of the rule that runs (``before``, 0 where there is none) and of what is tried."""
+    """A count of the rule that runs (``before``, 0 if there is none) and of the tried one."""
 
     before: int
     after: int
@@ -74,7 +74,7 @@ class BacktestRows(BeforeAndAfter):
 
 
 class BacktestPlace(TypedDict):
-    """Where a message is in the stream."""
+    """Position of a message in the stream."""
 
     shard: int
     offset: str
@@ -114,7 +114,7 @@ class BacktestSamples(TypedDict):
 
 
 class BacktestResult(TypedDict):
-    """What a back-test found; ``why`` it is not ``complete``.
+    """Result of a back-test; ``why`` it is not ``complete``.
 
     ``matched`` are runs, ``no_result`` those without a row. ``undefined_columns`` are read by the SQL and not kept by
     streams, which are those of ``not_kept``.
@@ -172,7 +172,7 @@ class Backtest:
     began_s: float = field(default_factory=time.monotonic)
 
     def view(self) -> BacktestView:
-        """As the API shows it."""
+        """View for the API."""
         elapsed_s = time.monotonic() - self.began_s
         rate = self.done / elapsed_s if self.state == "running" and elapsed_s > 0 else None
         return {
@@ -194,8 +194,8 @@ class Backtest:
 class BacktestRequest(BaseModel):
     """New SQL for a rule, or a rule, and the messages to run it on.
 
-    ``name`` and ``sql`` compare the SQL with the rule that runs; one alone is run beside nothing. ``from`` and ``to``
-    are offsets, for every shard, or times; with more than ``limit`` messages between them the newest are read.
+    ``name`` and ``sql`` compare the SQL with the rule that runs; one alone is run without a comparison. ``from`` and
+    ``to`` are offsets, for every shard, or times; with more than ``limit`` messages between them the newest are read.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -222,7 +222,7 @@ class BacktestRequest(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a request compares: the rule as it is, where there is one, and what it becomes; and on what, where that was
+    """The parts of a request: the rule as it is, if there is one, the changed one, and the range, if it was
     looked up."""
 
     before: Spec | None
@@ -250,14 +250,14 @@ class Backtests:
         self._schemas = schemas
         self._jobs: dict[str, Backtest] = {}
         self.on_change = Signal[BacktestView]()
-        """Called when a back-test begins, goes on and ends; not when the broker stops it."""
+        """Called when a back-test begins, progresses and ends; not when the broker stops it."""
 
     def start(self, comparison: Comparison) -> BacktestView:
         """Begin; the job.
 
         Raises:
             NotFound: there is no such stream.
-            Invalid: it keeps rows of rules, or holds none of what was asked for.
+            Invalid: it keeps rows of rules, or holds nothing in the requested range.
             Unavailable: enough run already.
         """
         request = comparison.request
@@ -333,8 +333,8 @@ class Backtests:
             del self._jobs[id]
 
     def ranges(self, request: BacktestRequest) -> list[tuple[int, int, int]]:
-        """Shard, first offset and offset after the last, of what is there; the newest when that is more than asked.
-        Blocks for as long as an object store takes to find a time: for a thread."""
+        """Shard, first offset and offset after the last, of the stored records; the newest when that is more than
+        asked. Blocks for as long as an object store takes to find a time: for a thread."""
         firsts = self._offsets(request.stream, request.start)
         ends = self._offsets(request.stream, request.end)
         ranges = []
@@ -413,7 +413,7 @@ def requested(
     """The comparison that a body asks for.
 
     ``name`` and ``sql`` compare new SQL with the rule; ``sql`` alone, or ``name`` alone, with nothing. In place of SQL
-    a program in jq may stand (``language``, ``jq``), and in ``sources`` what it reads, else what the rule reads.
+    a program in jq may stand (``language``, ``jq``), and in ``sources`` the topics it reads, else the rule's.
 
     Raises:
         Invalid: with every problem.
@@ -437,14 +437,14 @@ _EVALUATED: Final = ("name", "sql", "language", "jq", "from")
 
 
 def _new(request: BacktestRequest, known: Spec) -> Spec | None:
-    """What is to be evaluated in place of the rule; None when the rule itself is."""
+    """The statement evaluated in place of the rule; None for the rule itself."""
     if request.language == "jq":
         return {"language": "jq", "jq": request.jq, "from": request.sources or known.get("from")}
     return None if request.sql is None else {"sql": request.sql}
 
 
 def _newest(ranges: Sequence[tuple[int, int, int]], limit: int) -> list[tuple[int, int, int]]:
-    """At most so many messages: the newest of each shard, in proportion to what it holds."""
+    """The newest ``limit`` messages, from each shard in proportion to its messages."""
     total = sum(end - start for _, start, end in ranges)
     if total <= limit:
         return list(ranges)

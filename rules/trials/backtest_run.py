@@ -60,7 +60,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is compared over what. ``read`` gives the Arrow batches of a range; ``ends_s`` is of the monotonic clock."""
+    """Statements to compare, and the range of messages. ``read`` gives the Arrow batches of a range; ``ends_s`` is of
+    the monotonic clock."""
 
     stream: str
     node: str
@@ -90,7 +91,7 @@ class _Side:
         return cls(statement, has_jq="jq" in statement.on_event.source)
 
     def takes(self, topic: str) -> bool:
-        """Whether FROM takes messages on the topic."""
+        """True if FROM takes messages on the topic."""
         found = self.reads.get(topic)
         if found is None:
             if len(self.reads) >= _MOST_TOPICS:

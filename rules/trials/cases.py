@@ -1,4 +1,4 @@
-"""Test cases run: the outcome of each, and how it differs from what was expected."""
+"""Runs of test cases: the outcome of each, and its differences from the expected one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from rules.trials.tester import RuleOutcome
 
 
 class CaseResult(TypedDict):
-    """A test case that was run: its ``outcome``, null where the event cannot be used, and how it differs from what was
-    expected, where it does."""
+    """A test case that was run: its ``outcome``, null where the event cannot be used, and how it differs from the one
+    that was expected, where it does."""
 
     name: str
     passed: bool
@@ -33,7 +33,7 @@ class CasesReport(TypedDict):
     cases: list[CaseResult]
 
 
-# What the SQL makes of an event, as ``rules:test`` answers; raises ``Invalid`` for what is no event.
+# Result of the SQL for an event, as ``rules:test`` returns it; raises ``Invalid`` if the event is not valid.
 Try = Callable[[Spec], RuleOutcome]
 
 _MOST_DIFFERENCES = 5
@@ -73,7 +73,7 @@ def _run(case: TestCase, run: Try) -> CaseResult:
 
 
 def _difference(expected: Expectation, outcome: RuleOutcome) -> str | None:
-    """How an outcome differs, None where it does not."""
+    """Differences of an outcome, None where it does not differ."""
     if expected.rows == [] and "reason" in outcome:
         return None  # no array to walk gives no rows
     if expected.outcome != outcome["outcome"]:
@@ -89,7 +89,7 @@ def _difference(expected: Expectation, outcome: RuleOutcome) -> str | None:
 
 
 def _differences(expected: Any, got: Any, where: str) -> Iterator[str]:
-    """Each place in which two values differ. Numbers are compared by value; true is no number."""
+    """Each place in which two values differ. Numbers are compared by value; true is not a number."""
     if isinstance(expected, dict) and isinstance(got, dict):
         for key in {**expected, **got}:
             if key not in got:

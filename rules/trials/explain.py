@@ -1,4 +1,4 @@
-"""What a rule does with one event, step by step: the compiled rule itself reports each value (``compiler.Trace``).
+"""Explanation of a rule on one event, step by step: the compiled rule itself reports each value (``compiler.Trace``).
 
 Steps come in the order of evaluation: FROM, source by source; each item of SELECT or FOREACH; each condition of WHERE;
 for each item of the array INCASE, then DO; each action on each row, rehearsed. A sub-expression that is not there was
@@ -46,7 +46,7 @@ MAX_VALUES: Final = 20_000
 # Maximum length of a value as JSON; longer ones are cut.
 MAX_VALUE_BYTES: Final = 4096
 _CONDITIONS: Final = ("WHERE", "INCASE")
-# What a step has when it came to its end.
+# Members of a step that came to its end.
 _ENDS: Final = ("type", "value", "is_cut", "holds")
 
 
@@ -85,7 +85,7 @@ class DropEffect(TypedDict):
 
 
 class ActionEffect(TypedDict):
-    """What an action would do; one of the members. ``direct_dispatch`` is beside ``publish``: subscribers alone would
+    """Effect of an action; one of the members. ``direct_dispatch`` accompanies ``publish``: subscribers alone would
     get the message."""
 
     log: NotRequired[Any]
@@ -126,7 +126,7 @@ class ExplainStep(TypedDict):
 
 
 class Explanation(tester.RuleOutcome):
-    """What SQL makes of an event, and how, step by step; ``is_cut`` where there are more values than are shown."""
+    """Result of SQL for an event, step by step; ``is_cut`` where there are more values than are shown."""
 
     steps: list[ExplainStep]
     is_cut: NotRequired[Literal[True]]
@@ -159,7 +159,7 @@ class DryRun:
 
     @classmethod
     def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> DryRun:
-        """Of a rule, saved or not."""
+        """Explain a rule, saved or not."""
         effects: Effects = []
         steps = RuleBuilder(dry_run_services(services, effects), functions, settings).make(spec).rule.steps
         for step in steps:
@@ -230,7 +230,7 @@ class Explainer:
 
 
 def _from(tree: exp.Select, columns: Mapping[str, Any]) -> Iterator[ExplainStep]:
-    """A step for each source, each alone held against the event."""
+    """A step for each source, each alone compared with the event."""
     for table in sources_of(tree):
         one = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table.copy()), joins=[])
         line, column = place_of(table)
@@ -339,7 +339,7 @@ def _unlogged(step: Step, error: Exception) -> LastError:
 
 
 def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[ExplainStep]:
-    """A step for each action on each row, with what it would do, or why it would fail."""
+    """A step for each action on each row, with its effect, or the reason why it would fail."""
     for number, row in enumerate(rows, 1):
         for position, step in enumerate(actions.steps):
             shown: ExplainStep = {"clause": "ACTION", "row": number, "action": position, "type": step.kind}
@@ -366,7 +366,7 @@ Effects = list[ActionEffect]
 
 
 def dry_run_services(services: Services, effects: Effects) -> Services:
-    """Services with which actions are made that only note in ``effects`` what they would do."""
+    """Services with which actions are made that only note their effects in ``effects``."""
     return replace(
         services,
         messaging=replace(services.messaging, publisher=_Publisher(effects)),
@@ -434,7 +434,7 @@ def _sinks(real: Sinks, effects: Effects) -> Sinks:
 
 
 def refused(refusal: Refusal) -> ActionEffect:
-    """What the action ``drop`` or ``disconnect`` would do."""
+    """Effect of the action ``drop`` or ``disconnect``."""
     return {"drop": {"reason": refusal.reason, "disconnect": refusal.disconnect}}
 
 

@@ -31,7 +31,7 @@ from rules.trials import tester
 
 
 class RuleOutcome(TypedDict):
-    """What SQL makes of an event: ``rows``, ``no_result`` where FROM or WHERE does not match, or the ``error``.
+    """Result of SQL for an event: ``rows``, ``no_result`` where FROM or WHERE does not match, or the ``error``.
     ``no_result`` has a ``reason`` where FOREACH has no array to walk."""
 
     outcome: Literal["rows", "no_result", "error"]
@@ -41,7 +41,7 @@ class RuleOutcome(TypedDict):
 
 
 class RuleOutcomes(TypedDict):
-    """What SQL makes of each of several events; ``matched`` is how many of them have rows."""
+    """Results of SQL for several events; ``matched`` is the number of those with rows."""
 
     outcomes: list[RuleOutcome]
     matched: int
@@ -54,7 +54,7 @@ class RenderedTemplate(TypedDict):
 
 
 _RULE = "test"
-# How long the jq programs of a trial may take: less than the API waits for an answer.
+# Time that the jq programs of a trial may take: less than the API waits for an answer.
 JQ_DEADLINE_S = 1.8
 
 
@@ -77,7 +77,7 @@ def test_many(body: Any, functions: Functions, node: str, now_ns: Callable[[], i
 
 
 def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> RuleOutcome:
-    """What a statement makes of an event: the answer of ``test``.
+    """Result of a statement for an event: the answer of ``test``.
 
     Raises:
         Invalid: the event cannot be read.
@@ -102,7 +102,7 @@ def sql_and_event(body: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _own_source(event: Any) -> list[str]:
-    """What FROM must name to take an event: the default source of a jq program that is tried."""
+    """The source that FROM must name to take an event: the default source of a jq program that is tried."""
     given = event if isinstance(event, Mapping) else {}
     kind = EVENT_TYPES.get(str(given.get("event", PUBLISH)))
     return [str(given.get("topic", "")) if kind is None else kind.topic]
@@ -124,7 +124,7 @@ def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[st
 
 
 def _is_unicode(value: Any) -> bool:
-    """Whether a value can be written in UTF-8 and is not nested too deep: no lone surrogates inside."""
+    """True if a value can be written in UTF-8 and is not nested too deep: no lone surrogates inside."""
     try:
         jsontext.decode(jsontext.encode(value))
     except (jsontext.JsonError, RecursionError):
@@ -156,7 +156,7 @@ def _values(members: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reads(sources: Sources, columns: Mapping[str, Any]) -> bool:
-    """Whether FROM takes the event."""
+    """True if FROM takes the event."""
     event = columns["event"]
     topic = columns.get("topic")
     if event == PUBLISH:
@@ -232,7 +232,7 @@ def on_topic(rules: Iterable[BuiltRule], topic: str) -> Sequence[TopicStage]:
 
 
 def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int) -> Trial:
-    """What the rules make of a message, a step for each that runs; actions are listed and not run.
+    """Result of the rules for a message, a step for each that runs; actions are listed and not run.
 
     Raises:
         Invalid: jq programs of a rule took too long.

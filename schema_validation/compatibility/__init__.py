@@ -1,1 +1,1 @@
-"""Which change of a schema is allowed: readers and writers of two versions, per schema language."""
+"""Rules for which changes of a schema are allowed: readers and writers of two versions, per schema language."""

@@ -1,8 +1,8 @@
 """Avro: what a reader with one schema makes of data written with another (Avro 1.11, "Schema Resolution").
 
 Same kind after promotion, named types by unqualified name or alias, fields by name or alias or default, and for each
-branch of a writer's union the first branch of the reader's that has its kind and name. Tests hold the verdict equal to
-what fastavro reads.
+branch of a writer's union the first branch of the reader's that has its kind and name. Tests compare the verdict to
+the data that fastavro reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def parse(source: str) -> AvroType:
 
 
 def can_read(reader: AvroType, writer: AvroType) -> list[Reason]:
-    """Why a reader cannot read all that a writer may have written; empty when it can."""
+    """Reasons why a reader cannot read everything a writer may have written; empty when it can."""
     return _Resolution().check(reader, writer, "")
 
 
@@ -53,7 +53,7 @@ class _Resolution:
         return self._inside(reader, writer, path)
 
     def _branch(self, reader: AvroType, written: AvroType, path: str) -> list[Reason]:
-        """What one written type becomes in a reader that may be a union: the first of its branches of that kind."""
+        """Conversion of one written type in a reader that may be a union: the first of its branches of that kind."""
         if reader.kind != "union":
             if _matches(reader, written):
                 return self.check(reader, written, path)
@@ -97,7 +97,7 @@ class _Resolution:
 
 
 def _matches(reader: AvroType, writer: AvroType) -> bool:
-    """Whether a branch of a union is taken: kind and name, and of arrays and maps those of what is in them."""
+    """True if a branch of a union is taken: kind and name, and for arrays and maps those of their items."""
     if reader.kind == "union" or writer.kind == "union":
         return True
     if not _is_of_kind(reader, writer):

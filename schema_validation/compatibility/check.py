@@ -28,7 +28,7 @@ def compare(mode: Mode, kind: str, label: str, new: Any, olds: Mapping[int, Any]
     if mode is Mode.DISABLED:
         refusal = Reason("", "compatibility 'disabled' takes no new versions")
         return Verdict(mode, tuple(olds), (Finding(label, "any version", refusal),), ())
-    if kind not in _PARSERS:  # what another process does with a payload cannot be looked into
+    if kind not in _PARSERS:  # the work of another process cannot be analysed
         return Verdict(mode, (), (), ())
     problems: list[Finding] = []
     warnings: list[Finding] = []

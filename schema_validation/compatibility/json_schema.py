@@ -35,7 +35,7 @@ _DRAFT_7 = 7
 _DRAFT_2019 = 2019
 _DRAFT_2020 = 2020
 _DRAFTS = {"04": _DRAFT_4, "06": _DRAFT_6, "07": _DRAFT_7, "9-09": _DRAFT_2019, "0-12": _DRAFT_2020}
-# Groups of keywords that are not looked into: the reader's must be in the writer's just so.
+# Groups of keywords that are not analysed: the reader's must be in the writer's just so.
 _SAME_OR_UNDECIDED: Sequence[tuple[str, ...]] = (
     ("if", "then", "else"),
     ("contains", "minContains", "maxContains"),
@@ -108,7 +108,7 @@ def parse(source: str) -> Document:
 
 
 def can_read(reader: Document, writer: Document) -> list[Reason]:
-    """Why a reader may refuse what is valid for the writer, and warnings; without reasons it refuses nothing."""
+    """Reasons why a reader may refuse data that is valid for the writer, and warnings."""
     if _canonical(reader.root) == _canonical(writer.root):
         return []
     if reader.draft != writer.draft and _DRAFT_4 in (reader.draft, writer.draft):
@@ -126,7 +126,7 @@ _Question = tuple[frozenset[tuple[int, str]], tuple[int, str]]
 
 
 class _Undecided(Exception):
-    """The comparison was given up."""
+    """The comparison was abandoned."""
 
 
 class _Proof:
@@ -136,11 +136,11 @@ class _Proof:
     def __init__(self) -> None:
         self._steps = 0
         self._assumed: dict[_Question, str | None] = {}
-        """Where a proof is under way; None where it is done."""
+        """Place of a running proof; None when it is done."""
         self._failed: dict[_Question, list[Reason]] = {}
 
     def follows(self, writer: Conjuncts, reader: Node, path: str) -> list[Reason]:
-        """Why what all of ``writer`` allow may be refused by ``reader``; empty when it cannot."""
+        """Reasons why ``reader`` may refuse data that all of ``writer`` allow; empty when it cannot."""
         self._steps += 1
         if self._steps > MAX_STEPS:
             raise _Undecided("the schemas are too large to be compared")
@@ -176,7 +176,8 @@ class _Proof:
         return reasons
 
     def _split(self, nodes: Conjuncts, reader: Node, path: str) -> list[Reason]:
-        """By the writer's listed values, or by the branches of one of its unions, or by its types, or as a whole."""
+        """Proof by the writer's listed values, or by the branches of one of its unions, or by its types, or as a
+        whole."""
         reasons = self._whole(nodes, reader, path)
         if not _real(reasons):
             return reasons
@@ -332,7 +333,7 @@ class _Proof:
         reasons: list[Reason] = []
         for node in nodes:
             if node.get("additionalProperties", True) is False and not node.get("patternProperties"):
-                return []  # only names that are listed, and those are looked at one by one
+                return []  # only names that are listed, and those are compared one by one
         for node in nodes:
             for schema in (*node.get("patternProperties", {}).values(), node.get("additionalProperties", True)):
                 reasons += self.follows((node.at(schema),), reader.at(wanted), place)
@@ -398,7 +399,7 @@ def _is_same_text(one: Any, other: Any) -> bool:
 
 
 def _mark(node: Node) -> tuple[int, str]:
-    """What tells a schema from others during one proof."""
+    """Identity of a schema during one proof."""
     return id(node.document), _canonical(node.schema)
 
 
@@ -431,7 +432,7 @@ def _values(nodes: Conjuncts) -> Sequence[Any] | None:
 
 
 def _types(nodes: Conjuncts) -> frozenset[str]:
-    """The types of what all conjuncts allow; an ``integer`` stands for itself, ``number`` covers it."""
+    """The types that all conjuncts allow; an ``integer`` stands for itself, ``number`` covers it."""
     types = frozenset(TYPES)
     for node in nodes:
         declared = node.get("type")
@@ -595,7 +596,7 @@ def _is_optional_addition(nodes: Conjuncts, reader: Node, name: str) -> bool:
 
 
 def _are_apart(nodes: Conjuncts, other: Node) -> bool:
-    """Nothing fits both, seen by types, or by a required property whose listed values differ."""
+    """True if nothing fits both, judged by types, or by a required property whose listed values differ."""
     parts = tuple(_flattened((other,)))
     if any(part.schema is False for part in parts):
         return True

@@ -1,4 +1,4 @@
-"""Protobuf: fields by number, by what is on the wire; imported types are compared too."""
+"""Protobuf: fields by number, by their bytes on the wire; imported types are compared too."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def parse(source: str | list[dict[str, Any]]) -> Model:
 
 
 def can_read(reader: Model, writer: Model) -> list[Reason]:
-    """Why a reader cannot read all that a writer may have written; empty when it can."""
+    """Reasons why a reader cannot read everything a writer may have written; empty when it can."""
     comparison = _Comparison()
     for name, written in writer.messages.items():
         read = reader.messages.get(name)
@@ -56,7 +56,7 @@ def can_read(reader: Model, writer: Model) -> list[Reason]:
 
 
 def warnings(new: Model, old: Model) -> list[Reason]:
-    """What is allowed and may be regretted: numbers removed without being reserved, another package."""
+    """Allowed changes that may cause trouble later: numbers removed without being reserved, another package."""
     found = [] if new.package == old.package else [Reason("package", f"it was {old.package!r}", True)]
     for name, before in old.messages.items():
         after = new.messages.get(name)

@@ -1,4 +1,4 @@
-"""What a compatibility check says: modes, reasons with their places, and the verdict over several versions."""
+"""Result of a compatibility check: modes, reasons with their places, and the verdict over several versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 
 
 class Mode(StrEnum):
-    """What a new version of a schema must be able to do before it is saved."""
+    """Compatibility that a new version of a schema needs before it is saved."""
 
     NONE = "none"
     BACKWARD = "backward"
@@ -71,7 +71,7 @@ class FindingView(TypedDict):
 
 
 class VerdictView(TypedDict):
-    """Whether a new version may be saved under the compatibility mode; ``against`` are the versions it was compared
+    """Verdict on saving a new version under the compatibility mode; ``against`` are the versions it was compared
     with."""
 
     mode: str
@@ -105,7 +105,7 @@ class Finding:
     reason: Reason
 
     def view(self) -> FindingView:
-        """For answers of the API."""
+        """View for the API."""
         return {
             "path": self.reason.path,
             "message": self.reason.message,
@@ -119,7 +119,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a new version may be saved under a mode, and why not. ``against`` are the versions it was held to."""
+    """Verdict on saving a new version under a mode, with reasons. ``against`` are the versions compared."""
 
     mode: Mode
     against: tuple[int, ...]
@@ -131,7 +131,7 @@ class Verdict:
         return not self.problems
 
     def view(self) -> VerdictView:
-        """For answers of the API."""
+        """View for the API."""
         return {
             "mode": self.mode.value,
             "compatible": self.is_compatible,

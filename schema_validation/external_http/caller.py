@@ -31,13 +31,13 @@ Verb = Literal["encode", "decode"]
 
 # Longest answer, as base64.
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-# So many calls may always be under way for one server: one batch of a rule.
+# Minimum concurrent calls to one server: one batch of a rule.
 LEAST_WAITING: Final = 128
 _PAUSE_S: Final = 0.05
 
 
 class ExternalCalls:
-    """What holds for the calls of this process."""
+    """Limits on the calls of this process."""
 
     guard = AddressGuard(SsrfSettings())
     metrics = Metrics()
@@ -76,11 +76,11 @@ class Caller:
 
     @property
     def is_open(self) -> bool:
-        """Whether there are connections."""
+        """True if there are connections."""
         return self._pool is not None
 
     async def call(self, verb: Verb, data: bytes) -> bytes:
-        """What the server makes of data.
+        """The server's result for data.
 
         Raises:
             SchemaError: it gives no result within ``request_timeout``, attempts and waiting for a connection included.

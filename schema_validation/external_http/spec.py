@@ -1,4 +1,4 @@
-"""The parameters of an ``external_http`` schema as people write them; names and defaults are those of EMQX."""
+"""The parameters of an ``external_http`` schema as users write them; names and defaults are those of EMQX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SECRET_HEADER: Final = re.compile(r"auth|token|key|secret|password|credential|c
 
 
 class SslSpec(ClientTls):
-    """TLS towards the server; in force for ``https`` addresses."""
+    """TLS towards the server; used for ``https`` addresses."""
 
     enable: bool = Field(default=False, description="Whether the address must begin with `https:`.")
 
@@ -43,7 +43,7 @@ class Parameters(Settings):
     request_timeout: Duration = Field(
         default=10.0, gt=0, le=300, description="A call that takes longer has failed; a duration."
     )
-    max_retries: int = Field(default=2, ge=0, le=10, description="A failed call is repeated so often; a number.")
+    max_retries: int = Field(default=2, ge=0, le=10, description="Maximum retries of a failed call.")
     connect_timeout: Duration = Field(
         default=15.0, gt=0, le=300, description="An attempt to connect that takes longer has failed; a duration."
     )
@@ -69,7 +69,7 @@ class Parameters(Settings):
             raise ValueError("user and fragment do not belong into it; send an Authorization header instead")
         if not value.isascii() or any(character <= " " for character in value):
             raise ValueError("it must be ASCII without blanks; write other characters with %")
-        _ = parts.port  # raises for what is no port
+        _ = parts.port  # raises if the port is not valid
         return value
 
     @field_validator("headers")
@@ -91,16 +91,16 @@ class Parameters(Settings):
         return self
 
     def secrets(self) -> dict[str, str]:
-        """What is not shown, by its place."""
+        """Secrets, by their place."""
         found = {f"headers/{name}": text for name, text in self.headers.items() if _SECRET_HEADER.search(name)}
         return found | ({"ssl/password": self.ssl.password.written} if self.ssl.password else {})
 
     def shown(self) -> dict[str, Any]:
-        """As it is shown: stars in place of secrets."""
+        """View for the API: stars in place of secrets."""
         return _with(self._plain(), dict.fromkeys(self.secrets(), MASK))
 
     def saved(self) -> dict[str, Any]:
-        """As it is kept in the configuration, secrets and all."""
+        """Members for the configuration, with secrets."""
         return _with(self._plain(), self.secrets())
 
     def source(self) -> str:
@@ -139,7 +139,7 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
 
 
 def with_stored_secrets(given: Any, stored: Parameters) -> Any:
-    """What was sent, with the stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
+    """The request body with the stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
     if not isinstance(given, Mapping):
         return given
     if has_stars(given) and given.get("url") != stored.url:

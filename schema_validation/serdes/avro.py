@@ -26,9 +26,9 @@ from schema_validation.serdes.avro_types import field_type_of
 from schema_validation.serdes.avro_writer import write
 from schema_validation.serdes.base import DataRefused, Misfit, NotWritable, SchemaFacts, SchemaSerde, SourceError
 
-# Memory that a payload may become without being looked at first.
+# Bytes that a decoded payload may take without a check of the payload first.
 MAX_MEMORY = 64 * 1024 * 1024
-# Most values of a payload that could become more: looking at so many takes 0.1 s.
+# Maximum values of a payload that could take more: checking them takes 0.1 s.
 MAX_SMALL_VALUES = 50_000
 
 Reader = Callable[[BytesIO, Any], Any]

@@ -15,19 +15,19 @@ from functools import lru_cache
 from typing import Any, Final
 
 MOST_DIGITS: Final = 38
-# A decimal of so many digits comes through a double unchanged.
+# Digits of a decimal that a double keeps unchanged.
 EXACT_DIGITS: Final = 15
 _POWERS: Final = tuple(10**digits for digits in range(MOST_DIGITS + 1))
 _CONTEXT: Final = Context(prec=2 * MOST_DIGITS)
 _TEXT: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 _LONGEST_TEXT: Final = 64
-# What the library calls our decimals, which it would read as Python's.
+# Logical type for our decimals; the library would read ``decimal`` as Python's.
 LOGICAL: Final = "sluice-decimal"
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How many digits a decimal has, and how many of them are behind the point."""
+    """Precision and scale of a decimal."""
 
     precision: int
     scale: int
@@ -45,7 +45,7 @@ class Digits:
         return "double" if self.scale else "long"
 
     def can_hold(self, other: Digits) -> bool:
-        """Whether the bytes of each such decimal mean the same number here."""
+        """True if the bytes of each such decimal mean the same number here."""
         return self.scale == other.scale and self.precision >= other.precision
 
     def value(self, data: bytes) -> int | float | str | None:
@@ -58,7 +58,7 @@ class Digits:
         return format(Decimal(number).scaleb(-self.scale, _CONTEXT), "f")
 
     def number(self, value: Any) -> int | None:
-        """The whole number that a value is written as; None where it has more digits, or is no number."""
+        """The whole number that a value is written as; None if it has more digits or is not a number."""
         if type(value) is str:
             is_number = len(value) <= _LONGEST_TEXT and _TEXT.fullmatch(value) is not None
         else:
@@ -71,7 +71,7 @@ class Digits:
 
 
 def digits_of(raw: Mapping[str, Any]) -> Digits | None:
-    """Those of a type in a schema; None where it is no decimal."""
+    """Digits of a type in a schema; None if it is not a decimal."""
     precision = raw.get("precision")
     scale = raw.get("scale", 0)
     if raw.get("logicalType") != "decimal" or raw.get("type") not in ("bytes", "fixed"):
@@ -85,12 +85,12 @@ def digits_of(raw: Mapping[str, Any]) -> Digits | None:
 
 
 def marked(raw: Mapping[str, Any]) -> dict[str, str]:
-    """What the library must find in a type of a schema to read it as a decimal of ours."""
+    """Attributes by which the library reads a type of a schema as one of our decimals."""
     return {} if digits_of(raw) is None else {"logicalType": LOGICAL}
 
 
 def signed_bytes(number: int, size: int = 0) -> bytes:
-    """A whole number as so many bytes; without a size, as few as hold it."""
+    """A whole number as ``size`` bytes; without a size, in the fewest bytes."""
     least = (number if number >= 0 else ~number).bit_length() // 8 + 1
     return number.to_bytes(size or least, "big", signed=True)
 

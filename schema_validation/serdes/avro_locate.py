@@ -1,4 +1,4 @@
-"""Where and why bytes are no Avro value of a schema, since the library names no place.
+"""Place and reason of an Avro decoding error, which the library does not report.
 
 Runs when a payload was refused.
 """
@@ -10,7 +10,7 @@ from schema_validation.serdes.avro_schema import AvroType, takes_bytes
 from schema_validation.serdes.base import Located, Misfit
 from schema_validation.serdes.varint import LongVarint, read_varint, signed
 
-# Most values looked at: 30 ms.
+# Maximum values checked: 30 ms.
 MAX_STEPS = 20_000
 _WIDTHS = {"boolean": 1, "float": 4, "double": 8}
 
@@ -18,11 +18,11 @@ Path = list[str | int]
 
 
 class TooMany(Exception):
-    """There are more values than may be looked at."""
+    """The payload has more values than may be checked."""
 
 
 def locate(data: bytes, kind: AvroType, most: int = MAX_STEPS) -> Misfit | None:
-    """The first place at which bytes are no value of a type; None where there is none.
+    """The first place at which bytes are not a value of a type, or None.
 
     Raises:
         TooMany: the bytes hold more values than ``most``, or nest too deep to say.
@@ -43,7 +43,7 @@ class _Walk:
         self._left = most
 
     def value(self, at: int, kind: AvroType, path: Path) -> int:
-        """Where a value that begins at ``at`` ends."""
+        """End position of the value that begins at ``at``."""
         self._left -= 1
         if self._left < 0:
             raise TooMany

@@ -267,7 +267,7 @@ def all_types(read: AvroType) -> list[AvroType]:
 
 
 def takes_bytes(read: AvroType) -> bool:
-    """Whether every value of the type takes at least one byte of a payload."""
+    """True if every value of the type takes at least one byte of a payload."""
     return _takes_bytes(read, set())
 
 
@@ -280,7 +280,7 @@ def _takes_bytes(read: AvroType, within: set[int]) -> bool:
 
 
 def _empty_fields(read: AvroType, within: set[int]) -> int:
-    """How many values of a record come out of no bytes at all: a payload of a few bytes must not become megabytes."""
+    """Number of values of a record that take no bytes at all: a payload of a few bytes must not become megabytes."""
     if read.kind != "record":
         return int(not _takes_bytes(read, set()))
     if id(read) in within:

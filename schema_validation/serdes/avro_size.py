@@ -1,4 +1,4 @@
-"""How much memory a few bytes can become by an Avro schema: an item of an array may take one byte and be a record."""
+"""Memory that a few bytes can take once decoded by an Avro schema: one byte of an array may be a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all schema languages share: how a serde looks, and how it explains a refusal."""
+"""Base of all schema languages: the serde, and its explanation of a refusal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Misfit:
 
 
 class SchemaFacts(TypedDict, total=False):
-    """What is known of a schema: of Avro its ``top`` type and whether it is ``recursive``, the ``draft`` of JSON
+    """Facts about a schema: for Avro its ``top`` type and whether it is ``recursive``, the ``draft`` of JSON
     Schema, the ``message_types`` of Protobuf, or the ``server`` that codes its payloads."""
 
     top: str
@@ -118,7 +118,7 @@ class SchemaSerde(ABC):
         return False
 
     def misfit(self, data: bytes, message_type: str | None = None) -> Misfit | None:
-        """Why a payload does not fit, or None when it does."""
+        """Reason why a payload does not fit, or None when it does."""
         try:
             self.decode(data, message_type)
         except DataRefused as error:
@@ -134,7 +134,7 @@ class SchemaSerde(ABC):
 
 
 def at_pointer(document: Any, pointer: str) -> Any:
-    """The part of a JSON document that a pointer, escaped as in a URL, names (RFC 6901); None where there is none."""
+    """The part of a JSON document that a pointer, escaped as in a URL, names (RFC 6901), or None."""
     found = document
     for part in pointer.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")

@@ -55,11 +55,11 @@ class ExternalHttpSerde(SchemaSerde):
         return FieldType("binary")
 
     def facts(self) -> SchemaFacts:
-        """Where payloads are coded."""
+        """The server that codes payloads."""
         return {"server": self.caller.server}
 
     def status(self) -> dict[str, Any]:
-        """How the calls go, for people."""
+        """Status of the calls, for display."""
         caller = self.caller
         counts = {"calls": caller.calls, "failed": caller.failed, "waiting": caller.waiting}
         return {"status": caller.state, **counts, "last_error": caller.last_error}

@@ -1,4 +1,4 @@
-"""How much work a JSON Schema can make, so that no payload can hold up the broker.
+"""Bounds on the work a JSON Schema can cause, so that no payload can hold up the broker.
 
 The validator is fast and remembers what recursive references gave, but two things multiply: definitions that refer to
 others twice, over and over (twenty lines make 2^20 steps), and the search for a reason, which goes through every
@@ -18,7 +18,7 @@ _SUMMED_LISTS = ("allOf", "anyOf", "oneOf")
 _SUMMED = ("not", "if", "then", "else")
 _SUMMED_BY_NAME = ("dependentSchemas", "dependencies")
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# So many values of an ``enum`` count as one step.
+# Number of values of an ``enum`` that count as one step.
 _ENUM_SHARE = 50
 _CEILING = 10**9
 
@@ -152,7 +152,7 @@ def _schemas(found: Iterable[Any]) -> list[Any]:
 
 
 def size_of(value: Any, most: int) -> tuple[int, int]:
-    """How many values a JSON value holds, itself included, and how deep they nest; counting stops above ``most``."""
+    """Number of values in a JSON value, itself included, and their depth; counting stops above ``most``."""
     count = 0
     depth = 0
     level = [value]

@@ -1,7 +1,7 @@
 """JSON Schema draft 03 as draft 04, which the validator knows.
 
 Everything is changed where it stands, so that a ``$ref`` by pointer still finds its target, and what draft 04 names
-otherwise is added beside it.
+otherwise is added to it.
 """
 
 from __future__ import annotations

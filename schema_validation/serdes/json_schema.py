@@ -43,18 +43,18 @@ DRAFTS = {
     "https://json-schema.org/draft/2019-09/schema": "draft 2019-09",
     DEFAULT_DRAFT: "draft 2020-12",
 }
-# The formats that are asserted; the others say something to people only.
+# The formats that are asserted; the others are annotations only.
 FORMATS = ("date-time", "email", "ipv4", "ipv6")
 
 # Most subschemas that one value may meet, references followed; a schema that could make it more is refused.
 MAX_STEPS = 10_000
-# Up to so many nothing is counted when a payload comes.
+# Number of steps up to which nothing is counted when a payload arrives.
 _FREE_STEPS = 200
 # Most steps times values of a payload, about 0.2 s.
 _MAX_WORK = 10_000_000
 # Most values of a payload for which all errors, or those of alternatives, are searched: 60 ms.
 _MAX_EXPLAINED = 5_000
-# How often the search for a reason may come to the same value.
+# Maximum visits of one value in the search for a reason.
 _MAX_REPEATED = 1_000
 _MAX_TEXT = 1_000
 # Longest text, and of all texts together, that patterns with look-around are tried on: they take quadratic time.
@@ -77,10 +77,8 @@ class JsonSchemaSerde(SchemaSerde):
     def __init__(self, source: str, label: str = "") -> None:
         """Compile a schema.
 
-        Raises:
-            SourceError: it is no JSON object, breaks its meta-schema, refers to something that is not in it, or could
-                make a payload take too long.
-        """
+        Raises: SourceError: it is not a JSON object, breaks its meta-schema, refers to something that is not in it,
+        or could make a payload take too long."""
         self.label = label
         self.schema = _parsed(source)
         self._draft = _draft_of(self.schema)
@@ -113,7 +111,7 @@ class JsonSchemaSerde(SchemaSerde):
             raise self._refused(str(error)) from None
 
     def explain(self, value: Any) -> Misfit:
-        """Why ``is_valid`` refused a value: the first reason found."""
+        """First reason why ``is_valid`` refused a value."""
         if why := self._too_long(value):
             return Misfit("payload", why)
         count, depth = size_of(value, _MAX_EXPLAINED)
@@ -129,7 +127,7 @@ class JsonSchemaSerde(SchemaSerde):
         return Misfit("payload", "does not fit the schema")
 
     def errors(self, value: Any, most: int = 20) -> list[Misfit]:
-        """Why a value does not fit, at most so many reasons; of a large value the first."""
+        """Reasons why a value does not fit, at most ``most``; for a large value the first."""
         if self.is_valid(value):
             return []
         count, depth = size_of(value, _MAX_EXPLAINED)
@@ -155,12 +153,12 @@ class JsonSchemaSerde(SchemaSerde):
         return self._too_long(value) is None and bool(self._validator.is_valid(value))
 
     def _too_long(self, value: Any) -> str | None:
-        """Why a value could take too long to check; None where it cannot."""
+        """Reason why a value could take too long to check, or None."""
         if self._is_free:
             return None
         most = _MAX_WORK // self._bounds.steps
         if self._bounds.steps > _FREE_STEPS and size_of(value, most)[0] > most:
-            return f"by a schema with so many subschemas, a payload of at most {most} values is checked"
+            return f"by a schema with this many subschemas, a payload of at most {most} values is checked"
         if not self._has_linear_patterns:
             longest, total = longest_texts(value)
             if longest > _MAX_TEXT or total > _MAX_TEXTS:
@@ -204,7 +202,7 @@ def _in_known_draft(schema: dict[str, Any], draft: str) -> dict[str, Any]:
 
 @cache
 def _draft_3() -> Any:
-    """What checks schemas of draft 03: its meta-schema, translated as they are."""
+    """Validator of schemas of draft 03: its meta-schema, translated as they are."""
     return jsonschema_rs.validator_for(as_draft_4(Draft3Validator.META_SCHEMA), mask=_MASK, offline=True)
 
 
@@ -247,7 +245,7 @@ def _why(error: Exception, schema: Any) -> str:
 
 
 def _misfit(error: Any, value: Any) -> Misfit:
-    """What an error says, its value cut. ``error.instance`` is not asked: it copies the value, however large."""
+    """Text of an error, its value cut. ``error.instance`` is not asked: it copies the value, however large."""
     detail = error.message[:1000].replace(_MASK, short(_at(value, error.instance_path)))
     return Misfit(path_text(list(error.instance_path)), detail if len(detail) <= 200 else detail[:200] + "…")
 

@@ -2,7 +2,7 @@
 
 Keywords that stand side by side must all hold, so their types are met: ``$ref``, ``allOf``, and of ``anyOf`` and
 ``oneOf`` what their branches have in common. A schema that contains itself is unknown from there on. ``properties``
-without a ``type`` are an unknown type with fields, which count where a type beside them says ``object``.
+without a ``type`` are an unknown type with fields, which count where a sibling type says ``object``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from schema_validation.serdes.base import at_pointer, listed, mapped
 
 _SCALARS = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean", "null": "null"}
 _MAX_DEPTH = 32
-# Most subschemas looked at; references can make a small schema unfold to any size.
+# Maximum subschemas visited; references can make a small schema unfold to any size.
 _MAX_VISITED = 20_000
 _BRANCHING = ("if", "then", "else")
 # Keywords that may allow members of any name: references below ``$id`` count from there.
@@ -31,7 +31,7 @@ def field_type_of(schema: Mapping[str, Any]) -> FieldType:
 
 
 def _settled(kind: FieldType) -> FieldType:
-    """The type without fields of what need not be an object."""
+    """The type without fields if it may be something other than an object."""
     if kind.name == "unknown":
         return FieldType("unknown", nullable=kind.nullable)
     fields = {name: _settled(inner) for name, inner in kind.fields.items()}
@@ -43,7 +43,7 @@ class _Reader:
         self._root = root
         self._visited = 0
         self._alone = "draft-0" in str(root.get("$schema", ""))
-        """Up to draft 7 nothing counts beside ``$ref``."""
+        """True if ``$ref`` overrides its siblings, as up to draft 7."""
 
     def read(self, schema: Any, inherited: Sequence[str] | None, within: frozenset[str]) -> FieldType:
         """The type of a subschema.
@@ -218,7 +218,7 @@ def type_name(value: Any) -> str:
 
 
 def _target(reference: str, root: Mapping[str, Any]) -> Any:
-    """What a reference within the document names (``#/$defs/x``); None for others."""
+    """Target of a reference within the document (``#/$defs/x``); None for others."""
     if reference != "#" and not reference.startswith("#/"):
         return None
     return at_pointer(root, reference[1:])

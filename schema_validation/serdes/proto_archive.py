@@ -11,7 +11,7 @@ from schema_validation.serdes.base import SourceError, short
 from schema_validation.serdes.proto_bundle import MAX_BUNDLE_BYTES, MAX_FILES, leaves_folder
 
 _GZIP = b"\x1f\x8b"
-# Room for what a tar holds beside the files.
+# Bytes of a tar in addition to its files.
 _HEADERS = MAX_FILES * 2048
 
 

@@ -72,7 +72,7 @@ class Bundle:
             raise MissingImportsError(list(missing))
 
     def _imported(self, name: str) -> str | None:
-        """The path of what a file imports by a name; None where it is missing or leaves the bundle."""
+        """The path of a file that is imported by a name; None if it is missing or leaves the bundle."""
         if leaves_folder(name):
             return None
         paths = (folder + name for folder in self._folders)
@@ -174,7 +174,7 @@ def _path_of(item: Any, index: int) -> str:
 
 
 def leaves_folder(path: str) -> bool:
-    """Whether a path is absolute, climbs with ``..``, or is no plain path."""
+    """True if a path is absolute, climbs with ``..``, or is not a plain path."""
     parts = path.split("/")
     return not path or path.startswith("/") or ".." in parts or "" in parts or "\\" in path or ":" in path
 

@@ -1,4 +1,4 @@
-"""Where and why bytes are no protobuf message, since the library says only that they are none.
+"""Place and reason of a protobuf decoding error, which the library does not report.
 
 Runs when a payload was refused. What the library skips (unknown fields, a known field with another wire type) is
 skipped here too.
@@ -17,14 +17,14 @@ from schema_validation.serdes.varint import LongVarint, read_varint
 
 # Deepest nesting of messages that protobuf reads.
 MAX_DEPTH = 100
-# Most fields looked at: 30 ms.
+# Maximum fields checked: 30 ms.
 MAX_STEPS = 20_000
 
 Path = list[str | int]
 
 
 def locate(data: bytes, descriptor: Any) -> Misfit:
-    """The first place at which bytes are no message of a type."""
+    """The first place at which bytes are not a message of a type."""
     walk = _Walk(data)
     try:
         walk.message(0, len(data), descriptor, [], 1)
@@ -61,7 +61,7 @@ class _Walk:
             at = self._value(tag, at, end, field, place, depth)
 
     def _value(self, tag: int, at: int, end: int, field: Any, path: Path, depth: int) -> int:
-        """Where the value of a field ends."""
+        """End position of a field's value."""
         wire = tag & 7
         if tag >> 3 == 0 or wire > FOUR or wire == END:
             raise Located(path, f"byte {at}: no field begins with the tag {tag}")

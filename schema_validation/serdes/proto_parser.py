@@ -129,7 +129,8 @@ class _Parser:
             message.oneof_decl.add(name=f"_{field.name}")
 
     def _member(self, message: Any, optional: list[Any], depth: int) -> None:
-        """A keyword is one by what follows it: fields may have types of the same names."""
+        """Parse a member; a word is a keyword only by the token after it, since fields may have types of the same
+        names."""
         word = self._peek().text
         following = self._peek(1)
         blocks: dict[str, Callable[[], None]] = {

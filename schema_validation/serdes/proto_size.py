@@ -1,4 +1,4 @@
-"""How much a protobuf message type can make of few bytes."""
+"""Memory that a few bytes can take once decoded by a protobuf message type."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from schema_validation.serdes.proto_types import NESTING, is_required
 from schema_validation.serdes.varint import LongVarint, read_varint, varint
 
-# Most fields looked at in a payload that may hold too many values: 0.1 s.
+# Maximum fields checked in a payload that may hold too many values: 0.1 s.
 MAX_STEPS = 100_000
-# How the value behind a tag is written.
+# Wire type of the value behind a tag.
 VARINT, EIGHT, LENGTH, START, END, FOUR = range(6)
 
 
@@ -30,7 +30,7 @@ def _reachable(descriptor: Any) -> Iterator[Any]:
 
 
 def has_required(descriptor: Any) -> bool:
-    """Whether a message, or one in it, has required fields."""
+    """True if a message, or one in it, has required fields."""
     return any(is_required(field) for inner in _reachable(descriptor) for field in inner.fields)
 
 
@@ -39,7 +39,7 @@ def _implicit(descriptor: Any) -> int:
 
 
 class SizeLimit:
-    """Whether payloads of a message type decode to more than so many values, found out before they are parsed."""
+    """Limit on the decoded values of a message type's payloads, checked before they are parsed."""
 
     def __init__(self, descriptor: Any, most: int) -> None:
         self._descriptor = descriptor
@@ -47,10 +47,10 @@ class SizeLimit:
         self._widths = {inner.full_name: 1 + _implicit(inner) for inner in _reachable(descriptor)}
         self._tags = _tags_of_messages(descriptor, self._widths)
         self.free_bytes = 2 * most // max(self._widths.values())
-        """Up to so many, a payload cannot: a message in it takes two bytes."""
+        """Size in bytes up to which a payload cannot exceed the limit: a message in it takes two bytes."""
 
     def is_exceeded(self, data: bytes) -> bool:
-        """Whether a payload holds too many. Broken payloads are left to the parser."""
+        """True if a payload holds too many. Broken payloads are left to the parser."""
         if self._widths[self._descriptor.full_name] + self._at_most(data) <= self._most:
             return False
         try:
@@ -59,7 +59,7 @@ class SizeLimit:
             return False
 
     def _at_most(self, data: bytes) -> int:
-        """As many messages as there are tags of such fields, whether or not they are tags where they stand."""
+        """Upper bound of the messages: the number of bytes equal to tags of such fields."""
         return sum(data.count(tag) * width for tag, width in self._tags.items()) + len(data) // 8
 
     def _counted(self, data: bytes) -> int:
@@ -97,7 +97,8 @@ def _tags_of_messages(descriptor: Any, widths: Mapping[str, int]) -> dict[bytes,
 
 
 def _end_of_value(data: bytes, at: int, wire: int) -> int:
-    """Where a value ends; at the end of the data where it breaks, or is a group, whose fields follow one by one."""
+    """End position of a value; at the end of the data where it breaks, or is a group, whose fields follow one by
+    one."""
     if wire == VARINT:
         return read_varint(data, at)[1]
     if wire == LENGTH:

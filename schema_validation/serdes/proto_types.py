@@ -63,17 +63,17 @@ class _Reader:
 
 
 def is_repeated(field: Any) -> bool:
-    """Whether a field holds a list or a map."""
+    """True if a field holds a list or a map."""
     return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED
 
 
 def is_required(field: Any) -> bool:
-    """Whether a field must be there (proto2)."""
+    """True if a field must be there (proto2)."""
     return bool(field.is_required) if hasattr(field, "is_required") else field.label == FieldDescriptor.LABEL_REQUIRED
 
 
 def is_map(field: Any) -> bool:
-    """Whether a field holds a map."""
+    """True if a field holds a map."""
     return bool(
         field.type == FieldDescriptor.TYPE_MESSAGE and is_repeated(field) and field.message_type.GetOptions().map_entry
     )

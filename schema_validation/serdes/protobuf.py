@@ -38,7 +38,7 @@ Read = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class _Coder:
-    """What a message type takes to read."""
+    """Parser and reader of a message type."""
 
     parse: Callable[[bytes], Any]
     read: Read
@@ -109,7 +109,7 @@ class ProtobufSerde(SchemaSerde):
         return message_type in self._types
 
     def index_path(self, message_type: str) -> list[int]:
-        """Where a message type is in its file: its index, within the messages around it. It must be there."""
+        """Path of a message type in its file: its index, within the messages around it. It must exist."""
         path: list[int] = []
         inner = self._types[message_type]
         while inner is not None:
@@ -135,7 +135,7 @@ class ProtobufSerde(SchemaSerde):
         return found
 
     def _reader(self, descriptor: Any) -> Read:
-        """What turns a message of a type into a map; made once a type."""
+        """Converter of a message of a type into a map; created once per type."""
         known = self._readers.get(descriptor.full_name)
         if known is not None:
             return known
@@ -317,7 +317,7 @@ def _bytes(value: Any) -> bytes:
 
 
 def _assigned(assign: Callable[..., object], *arguments: Any) -> None:
-    """Assign, with what the library refuses (an unknown number of a closed enum) as our error."""
+    """Assign, and raise the library's refusals (an unknown number of a closed enum) as our error."""
     try:
         assign(*arguments)
     except (ValueError, TypeError) as error:

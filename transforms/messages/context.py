@@ -1,4 +1,5 @@
-"""What expressions of a transformation may read: one dictionary per run, with the names that are used and no others."""
+"""Names that expressions of a transformation may read: one dictionary per run, with the names that are used and no
+others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a transformation failed."""
+"""Failure of a transformation, with its reason."""
 
 from __future__ import annotations
 

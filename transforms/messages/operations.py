@@ -64,7 +64,7 @@ class Operation:
 
 
 def check_key(key: str) -> str | None:
-    """Why this is no key of an operation, or None when it is one."""
+    """Reason why this is not a key of an operation, or None."""
     parts = key.split(".")
     if "" in parts:
         return f"key {key!r} has an empty part"
@@ -82,7 +82,7 @@ def compile_operation(key: str, value: str) -> Operation:
     """Compile one operation whose key was checked.
 
     Raises:
-        transforms.variform.errors.CompileError: the value is no expression.
+        transforms.variform.errors.CompileError: the value is not an expression.
     """
     root, _, rest = key.partition(".")
     expression = compile_expression(value, raw=root == "payload", in_transformations=True)

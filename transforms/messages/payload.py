@@ -29,7 +29,7 @@ Encode = Callable[[Any], bytes]
 
 @dataclass(frozen=True, slots=True)
 class PayloadCodec:
-    """How a transformation reads and writes the payload. ``encode`` is None for an encoder ``none``."""
+    """Decoder and encoder of a transformation's payload. ``encode`` is None for an encoder ``none``."""
 
     decode: Decode
     encode: Encode | None
@@ -152,7 +152,7 @@ def _serde(codec: SchemaUse, schemas: SchemaLookup) -> Serde | None:
 
 
 def final_bytes(value: Any) -> bytes:
-    """What leaves the last transformation as bytes: text counts as its UTF-8, other values are refused."""
+    """Bytes of the last transformation's payload: text counts as its UTF-8, other values are refused."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):

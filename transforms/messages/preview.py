@@ -21,14 +21,14 @@ from transforms.messages.transformation import BoundTransformation, Transformati
 
 
 class TransformStep(WrittenValue):
-    """What an operation of a transformation wrote; ``operation`` counts from 0."""
+    """Value written by an operation of a transformation; ``operation`` counts from 0."""
 
     name: str
     operation: int
 
 
 class TransformsTrial(TypedDict):
-    """What transformations make of a message: the ``message`` that comes out, or the action that stops it.
+    """Result of transformations for a message: the ``message`` that comes out, or the action that stops it.
 
     ``failed`` are the names of those that fail, ``steps`` what each operation writes.
     """
@@ -43,12 +43,12 @@ class TransformsTrial(TypedDict):
 def preview(
     transformations: Sequence[Transformation], schemas: SchemaLookup, message: Message, services: Services
 ) -> TransformsTrial:
-    """What the transformations would make of a message, step by step."""
+    """Result of the transformations for a message, step by step."""
     return _trial(transformations, message, schemas, services).answer()
 
 
 def try_on(transformations: Sequence[Transformation], message: Message, services: Services) -> Trial:
-    """What the transformations would make of a message, a step for each of them that matches."""
+    """Result of the transformations for a message, a step for each of them that matches."""
     trial = _trial(transformations, message, services.schemas, services)
     found = trial.answer()
     stopped = found["outcome"] != "message"
@@ -155,7 +155,7 @@ def _failure(failure: Failure) -> TransformFailure:
 
 
 def _step(transformation: Transformation, at: int, run: Run) -> TransformStep:
-    """What an operation wrote, as it is after it."""
+    """Value written by an operation."""
     operation = transformation.operations[at]
     root, _, rest = operation.key.partition(".")
     value: Any = {"topic": run.topic, "qos": run.qos, "retain": run.retain, "payload": run.payload}.get(root)

@@ -1,4 +1,4 @@
-"""A transformation as people write it, checked.
+"""A transformation as users write it, checked.
 
 Field names are those that EMQX users know: ``topics``, ``failure_action``, ``payload_decoder``, ``operations``.
 """

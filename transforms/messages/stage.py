@@ -28,7 +28,7 @@ REASON = "transformation_failed"
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A transformation that failed on one message, and what became of the message by it."""
+    """A transformation that failed on one message, and the outcome for that message."""
 
     name: str
     action: str
@@ -82,11 +82,11 @@ class TransformationGate:
         self._transformations.use((item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled)
 
     def acting(self, topic: str) -> tuple[object, ...]:
-        """As of ``broker.core.stage.ActsByObjects``: the transformations of a topic."""
+        """See ``broker.core.stage.ActsByObjects``: the transformations of a topic."""
         return tuple(self._transformations.matching(topic))
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
-        """What runs for messages published on the topic."""
+        """The call for messages published on the topic."""
         if self.schemas is None:
             return None
         steps = tuple(
@@ -104,7 +104,7 @@ class TransformationGate:
         return Step(bound, book, book.counters, spec.name, spec.effective_action, spec.mode == "shadow")
 
     def _call_one(self, step: Step) -> GateCall:
-        """As ``_call``, for a topic with one transformation: 0.3 µs less."""
+        """Same as ``_call``, for a topic with one transformation: 0.3 µs less."""
         run = step.bound.run
         matched = step.counters.matched
         done = step.counters.succeeded
@@ -155,7 +155,7 @@ class TransformationGate:
         return call
 
     def _call_waiting(self, steps: tuple[Step, ...]) -> WaitingGateCall:
-        """As ``_call``, where another process decodes or encodes."""
+        """Same as ``_call``, for payloads that another process decodes or encodes."""
 
         async def call(message: Message) -> Message | Refusal:
             now = message

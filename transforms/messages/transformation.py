@@ -39,11 +39,11 @@ class Transformation:
 
     @property
     def waits(self) -> bool:
-        """Whether it asks another process to decode or encode: then ``BoundTransformation.run_waiting`` runs it."""
+        """True if it asks another process to decode or encode: then ``BoundTransformation.run_waiting`` runs it."""
         return any(isinstance(codec, ExternalHttpUse) for _, codec in self.schema_uses())
 
     def matches(self, topic: str) -> bool:
-        """Whether any of its filters matches the topic."""
+        """True if any of its filters matches the topic."""
         return any(topic_filter.matches(topic) for topic_filter in self.filters)
 
     def schema_uses(self) -> Iterator[tuple[str, SchemaUse]]:
@@ -129,7 +129,7 @@ class BoundTransformation:
         return self.finish(run, message, left)
 
     async def run_waiting(self, message: Message, left: Any, entered: Message) -> tuple[Message, Any]:
-        """As ``run``, where another process decodes or encodes. The operations are done once."""
+        """Same as ``run``, for payloads that another process decodes or encodes. The operations are done once."""
         run = await settled(partial(self.begin, message, left, entered))
         self.operate(run)
         return await settled(partial(self.finish, run, message, left))

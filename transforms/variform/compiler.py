@@ -260,7 +260,7 @@ def _holds(value: Any) -> bool:
 
 
 def _any_is(wanted: bool, parts: tuple[Evaluate, ...], bindings: Bindings) -> bool:
-    """Whether a part gives this truth: a boolean or its text; what is not there or "" is false."""
+    """True if a part has this truth value: a boolean or its text; absent values and "" are false."""
     for part in parts:
         value = _or_empty(part, bindings)
         if value.__class__ is not bool:
@@ -281,7 +281,7 @@ def _first_filled(parts: tuple[Evaluate, ...], bindings: Bindings) -> Any:
 
 
 def _one_of(value: Any) -> Any:
-    """What ``coalesce`` gives as text: of a list, the first item that is not empty, as with a list as its argument."""
+    """Result of ``coalesce`` as text: of a list, the first item that is not empty, as with a list as its argument."""
     return next((item for item in value if not is_empty(item)), "") if value.__class__ is list else value
 
 

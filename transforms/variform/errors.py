@@ -1,4 +1,4 @@
-"""What can be wrong with an expression: when it is compiled, and when it is evaluated.
+"""Errors of an expression: when it is compiled, and when it is evaluated.
 
 ::
 

@@ -30,12 +30,12 @@ class Lazy(NamedTuple):
     category: str = "conditions"
 
 
-# Functions that the compiler knows by itself.
+# Functions that the compiler implements.
 LAZY: Mapping[str, Lazy] = {
     "and": Lazy(
         2,
         1024,
-        "Whether all are true; stops at the first that is not. What is not there counts as false.",
+        "True if all are true; stops at the first that is not. An absent value counts as false.",
         "and(a, b, ...)",
     ),
     "coalesce": Lazy(
@@ -54,7 +54,7 @@ LAZY: Mapping[str, Lazy] = {
     ),
     "is_empty": Lazy(1, 1, 'Whether the value is "", null, [], or not there.', "is_empty(value)"),
     "or": Lazy(
-        2, 1024, "Whether one is true; stops at the first that is. What is not there counts as false.", "or(a, b, ...)"
+        2, 1024, "True if one is true; stops at the first that is. An absent value counts as false.", "or(a, b, ...)"
     ),
 }
 

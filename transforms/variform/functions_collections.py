@@ -56,7 +56,7 @@ def lists_append(first: list[Any], second: Any = MISSING) -> list[Any]:
 
 @function("lists.member", keeps_empty=True)
 def lists_member(item: Any, items: list[Any]) -> bool:
-    """Whether an item is in the list; 1 and 1.0 and true are three things."""
+    """True if an item is in the list; 1 and 1.0 and true are three things."""
     return any(type(item) is type(other) and bool(item == other) for other in items)
 
 
@@ -147,13 +147,13 @@ def maps_merge(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 @function("maps.size", keeps_empty=True)
 def maps_size(source: dict[str, Any]) -> int:
-    """How many keys a map has."""
+    """The number of keys of a map."""
     return len(source)
 
 
 @function("maps.is_key", keeps_empty=True)
 def maps_is_key(key: str, source: dict[str, Any]) -> bool:
-    """Whether a map has a key."""
+    """True if a map has a key."""
     return key in source
 
 

@@ -29,7 +29,7 @@ def _by_text(name: str, operator: Callable[[Any, Any], bool], says: str) -> None
     def compare(left: Any, right: Any) -> bool:
         return operator(_bytes(left), _bytes(right))
 
-    compare.__doc__ = f"Whether the first {says} the second, both as text, byte by byte."
+    compare.__doc__ = f"True if the first {says} the second, both as text, byte by byte."
     function(f"str_{name}")(compare)
 
 
@@ -37,7 +37,7 @@ def _by_value(name: str, operator: Callable[[Any, Any], bool], says: str) -> Non
     def compare(left: int | float, right: int | float) -> bool:
         return operator(left, right)
 
-    compare.__doc__ = f"Whether the first number {says} the second; 1 and 1.0 are equal."
+    compare.__doc__ = f"True if the first number {says} the second; 1 and 1.0 are equal."
     function(f"num_{name}")(compare)
 
 
@@ -65,7 +65,7 @@ def order_word(left: Any, right: Any) -> str:
 
 @function("is_empty_val")
 def is_empty_val(value: Any) -> bool:
-    """Whether the value is "", null or []; a variable without value is an error."""
+    """True if the value is "", null or []; a variable without value is an error."""
     return is_empty(value)
 
 

@@ -26,7 +26,7 @@ def base64_encode(value: bytes, option: Any = "", other: Any = "") -> str:
 
 @function("base64_decode")
 def base64_decode(value: str, option: Any = "", other: Any = "") -> str | bytes:
-    """What the base64 stands for: text where it is UTF-8, else bytes; options as for ``base64_encode``."""
+    """The decoded base64: text where it is UTF-8, else bytes; options as for ``base64_encode``."""
     options = (option, other)
     return text_or_bytes(_unbase64("base64_decode", value, "urlsafe" in options, "no_padding" in options))
 

@@ -1,4 +1,4 @@
-"""Regular expressions on characters, bounded: a linear engine, and for what it does not know one with a deadline.
+"""Regular expressions on characters, bounded: a linear engine, and for look-around one with a deadline.
 
 Python's ``re`` backtracks without end on patterns such as ``(a+)+$``. RE2 takes time in proportion to the text; it has
 no look-around and no back references, for those the ``regex`` package runs with a time-out.
@@ -19,7 +19,7 @@ from transforms.variform.errors import EvalError, badarg
 from transforms.variform.registry import function
 from transforms.variform.values import bounded
 
-# How long a pattern with look-around may run on one text; then it does not match.
+# Time a pattern with look-around may run on one text; then it does not match.
 BACKTRACKING_TIMEOUT_S = 0.05
 
 # Longest pattern: it may come from a message, and compiling takes time in proportion to it.
@@ -113,7 +113,7 @@ def _backtracking(pattern: str, why: Exception) -> Find:
 
 @function("regex_match")
 def regex_match(value: str, pattern: str) -> bool:
-    """Whether the regular expression matches anywhere in the text."""
+    """True if the regular expression matches anywhere in the text."""
     return next(iter(_compiled(pattern)(value)), None) is not None
 
 

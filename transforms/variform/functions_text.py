@@ -14,7 +14,7 @@ from transforms.variform.errors import badarg
 from transforms.variform.registry import function
 from transforms.variform.values import MISSING, bounded, integer, joined, sequence, text, to_text
 
-# What ``trim`` cuts: no-break and ideographic space are not among them.
+# Characters that ``trim`` removes: no-break and ideographic space are not among them.
 BLANKS = " \t\n\v\f\r\x85\u200e\u200f\u2028\u2029"
 
 _clusters = regex.compile(r"\X").findall
@@ -71,7 +71,7 @@ def reverse(value: str) -> str:
 
 @function("strlen")
 def strlen(value: str) -> int:
-    """How many characters the text has."""
+    """The number of characters of the text."""
     return len(characters(value))
 
 
@@ -261,6 +261,6 @@ def topic_split(topic: Any) -> list[str]:
 
 @function("topic_match")
 def topic_match(topic: str, topic_filter: str) -> bool:
-    """Whether the topic matches the filter, MQTT 5.0 section 4.7; ``a/#`` matches ``a`` too."""
+    """True if the topic matches the filter, MQTT 5.0 section 4.7; ``a/#`` matches ``a`` too."""
     levels = tuple(topic_filter.split("/"))
-    return "#" not in levels[:-1] and levels_match(levels, topic)  # with a # elsewhere it is no filter
+    return "#" not in levels[:-1] and levels_match(levels, topic)  # with a # elsewhere it is not a filter

@@ -4,7 +4,7 @@
 
     expr  = call | variable | boolean | integer | float | string
     call  = name "(" [ arg { "," arg } ] ")"       arg = expr | array
-    array = "[" arg { "," arg } "]"                never empty; no expression by itself
+    array = "[" arg { "," arg } "]"                never empty; not an expression on its own
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Parser:
         if self._peek().kind == "end":
             raise error_at(self._source, 0, "an expression must not be empty")
         if self._peek().text == "[":
-            raise error_at(self._source, self._peek().at, "an array is not an expression by itself")
+            raise error_at(self._source, self._peek().at, "an array is not an expression on its own")
         node = self._argument(1)
         left = self._peek()
         if left.kind != "end":

@@ -35,7 +35,7 @@ class Function:
     where any value is accepted.
 
     ``keeps_empty`` passes empty lists on as they are (elsewhere a variable bound to one reads as ""), and
-    ``only_in_transformations`` is true for what exists nowhere else.
+    ``only_in_transformations`` is true for functions of transformations alone.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Function:
 
     @property
     def arity(self) -> str:
-        """How many arguments it takes, as a person says it."""
+        """The number of arguments, in words."""
         if self.least == self.most:
             return counted(self.least, "argument")
         return f"{self.least} to {self.most} arguments"

@@ -1,4 +1,4 @@
-"""How values turn into text and back, and what each function may be given.
+"""Conversion of values to text and back, and the arguments that each function accepts.
 
 Values are null, booleans, integers of any size, floats, text, lists, maps with text keys, and bytes where text is not
 UTF-8.
@@ -110,7 +110,7 @@ def mapping(function: str, value: Any) -> dict[str, Any]:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether a value is "", null or []. 0, false, a blank and {} are not."""
+    """True if a value is "", null or []. 0, false, a blank and {} are not."""
     return value is None or value == "" or value == []
 
 
@@ -145,7 +145,7 @@ def json_value(data: str | bytes) -> Any:
 
 
 def name_of(value: Any) -> str:
-    """What kind of value this is, for messages."""
+    """Name of a value's kind, for messages."""
     if value is None:
         return "null"
     return {

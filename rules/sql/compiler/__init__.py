@@ -1,1 +1,1 @@
-"""From the tree of a rule to the Python function that evaluates it."""
+"""Compiler from the tree of a rule to the Python function that evaluates it."""

@@ -107,7 +107,7 @@ class Code:
         self.constants: dict[str, str] = {}
         """The text of each global that is a value."""
         self.known: dict[str, Value] = {}
-        """What was read in this block or in one around it."""
+        """Values read in this block or in one around it."""
         self._indent = 1
         self._taken: set[str] = set(_RESERVED)
         self._numbers: dict[str, int] = {}

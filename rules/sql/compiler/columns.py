@@ -74,7 +74,7 @@ def properties(message: Message) -> dict[str, Any]:
 
 
 def all_columns(message: Message, node: str, metadata: dict[str, Any], now_ms: Callable[[], int]) -> dict[str, Any]:
-    """What ``*`` stands for on a published message; optional columns that are absent are left out."""
+    """The columns that ``*`` stands for on a published message; optional columns that are absent are left out."""
     client = message.client
     columns: dict[str, Any] = {"event": "message.publish", "id": message.id, "clientid": client.client_id}
     if client.username is not None:
@@ -97,13 +97,13 @@ def all_columns(message: Message, node: str, metadata: dict[str, Any], now_ms: C
 
 
 def payload_size(columns: dict[str, Any]) -> int:
-    """The bytes of the payload, about; 0 where it is no string."""
+    """The bytes of the payload, about; 0 where it is not a string."""
     payload = columns.get("payload")
     return len(payload) if isinstance(payload, (str, bytes)) else 0
 
 
 def may_exceed(columns: dict[str, Any], most: int) -> bool:
-    """Whether a column may be of more bytes. Rows of other rules, which ``event`` names, may hold anything."""
+    """True if a column may be of more bytes. Rows of other rules, which ``event`` names, may hold anything."""
     event = columns.get("event")
     return payload_size(columns) > most or (type(event) is str and event.startswith("$rules/"))
 

@@ -291,7 +291,7 @@ class _Compiler:
         scope.names[path.root] = self._out.let(path.root, f"_put({before.code}, ({steps},), {value.code})")
 
     def _selected_by_star(self, name: str, scope: Scope) -> Value:
-        """What ``*`` selected under a name."""
+        """The value that ``*`` selected under a name."""
         if scope.outer is not None and name in scope.outer.names:
             return scope.outer.names[name]
         return self._column(name)
@@ -401,7 +401,7 @@ class _Compiler:
         return self._out.known["payload as JSON"]
 
     def _soft_payload_json(self) -> Value:
-        """The payload under another name: what is no JSON has no members."""
+        """The payload under another name: text that is not JSON has no members."""
         if "payload as JSON" in self._out.known:
             return self._out.known["payload as JSON"]
         if "soft payload" not in self._out.known:
@@ -498,7 +498,7 @@ class _Compiler:
         return ", ".join(self._expression(item, scope).code for item in node.expressions)
 
     def _steps_into_value(self, node: Tree, scope: Scope) -> Value:
-        """``f(x).a[1]``: a path whose base is no column."""
+        """``f(x).a[1]``: a path whose base is not a column."""
         base, path = value_path(node)
         value = self._out.variable(self._expression(base, scope), "v")
         value = self._descend(self._soft_payload_json() if value.is_payload else value, path, scope)
@@ -603,7 +603,7 @@ class _Compiler:
         return Value(self._out.hoisted(found.name, result, node))
 
     def _called(self, name: str, arguments: list[Value], node: Tree) -> Value:
-        """A call of a function that is known to exist and to take so many arguments."""
+        """A call of a function that is known to exist and to take these arguments."""
         found = self._functions.get(name)
         assert found is not None
         codes = [argument.code for argument in arguments]
@@ -783,7 +783,7 @@ class _Compiler:
 
 
 def _bounds(tree: exp.Select) -> tuple[int, int, int]:
-    """How many items a FOREACH walks without stopping, the same in bytes, and how many rows it gives."""
+    """Maximum items that a FOREACH walks without stopping, the same in bytes, and maximum rows."""
     clauses = [clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None]
     work = sum(1 for clause in clauses for _ in clause.walk())
     calls = sum(1 for clause in clauses for _ in clause.find_all(exp.Anonymous))
@@ -811,7 +811,7 @@ def _compared(operator: Operator, left: Value, right: Value) -> str:
 
 
 def _float_test(left: Value, right: Value) -> str | None:
-    """When the operation can be done in line: floats, and literals that cannot make it fail."""
+    """Test under which the operation can be done in line: floats, and literals that cannot make it fail."""
     if left.kind in ("string", "boolean") or right.kind in ("string", "boolean", "undefined"):
         return None
     if left.is_literal and right.is_literal:
@@ -824,7 +824,7 @@ def _float_test(left: Value, right: Value) -> str | None:
 
 
 def _is_plain(code: str) -> bool:
-    """Whether a numeric literal is not zero and far from the ends of the range of floats."""
+    """True if a numeric literal is not zero and far from the ends of the range of floats."""
     return 0.0 < abs(float(code)) < 1e300
 
 

@@ -1,4 +1,4 @@
-"""A tree with what can be worked out once worked out: operations and pure functions whose operands are all literals.
+"""Constant folding in a tree: operations and pure functions whose operands are all literals.
 
 Nothing else is touched. An operation that would fail, or whose result no literal can say, stays as it is, so a rule
 fails on the same messages and for the same reasons as before; no branch is dropped, so errors in it are still
@@ -72,7 +72,7 @@ def _fold(node: Tree, functions: Functions) -> None:
 
 
 def _value_of(node: Tree, functions: Functions) -> Any:
-    """What an operation on literals gives; ``_UNKNOWN`` when it is none or fails."""
+    """Result of an operation on literals; ``_UNKNOWN`` when it is another node or fails."""
     try:
         return _operate(node, functions)
     except EvaluationError:
@@ -93,7 +93,7 @@ def _operate(node: Tree, functions: Functions) -> Any:
         return _applied(compute, node.this, node.expression)
     if isinstance(node, exp.Paren):
         return _constant(node.this)
-    if isinstance(node, exp.Neg) and not isinstance(node.this, exp.Literal):  # which is a literal; and [-0] is no [0]
+    if isinstance(node, exp.Neg) and not isinstance(node.this, exp.Literal):  # which is a literal; and [-0] is not [0]
         return _applied(values.negate, node.this)
     if isinstance(node, exp.Is):
         return _applied(lambda value: value is UNDEFINED, node.this)

@@ -1,4 +1,4 @@
-"""What a rule is compiled to, and how it is evaluated: at once, up to a limit, or part by part."""
+"""Compiled rules, and their evaluation: at once, up to a limit, or part by part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Trace = Callable[[str, Tree, Any], None]
 
 @dataclass(frozen=True, slots=True)
 class RuleContext:
-    """What a rule knows besides the message: the columns ``node``, ``metadata`` and ``timestamp``."""
+    """Context of a rule besides the message: the columns ``node``, ``metadata`` and ``timestamp``."""
 
     node: str
     metadata: Row
@@ -107,7 +107,8 @@ def _first_part(walk: Callable[[Any], Iterator[int]]) -> Callable[[Any], Result]
 
 
 def parts_of(items: list[Any], size: int, inline: int, inline_bytes: int) -> Sequence[Sequence[Any]]:
-    """What FOREACH walks: one part, or an empty one and many, after each of which the program stops for a moment.
+    """Parts of the array that FOREACH walks: one part, or an empty one and many, after each of which the program stops
+    for a moment.
 
     Args:
         items: the array.

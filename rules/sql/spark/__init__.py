@@ -1,1 +1,1 @@
-"""From the tree of a rule to a statement of Spark SQL."""
+"""Transpiler from the tree of a rule to a statement of Spark SQL."""

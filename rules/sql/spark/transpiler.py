@@ -295,7 +295,7 @@ class _Transpiler:
         return Value(sql, "string", False, (*texts[0].unsure, *texts[1].unsure, f"length({sql}) > 1000000"))
 
     def _printed(self, node: Tree) -> Value:
-        """The text of a value; that of what is not there is a word."""
+        """The text of a value; an absent value is a word."""
         value = self._expression(node)
         if value.kind in ("float", "number"):
             raise NotInSpark(f"{shown(node)}: Spark writes the digits of a float differently", node)
@@ -333,7 +333,7 @@ class _Transpiler:
     # Conditions
 
     def _condition(self, node: Tree, *, negated: bool = False) -> Value:
-        """Whether an expression is true or, with ``negated``, false; never NULL where the record is regular. What is
+        """True if an expression is true or, with ``negated``, false; never NULL where the record is regular. What is
         not there is neither."""
         node = bare(node)
         if isinstance(node, TESTS):

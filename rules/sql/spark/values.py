@@ -1,4 +1,4 @@
-"""Expressions of Spark SQL with what is known of them: kind, whether NULL, and where they may not mean the same."""
+"""Expressions of Spark SQL with their kind, whether they may be NULL, and where their meaning may differ."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Value:
 
     @property
     def doubts_unless_there(self) -> tuple[str, ...]:
-        """For operations that fail on what is not there."""
+        """Doubts for operations that fail on absent values."""
         return (*self.unsure, f"{self.sql} IS NULL") if self.may_be_null else self.unsure
 
 
@@ -80,7 +80,7 @@ def fits(takes: str, value: Value, node: Tree | Value) -> bool:
 
 
 def no_string(*values: Value) -> tuple[str, ...]:
-    """Where ``+`` finds no string on either side, since those that may be one are not there."""
+    """Conditions under which ``+`` finds no string on either side, since possible ones are absent."""
     strings = [value for value in values if value.kind == "string"]
     if not all(value.may_be_null for value in strings):
         return ()
@@ -98,7 +98,7 @@ def double(value: Value) -> str:
 
 
 def inexact(value: Value) -> tuple[str, ...]:
-    """Where an integer is not exact as double. Literals are looked at here."""
+    """Conditions under which an integer is not exact as double. Literals are checked here."""
     if value.kind != "long" or (value.sql.removesuffix("L").isdigit() and int(value.sql[:-1]) < 2**53):
         return ()
     return (f"NOT ({value.sql} {EXACT})",)
@@ -156,13 +156,13 @@ def literal_pattern(text: str) -> str:
 # The fields of the payload that a rule reads, decoded by Spark once a record, and where that may not be trusted.
 
 
-# What the statement reads: a view with the columns of the source ``sluice``.
+# Source of the statement: a view with the columns of the source ``sluice``.
 RECORDS: Final = "records"
 # A key that no payload has: one that holds this text is irregular.
 _NONCE: Final = "sluice:2f8c1d0ab7"
 MAX_LENGTH: Final = 100_000
 FIELD_TYPES: Final = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE", "string": "VARIANT"}
-# Where a number might overflow or a surrogate be unpaired, which the broker does not accept as JSON.
+# Condition under which a number might overflow or a surrogate be unpaired, which the broker does not accept as JSON.
 _BEYOND_JSON: Final = r"[0-9.][eE][+]?[0-9]{3}|[0-9]{200}|\\u[dD][89a-fA-F]"
 
 
@@ -213,7 +213,8 @@ class Fields:
         return f"from_json(concat({begin}, _text, {end}),\n        {quoted(schema)},\n        map({listed}))"
 
     def doubts(self) -> list[str]:
-        """Where the payload is not JSON of the schema's types, or Spark and the broker might read it differently."""
+        """Condition under which the payload is not JSON of the schema's types, or Spark and the broker might read it
+        differently."""
         if not self.tree:
             return []
         depth = "length(_text) - length(translate(_text, '[{', ''))"

@@ -1,4 +1,4 @@
-"""What to do about a syntax error: a suggestion for each mistake that people make, by the tokens around it."""
+"""Suggestions for syntax errors: one for each common mistake, by the tokens around it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def keyword(token: Token, *words: str) -> str | None:
 
 
 def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None:
-    """For a token after a whole statement."""
+    """Hint for a token after a whole statement."""
     word = token.text.upper()
     if token.kind == "op" and token.text in "/+#.-:" and before.kind == "name":
         return 'a topic filter with such characters is written in double quotes: FROM "a/b"'
@@ -41,7 +41,7 @@ def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None
 
 
 def instead_of_from(token: Token, before: Token, *, in_foreach: bool) -> str | None:
-    """For a token in place of FROM."""
+    """Hint for a token in place of FROM."""
     word = token.text.upper() if token.kind in ("keyword", "name") else ""
     if word == "WHERE":
         return 'WHERE comes after FROM: FROM "topic/#" WHERE ...'
@@ -59,7 +59,7 @@ def instead_of_from(token: Token, before: Token, *, in_foreach: bool) -> str | N
 
 
 def quoted_name(token: Token) -> str | None:
-    """For what cannot be an alias."""
+    """Hint for text that cannot be an alias."""
     if token.kind == "keyword":
         return f'a column of that name is written "{token.text.lower()}"'
     if token.kind == "string":
@@ -68,7 +68,7 @@ def quoted_name(token: Token) -> str | None:
 
 
 def no_value(token: Token, before: Token | None) -> str | None:
-    """For a token in place of a value."""
+    """Hint for a token in place of a value."""
     if before is not None and before.text == ",":
         if token.text in ("FROM", "DO", "INCASE", "WHERE", ")", "]", "}") or token.kind == "end":
             return "remove the comma before it"
@@ -96,7 +96,7 @@ def _instead_of_value(word: str, before: Token | None) -> str | None:
 
 
 def index(token: Token) -> str | None:
-    """For what cannot be an index."""
+    """Hint for text that cannot be an index."""
     if token.kind == "string":
         return f"a key is written .'{token.text}'"
     if token.text == "]":
@@ -105,14 +105,14 @@ def index(token: Token) -> str | None:
 
 
 def in_index(token: Token) -> str | None:
-    """For what does not end an index."""
+    """Hint for text that does not end an index."""
     if token.kind == "op" and token.text in "+-*/|":
         return "an index is a number, a column or a path; give it a name first: i + 1 AS j, a[j]"
     return expected("']'", token, token)
 
 
 def map_key(token: Token) -> str | None:
-    """For what cannot be a key of a map."""
+    """Hint for text that cannot be a key of a map."""
     if token.kind == "keyword":
         return f"write '{token.text.lower()}'"
     if token.text == "}":
@@ -121,7 +121,7 @@ def map_key(token: Token) -> str | None:
 
 
 def in_arguments(token: Token, name: str) -> str | None:
-    """For what neither continues nor ends the arguments of a call."""
+    """Hint for text that neither continues nor ends the arguments of a call."""
     if token.text == "AS":
         return (
             f"arguments have no AS; {name}(...) AS name" if name.lower() != "cast" else "use int(x), float(x) or str(x)"
@@ -132,7 +132,7 @@ def in_arguments(token: Token, name: str) -> str | None:
 
 
 def expected(what: str, token: Token, before: Token) -> str | None:
-    """For any other unexpected token."""
+    """Hint for any other unexpected token."""
     if token.text == "=" and before.text == "=":
         return "write = to compare"
     if token.text in ("FROM", "WHERE") and what in ("']'", "')'", "'}'"):

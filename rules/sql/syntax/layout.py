@@ -1,4 +1,4 @@
-"""SQL laid out for people: a clause per line, its parts below each other where they are many, and its comments."""
+"""SQL layout for reading: a clause per line, its parts below each other where they are many, and its comments."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _lines(clause: Clause, *, has_comments: bool) -> Iterator[_Line]:
 
 
 def _insert(lines: list[_Line], comment: Token, *, is_after_text: bool) -> None:
-    """Put a comment after what it followed on its line, else above what it stood above."""
+    """Put a comment after the token it followed on its line, else above the token it preceded."""
     place = (comment.line, comment.column)
     before = [at for at, line in enumerate(lines) if line.place <= place]
     if is_after_text and before:

@@ -14,7 +14,7 @@ from broker.core.errors import Invalid, Problem
 from rules.jq.lexer import INSERT, words
 
 MAX_SQL_CHARACTERS: Final = 100_000
-# Most words and signs; so many are compiled in half a second.
+# Maximum words and signs, which are compiled in half a second.
 MAX_TOKENS: Final = 20_000
 
 KEYWORDS: Final = frozenset(
@@ -63,7 +63,7 @@ def shortened(text: str) -> str:
 
 
 def syntax_error(message: str, line: int, column: int, suggestion: str | None = None) -> Invalid:
-    """What the parser and lexer raise."""
+    """The error of parser and lexer."""
     return Invalid(
         "the SQL does not parse",
         [Problem(message, pointer="/sql", line=line, column=column, suggestion=suggestion)],
@@ -115,7 +115,7 @@ class Tokens:
         return self._found[number]
 
     def follows(self, token: Token, pattern: re.Pattern[str]) -> bool:
-        """Whether the text right after a token matches."""
+        """True if the text right after a token matches."""
         return pattern.match(self.sql, token.end) is not None
 
     def program(self, number: int, word: str) -> Token:
@@ -209,7 +209,7 @@ def _stray(sql: str, at: int, line: int, column: int) -> Invalid:
     return syntax_error(f"unexpected character {character!r}", line, column, _STRAY.get(character))
 
 
-# Where a jq program inside SQL ends.
+# End of a jq program inside SQL.
 
 
 _SPACE = re.compile(r"[ \t\r\n]*")

@@ -227,13 +227,13 @@ class _Parser:
         return self._at_place_of(exp.Not(this=tested), left) if negated else tested
 
     def _negates(self, token: Token) -> bool:
-        """Whether NOT before this token belongs to it, as in NOT IN."""
+        """True if NOT before this token belongs to it, as in NOT IN."""
         if token.kind == "keyword":
             return token.text == "IN"
         return token.kind == "name" and token.text.upper() in ("BETWEEN", "LIKE")
 
     def _worded(self, left: Tree) -> Tree:
-        """What is tested with a word: IN, IS NULL, BETWEEN, LIKE."""
+        """A test that is a word: IN, IS NULL, BETWEEN, LIKE."""
         if self._accept_keyword("IN"):
             return self._membership(left)
         word = self._now.text.upper() if self._now.kind == "name" else ""
@@ -304,7 +304,7 @@ class _Parser:
         return left
 
     def _begins_operand(self, at: int) -> bool:
-        """Whether ``div`` or ``mod`` before this token is an operator and not an alias of that name."""
+        """True if ``div`` or ``mod`` before this token is an operator and not an alias of that name."""
         token = self._tokens[at]
         return token.kind in ("name", "number", "quoted", "string") or token.text in ("(", "[", "{", "-", "+", "CASE")
 

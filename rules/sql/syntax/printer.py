@@ -16,11 +16,11 @@ from rules.sql import operators
 from rules.sql.syntax.lexer import KEYWORDS
 from rules.sql.syntax.tree import Path, Tree, path_of, sources_of
 
-# How tight an expression binds; an inner expression that binds less needs parentheses. Keys and indexes can
+# Precedence of expressions; an inner expression that binds less needs parentheses. Keys and indexes can
 # follow a base only.
 _OR, _AND, _NOT, _TEST, _SUM, _PRODUCT, _UNARY, _OPERAND, _BASE = range(9)
 
-# How the binary operators are written.
+# Spelling of the binary operators.
 OPERATORS: Final[dict[type[Tree], str]] = {
     exp.Or: "OR", exp.And: "AND",
     **{kind: operator.sql for kind, operator in operators.OPERATORS.items()},

@@ -1,7 +1,7 @@
 """Types, lineage and likely mistakes of a statement, found in one walk over its tree.
 
 The walk follows the compiler: names selected so far shadow columns and fall back to them where they are undefined,
-``*`` stands for the columns of what the rule reads, FOREACH gives its item to INCASE and DO. Nothing here changes what
+``*`` stands for the columns of the rule's sources, FOREACH gives its item to INCASE and DO. Nothing here changes what
 a rule does.
 """
 
@@ -63,7 +63,7 @@ from rules.sql.type_checker.types import (
 )
 
 Columns = list[tuple[str, FieldType]]
-# The type of what a registered schema (and message type) decodes to; ``unknown`` where there is none.
+# The type that a registered schema (and message type) decodes to; ``unknown`` without one.
 SchemaType = Callable[[str, str | None], FieldType]
 
 _PRESENCE: Final = ("is_null", "is_not_null", "is_null_var", "is_not_null_var")
@@ -75,7 +75,7 @@ _MOST_WARNINGS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What looks wrong; ``is_mistake`` where it is certain, as ``rule_engine.type_check`` means it."""
+    """A likely mistake; ``is_mistake`` where it is certain, as ``rule_engine.type_check`` means it."""
 
     problem: Problem
     is_mistake: bool
@@ -88,7 +88,7 @@ class Inferred:
     columns: Columns
     reports: tuple[Report, ...]
     has_star: bool
-    """Whether ``*`` is selected of what has columns that are not known."""
+    """True if ``*`` is selected from a source with unknown columns."""
     lineage: Lineage
 
 
@@ -121,7 +121,7 @@ class _Scope:
 def infer(
     tree: exp.Select, functions: Functions, inputs: Sequence[Input] = (ANY,), schema_type: SchemaType | None = None
 ) -> Inferred:
-    """What is known of a statement that reads these inputs."""
+    """Types, lineage and likely mistakes of a statement that reads these inputs."""
     return _Inference(functions, inputs, schema_type or _no_schema).statement(tree)
 
 
@@ -150,7 +150,7 @@ class _Inference:
         self._origin_types: dict[Origin, FieldType] = {}
         self._guarded: frozenset[str] = frozenset()
         self._incase_hides: frozenset[str] = frozenset()
-        """Aliases of DO while INCASE is looked at, which cannot see them."""
+        """Aliases of DO while INCASE is checked, which cannot see them."""
 
     # The statement
 
@@ -248,7 +248,7 @@ class _Inference:
             if isinstance(step, Path):
                 self._read(step, node, scope)
         before = scope.names.get(path.root, _NOTHING)
-        if before.is_payload:  # under another name it may also be text that is no JSON
+        if before.is_payload:  # under another name it may also be text that is not JSON
             kind = self._payload if path.root == "payload" else maybe(self._payload)
             before = replace(before, kind=kind, is_payload=False)
         scope.names[path.root] = _put(before, path.steps, value)
@@ -470,7 +470,7 @@ class _Inference:
     def _read_name(self, value: _Value, path: Path, report_at: Tree | None) -> _Value:
         if value.is_payload and (path.steps or path.range):
             read = self._read_payload(Path("payload", path.steps, path.range), report_at)
-            return replace(read, kind=maybe(read.kind))  # what is no JSON has no members
+            return replace(read, kind=maybe(read.kind))  # text that is not JSON has no members
         return self._descend(value, path, report_at)
 
     def _descend(self, value: _Value, path: Path, report_at: Tree | None, *, only_mistakes: bool = False) -> _Value:

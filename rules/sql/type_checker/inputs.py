@@ -1,4 +1,4 @@
-"""What a rule reads, as types: for each source of FROM its columns and what its payloads hold."""
+"""Sources of a rule, as types: for each source of FROM its columns and what its payloads hold."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PROPERTIES: Final = FieldType(
 )
 _MAYBE_PROPERTIES: Final = maybe(PROPERTIES)
 
-# What every event has.
+# Columns of every event.
 COMMON: Final[Columns] = {
     "event": STRING,
     "timestamp": LONG,
@@ -118,7 +118,7 @@ MQTT_INGRESS: Final[Columns] = {
 }  # fmt: skip
 
 
-# What a rule reads
+# Sources of a rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def message_input(source: str, payload: FieldType | None = None) -> Input:
 
 
 def row_input(source: str, row: Columns | None) -> Input:
-    """Rows of another rule: their columns beside the common ones; None where they are not known."""
+    """Rows of another rule: their columns in addition to the common ones; None where they are not known."""
     if row is None:
         return Input(source, None)
     payload = row.get("payload", UNKNOWN)
@@ -185,7 +185,7 @@ def columns_of(inputs: Sequence[Input]) -> Columns:
 
 
 def is_open(inputs: Sequence[Input]) -> bool:
-    """Whether there may be columns that are not known."""
+    """True if there may be columns that are not known."""
     return any(one.columns is None for one in inputs)
 
 

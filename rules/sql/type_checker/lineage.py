@@ -1,4 +1,4 @@
-"""What the columns of a rule's rows are made of: columns of the event, and places in its payload."""
+"""Origins of the columns of a rule's rows: columns of the event, and places in its payload."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ LineageCondition.__doc__ = """A condition that decides whether there is a row: `
 
 
 class RowLineage(TypedDict):
-    """What the columns of a rule's rows are computed from, and the conditions for a row."""
+    """Origins of the columns of a rule's rows, and the conditions for a row."""
 
     columns: list[LineageColumn]
     conditions: list[LineageCondition]
 
 
 class RuleLineage(RowLineage):
-    """What the columns of the rows of ``rule`` are computed from, and the conditions for a row."""
+    """Origins of the columns of the rows of ``rule``, and the conditions for a row."""
 
     rule: str
 
@@ -82,14 +82,14 @@ class ConditionLineage:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Where a rule's rows come from; ``types`` are those of all origins."""
+    """Origins of a rule's rows; ``types`` are those of all origins."""
 
     columns: tuple[ColumnLineage, ...]
     conditions: tuple[ConditionLineage, ...]
     types: Mapping[Origin, FieldType]
 
     def as_dict(self) -> RowLineage:
-        """As the API shows it."""
+        """View for the API."""
         return {
             "columns": [
                 {

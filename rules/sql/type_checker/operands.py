@@ -1,7 +1,7 @@
 """Operators whose operands can never fit: what always fails, and what is never or always true.
 
 Only what holds for every message is reported; nothing is where a type is unknown, or where the value may be read as one
-that fits (text as a number). A value that may be absent is no issue here.
+that fits (text as a number). A value that may be absent is not an issue here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Operand:
 
     @property
     def text(self) -> str:
-        """As in messages: what it is and of which type."""
+        """Text for messages: the expression and its type."""
         shown = text_of_tree(self.node)
         is_literal = isinstance(bare(self.node), (exp.Literal, exp.Boolean, exp.Null))
         return shown if is_literal else f"{shown} is {described(self.kind)}"
@@ -70,7 +70,7 @@ def arithmetic_type(node: Tree, left: FieldType, right: FieldType) -> FieldType:
 
 
 def arithmetic_issue(node: Tree, left: Operand, right: Operand) -> Issue | None:
-    """Why an operation fails on every message."""
+    """Reason why an operation fails on every message."""
     operator = OPERATORS[type(node)]
     families = {family(left.kind), family(right.kind)}
     if isinstance(node, exp.Add) and ("string" in families or "unknown" in families):
@@ -85,7 +85,7 @@ def arithmetic_issue(node: Tree, left: Operand, right: Operand) -> Issue | None:
 
 
 def negation_issue(operand: Operand) -> Issue | None:
-    """Why a unary minus fails on every message."""
+    """Reason why a unary minus fails on every message."""
     if family(operand.kind) in ("number", "unknown"):
         return None
     return Issue(f"'-' always fails here: it needs a number, and {_subject(operand)}")
@@ -109,7 +109,7 @@ _ORDERINGS: Final = (exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 
 def comparison_issue(node: Tree, left: Operand, right: Operand) -> Issue | None:
-    """Why ``=``, ``<`` and the like fail, or give the same, on every message."""
+    """Reason why a comparison fails, or has the same result, on every message."""
     for one, other in ((left, right), (right, left)):
         if isinstance(bare(other.node), exp.Null):
             return Issue("a comparison with NULL is never true", _null_hint(node, one), is_mistake=False)
@@ -128,7 +128,7 @@ def comparison_issue(node: Tree, left: Operand, right: Operand) -> Issue | None:
 
 
 def membership_issue(left: Operand, item: Operand) -> Issue | None:
-    """Why an element of ``IN (...)`` or a WHEN can never be equal to the value, exactly and without conversion."""
+    """Reason why an element of ``IN (...)`` or a WHEN never equals the value, exactly and without conversion."""
     families = (family(left.kind), family(item.kind))
     if "unknown" in families or "null" in families:
         return None
@@ -187,7 +187,7 @@ def _null_hint(node: Tree, other: Operand) -> str:
 
 
 def condition_issue(operand: Operand) -> Issue | None:
-    """Why something that is no boolean cannot decide anything."""
+    """Reason why a condition is not a boolean."""
     if family(operand.kind) in ("boolean", "unknown", "null"):
         return None
     return Issue(f"a condition must be true or false, and {_subject(operand)}", "compare it with something")
@@ -207,7 +207,7 @@ _SAMPLES: Final[Mapping[str, tuple[Any, ...]]] = {
 }  # fmt: skip
 # Kinds of parameters that no text fits, whatever it holds.
 _NO_TEXT: Final = frozenset({"array", "integer", "float", "number", "boolean"})
-# What functions refuse that look at their arguments themselves: families by position, and what is expected.
+# Arguments refused by functions that check them on their own: families by position, and what is expected.
 _REFUSED: Final[Mapping[str, Mapping[int, tuple[str, str]]]] = {
     "int": {0: ("array map null", "a number, a boolean or a numeric string")},
     "float": {0: ("array map null boolean", "a number or a numeric string")},
@@ -228,7 +228,7 @@ _REFUSED: Final[Mapping[str, Mapping[int, tuple[str, str]]]] = {
 
 
 def argument_issue(function: Function, position: int, operand: Operand) -> Issue | None:
-    """Why an argument (from 0) makes the call fail on every message."""
+    """Reason why an argument (from 0) makes the call fail on every message."""
     if isinstance(bare(operand.node), (exp.Literal, exp.Boolean)):
         return None  # the compiler looks at literals, value and all
     what = family(operand.kind)
@@ -263,7 +263,7 @@ def _never_fits(function: Function, position: int, operand: Operand, wanted: str
 
 
 def call_issue(function: Function, operands: Sequence[Operand]) -> Issue | None:
-    """What is wrong with arguments as they are together."""
+    """Problem of the arguments in combination."""
     if function.name == "contains" and len(operands) == 2 and operands[1].kind.item is not None:
         found = membership_issue(operands[0], Operand(operands[1].node, operands[1].kind.item))
         return None if found is None else Issue(f"contains is never true here: {operands[0].text}", found.suggestion)

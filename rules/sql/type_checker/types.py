@@ -1,4 +1,4 @@
-"""What types values have, and how types combine: the algebra under the type checker.
+"""Types of values, and their combination: the algebra under the type checker.
 
 A type is a promise about every value: a value has the type, or it is undefined or null and the type is ``nullable``.
 ``long`` promises a whole number (JSON Schema's ``integer`` takes 1.0), ``double`` any number, ``unknown`` nothing.
@@ -198,7 +198,7 @@ class Issue:
 
 
 def descend(kind: FieldType, path: Path) -> tuple[FieldType, Issue | None]:
-    """The type of what is at the path in a value of a type; the first issue, after which the type is unknown."""
+    """The type at the path in a value of a type; the first issue, after which the type is unknown."""
     text = path.root
     for step in path.steps:
         issue = _issue(kind, step, text, path)
