@@ -64,16 +64,16 @@ def _circle(name: str, rules: Mapping[str, Link]) -> list[str]:
     before: dict[str, str] = {}  # rule: the one that it feeds on the way to the rule asked about
     waiting = [name]
     while waiting:
-        one = waiting.pop()
-        for other in _reads(one, rules):
+        current = waiting.pop()
+        for other in _reads(current, rules):
             if other == name:
                 circle = [name]
-                while one != name:
-                    circle.append(one)
-                    one = before[one]
+                while current != name:
+                    circle.append(current)
+                    current = before[current]
                 return [*circle, name]
             if other not in before:
-                before[other] = one
+                before[other] = current
                 waiting.append(other)
     return []
 
@@ -93,7 +93,7 @@ def _undecidable(name: str, sources: Sources, rules: Mapping[str, Link]) -> list
         return [Problem(text, "/sql", 1, 1, "decide with SQL only")]
     problems = []
     for other in _read_by(sources):
-        behind = [rules[one] for one in _all_behind(other, rules) if one in rules]
+        behind = [rules[reader] for reader in _all_behind(other, rules) if reader in rules]
         if any(link.sources is not None and (link.sources.events or link.sources.ingress) for link in behind):
             problems.append(_at(sources, other, f"'{name}' stops messages, and rule '{other}' runs on events"))
         if any(link.may_be_late for link in behind):
@@ -117,12 +117,15 @@ def _unknown(name: str, other: str, rules: Mapping[str, Link]) -> Problem:
     link = rules[name]
     assert link.sources is not None
     return _at(
-        link.sources, other, f"there is no rule '{other}'", did_you_mean(other, [one for one in rules if one != name])
+        link.sources,
+        other,
+        f"there is no rule '{other}'",
+        did_you_mean(other, [other_name for other_name in rules if other_name != name]),
     )
 
 
 def _at(sources: Sources, other: str, text: str, suggestion: str | None = None) -> Problem:
     text_in_from = RULE_PREFIX + other
-    places = [place for found, place in zip(sources.texts, sources.places, strict=False) if found == text_in_from]
+    places = [place for text, place in zip(sources.texts, sources.places, strict=False) if text == text_in_from]
     line, column = places[0] if places else (None, None)
     return Problem(text, "/sql", line, column, suggestion)

@@ -188,13 +188,13 @@ class Deferrals:
         return 0 if queue is None else queue.records
 
     def _queue(self, name: str) -> DurableQueue:
-        found = self._open.get(name)
-        if found is None:
+        queue = self._open.get(name)
+        if queue is None:
             bounds = self._bounds
-            found = self._open[name] = self._queues.open(
+            queue = self._open[name] = self._queues.open(
                 PREFIX + name, max_records=bounds.records, max_bytes=bounds.size_bytes
             )
-        return found
+        return queue
 
     def _arrange(self) -> None:
         """A task for each rule that has a queue and runs, none for others."""
@@ -249,20 +249,20 @@ class Deferrals:
         turn = _Turn()
         rows = 0
         questions: list[tuple[_Deferred, Question]] = []
-        for one in waiting:
-            if not one.is_done:
-                for _ in one.parts(rule.event_program):
+        for entry in waiting:
+            if not entry.is_done:
+                for _ in entry.parts(rule.event_program):
                     await turn.end()
-            if one.question is not None:
-                questions.append((one, one.question))
-            rows += one.rows
+            if entry.question is not None:
+                questions.append((entry, entry.question))
+            rows += entry.rows
             if rows > _BATCH_ROWS:
                 break
         with workers_at_hand(self._pool.run):  # all are asked before any is waited for
             asked = [asyncio.ensure_future(question.ask()) for _, question in questions]
         try:
-            for (one, question), answer in zip(questions, asked, strict=True):
-                await one.answers.fetch(question, answer)
+            for (entry, question), answer in zip(questions, asked, strict=True):
+                await entry.answers.fetch(question, answer)
         finally:
             for answer in asked:
                 answer.cancel()
@@ -272,14 +272,14 @@ class Deferrals:
         ends each, for both to be in one commit group."""
         turn = _Turn()
         while waiting and waiting[0].is_done:
-            one = waiting.popleft()
-            for _ in rule.complete(one.outcome, one.message):
+            entry = waiting.popleft()
+            for _ in rule.complete(entry.outcome, entry.message):
                 if turn.is_over or self.uncommitted_bytes > _TURN_BYTES:
                     await queue.committed()  # what was made takes its time to be written, and so does this
                     turn = _Turn()
             self._completed.value += 1
             if turn.is_over or not (waiting and waiting[0].is_done):
-                queue.advance(one.offset + 1)
+                queue.advance(entry.offset + 1)
                 await queue.committed()
                 turn = _Turn()
 

@@ -62,7 +62,8 @@ class RuleEngine:
             rule.readers = [self._row_call(rule.name, reader) for reader in readers.get(rule.name, ())]
             rule.deferrals = self._deferrals
         self._by_topic.use(
-            (rule.name, rule, [one.levels for one in rule.statement.sources.filters]) for rule in self._rules
+            (rule.name, rule, [topic_filter.levels for topic_filter in rule.statement.sources.filters])
+            for rule in self._rules
         )
         if self._deferrals is not None:
             self._deferrals.use(self._rules, {*names, *(rule.name for rule in self._rules)})

@@ -172,7 +172,9 @@ def catalogue() -> list[dict[str, Any]]:
 
 def _shown(name: str, about: _About) -> dict[str, Any]:
     columns = {column: about.columns.get(column, _COLUMNS[column]) for column in EVENT_COLUMNS[name]}
-    example = {column: one.example for column, one in columns.items() if one.example is not None}
+    example = {
+        column: column_info.example for column, column_info in columns.items() if column_info.example is not None
+    }
     topic = about.topic or EVENT_TYPES[name].topic
     return {
         "name": name,

@@ -135,7 +135,7 @@ class Counts(CounterSet):
             "failed": value["failed_exception"] + value["failed_no_result"],
             "failed.exception": value["failed_exception"],
             "failed.no_result": value["failed_no_result"],
-            **{f"actions.{name}": sum(one[name] for one in actions) for name in ActionCounts.SHOWN},
+            **{f"actions.{name}": sum(counts[name] for counts in actions) for name in ActionCounts.SHOWN},
         }
 
 

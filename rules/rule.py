@@ -110,8 +110,8 @@ class Rule:
 
     def __post_init__(self) -> None:
         for step in self.steps:
-            for one in (step, *step.fallbacks):
-                one.on_failure = self._action_failed
+            for action in (step, *step.fallbacks):
+                action.on_failure = self._action_failed
 
     def take_over(self, before: Rule) -> None:
         """Take over what a rule that does the same has counted, and its actions with it."""
@@ -279,14 +279,14 @@ class Rule:
         return refusal
 
     def _action_failed(self, step: Step, error: Exception) -> LastError:
-        self.last_error = found = LastError(str(error) or type(error).__name__, self.now_ns())
-        self._log("rule.action_failed", found, action=f"{step.kind} {step.target}".rstrip())
-        return found
+        self.last_error = last_error = LastError(str(error) or type(error).__name__, self.now_ns())
+        self._log("rule.action_failed", last_error, action=f"{step.kind} {step.target}".rstrip())
+        return last_error
 
     def _failed(self, program: Program, error: Exception) -> None:
         self.counts.failed_exception.value += 1
-        self.last_error = found = LastError(error_text(program, error), self.now_ns())
-        self._log("rule.failed", found)
+        self.last_error = last_error = LastError(error_text(program, error), self.now_ns())
+        self._log("rule.failed", last_error)
 
     def _log_recursion(self, message: Message) -> None:
         text = "the rule does not run on what it published itself"
@@ -323,9 +323,9 @@ def rows_of(statement: Statement) -> RowsOf:
 
     def rows(message: Message) -> Sequence[tuple[Row, bytes]]:
         result = run(message) if reads(message.topic) else None
-        made = result if isinstance(result, list) else [] if result is None else [result]
-        found = [{name: value for name, value in row.items() if value is not UNDEFINED} for row in made]
-        return [(row, json_bytes(row)) for row in found]
+        results = result if isinstance(result, list) else [] if result is None else [result]
+        defined_rows = [{name: value for name, value in row.items() if value is not UNDEFINED} for row in results]
+        return [(row, json_bytes(row)) for row in defined_rows]
 
     return rows
 

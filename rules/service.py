@@ -154,7 +154,7 @@ class RuleService(Contributor):
     def mistyped(self) -> Mapping[str, str]:
         """The rules that run and could not be saved as schemas are now, by name, with the first reason."""
         errors = {saved.name: self._types.check(saved.rule.statement).errors for saved in self._built()}
-        return {name: str(found[0]) for name, found in errors.items() if found}
+        return {name: str(errors_of_rule[0]) for name, errors_of_rule in errors.items() if errors_of_rule}
 
     def list(self) -> Listed:
         return Listed(self._objects.names(), self.get)
@@ -317,8 +317,8 @@ class RuleService(Contributor):
             Unavailable: this node has no streams.
         """
         jobs = self._jobs()
-        found = requested(body, self._spec_of, self._check_sql, self._settings)
-        return replace(found, ranges=jobs.ranges(found.request))
+        comparison = requested(body, self._spec_of, self._check_sql, self._settings)
+        return replace(comparison, ranges=jobs.ranges(comparison.request))
 
     def backtest(self, request: Comparison) -> BacktestView:
         """Begin a back-test; the job.
@@ -475,15 +475,15 @@ class RuleService(Contributor):
         node = self._services.node.name
         payload = self._types.payload(statement)
         try:
-            made = to_spark(statement.tree, statement.sources, self._functions, payload, rule=name, node=node)
+            form = to_spark(statement.tree, statement.sources, self._functions, payload, rule=name, node=node)
         except NotInSpark as refusal:
             problem = refusal.problem
             where = f"line {problem.line}, column {problem.column}: " if problem.line else ""
             source = f"-- In Spark the compiled rule runs. Why it is not Spark SQL:\n-- {where}{problem.message}"
             shown = problem_to_wire(problem)
             return {"language": "spark-sql", "source": source, "sql": None, "columns": [], "problem": shown}
-        columns: list[SparkColumn] = [{"name": column, "type": kind} for column, kind in made.columns]
-        return {"language": "spark-sql", "source": made.sql, "sql": made.sql, "columns": columns, "problem": None}
+        columns: list[SparkColumn] = [{"name": column, "type": kind} for column, kind in form.columns]
+        return {"language": "spark-sql", "source": form.sql, "sql": form.sql, "columns": columns, "problem": None}
 
     def rule_for_spark(self, name: str) -> dict[str, Any]:
         """Members that the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""
@@ -497,15 +497,15 @@ class RuleService(Contributor):
         """See ``Contributor.rows_of``."""
         if rule is None:
             return rows_of(self._builder.statement(parse_spec({"name": "replay", "sql": 'SELECT * FROM "#"'})))
-        found = self._usable(rule).rule
-        why = None
-        if not found.statement.sources.filters:
-            why = "it reads events, sources or other rules, and no messages"
-        elif found.variables is not None or found.may_wait is not None:
-            why = "it calls jq or another process, which a replay does not wait for"
-        if why is not None:
-            raise Invalid("the replay cannot be started", [Problem(f"rule {rule!r} cannot run: {why}", "/rule")])
-        return rows_of(found.statement)
+        source_rule = self._usable(rule).rule
+        reason = None
+        if not source_rule.statement.sources.filters:
+            reason = "it reads events, sources or other rules, and no messages"
+        elif source_rule.variables is not None or source_rule.may_wait is not None:
+            reason = "it calls jq or another process, which a replay does not wait for"
+        if reason is not None:
+            raise Invalid("the replay cannot be started", [Problem(f"rule {rule!r} cannot run: {reason}", "/rule")])
+        return rows_of(source_rule.statement)
 
     def inferred(self, name: str) -> Inferred:
         """Types of a rule's columns, and warnings."""
@@ -555,14 +555,16 @@ class RuleService(Contributor):
         if saved.spec.name != name:
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
         self._check_chains(saved)
-        known = before if isinstance(before, BuiltRule) else None
-        if known is None or saved.spec.sql != known.spec.sql:  # one that a schema was changed under can be switched off
+        replaced = before if isinstance(before, BuiltRule) else None
+        if (
+            replaced is None or saved.spec.sql != replaced.spec.sql
+        ):  # one that a schema was changed under can be switched off
             self._types.refuse_mistakes(name, saved.rule.statement)
         self._check_cases(saved, force)
-        if known is not None and (saved.spec.sql, saved.spec.actions) == (known.spec.sql, known.spec.actions):
-            saved.rule.take_over(known.rule)
-            known = None
-        return self._put(saved, change, retired=known)
+        if replaced is not None and (saved.spec.sql, saved.spec.actions) == (replaced.spec.sql, replaced.spec.actions):
+            saved.rule.take_over(replaced.rule)
+            replaced = None
+        return self._put(saved, change, retired=replaced)
 
     def _put(self, saved: BuiltRule, change: str | None = None, retired: BuiltRule | None = None) -> Spec:
         is_new = saved.name not in self._objects
@@ -610,7 +612,7 @@ class RuleService(Contributor):
 
     def _changed(self) -> None:
         links = self._links()
-        self._unusable = {one.name: one.sentence for one in self._objects if isinstance(one, UnusableRule)}
+        self._unusable = {saved.name: saved.sentence for saved in self._objects if isinstance(saved, UnusableRule)}
         for name in chained(links):
             if problems := chain_problems(name, links):
                 self._unusable[name] = "; ".join(map(str, problems))
@@ -628,18 +630,18 @@ class RuleService(Contributor):
 
     def _built(self) -> Iterator[BuiltRule]:
         """The rules that could be made, in order."""
-        return (one for one in self._objects if isinstance(one, BuiltRule))
+        return (saved for saved in self._objects if isinstance(saved, BuiltRule))
 
     def _usable(self, name: str) -> BuiltRule:
         """The rule of that name. Raises ``Conflict`` when it could not be made, and ``NotFound``."""
-        found = self._objects.get(name)
-        if isinstance(found, UnusableRule):
-            raise Conflict(f"rule {name!r} cannot be used: {found.sentence}")
-        return found
+        saved = self._objects.get(name)
+        if isinstance(saved, UnusableRule):
+            raise Conflict(f"rule {name!r} cannot be used: {saved.sentence}")
+        return saved
 
     def _links(self) -> dict[str, Link]:
         """Sources of each rule, for the checks of chains."""
-        return {one.name: one.link if isinstance(one, BuiltRule) else _UNUSABLE for one in self._objects}
+        return {saved.name: saved.link if isinstance(saved, BuiltRule) else _UNUSABLE for saved in self._objects}
 
     def _check_chains(self, saved: BuiltRule) -> None:
         """Raise ``Invalid`` when the rule conflicts with other rules, or breaks one that reads it."""

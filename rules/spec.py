@@ -200,7 +200,11 @@ def _standing_for(program: Any, sources: Any) -> str | None:
 
 
 def _are_sources(sources: Any) -> bool:
-    return isinstance(sources, (list, tuple)) and bool(sources) and all(isinstance(one, str) and one for one in sources)
+    return (
+        isinstance(sources, (list, tuple))
+        and bool(sources)
+        and all(isinstance(source, str) and source for source in sources)
+    )
 
 
 def _problems(program: str) -> list[Problem]:

@@ -95,8 +95,10 @@ class Checked:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Errors and warnings in the order of the SQL; those of actions last."""
-        found = (*self.errors, *self.warnings)
-        return tuple(sorted(found, key=lambda problem: (problem.line is None, problem.line or 0, problem.column or 0)))
+        reports = (*self.errors, *self.warnings)
+        return tuple(
+            sorted(reports, key=lambda problem: (problem.line is None, problem.line or 0, problem.column or 0))
+        )
 
 
 class TypeChecker:
@@ -206,19 +208,19 @@ class TypeChecker:
         before = self._known.get(statement.sql)
         if before is not None and before[0] == inputs and not _names_schemas(statement.tree):
             return before[1]
-        found = infer(statement.tree, self._functions, inputs, self._schema_type)
+        inferred = infer(statement.tree, self._functions, inputs, self._schema_type)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._known[statement.sql] = (inputs, found)
-        return found
+        self._known[statement.sql] = (inputs, inferred)
+        return inferred
 
     def _schema_type(self, name: str, message_type: str | None) -> FieldType:
         try:
             serde: Any = self._services.schemas.serde(name)
         except NotFound:
             return UNKNOWN
-        found: FieldType = serde.field_type(message_type) if hasattr(serde, "field_type") else UNKNOWN
-        return found
+        kind: FieldType = serde.field_type(message_type) if hasattr(serde, "field_type") else UNKNOWN
+        return kind
 
 
 def _fields(path: str, kind: FieldType, levels: int) -> Iterator[InputField]:
@@ -256,19 +258,19 @@ class TypedRule:
 
 def effects(rules: Iterable[TypedRule], now: TypeChecker, then: TypeChecker) -> list[SchemaEffect]:
     """The rules that would be touched. One breaks when it makes mistakes it did not make, or a column changes type."""
-    found = []
+    schema_effects = []
     for rule in rules:
         before = now.inferred(rule.statement)
         after = then.inferred(rule.statement)
         mistakes = _mistakes(after) - _mistakes(before)
         columns = _changed_columns(dict(before.columns), dict(after.columns))
-        why = [*sorted(mistakes), *columns]
-        if why:
+        reasons = [*sorted(mistakes), *columns]
+        if reasons:
             breaks = bool(mistakes) or any(columns.values())
-            found.append(
-                SchemaEffect(Reference("rule", rule.name), breaks, "; ".join(why), rule.streams if columns else ())
+            schema_effects.append(
+                SchemaEffect(Reference("rule", rule.name), breaks, "; ".join(reasons), rule.streams if columns else ())
             )
-    return found
+    return schema_effects
 
 
 def _mistakes(inferred: Inferred) -> set[str]:
@@ -282,8 +284,8 @@ def _changed_columns(before: Mapping[str, FieldType], after: Mapping[str, FieldT
         old = before.get(name)
         new = after.get(name)
         if old is None or new is None:
-            what = f"column {name} is new" if old is None else f"column {name} is gone"
-            changed[what] = new is None
+            change = f"column {name} is new" if old is None else f"column {name} is gone"
+            changed[change] = new is None
         elif old.name != new.name:
             changed[f"column {name} was {old.name} and is {new.name}"] = not _is_widened(old, new)
     return changed

@@ -139,11 +139,11 @@ class Versions:
             NotFound: it is not kept.
         """
         versions = self.of(name)
-        found = next((version for version in versions if version.number == number), None)
-        if found is None:
+        match = next((version for version in versions if version.number == number), None)
+        if match is None:
             kept = f"kept are {versions[0].number} to {versions[-1].number}"
             raise NotFound(f"version {number} of rule", name, kept)
-        return found
+        return match
 
     def _append(self, name: str, history: _History, spec: Spec, change: str) -> None:
         number = history.versions[-1].number + 1 if history.versions else 1
@@ -165,8 +165,8 @@ class Versions:
 
     def _all(self, name: str) -> _History:
         """All versions; the newest alone where the file was removed."""
-        found = self._unwritten.get(name) or self._read(name)
-        return found or _History(self._created_ms[name], [self._newest[name]])
+        history = self._unwritten.get(name) or self._read(name)
+        return history or _History(self._created_ms[name], [self._newest[name]])
 
     def _read(self, name: str) -> _History | None:
         if self._directory is None:

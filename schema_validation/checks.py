@@ -26,7 +26,7 @@ class CheckFailure:
     check: int
     type: str
     schema: str | None
-    why: Misfit | Callable[[], Misfit]
+    cause: Misfit | Callable[[], Misfit]
     """The misfit, or a call that determines it: by JSON Schema that takes ten times as long as to see that it does not
     fit."""
     is_payload: bool
@@ -35,9 +35,9 @@ class CheckFailure:
     @property
     def misfit(self) -> Misfit:
         """Place and reason."""
-        if not isinstance(self.why, Misfit):
-            self.why = self.why()
-        return self.why
+        if not isinstance(self.cause, Misfit):
+            self.cause = self.cause()
+        return self.cause
 
     @property
     def path(self) -> str:
@@ -98,8 +98,8 @@ def _decoding_check(index: int, spec: SchemaCheckSpec, serde: SchemaSerde) -> Ch
     message_type = message_type_of(spec)
 
     def check(message: Message) -> CheckFailure | None:
-        found = misfit(message.payload, message_type)
-        return None if found is None else CheckFailure(index, kind, schema, found, True)
+        problem = misfit(message.payload, message_type)
+        return None if problem is None else CheckFailure(index, kind, schema, problem, True)
 
     return check
 

@@ -96,9 +96,9 @@ class ConfluentRegistry:
 
     def serde(self, schema_id: int) -> Serde:
         """The serde of a schema by its number. Waits; on the event loop it raises, and fetches it for the next call."""
-        known = self._serdes.get(schema_id)
-        if known is not None:
-            return known
+        cached = self._serdes.get(schema_id)
+        if cached is not None:
+            return cached
         failed = self._failed.get(schema_id)
         if failed is not None and time.monotonic() < failed[0]:
             raise SchemaError(failed[1])
@@ -177,10 +177,10 @@ class ConfluentRegistry:
         return serde
 
     def _compiled(self, schema_id: int) -> Serde:
-        found = self._call("GET", f"/schemas/ids/{schema_id}")
-        kind, source = self._content(found)
+        answer = self._call("GET", f"/schemas/ids/{schema_id}")
+        kind, source = self._content(answer)
         try:
-            flat = standing_alone(kind, source, self._referred(found, 0))
+            flat = standing_alone(kind, source, self._referred(answer, 0))
             return compile_source(kind, flat, f"schema {schema_id} of registry '{self.spec.name}'")
         except (Invalid, ValueError) as error:
             raise self._refused(f"schema {schema_id} cannot be used: {error}") from None
@@ -188,7 +188,7 @@ class ConfluentRegistry:
     def _referred(self, found: Mapping[str, Any], depth: int) -> tuple[Referred, ...]:
         if depth > MAX_DEPTH:
             raise self._refused(f"references are deeper than {MAX_DEPTH}")
-        made = []
+        references = []
         for item in found.get("references") or ():
             subject = str(item.get("subject"))
             version = item.get("version")
@@ -196,8 +196,8 @@ class ConfluentRegistry:
             kind, source = self._content(inner)
             below = self._referred(inner, depth + 1)
             reference = Reference(str(item.get("name")), subject, version if isinstance(version, int) else 0)
-            made.append(Referred(reference, kind, source, standing_alone(kind, source, below), below))
-        return tuple(made)
+            references.append(Referred(reference, kind, source, standing_alone(kind, source, below), below))
+        return tuple(references)
 
     def _content(self, found: Any) -> tuple[str, str]:
         if not isinstance(found, dict) or not isinstance(found.get("schema"), str):

@@ -70,8 +70,8 @@ class Change:
 
 def fields_of(kind: str, source: Source) -> list[FieldView]:
     """The fields of a schema, outermost first; the whole has an empty path."""
-    found = _limited(_outline(kind, source))
-    return [{"path": entry.path, "type": entry.type, "is_optional": entry.is_optional} for entry in found]
+    outline = _limited(_outline(kind, source))
+    return [{"path": entry.path, "type": entry.type, "is_optional": entry.is_optional} for entry in outline]
 
 
 def difference(kind: str, before: Source, after: Source) -> list[Change]:

@@ -105,14 +105,16 @@ class ExternalService(ObjectVerbs[ConfluentRegistry]):
 
 
 def _parsed(spec: Mapping[str, Any]) -> ConfluentSpec:
-    what = "the schema registry cannot be saved"
-    made = parsed(ConfluentSpec, spec, what, ignored=_SHOWN)
-    if why := name_problem(made.name) or (f"{LOCAL!r} is the broker's own" if made.name == LOCAL else None):
-        raise Invalid(what, [Problem(why, "/name")])
-    if MASK in _secrets(made.auth).values():
+    headline = "the schema registry cannot be saved"
+    parsed_spec = parsed(ConfluentSpec, spec, headline, ignored=_SHOWN)
+    if problem := name_problem(parsed_spec.name) or (
+        f"{LOCAL!r} is the broker's own" if parsed_spec.name == LOCAL else None
+    ):
+        raise Invalid(headline, [Problem(problem, "/name")])
+    if MASK in _secrets(parsed_spec.auth).values():
         text = "the stars stand for a secret that is not stored; send the secret itself"
-        raise Invalid(what, [Problem(text, "/auth")])
-    return made
+        raise Invalid(headline, [Problem(text, "/auth")])
+    return parsed_spec
 
 
 def _secrets(auth: Any) -> dict[str, str]:

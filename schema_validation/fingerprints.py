@@ -41,10 +41,10 @@ def id_of(identity: str, taken: Callable[[int], str | None]) -> int:
         identity: of the schema.
         taken: the identity of the schema that has an id, None where it is free.
     """
-    found = int(identity[:16], 16) % MAX_ID + 1
-    while taken(found) not in (None, identity):
-        found = found % MAX_ID + 1
-    return found
+    free_id = int(identity[:16], 16) % MAX_ID + 1
+    while taken(free_id) not in (None, identity):
+        free_id = free_id % MAX_ID + 1
+    return free_id
 
 
 def fingerprints_of(kind: str, flat: Source, identity: str) -> dict[str, str]:

@@ -48,8 +48,8 @@ def infer_schema(kind: str, payloads: Sequence[bytes], name: str, pointer: str) 
         except jsontext.JsonError as error:
             first_error = first_error or str(error)
     if not taken:
-        why = f"no message is JSON: {first_error}" if payloads else "there are no messages"
-        raise Invalid("no schema can be inferred", [Problem(why, pointer)])
+        reason = f"no message is JSON: {first_error}" if payloads else "there are no messages"
+        raise Invalid("no schema can be inferred", [Problem(reason, pointer)])
     warnings: list[str] = []
     schema = _json_root(shape) if kind == "json" else _Avro(warnings, pointer).root(shape, name)
     return {
@@ -234,11 +234,11 @@ class _Avro:
         wrong = next((field for field in shape.fields if not _AVRO_NAME.fullmatch(field)), None)
         if shape.is_map or not shape.fields or wrong is not None:
             return self._map(shape, name, where, wrong)
-        made = name
-        while made in self._names:
-            made += "_"
-        self._names.add(made)
-        return {"type": "record", "name": made, "fields": [self._field(shape, key, made) for key in shape.fields]}
+        unique = name
+        while unique in self._names:
+            unique += "_"
+        self._names.add(unique)
+        return {"type": "record", "name": unique, "fields": [self._field(shape, key, unique) for key in shape.fields]}
 
     def _map(self, shape: Shape, name: str, where: str, wrong: str | None) -> Any:
         values = shape.merged_fields

@@ -147,28 +147,28 @@ class Recent:
             wanted = TopicFilter.parse(text)
         except PeerError as error:
             raise Invalid("no messages are known", [Problem(str(error), "/topic")]) from None
-        found = self._of_filter(wanted.filter)
-        if not found:
+        samples = self._of_filter(wanted.filter)
+        if not samples:
             self.sampler.watch(wanted)
             self.services.messaging.plans.invalidate()
             hint = "publish some and ask again: they are kept from now on"
             raise Invalid("no messages are known", [Problem(f"none were kept of {text!r}", "/topic", suggestion=hint)])
-        return found
+        return samples
 
     def of_stream(self, name: str) -> Sequence[Sample]:
         """The last messages, or rows, of a stream. Raises ``Invalid`` when there is no such stream, or it is empty."""
         try:
-            found = self._read(name, None)
+            samples = self._read(name, None)
         except NotFound as error:
             raise Invalid("no messages are known", [Problem(str(error), "/stream")]) from None
-        if not found:
+        if not samples:
             raise Invalid("no messages are known", [Problem(f"the stream {name!r} holds nothing yet", "/stream")])
-        return found
+        return samples
 
     def _of_filter(self, text: str) -> Sequence[Sample]:
         for stream in self._capturing(text):
-            if found := self._read(stream, text):
-                return found
+            if samples := self._read(stream, text):
+                return samples
         return [Sample(text, topic, payload) for topic, payload in self.sampler.entries(text)]
 
     def _capturing(self, text: str) -> Sequence[str]:
@@ -182,11 +182,11 @@ class Recent:
 
     def _read(self, stream: str, text: str | None) -> Sequence[Sample]:
         matches = TopicFilter.parse(text).matches if text is not None else None
-        found: list[tuple[int, Sample]] = []
+        samples: list[tuple[int, Sample]] = []
         history = self.services.storage.history
-        for held in history.ranges(stream):
-            start = max(held.first_offset, held.next_offset - MAX_SAMPLES)
-            for _, record in history.read(stream, held.shard, start, MAX_SAMPLES):
+        for shard in history.ranges(stream):
+            start = max(shard.first_offset, shard.next_offset - MAX_SAMPLES)
+            for _, record in history.read(stream, shard.shard, start, MAX_SAMPLES):
                 if matches is None or matches(record.topic):
-                    found.append((record.ts_us, Sample(text or stream, record.topic, bytes(record.payload))))
-        return [sample for _, sample in sorted(found, key=lambda item: item[0])[-MAX_SAMPLES:]]
+                    samples.append((record.ts_us, Sample(text or stream, record.topic, bytes(record.payload))))
+        return [sample for _, sample in sorted(samples, key=lambda item: item[0])[-MAX_SAMPLES:]]

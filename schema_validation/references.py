@@ -70,7 +70,7 @@ def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = ""
             "the references cannot be used",
             [Problem(f"expected a list of at most {MAX_REFERENCES}", f"{pointer}/references")],
         )
-    found: dict[str, Referred] = {}
+    by_name: dict[str, Referred] = {}
     problems: list[Problem] = []
     for index, item in enumerate(listed):
         place = f"{pointer}/references/{index}"
@@ -79,12 +79,12 @@ def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = ""
         except (LookupError, NotFound) as error:
             problems.append(Problem(str(error.args[0]), place))
             continue
-        if referred.reference.name in found:
+        if referred.reference.name in by_name:
             problems.append(Problem(f"the name {referred.reference.name!r} is given twice", place))
-        found[referred.reference.name] = referred
+        by_name[referred.reference.name] = referred
     if problems:
         raise Invalid("the references cannot be used", problems)
-    return tuple(found.values())
+    return tuple(by_name.values())
 
 
 def _one(item: Any, spec: Mapping[str, Any], resolve: Resolve) -> Referred:
@@ -101,10 +101,10 @@ def _one(item: Any, spec: Mapping[str, Any], resolve: Resolve) -> Referred:
         raise LookupError("expected a version number from 1, or 'latest'")
     if schema == spec.get("name") and version is None:
         raise LookupError("a schema must not refer to itself; name an earlier version by its number")
-    found = resolve(name, schema, version)
-    if found.kind != spec.get("type"):
-        raise LookupError(f"schema {schema!r} is of type {found.kind}; only schemas of one type refer to each other")
-    return found
+    target = resolve(name, schema, version)
+    if target.kind != spec.get("type"):
+        raise LookupError(f"schema {schema!r} is of type {target.kind}; only schemas of one type refer to each other")
+    return target
 
 
 def standing_alone(kind: str, source: Source, referred: Sequence[Referred]) -> Source:
@@ -165,15 +165,15 @@ class _AvroExpansion:
             return full
         self._written.add(full)
         inner, _, short = full.rpartition(".")
-        made = {**raw, "name": short, "namespace": inner}
+        record = {**raw, "name": short, "namespace": inner}
         if isinstance(raw.get("fields"), list):
-            made["fields"] = [
+            record["fields"] = [
                 {**item, "type": self.expand(item["type"], inner)}
                 if isinstance(item, dict) and "type" in item
                 else item
                 for item in raw["fields"]
             ]
-        return made
+        return record
 
     def _learn(self, raw: Any, namespace: str) -> None:
         """Know every named type of a source, with the namespace around it."""
@@ -204,17 +204,17 @@ def _with_definitions(schema: Any, referred: Sequence[Referred]) -> Any:
     draft = schema.get("$schema")
     holder = "definitions" if isinstance(draft, str) and "draft-0" in draft else "$defs"
     places: dict[str, str] = {}
-    held: dict[str, Any] = {}
+    definitions: dict[str, Any] = {}
     for item in referred:
         key = f"{item.reference.schema}.v{item.reference.version}"
         inner = _embeddable(item, schema)
         place = f"#/{holder}/{key}"
         places[item.reference.name] = place
         bare = {member: value for member, value in inner.items() if member not in ("$schema", "$id", "id")}
-        held[key] = _moved(bare, {"": place})
+        definitions[key] = _moved(bare, {"": place})
     moved = _moved(schema, places)
     existing = moved.get(holder)
-    return {**moved, holder: {**(existing if isinstance(existing, dict) else {}), **held}}
+    return {**moved, holder: {**(existing if isinstance(existing, dict) else {}), **definitions}}
 
 
 def _embeddable(item: Referred, outer: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,22 +245,22 @@ def _moved(value: Any, places: Mapping[str, str]) -> Any:
         return [_moved(item, places) for item in value]
     if not isinstance(value, dict):
         return value
-    made = {key: _moved(item, places) for key, item in value.items()}
-    reference = made.get("$ref")
+    moved = {key: _moved(item, places) for key, item in value.items()}
+    reference = moved.get("$ref")
     if isinstance(reference, str):
         address, _, fragment = reference.partition("#")
         if address in places:
-            made["$ref"] = places[address] + fragment
-    return made
+            moved["$ref"] = places[address] + fragment
+    return moved
 
 
 def _with_files(source: Source, referred: Sequence[Referred]) -> Source:
     files = [dict(item) for item in source] if not isinstance(source, str) else []
     if isinstance(source, str):
         files.append({"path": "schema.proto", "root": True, "contents": source})
-    held = {item["path"]: item["contents"] for item in files}
+    contents = {item["path"]: item["contents"] for item in files}
     for path, text in _imports(referred):
-        if held.setdefault(path, text) != text:
+        if contents.setdefault(path, text) != text:
             raise ValueError(f"two different files are imported as {path!r}")
         if path not in [item["path"] for item in files]:
             files.append({"path": path, "root": False, "contents": text})
@@ -269,9 +269,9 @@ def _with_files(source: Source, referred: Sequence[Referred]) -> Source:
 
 def _imports(referred: Sequence[Referred]) -> list[tuple[str, str]]:
     """Path and text of every file that is imported, also by imported ones."""
-    found: list[tuple[str, str]] = []
+    sources: list[tuple[str, str]] = []
     for item in referred:
         if not isinstance(item.source, str):
             raise ValueError(f"schema {item.reference.schema!r} is a bundle of files and cannot be imported")
-        found += [(item.reference.name, item.source), *_imports(item.referred)]
-    return found
+        sources += [(item.reference.name, item.source), *_imports(item.referred)]
+    return sources

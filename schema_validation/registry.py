@@ -34,8 +34,8 @@ class Registry:
 
     def find(self, name: str) -> Schema | None:
         """The schema of that name, or None if it does not exist or its versions are deleted."""
-        found = self._find(name)
-        return None if found is None or found.is_deleted else found
+        schema = self._find(name)
+        return None if schema is None or schema.is_deleted else schema
 
     def serde(self, name: str) -> SchemaSerde:
         """The serde of a schema's version in use. Raises ``NotFound`` with a suggestion."""
@@ -48,7 +48,9 @@ class Registry:
     def waits(self, name: str | None) -> bool:
         """True if a schema's payloads are coded by another process; without a name, if any schema's are."""
         names = list(self._names()) if name is None else [name]
-        return any((found := self.find(one)) is not None and found.kind == EXTERNAL_HTTP for one in names)
+        return any(
+            (schema := self.find(schema_name)) is not None and schema.kind == EXTERNAL_HTTP for schema_name in names
+        )
 
     def tagged(self, name: str) -> SchemaSerde:
         """The serde of a schema for data with Confluent's tag in front. Raises ``NotFound`` with a suggestion."""
@@ -56,23 +58,23 @@ class Registry:
 
     def source(self, name: str) -> tuple[str, str]:
         """The type and the text of a schema's version in use, what it refers to put in. Raises ``NotFound``."""
-        found = self.schema(name)
-        source = found.current.flat
-        return found.kind, source if isinstance(source, str) else ""
+        schema = self.schema(name)
+        source = schema.current.flat
+        return schema.kind, source if isinstance(source, str) else ""
 
     def external(self, name: str) -> ExternalRegistry:
         """A registry elsewhere by the name it is configured under. Raises ``NotFound`` with a suggestion."""
-        found = self.externals.get(name)
-        if found is None:
+        registry = self.externals.get(name)
+        if registry is None:
             raise NotFound("registry", name, did_you_mean(name, self.externals))
-        return found
+        return registry
 
     def schema(self, name: str) -> Schema:
         """The schema of that name. Raises ``NotFound`` with a suggestion."""
-        found = self.find(name)
-        if found is None:
+        named = self.find(name)
+        if named is None:
             raise self._missing(name)
-        return found
+        return named
 
     def payload_type(self, topic_filter: str) -> FieldType | None:
         """The type of payloads on the topics a filter names, when validations bind one schema to all of them."""
@@ -84,19 +86,19 @@ class Registry:
         Raises:
             Invalid: with every problem, pointers beginning with ``/schemas``.
         """
-        made: dict[str, Schema] = {}
+        drafts: dict[str, Schema] = {}
         problems: list[Problem] = []
         for index, spec in enumerate(specs):
             pointer = f"/schemas/{index}"
             try:
                 check_members(spec, pointer)
-                version = candidate_of(spec, self.trial(made).resolve, 1, pointer)
-                made[spec["name"]] = Schema(spec["name"], spec["type"], (version,), 1)
+                version = candidate_of(spec, self.trial(drafts).resolve, 1, pointer)
+                drafts[spec["name"]] = Schema(spec["name"], spec["type"], (version,), 1)
             except Invalid as error:
                 problems += error.problems
         if problems:
             raise Invalid("the schemas cannot be used", problems)
-        return self.trial(made)
+        return self.trial(drafts)
 
     def trial(self, schemas: Mapping[str, Schema]) -> Registry:
         """A registry with these schemas added to, or in place of, the existing ones."""
@@ -111,10 +113,10 @@ class Registry:
 
     def resolve_kept(self, local_name: str, name: str, number: int | None) -> Referred:
         """Target of a reference of a saved version, deleted versions included."""
-        found = self._find(name)
-        if found is None:
+        schema = self._find(name)
+        if schema is None:
             raise self._missing(name)
-        return self._referred(found, local_name, number, deleted=True)
+        return self._referred(schema, local_name, number, deleted=True)
 
     def _referred(self, schema: Schema, local_name: str, number: int | None, *, deleted: bool) -> Referred:
         version = schema.latest if number is None else schema.version(number, deleted=deleted)
@@ -123,7 +125,7 @@ class Registry:
         return Referred(reference, schema.kind, version.source, version.flat, inner)
 
     def _missing(self, name: str) -> NotFound:
-        return NotFound("schema", name, did_you_mean(name, [known for known in self._names() if self.find(known)]))
+        return NotFound("schema", name, did_you_mean(name, [other for other in self._names() if self.find(other)]))
 
 
 class Ids:
@@ -159,8 +161,8 @@ class Ids:
 
     def places(self, number: int) -> Iterator[tuple[str, SchemaVersion]]:
         """Names and versions of a schema by its id, deleted ones too, live ones first."""
-        found = self._where.get(number, {}).items()
-        yield from sorted(((name, version) for (name, _), version in found), key=lambda place: place[1].is_deleted)
+        versions = self._where.get(number, {}).items()
+        yield from sorted(((name, version) for (name, _), version in versions), key=lambda place: place[1].is_deleted)
 
 
 def _unknown(topic_filter: str, schemas: SchemaLookup) -> FieldType | None:

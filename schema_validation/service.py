@@ -112,7 +112,7 @@ class Prepared:
     """A schema made off the event loop, valid as long as ``base`` is what is under its name."""
 
     base: Schema | None
-    made: Schema
+    schema: Schema
     mode: Mode
 
 
@@ -154,10 +154,10 @@ class SchemaService(Contributor, SchemaTrials):
                 return
             under_way.append(name)
             try:
-                made = self.ids.given(restored(spec, resolve))
-                self._objects.check_free(made.name)
-                self._objects.adopt(made.name, made)
-                self.ids.change(None, made)
+                schema = self.ids.given(restored(spec, resolve))
+                self._objects.check_free(schema.name)
+                self._objects.adopt(schema.name, schema)
+                self.ids.change(None, schema)
             except (Invalid, ValueError) as error:
                 problems.append(self._objects.refusal(spec, error))
             finally:
@@ -183,19 +183,19 @@ class SchemaService(Contributor, SchemaTrials):
         named = {**spec, "name": spec.get("name", name)}
         if name is not None and named["name"] != name:
             raise Invalid("a schema keeps its name", [Problem(f"expected {name!r}", "/name")])
-        known = named["name"] if isinstance(named["name"], str) else None
-        base = self._objects.find(known) if known is not None else None
-        mode = self.mode_of(known)
+        own_name = named["name"] if isinstance(named["name"], str) else None
+        base = self._objects.find(own_name) if own_name is not None else None
+        mode = self.mode_of(own_name)
         now_ms = self._services.node.clock.now_ns() // 1_000_000
         resolve = self.registry.resolve
         return lambda: Prepared(base, next_schema(base, named, resolve, mode, now_ms), mode)
 
     def create(self, spec: Spec, prepared: Prepared | None = None) -> Spec:
         """Make a schema. After one of that name was deleted, the numbers of its versions continue."""
-        made = self._made(spec, None, prepared)
-        if self.registry.find(made.name) is not None:
-            raise AlreadyExists(self.kind, made.name)
-        return self._put(made)
+        schema = self._made(spec, None, prepared)
+        if self.registry.find(schema.name) is not None:
+            raise AlreadyExists(self.kind, schema.name)
+        return self._put(schema)
 
     def replace(self, name: str, spec: Spec, *, force: bool = False, prepared: Prepared | None = None) -> Spec:
         """Add a version and use it. A source that is a version already makes none; that version is used.
@@ -206,10 +206,10 @@ class SchemaService(Contributor, SchemaTrials):
         """
         self.registry.schema(name)
         self._objects.check_changeable(name)
-        made = self._made(spec, name, prepared)
+        schema = self._made(spec, name, prepared)
         if not force:
-            self._refuse_to_break(made)
-        return self._put(made)
+            self._refuse_to_break(schema)
+        return self._put(schema)
 
     def use(self, name: str, version: int, *, force: bool = False) -> Spec:
         """Code payloads by another version of the schema, as to take a change back."""
@@ -246,15 +246,15 @@ class SchemaService(Contributor, SchemaTrials):
         the schemas that refer to it."""
         schema = self._objects.get(name)
         schema.version(number, deleted=True)
-        found = [
+        effects = [
             SchemaEffect(Reference(self.kind, user.name), False, f"version {version.number} refers to it")
             for user, version in self._referrers(name, number)
         ]
         left = without_versions(schema, [number])
         if number == schema.in_use:
-            found += [SchemaEffect(user, left.is_deleted, "uses it") for user in self.users_of(name)]
-            found += [] if left.is_deleted else self.impact_of(left)
-        return found
+            effects += [SchemaEffect(user, left.is_deleted, "uses it") for user in self.users_of(name)]
+            effects += [] if left.is_deleted else self.impact_of(left)
+        return effects
 
     def delete_version(self, name: str, number: int, *, force: bool = False, permanent: bool = False) -> None:
         """Delete one version; the last that there is deletes the schema. ``permanent`` as in ``delete``.
@@ -282,9 +282,14 @@ class SchemaService(Contributor, SchemaTrials):
         from schema_validation.diff import fields_of
 
         schema = self.registry.schema(name)
-        found = _version_of(schema, number)
-        shown = {"name": name, "type": schema.kind, **_shown_version(schema, found), **found.written()}
-        shown["fields"] = fields_of(schema.kind, found.flat)
+        schema_version = _version_of(schema, number)
+        shown = {
+            "name": name,
+            "type": schema.kind,
+            **_shown_version(schema, schema_version),
+            **schema_version.written(),
+        }
+        shown["fields"] = fields_of(schema.kind, schema_version.flat)
         return cast(SchemaVersionSource, shown)
 
     def difference(self, name: str, before: str, after: str) -> SchemaDifference:
@@ -314,11 +319,11 @@ class SchemaService(Contributor, SchemaTrials):
         """The files of a schema's version in use, with another root. Raises ``Invalid`` where it has none."""
         source = self.registry.schema(name).current.source
         files = source if not isinstance(source, str) else []
-        found = [item["path"] for item in files if item["path"].rpartition("/")[2] == root]
-        if len(found) != 1:
-            problem = Problem(f"the schema has {len(found)} files {root!r}; expected one", "/root_proto_file")
+        paths = [item["path"] for item in files if item["path"].rpartition("/")[2] == root]
+        if len(paths) != 1:
+            problem = Problem(f"the schema has {len(paths)} files {root!r}; expected one", "/root_proto_file")
             raise Invalid("the bundle cannot be used", [problem])
-        return [{**item, "root": item["path"] == found[0]} for item in files]
+        return [{**item, "root": item["path"] == paths[0]} for item in files]
 
     def users(self, name: str) -> SchemaUsers:
         """Users of the schema, and other schemas that refer to it."""
@@ -382,10 +387,10 @@ class SchemaService(Contributor, SchemaTrials):
         """The prepared schema, compiled again if something has changed since."""
         current = self.prepare(spec, name)
         if prepared is not None:
-            base = self._objects.find(prepared.made.name)
-            if base is prepared.base and prepared.mode is self.mode_of(prepared.made.name):
-                return prepared.made
-        return current().made
+            base = self._objects.find(prepared.schema.name)
+            if base is prepared.base and prepared.mode is self.mode_of(prepared.schema.name):
+                return prepared.schema
+        return current().schema
 
     def _refuse_to_break(self, made: Schema) -> None:
         broken = [item for item in self.impact_of(made) if item.breaks]
@@ -394,8 +399,8 @@ class SchemaService(Contributor, SchemaTrials):
 
     def _referring(self, name: str, number: int | None = None) -> Sequence[str]:
         """The versions of other schemas that refer to a schema, as texts."""
-        found = self._referrers(name, number)
-        return [f"schema '{schema.name}' version {version.number}" for schema, version in found]
+        referrers = self._referrers(name, number)
+        return [f"schema '{schema.name}' version {version.number}" for schema, version in referrers]
 
     def _referrers(self, name: str, number: int | None) -> Iterator[tuple[Schema, SchemaVersion]]:
         return (

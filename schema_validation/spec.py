@@ -18,8 +18,8 @@ from schema_validation.external_http.spec import Parameters
 
 
 def _schema_name(value: str) -> str:
-    if why := schema_name_problem(value):
-        raise ValueError(why)
+    if problem := schema_name_problem(value):
+        raise ValueError(problem)
     return value
 
 
@@ -122,5 +122,5 @@ def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> ValidationSpec:
     Raises:
         Invalid: with every problem of its shape.
     """
-    what = "the validation cannot be saved"
-    return parsed(ValidationSpec, spec, what, ignored=READ_ONLY, tags=_CHECKS, pointer=pointer)
+    headline = "the validation cannot be saved"
+    return parsed(ValidationSpec, spec, headline, ignored=READ_ONLY, tags=_CHECKS, pointer=pointer)

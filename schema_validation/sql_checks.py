@@ -88,9 +88,9 @@ def compile_sql_check(sql: str, functions: Functions, context: RuleContext, poin
         Invalid: the text does not parse, or has FROM or FOREACH.
     """
     try:
-        found = tokens(sql)
-        _refuse_sources(found)
-        text, at = _with_source(sql, found)
+        tokens_of_sql = tokens(sql)
+        _refuse_sources(tokens_of_sql)
+        text, at = _with_source(sql, tokens_of_sql)
     except Invalid as error:
         raise _at(error, pointer, None) from None
     try:

@@ -104,17 +104,17 @@ class Subjects:
 
     def places(self, number: int, *, deleted: bool = False) -> list[tuple[str, int]]:
         """``GET /schemas/ids/{id}/versions``: subjects and their versions that hold a schema."""
-        found = self._places(number)
-        return [(schema.name, version.number) for schema, version in found if deleted or not version.is_deleted]
+        versions = self._places(number)
+        return [(schema.name, version.number) for schema, version in versions if deleted or not version.is_deleted]
 
     def all(self, *, prefix: str = "", latest_only: bool = False, deleted: bool = False) -> list[Answer]:
         """``GET /schemas``."""
-        found: list[Answer] = []
+        answers: list[Answer] = []
         for schema in self._service.all_schemas():
             versions = schema.versions if deleted else schema.live
             if schema.name.startswith(prefix):
-                found += [_described(schema, version) for version in (versions[-1:] if latest_only else versions)]
-        return found
+                answers += [_described(schema, version) for version in (versions[-1:] if latest_only else versions)]
+        return answers
 
     # Looking up, registering
 
@@ -129,24 +129,24 @@ class Subjects:
 
     def register(self, subject: str, body: Mapping[str, Any]) -> tuple[Callable[[], Prepared], Mapping[str, Any]]:
         """``POST /subjects/{subject}/versions``, the first half: what compiles and compares, and the spec."""
-        if why := schema_name_problem(subject):
-            raise RegistryError(42208, f"The specified subject '{subject}' is not a valid: {why}")
+        if problem := schema_name_problem(subject):
+            raise RegistryError(42208, f"The specified subject '{subject}' is not a valid: {problem}")
         spec = _spec(subject, body)
         return self._service.prepare(spec), spec
 
     def registered(self, subject: str, spec: Mapping[str, Any], prepared: Prepared) -> Answer:
         """The second half. A schema that a version has already is not registered again, and nothing changes."""
         base = self._service.registry.find(subject)
-        version = prepared.made.current
-        known = [] if base is None else [own for own in base.live if own.identity == version.identity]
-        if base is not None and known:
-            return _described(base, known[-1])
+        version = prepared.schema.current
+        same = [] if base is None else [own for own in base.live if own.identity == version.identity]
+        if base is not None and same:
+            return _described(base, same[-1])
         if base is None:
             self._service.create(dict(spec), prepared)
         else:
             self._service.replace(subject, dict(spec), prepared=prepared)
-        made = self._schema(subject)
-        return _described(made, made.current)
+        schema = self._schema(subject)
+        return _described(schema, schema.current)
 
     # Deleting
 
@@ -215,10 +215,10 @@ class Subjects:
         return candidate_of(_spec(subject, body), self._service.registry.resolve)
 
     def _schema(self, subject: str, *, deleted: bool = False) -> Schema:
-        found = next((schema for schema in self._service.all_schemas() if schema.name == subject), None)
-        if found is None or (found.is_deleted and not deleted):
+        registered = next((schema for schema in self._service.all_schemas() if schema.name == subject), None)
+        if registered is None or (registered.is_deleted and not deleted):
             raise _no_subject(subject)
-        return found
+        return registered
 
     def _version(self, schema: Schema, number: str, *, deleted: bool = False) -> SchemaVersion:
         if number in ("latest", "-1"):
@@ -236,10 +236,10 @@ class Subjects:
 
     def _places(self, number: int) -> Sequence[tuple[Schema, SchemaVersion]]:
         places = self._service.ids.places(number)
-        found = [(self._schema(name, deleted=True), version) for name, version in places]
-        if not found:
+        versions = [(self._schema(name, deleted=True), version) for name, version in places]
+        if not versions:
             raise RegistryError(40403, f"Schema {number} not found")
-        return found
+        return versions
 
 
 def _no_subject(subject: str) -> RegistryError:

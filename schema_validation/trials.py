@@ -129,22 +129,22 @@ class SchemaTrials(ABC):
         These are rules, validations and transformations, and the tables that their rows go to.
         """
         trial = self.registry.trial({schema.name: schema})
-        found: list[SchemaEffect] = []
-        for one in self._services.contributors:
-            found += one.effects_of_schema(schema.name, trial)
-        found += self._impact_on_tables(found)
-        return sorted(found, key=lambda effect: not effect.breaks)
+        effects: list[SchemaEffect] = []
+        for contributor in self._services.contributors:
+            effects += contributor.effects_of_schema(schema.name, trial)
+        effects += self._impact_on_tables(effects)
+        return sorted(effects, key=lambda effect: not effect.breaks)
 
     def _impact_on_tables(self, effects: Sequence[SchemaEffect]) -> list[SchemaEffect]:
         """The tables that follow a stream whose rows change their columns."""
-        found: dict[Reference, SchemaEffect] = {}
+        by_user: dict[Reference, SchemaEffect] = {}
         for effect in effects:
             for stream in effect.streams:
                 for user in self._services.contributors.users_of("stream", stream):
                     if user.kind == "lake table":
-                        why = f"rows of stream {stream!r} change with {effect.user}: {effect.why}"
-                        found[user] = SchemaEffect(user, effect.breaks, why)
-        return list(found.values())
+                        reason = f"rows of stream {stream!r} change with {effect.user}: {effect.why}"
+                        by_user[user] = SchemaEffect(user, effect.breaks, reason)
+        return list(by_user.values())
 
     def check(self, body: Mapping[str, Any]) -> SchemaCheck:
         """Compile a schema; with ``name`` also what saving it would change, break and refuse. Raises ``Invalid``."""
@@ -171,7 +171,7 @@ class SchemaTrials(ABC):
         candidate = candidate_of(spec, self.registry.resolve, number)
         if base is not None and candidate.serde.kind != base.kind:
             raise Invalid("a schema keeps its type", [Problem(f"the type of {base.name!r} is {base.kind}", "/type")])
-        found = {
+        facts = {
             "name": spec["name"],
             "type": candidate.serde.kind,
             **candidate.serde.facts(),
@@ -179,7 +179,7 @@ class SchemaTrials(ABC):
             "fields": fields_of(candidate.serde.kind, candidate.flat),
             **(self._first(spec["name"]) if base is None else self._against(base, candidate, bindings, samples)),
         }
-        return cast(SchemaCheck, found)
+        return cast(SchemaCheck, facts)
 
     def _first(self, name: str) -> SchemaChange:
         mode = self.mode_of(name).value
@@ -197,15 +197,15 @@ class SchemaTrials(ABC):
     ) -> SchemaChange:
         from schema_validation.diff import difference
 
-        known = next((version for version in base.live if version.identity == candidate.identity), None)
+        same = next((version for version in base.live if version.identity == candidate.identity), None)
         changed = Schema(base.name, base.kind, (*base.versions, candidate), candidate.number, base.compatibility)
         effects = self.impact_of(changed)
         compatibility = verdict_on(base, candidate, self.mode_of(base.name)).view()
         return {
-            "version": candidate.number if known is None else known.number,
-            "is_new_version": known is None,
+            "version": candidate.number if same is None else same.number,
+            "is_new_version": same is None,
             "changes": [change.view() for change in difference(base.kind, base.current.flat, candidate.flat)],
-            "compatibility": compatibility if known is None else {**compatibility, "compatible": True, "reasons": []},
+            "compatibility": compatibility if same is None else {**compatibility, "compatible": True, "reasons": []},
             "impact": [{"user": str(item.user), "breaks": item.breaks, "why": item.why} for item in effects],
             "messages": replayed(base.current.serde, candidate.serde, bindings, samples),
         }
@@ -246,8 +246,8 @@ class SchemaTrials(ABC):
         except Invalid as error:
             problems = [json_values.problem_to_wire(problem) for problem in error.problems]
             return {"valid": False, "errors": [cast(FitError, problem) for problem in problems]}
-        found = _misfits(serde, body)
-        return {"valid": not found, "errors": [{"path": misfit.path, "message": misfit.detail} for misfit in found]}
+        misfits = _misfits(serde, body)
+        return {"valid": not misfits, "errors": [{"path": misfit.path, "message": misfit.detail} for misfit in misfits]}
 
     def infer(self, body: Mapping[str, Any]) -> InferredSchema:
         """A schema that messages fit. Raises ``Invalid``."""
@@ -260,12 +260,12 @@ class SchemaTrials(ABC):
         kind = body.get("type", "json")
         if kind not in ("json", "avro"):
             raise Invalid("no schema can be inferred", [Problem("expected the type json or avro", "/type")])
-        given = [name for name in ("samples", "topic", "stream") if name in body]
-        if len(given) != 1:
+        sources = [name for name in ("samples", "topic", "stream") if name in body]
+        if len(sources) != 1:
             raise Invalid("no schema can be inferred", [Problem("expected one of samples, topic and stream", "")])
-        payloads = self._payloads(given[0], body[given[0]])
+        payloads = self._payloads(sources[0], body[sources[0]])
         name = body.get("name", "Message")
-        return lambda: infer_schema(kind, payloads, name if isinstance(name, str) else "Message", f"/{given[0]}")
+        return lambda: infer_schema(kind, payloads, name if isinstance(name, str) else "Message", f"/{sources[0]}")
 
     def _payloads(self, source: str, value: Any) -> Sequence[bytes]:
         if source == "samples":
@@ -274,8 +274,8 @@ class SchemaTrials(ABC):
             return [_sample(item, f"/samples/{index}") for index, item in enumerate(value)]
         if not isinstance(value, str):
             raise Invalid("no schema can be inferred", [Problem("expected a string", f"/{source}")])
-        found = self._recent.of_stream(value) if source == "stream" else self._recent.of_topic(value)
-        return [sample.payload for sample in found]
+        samples = self._recent.of_stream(value) if source == "stream" else self._recent.of_topic(value)
+        return [sample.payload for sample in samples]
 
 
 def replayed(
@@ -300,8 +300,8 @@ def replayed(
                 str(new), {"path": new.path, "reason": new.detail, "count": 0, "topic": sample.topic}
             )
             entry["count"] += 1
-    found = {"tried": sum(counts.values()), **counts, "reasons": list(reasons.values())}
-    return cast(ReplayedMessages, found)
+    result = {"tried": sum(counts.values()), **counts, "reasons": list(reasons.values())}
+    return cast(ReplayedMessages, result)
 
 
 _OUTCOMES = {
@@ -320,10 +320,10 @@ def _sample(item: Any, pointer: str) -> bytes:
 
 
 def _message_type(body: Mapping[str, Any]) -> str | None:
-    found = body.get("message_type")
-    if found is not None and not isinstance(found, str):
+    message_type = body.get("message_type")
+    if message_type is not None and not isinstance(message_type, str):
         raise Invalid("the message type cannot be used", [Problem("expected a string", "/message_type")])
-    return found
+    return message_type
 
 
 def _unfit(what: str, error: SchemaError, pointer: str) -> Invalid:
@@ -342,8 +342,8 @@ def _misfits(serde: SchemaSerde, body: Mapping[str, Any]) -> Sequence[Misfit]:
                 return serde.errors(jsontext.decode(data))
             except jsontext.JsonError as error:
                 return [Misfit("payload", f"not JSON: {error}")]
-        found = serde.misfit(data, message_type)
-        return [found] if found else []
+        problem = serde.misfit(data, message_type)
+        return [problem] if problem else []
     value = json_values.from_wire(body.get("value"))
     if isinstance(serde, JsonSchemaSerde):
         return serde.errors(value)

@@ -107,18 +107,18 @@ class ValidationService(GateObjects[Validation]):
         It is the type that validations guarantee, as later stages change it. ``schemas`` are in place of the
         registered ones.
         """
-        found = payload_type(list(self._objects), topic_filter, schemas or self._services.schemas)
+        kind = payload_type(list(self._objects), topic_filter, schemas or self._services.schemas)
         for later in self._services.contributors:
-            found = None if found is None else later.payload_type_after(topic_filter, found)
-        return found
+            kind = None if kind is None else later.payload_type_after(topic_filter, kind)
+        return kind
 
     def try_on(self, message: Message, drafts: Drafts) -> Trial:
         """Run the validations on a message that no one published."""
-        found = _tried(self._with(drafts), self._services.schemas, message)
-        outcome = found["outcome"]
+        trial = _tried(self._with(drafts), self._services.schemas, message)
+        outcome = trial["outcome"]
         steps = [
             cast(TrialStep, {"stage": "validation", "outcome": step.get("action", "passed"), **step})
-            for step in found["results"]
+            for step in trial["results"]
         ]
         return Trial(steps, message if outcome == "pass" else None)
 
@@ -204,15 +204,15 @@ def _met(one: FieldType | None, other: FieldType | None) -> FieldType | None:
 def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:
     """The type by all checks together, or what they have in common where any one suffices."""
     kinds = [_type_by(check, schemas) for check in validation.spec.checks]
-    known = [kind for kind in kinds if kind is not None]
+    certain_kinds = [kind for kind in kinds if kind is not None]
     if validation.spec.strategy == "all_pass":
         met: FieldType | None = None
-        for kind in known:
+        for kind in certain_kinds:
             met = _met(met, kind)
         return met
-    if len(known) < len(kinds) or len({kind.coding for kind in known}) > 1:
+    if len(certain_kinds) < len(kinds) or len({kind.coding for kind in certain_kinds}) > 1:
         return None
-    return replace(unified_all(known), coding=known[0].coding)
+    return replace(unified_all(certain_kinds), coding=certain_kinds[0].coding)
 
 
 def _type_by(check: CheckSpec, schemas: SchemaLookup) -> FieldType | None:

@@ -136,8 +136,8 @@ class Incompatible(Invalid):
             Problem(f"{finding.reader} cannot read data of {finding.writer}: {finding.reason}", "/source")
             for finding in verdict.problems[:50]
         ]
-        what = f"schema {name!r} has compatibility {verdict.mode.value}, which this change breaks"
-        super().__init__(what, problems)
+        headline = f"schema {name!r} has compatibility {verdict.mode.value}, which this change breaks"
+        super().__init__(headline, problems)
 
 
 def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, mode: Mode, now_ms: int) -> Schema:
@@ -160,13 +160,13 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
         raise Invalid("a schema keeps its type", [Problem(text, "/type")])
     changed = _with_members(base, spec)
     spec = _with_secrets_of(base, spec)
-    known = _known_version(base, spec, resolve)
-    if known is not None:
-        described = replace(known, description=spec.get("description", known.description))
+    same = _known_version(base, spec, resolve)
+    if same is not None:
+        described = replace(same, description=spec.get("description", same.description))
         if base.kind == EXTERNAL_HTTP:  # what is not shown may differ
-            described = replace(described, serde=_made(spec, known.number, resolve, now_ms).serde)
-        versions = tuple(described if version.number == known.number else version for version in base.versions)
-        return replace(changed, versions=versions, in_use=known.number)
+            described = replace(described, serde=_made(spec, same.number, resolve, now_ms).serde)
+        versions = tuple(described if version.number == same.number else version for version in base.versions)
+        return replace(changed, versions=versions, in_use=same.number)
     version = _made(spec, base.versions[-1].number + 1, resolve, now_ms)
     if base.live:
         verdict = verdict_on(changed, version, mode)
@@ -212,9 +212,11 @@ def restored(spec: Mapping[str, Any], resolve: Resolve) -> Schema:
     if not isinstance(versions, list) or not _hold_sources(versions):
         return next_schema(None, spec, resolve, Mode.NONE, 0)
     check_members(spec)
-    made = tuple(_restored(spec, version, index, resolve) for index, version in enumerate(versions))
-    schema = _with_members(Schema(spec["name"], spec["type"], made, spec.get("version", made[-1].number)), spec)
-    if schema.in_use not in [version.number for version in made]:
+    restored_versions = tuple(_restored(spec, version, index, resolve) for index, version in enumerate(versions))
+    schema = _with_members(
+        Schema(spec["name"], spec["type"], restored_versions, spec.get("version", restored_versions[-1].number)), spec
+    )
+    if schema.in_use not in [version.number for version in restored_versions]:
         raise Invalid("the schema cannot be used", [Problem(f"there is no version {schema.in_use!r}", "/version")])
     if schema.live and schema.in_use not in [version.number for version in schema.live]:
         return replace(schema, in_use=schema.latest.number)
@@ -243,8 +245,8 @@ def _restored(spec: Mapping[str, Any], version: Mapping[str, Any], index: int, r
         raise Invalid("the schema cannot be used", [Problem("expected a version number from 1", pointer)])
     whole = {**version, "name": spec["name"], "type": spec["type"]}
     check_body(whole, pointer)
-    made = _made(whole, number, resolve, _whole_number(version.get("created_at")), pointer)
-    return replace(made, id=_whole_number(version.get("id")), is_deleted=version.get("deleted") is True)
+    restored_version = _made(whole, number, resolve, _whole_number(version.get("created_at")), pointer)
+    return replace(restored_version, id=_whole_number(version.get("id")), is_deleted=version.get("deleted") is True)
 
 
 def _whole_number(value: Any) -> int:

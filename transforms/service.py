@@ -47,11 +47,11 @@ class TransformService(GateObjects[Transformation]):
             levels = TopicFilter.parse(topic_filter).levels
         except PeerError:
             return None
-        known: FieldType | None = before
+        kind: FieldType | None = before
         for item in self._objects:
-            if known is not None and item.spec.enable and any(overlaps(own.levels, levels) for own in item.filters):
-                known = type_after(item, known)
-        return known
+            if kind is not None and item.spec.enable and any(overlaps(own.levels, levels) for own in item.filters):
+                kind = type_after(item, kind)
+        return kind
 
     def try_on(self, message: Message, drafts: Drafts) -> Trial:
         """Run the transformations on a message that no one published."""
@@ -94,4 +94,4 @@ class TransformService(GateObjects[Transformation]):
 
     def _does(self, item: Transformation) -> str:
         codecs = f"{item.spec.payload_decoder.type} to {item.spec.payload_encoder.type}"
-        return "; ".join(f"{one.key} = {one.value}" for one in item.operations) or codecs
+        return "; ".join(f"{operation.key} = {operation.value}" for operation in item.operations) or codecs

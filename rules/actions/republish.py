@@ -31,15 +31,15 @@ def columns_read(spec: RepublishAction) -> frozenset[str] | None:
         return None
     texts = [spec.topic, spec.payload or "${.}", *values]
     texts += spec.mqtt_properties.values()
-    given = spec.user_properties
-    if not isinstance(given, str):
-        texts += given.values()
-    elif given not in ORIGINAL_USER_PROPERTIES and given.startswith("${"):
-        texts.append(given)
+    own_properties = spec.user_properties
+    if not isinstance(own_properties, str):
+        texts += own_properties.values()
+    elif own_properties not in ORIGINAL_USER_PROPERTIES and own_properties.startswith("${"):
+        texts.append(own_properties)
     templates = [template(text) for text in texts if isinstance(text, str)]
-    if any(one.names_row for one in templates):
+    if any(template.names_row for template in templates):
         return None
-    return frozenset(path[0] for one in templates for path in one.paths)
+    return frozenset(path[0] for template in templates for path in template.paths)
 
 
 def republish(
@@ -68,7 +68,7 @@ def republish(
         via = message.via
         if len(via) >= max_depth:
             raise ActionFailed(f"{len(via)} rules republished one after another: {' > '.join(via)}")
-        made = Message(
+        republished = Message(
             topic_of(row),
             payload_of(row),
             qos_of(row),
@@ -79,9 +79,9 @@ def republish(
             False,
             (*via, rule) if via else first,
         )
-        outcome = dispatch(made) if is_direct is not None and is_direct(row) else publish(made)
+        outcome = dispatch(republished) if is_direct is not None and is_direct(row) else publish(republished)
         if outcome.refusal is not None:
-            raise ActionFailed(f"the message on {made.topic!r} was refused: {outcome.refusal.text}")
+            raise ActionFailed(f"the message on {republished.topic!r} was refused: {outcome.refusal.text}")
 
     return publish_row
 
@@ -184,12 +184,12 @@ def _properties(spec: RepublishAction) -> Callable[[Row, Message], dict[str, Any
 
 
 def _pairs(spec: RepublishAction) -> Callable[[Row, Message], Pairs]:
-    given = spec.user_properties
-    if given in ORIGINAL_USER_PROPERTIES:
+    own_properties = spec.user_properties
+    if own_properties in ORIGINAL_USER_PROPERTIES:
         return lambda row, message: message.user_properties
-    if isinstance(given, str) and not given.startswith("${"):
+    if isinstance(own_properties, str) and not own_properties.startswith("${"):
         return lambda row, message: []
-    from_row = user_properties(given, spec.undefined_vars)
+    from_row = user_properties(own_properties, spec.undefined_vars)
     return lambda row, message: from_row(row)
 
 
@@ -223,7 +223,7 @@ def user_properties(given: str | Mapping[str, str], undefined_vars: UndefinedVar
     ``{"key", "value"}``, as ``User-Property-Pairs`` is."""
     if not isinstance(given, str):
         templates = [(name, template(text, undefined_vars)) for name, text in given.items()]
-        return lambda row: list(_sendable((name, one.render(row)) for name, one in templates))
+        return lambda row: list(_sendable((name, template.render(row)) for name, template in templates))
     value_of = template(given).value
 
     def read(row: Row) -> Pairs:

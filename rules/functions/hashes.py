@@ -43,7 +43,7 @@ def _md4_block(state: list[int], words: tuple[int, ...]) -> list[int]:
             total = (a + mix(b, c, d) + words[word] + constant) & 0xFFFFFFFF
             shift = shifts[position % 4]
             a, b, c, d = d, (total << shift | total >> (32 - shift)) & 0xFFFFFFFF, b, c
-    return [(one + other) & 0xFFFFFFFF for one, other in zip(state, (a, b, c, d), strict=True)]
+    return [(word + other) & 0xFFFFFFFF for word, other in zip(state, (a, b, c, d), strict=True)]
 
 
 _NAMES = (

@@ -19,8 +19,8 @@ def map_new() -> dict[str, Any]:
 @function()
 def map_get(path: StrictText, source: Any, default: Any = UNDEFINED) -> Any:
     """The value at a dotted path of a map or JSON text, or the default."""
-    found = paths.dotted(source, path)
-    return default if found is UNDEFINED else found
+    value = paths.dotted(source, path)
+    return default if value is UNDEFINED else value
 
 
 @function(returns="map")

@@ -105,8 +105,8 @@ def _value(name: str, result: Any) -> Any:
         return {key: _value(name, item) for key, item in result.items()}
     if result is UNDEFINED or (kind in _PLAIN and (kind is not float or result - result == 0.0)):
         return result
-    what = "a number that is not finite" if kind is float else f"a {kind.__name__}"
-    raise EvaluationError(f"{name}: the plugin gave {what}, which is not a value that rules have")
+    expected = "a number that is not finite" if kind is float else f"a {kind.__name__}"
+    raise EvaluationError(f"{name}: the plugin gave {expected}, which is not a value that rules have")
 
 
 __all__ = [

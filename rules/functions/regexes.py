@@ -80,13 +80,16 @@ def _expression(value: Any, *, captures: bool) -> Expression:
         raise ValueError(f"a regular expression, not {type_name(value)}")
     if len(value) > MAX_PATTERN_CHARACTERS:
         raise ValueError(f"a regular expression of at most {MAX_PATTERN_CHARACTERS} characters")
-    if sum(max(int((digits or "1")[:6]) for digits in found) for found in _COUNTED.findall(value)) > MAX_PATTERN_COUNTS:
+    if (
+        sum(max(int((digits or "1")[:6]) for digits in counts) for counts in _COUNTED.findall(value))
+        > MAX_PATTERN_COUNTS
+    ):
         raise ValueError(f"a regular expression whose {{n}} sum up to at most {MAX_PATTERN_COUNTS}")
     try:
         return _compiled(value, captures=captures)
     except re2.error as error:
-        why = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
-        raise ValueError(f"a regular expression; {unsupported(value) or _reason(why)}") from None
+        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        raise ValueError(f"a regular expression; {unsupported(value) or _reason(reason)}") from None
 
 
 def _reason(why: str) -> str:
@@ -173,10 +176,10 @@ def _template(template: str) -> tuple[bytes | int, ...]:
     """A replacement as literal pieces and group numbers, 0 for the whole match."""
     parts: list[bytes | int] = []
     at = 0
-    for found in _REFERENCE.finditer(template):
-        parts.append(template[at : found.start()].encode())
-        at = found.end()
-        parts.append(found[1].encode() if found[1] else int(found[2] or 0))
+    for reference in _REFERENCE.finditer(template):
+        parts.append(template[at : reference.start()].encode())
+        at = reference.end()
+        parts.append(reference[1].encode() if reference[1] else int(reference[2] or 0))
     parts.append(template[at:].encode())
     return tuple(part for part in parts if part != b"")
 
@@ -211,9 +214,9 @@ def unsupported(pattern: str) -> str | None:
     for token in _TOKEN.finditer(pattern):
         if len(token[0]) > 1 and token["escape"] is None:  # a class, or quoted text
             continue
-        for construct, what in _CONSTRUCTS:
-            found = construct.match(pattern, token.start())
-            if found is not None:
-                place = f"{what} {found[0]} at character {token.start() + 1}"
+        for construct, description in _CONSTRUCTS:
+            match = construct.match(pattern, token.start())
+            if match is not None:
+                place = f"{description} {match[0]} at character {token.start() + 1}"
                 return f"{place} cannot be matched in bounded time and is not supported"
     return None

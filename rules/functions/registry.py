@@ -132,8 +132,8 @@ class Function:
 
     def problem_with_call(self, values: Literals) -> tuple[int | None, str] | None:
         """Problem of a call whose literals are each acceptable: the argument to blame (from 0), and the reason."""
-        if self.check is not None and (found := self.check(values)) is not None:
-            position, text = found
+        if self.check is not None and (problem := self.check(values)) is not None:
+            position, text = problem
             return position, f"{self.name}: {text}"
         if self.is_pure and self.column is None and values and NOT_LITERAL not in values:
             try:
@@ -328,9 +328,9 @@ def function(*, aliases: tuple[str, ...] = (), **options: Unpack[Options]) -> Ca
     """Make a Python function callable from rules, also under the further names ``aliases``."""
 
     def register(implementation: F) -> F:
-        made = make(implementation, **options)
-        for alias in (made.name, *aliases):
-            STANDARD[alias] = replace(made, name=alias)
+        registered = make(implementation, **options)
+        for alias in (registered.name, *aliases):
+            STANDARD[alias] = replace(registered, name=alias)
         return implementation
 
     return register
@@ -368,9 +368,9 @@ def _kind_of(hint: Any) -> Kind | None:
             return extra
     # Text | None = None: an optional parameter
     for member in get_args(hint):
-        found = _kind_of(member)
-        if found is not None:
-            return found
+        kind = _kind_of(member)
+        if kind is not None:
+            return kind
     return None
 
 

@@ -67,13 +67,13 @@ def schema_functions(schemas: Schemas) -> list[Function]:
     """``schema_decode``, ``schema_encode`` and ``schema_check``."""
 
     def serde(name: str, message_type: str | None) -> Serde:
-        found = schemas().serde(name)
-        kind = getattr(found, "kind", "")
+        schema_serde = schemas().serde(name)
+        kind = getattr(schema_serde, "kind", "")
         if kind == "protobuf" and message_type is None:
             raise SchemaError(f"schema '{name}' is protobuf, so argument 3 must name a message type")
         if kind not in ("protobuf", "") and message_type is not None:
             raise SchemaError(f"schema '{name}' is {kind}, which has no message types; leave argument 3 out")
-        return found
+        return schema_serde
 
     def schema_decode(name: StrictText, data: Encoded, message_type: StrictText | None = None) -> Any:
         """The value that data stands for by a registered schema; protobuf needs a message type."""
@@ -86,12 +86,12 @@ def schema_functions(schemas: Schemas) -> list[Function]:
 
     def schema_check(name: StrictText, value: Any, message_type: StrictText | None = None) -> bool:
         """True if data would decode, or a value of another type encode, by a registered schema."""
-        found = serde(name, message_type)
+        schema_serde = serde(name, message_type)
         try:
             if type(value) in STRINGS:
-                found.decode(value.encode() if type(value) is str else value, message_type)
+                schema_serde.decode(value.encode() if type(value) is str else value, message_type)
             else:
-                found.encode(value, message_type)
+                schema_serde.encode(value, message_type)
         except SchemaError as error:
             if isinstance(error.__cause__, Unavailable):  # no server was asked, so there is no verdict
                 raise
@@ -122,12 +122,12 @@ class _Registrations:
     def number(self, name: str, registry: ExternalRegistry, subject: str, source: str) -> int:
         """The number of a string under a subject of a registry."""
         key = (name, subject, source)
-        found = self._numbers.get(key)
-        if found is None:
-            found = self._numbers[key] = registry.register(subject, source)
+        schema_id = self._numbers.get(key)
+        if schema_id is None:
+            schema_id = self._numbers[key] = registry.register(subject, source)
             while len(self._numbers) > MAX_TAGGED_SCHEMAS:
                 self._numbers.popitem(last=False)
-        return found
+        return schema_id
 
 
 def external_schema_functions(schemas: Schemas) -> list[Function]:
@@ -179,14 +179,14 @@ def external_schema_functions(schemas: Schemas) -> list[Function]:
     }
     return [
         make(
-            one,
-            returns="binary" if "encode" in one.__name__ else "unknown",
+            name,
+            returns="binary" if "encode" in name.__name__ else "unknown",
             is_pure=False,
             may_wait=True,
             usage=usage,
             errors=_ERRORS,
         )
-        for one, usage in usages.items()
+        for name, usage in usages.items()
     ]
 
 
@@ -234,6 +234,6 @@ def waiting_of(tree: exp.Expression, functions: Functions) -> Waiting:
             first = call.expressions[0] if call.expressions else None
             is_text = isinstance(first, exp.Literal) and first.is_string
             schemas.add(first.this if isinstance(first, exp.Literal) and is_text else None)
-        elif (known := functions.get(call.name)) is not None and known.may_wait:
+        elif (function := functions.get(call.name)) is not None and function.may_wait:
             has_registry = True
     return Waiting(frozenset(schemas), has_registry)

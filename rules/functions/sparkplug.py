@@ -113,10 +113,10 @@ class SparkplugTap:
 
     def plan(self, topic: str) -> TapCall | None:
         """The call that learns from births on this topic; None for other topics."""
-        found = source_of(topic)
-        if found is None or found[0] not in _BIRTHS:
+        parsed_topic = source_of(topic)
+        if parsed_topic is None or parsed_topic[0] not in _BIRTHS:
             return None
-        source = found[1]
+        source = parsed_topic[1]
 
         def learn(message: Message) -> None:
             try:

@@ -79,8 +79,10 @@ def _count(values: Literals) -> tuple[int, str] | None:
     if type(values[0]) is not str:
         return None
     wanted = sum(part.arguments for part in _parsed(values[0]) if isinstance(part, _Control))
-    given = len(values) - 1
-    return None if wanted == given else (0, f"the format asks for {wanted} arguments, there are {given}")
+    argument_count = len(values) - 1
+    return (
+        None if wanted == argument_count else (0, f"the format asks for {wanted} arguments, there are {argument_count}")
+    )
 
 
 @function(returns="string", usage="(format, args...)", check=_count)

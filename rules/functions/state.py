@@ -48,9 +48,9 @@ class Entries:
 
     def copy(self) -> Entries:
         """The same values, to be changed apart."""
-        made = Entries()
-        made.values, made._sizes, made.size_bytes = dict(self.values), dict(self._sizes), self.size_bytes
-        return made
+        entries = Entries()
+        entries.values, entries._sizes, entries.size_bytes = dict(self.values), dict(self._sizes), self.size_bytes
+        return entries
 
 
 class Memory:
@@ -63,11 +63,11 @@ class Memory:
 
     def copy(self) -> Memory:
         """A memory of the same content, to be changed apart."""
-        made = Memory()
-        made.shared = self.shared.copy()
-        made._private = OrderedDict((client, entries.copy()) for client, entries in list(self._private.items()))
-        made._private_bytes = self._private_bytes
-        return made
+        memory = Memory()
+        memory.shared = self.shared.copy()
+        memory._private = OrderedDict((client, entries.copy()) for client, entries in list(self._private.items()))
+        memory._private_bytes = self._private_bytes
+        return memory
 
     def put_shared(self, key: Any, value: Any) -> None:
         """Keep a value for all rules."""

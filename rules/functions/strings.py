@@ -79,8 +79,8 @@ def graphemes(text: str) -> str | list[str]:
     if text.isascii() and "\r" not in text:
         return text
     spend(len(text), 120)
-    found: list[str] = _GRAPHEME.findall(text)
-    return found
+    clusters: list[str] = _GRAPHEME.findall(text)
+    return clusters
 
 
 @function(returns="string", spark=(SparkForm(("string",), "lower({0})", "string", unless=NOT_ASCII),))

@@ -31,7 +31,7 @@ class Request:
     program: str
     text: str
     timeout_s: float
-    why: str = ""
+    reason: str = ""
     """Reason why the program does not run in the broker."""
     most: ClassVar[int] = 10_000
 
@@ -50,7 +50,7 @@ class Request:
     @property
     def refused(self) -> JqError:
         """The error where there are no workers."""
-        return JqError(f"the program runs in a worker process only, since {self.why}")
+        return JqError(f"the program runs in a worker process only, since {self.reason}")
 
 
 _workers: Final[ContextVar[Callable[[Request], Awaitable[str]] | None]] = ContextVar("workers of jq", default=None)

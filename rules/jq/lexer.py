@@ -49,13 +49,13 @@ def tokens(program: str) -> list[Token]:
     Raises:
         Unreadable: there is something in it that is not a word of jq.
     """
-    found = list(words(program))
-    for token in found:
+    program_tokens = list(words(program))
+    for token in program_tokens:
         if token.kind == "unclosed":
             raise Unreadable("a string does not end, or has an escape that jq does not know", token.at)
         if token.kind == "unknown":
             raise Unreadable(f"{token.text!r} is not a word of jq", token.at)
-    return [*found, Token("end", "", len(program))]
+    return [*program_tokens, Token("end", "", len(program))]
 
 
 def words(text: str, at: int = 0) -> Iterator[Token]:

@@ -270,8 +270,8 @@ class _Worker:
         errors = b"" if process.stderr is None else await process.stderr.read(_ERRORS_READ)
         returncode = await process.wait()
         await self.end()
-        why = why_it_ended(requests[index], returncode, errors)
-        return _Killed(index, why, is_timeout=returncode == -signal.SIGALRM)
+        reason = why_it_ended(requests[index], returncode, errors)
+        return _Killed(index, reason, is_timeout=returncode == -signal.SIGALRM)
 
 
 async def _next_frame(stream: asyncio.StreamReader) -> bytes:
@@ -319,7 +319,7 @@ def environment() -> dict[str, str]:
 
 def frame(batch: int, requests: Sequence[Request]) -> bytes:
     """The bytes that ask a worker to run programs."""
-    body = msgspec.msgpack.encode((batch, [(one.program, one.text, one.timeout_s) for one in requests]))
+    body = msgspec.msgpack.encode((batch, [(request.program, request.text, request.timeout_s) for request in requests]))
     return LENGTH.pack(len(body)) + body
 
 

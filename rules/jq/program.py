@@ -173,12 +173,12 @@ def _check_words(text: str) -> None:
     if _FORBIDDEN_WORDS.search(text) is None:
         return
     try:
-        found = _forbidden(tokens(text))
+        forbidden = _forbidden(tokens(text))
     except Unreadable:
         match = _FORBIDDEN_WORDS.search(text)
-        found = None if match is None else (match.group(), match.start())
-    if found is not None:
-        word, at = found
+        forbidden = None if match is None else (match.group(), match.start())
+    if forbidden is not None:
+        word, at = forbidden
         line = text.count("\n", 0, at) + 1
         column = at - (text.rfind("\n", 0, at) + 1) + 1
         raise ProgramError(f"{word} cannot be used in a rule: it {_FORBIDDEN[word]}", line, column)

@@ -114,10 +114,10 @@ def _open_test(first: list[str | None], inner: list[list[str | None]], last: lis
         spend(len(value) * steps, 5)
         at = len(first)
         for search in searches:
-            found = search.search(value, at, end)
-            if found is None:
+            match = search.search(value, at, end)
+            if match is None:
                 return False
-            at = found.end()
+            at = match.end()
         return True
 
     return test

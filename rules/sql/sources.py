@@ -32,7 +32,7 @@ class Sources:
 
     def matches_topic(self, topic: str) -> bool:
         """True if messages on the topic are read."""
-        return any(levels_match(one.levels, topic) for one in self.filters)
+        return any(levels_match(topic_filter.levels, topic) for topic_filter in self.filters)
 
     def matches_event(self, name: str) -> bool:
         """True if the event of that name (``client.connected``, ``$rules/hot``) is read."""
@@ -62,10 +62,10 @@ def sources(tree: exp.Select) -> Sources:
         line, column = place_of(table)
         places.append((line, column))
         if text.startswith(EVENT_PREFIX):
-            found = events_of(text)
-            if not found:
+            matching = events_of(text)
+            if not matching:
                 problems.append(Problem(f"no event has the topic '{text}'", "/sql", line, column, _similar(text)))
-            events |= found
+            events |= matching
         elif text.startswith(INGRESS_PREFIXES):
             ingress.add(text)
             if ":" not in text:

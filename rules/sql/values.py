@@ -412,9 +412,9 @@ def _order_exact(left: Any, right: Any) -> int | None:
 
 def _order_items(left: list[Any], right: list[Any]) -> int | None:
     spend(len(left), 400)
-    for one, other in zip(left, right, strict=False):
-        if not equal_by_value(one, other):
-            return _order_exact(one, other)
+    for item, other in zip(left, right, strict=False):
+        if not equal_by_value(item, other):
+            return _order_exact(item, other)
     return len(left) - len(right)
 
 

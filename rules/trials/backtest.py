@@ -320,15 +320,15 @@ class Backtests:
             _kill(job)
 
     def _job(self, id: str) -> Backtest:
-        found = self._jobs.get(id)
-        if found is None:
+        job = self._jobs.get(id)
+        if job is None:
             raise NotFound("back-test", id, f"the last {MAX_KEPT} are kept, until the broker stops")
-        return found
+        return job
 
     def _keep(self, job: Backtest) -> None:
         self._jobs[job.id] = job
         self.on_change(job.view())
-        over = [known.id for known in self._jobs.values() if known.state != "running"]
+        over = [job.id for job in self._jobs.values() if job.state != "running"]
         for id in over[: max(0, len(self._jobs) - MAX_KEPT)]:
             del self._jobs[id]
 
@@ -338,10 +338,10 @@ class Backtests:
         firsts = self._offsets(request.stream, request.start)
         ends = self._offsets(request.stream, request.end)
         ranges = []
-        for held in self._positions(request.stream, None)["shards"]:
-            shard = held["shard"]
-            first = int(held["first_offset"])
-            following = int(held["next_offset"])
+        for positions in self._positions(request.stream, None)["shards"]:
+            shard = positions["shard"]
+            first = int(positions["first_offset"])
+            following = int(positions["next_offset"])
             start = max(first, firsts.get(shard, first))
             end = min(following, ends.get(shard, following))
             if start < end and not leaves_out(shard, request.start, request.end):
@@ -356,7 +356,7 @@ class Backtests:
             return place or {}
         at_us = None if isinstance(place, int) else round(place.timestamp() * 1_000_000)
         shards = self._positions(stream, at_us)["shards"]
-        return {one["shard"]: place if isinstance(place, int) else int(one["at_offset"]) for one in shards}
+        return {shard["shard"]: place if isinstance(place, int) else int(shard["at_offset"]) for shard in shards}
 
     async def _run(self, job: Backtest, document: Mapping[str, Any], timeout_s: float) -> None:
         try:
@@ -425,11 +425,11 @@ def requested(
     if above:
         raise Invalid(_WHAT, [Problem(f"expected at most {limit:,}", f"/{name}") for name, limit in above.items()])
     running = None if request.name is None else spec_of(request.name)
-    known = {key: value for key, value in (running or {"name": "backtest"}).items() if key in _EVALUATED}
-    new = _new(request, known)
-    after = known if new is None else {"name": known["name"], **new}
+    evaluated = {key: value for key, value in (running or {"name": "backtest"}).items() if key in _EVALUATED}
+    new = _new(request, evaluated)
+    after = evaluated if new is None else {"name": evaluated["name"], **new}
     check(after)
-    return Comparison(known if running and new is not None else None, after, request)
+    return Comparison(evaluated if running and new is not None else None, after, request)
 
 
 # Members of a rule that say what it evaluates; ``jq`` and ``from`` those of one in jq alone.

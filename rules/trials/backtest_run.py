@@ -92,12 +92,12 @@ class _Side:
 
     def takes(self, topic: str) -> bool:
         """True if FROM takes messages on the topic."""
-        found = self.reads.get(topic)
-        if found is None:
+        is_read = self.reads.get(topic)
+        if is_read is None:
             if len(self.reads) >= _MOST_TOPICS:
                 self.reads.clear()
-            found = self.reads[topic] = self.statement.sources.matches_topic(topic)
-        return found
+            is_read = self.reads[topic] = self.statement.sources.matches_topic(topic)
+        return is_read
 
     def failed(self, text: str, place: Mapping[str, Any]) -> None:
         """Count an error by its text, with the first place it came up."""
@@ -115,7 +115,7 @@ class Backtest:
         self._sides = [_Side.of(job.after)] + ([_Side.of(job.before)] if job.before is not None else [])
         self._worker = BlockingWorker()
         self.done = 0
-        self.total = sum(one.end - one.start for one in job.ranges)
+        self.total = sum(part.end - part.start for part in job.ranges)
         self._counts = dict.fromkeys(("unchanged", "added", "lost", "changed"), 0)
         self._samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("added", "lost", "changed")}
         self._started_s = time.monotonic()
@@ -165,7 +165,7 @@ class Backtest:
     def _record(self, shard: int, ts_ms: int, record: Mapping[str, Any]) -> None:
         topic = record["topic"]
         username = record["username"]
-        given = record["properties"]
+        stored_properties = record["properties"]
         takers = [side.takes(topic) for side in self._sides]
         if True not in takers:
             return
@@ -177,8 +177,8 @@ class Backtest:
             "qos": record["qos"],
             "flags": {"retain": record["retain"]},
             "pub_props": _NO_PROPERTIES
-            if not given
-            else properties(Message("", b"", 0, False, _NOBODY, 0, properties_of(given))),
+            if not stored_properties
+            else properties(Message("", b"", 0, False, _NOBODY, 0, properties_of(stored_properties))),
             "publish_received_at": ts_ms,
             "timestamp": ts_ms,
             "node": self._job.node,
@@ -203,15 +203,15 @@ class Backtest:
         program = side.statement.on_event
         try:
             result = program.run(event) if not side.has_jq else self._with_jq(program, event)
-            made = result if isinstance(result, list) else [] if result is None else [result]
-            found = [_encoded(row) for row in made]
+            result_rows = result if isinstance(result, list) else [] if result is None else [result]
+            encoded = [_encoded(row) for row in result_rows]
         except Exception as error:  # noqa: BLE001 (any failure of the rule is an error of that record)
             side.failed(error_text(program, error), place)
             return []
-        if not found:
+        if not encoded:
             side.no_result += 1
-        side.rows += len(found)
-        return found
+        side.rows += len(encoded)
+        return encoded
 
     def _with_jq(self, program: Program, event: Event) -> Result:
         left_s = self._job.ends_s - time.monotonic()
@@ -222,12 +222,12 @@ class Backtest:
         lost, added = _without_common(before, after)
         changed = min(len(lost), len(added))
         self._counts["unchanged"] += len(before) - len(lost)
-        for one, other in zip(lost, added, strict=False):
-            self._note("changed", place, before=one, after=other)
-        for one in lost[changed:]:
-            self._note("lost", place, before=one)
-        for one in added[changed:]:
-            self._note("added", place, after=one)
+        for row, other in zip(lost, added, strict=False):
+            self._note("changed", place, before=row, after=other)
+        for row in lost[changed:]:
+            self._note("lost", place, before=row)
+        for row in added[changed:]:
+            self._note("added", place, after=row)
 
     def _note(self, kind: str, place: Mapping[str, Any], **rows: bytes) -> None:
         self._counts[kind] += 1
@@ -254,7 +254,7 @@ def run(
         None if spec is None else maker.statement(parse_spec(spec)) for spec in (document["before"], document["after"])
     )
     assert after is not None
-    ranges = [Range(*one) for one in document["ranges"]]
+    ranges = [Range(*bounds) for bounds in document["ranges"]]
     read = ranges_reader(document["ranges_url"], document["log"], document["ticket"])
     stream, node, rule, samples = (document[name] for name in ("stream", "node", "rule", "samples"))
     backtest = Backtest(Job(stream, node, rule, before, after, ranges, read, samples, ends_s))
@@ -263,7 +263,12 @@ def run(
         backtest.run(progress)
     except Ended as error:
         ended = {"complete": False, "why": str(error)}
-    used = [name for one in (before, after) if one is not None for name in undefined_columns(one, functions)]
+    used = [
+        name
+        for statement in (before, after)
+        if statement is not None
+        for name in undefined_columns(statement, functions)
+    ]
     return {**backtest.result(), **ended, "undefined_columns": sorted(set(used)), "not_kept": list(NOT_KEPT)}
 
 
@@ -292,9 +297,9 @@ def undefined_columns(statement: Statement, functions: Functions) -> list[str]:
     tree = statement.tree
     read = {column.name for column in tree.find_all(exp.Column)}
     for call in tree.find_all(exp.Anonymous):
-        found = functions.get(call.name)
-        if found is not None and found.column is not None:
-            read.add(found.column)
+        function = functions.get(call.name)
+        if function is not None and function.column is not None:
+            read.add(function.column)
     has_star = any(isinstance(item, exp.Star) for item in tree.find_all(exp.Star))
     return [name for name in NOT_KEPT if has_star or name in read]
 

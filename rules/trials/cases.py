@@ -58,8 +58,8 @@ def refuse_failures(name: str, cases: Sequence[CaseResult]) -> None:
         if not case["passed"]
     ]
     if problems:
-        what = f"rule {name!r} fails {len(problems)} of its {len(cases)} test cases and was not saved"
-        raise Invalid(what, problems, code="test_case_failed")
+        headline = f"rule {name!r} fails {len(problems)} of its {len(cases)} test cases and was not saved"
+        raise Invalid(headline, problems, code="test_case_failed")
 
 
 def _run(case: TestCase, run: Try) -> CaseResult:
@@ -83,9 +83,9 @@ def _difference(expected: Expectation, outcome: RuleOutcome) -> str | None:
         return None if expected.error in message else f"expected an error with {expected.error!r}, got {message!r}"
     if expected.rows is None:
         return None
-    found = list(_differences(expected.rows, outcome["rows"], "rows"))
-    more = len(found) - _MOST_DIFFERENCES
-    return "; ".join(found[:_MOST_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])) or None
+    differences = list(_differences(expected.rows, outcome["rows"], "rows"))
+    more = len(differences) - _MOST_DIFFERENCES
+    return "; ".join(differences[:_MOST_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])) or None
 
 
 def _differences(expected: Any, got: Any, where: str) -> Iterator[str]:
@@ -102,8 +102,8 @@ def _differences(expected: Any, got: Any, where: str) -> Iterator[str]:
         if len(expected) != len(got):
             yield f"{where} has {len(got)} instead of {len(expected)}: {_text(got)}"
         else:
-            for position, (one, other) in enumerate(zip(expected, got, strict=True)):
-                yield from _differences(one, other, f"{where}[{position}]")
+            for position, (item, other) in enumerate(zip(expected, got, strict=True)):
+                yield from _differences(item, other, f"{where}[{position}]")
     elif expected != got or isinstance(expected, bool) != isinstance(got, bool):
         yield f"{where} is {_text(got)}, expected {_text(expected)}"
 

@@ -163,8 +163,8 @@ class DryRun:
         effects: Effects = []
         steps = RuleBuilder(dry_run_services(services, effects), functions, settings).make(spec).rule.steps
         for step in steps:
-            for one in (step, *step.fallbacks):
-                one.on_failure = _unlogged
+            for action in (step, *step.fallbacks):
+                action.on_failure = _unlogged
         return cls(steps, effects)
 
 
@@ -232,9 +232,9 @@ class Explainer:
 def _from(tree: exp.Select, columns: Mapping[str, Any]) -> Iterator[ExplainStep]:
     """A step for each source, each alone compared with the event."""
     for table in sources_of(tree):
-        one = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table.copy()), joins=[])
+        select = exp.Select(expressions=[exp.Star()], from_=exp.From(this=table.copy()), joins=[])
         line, column = place_of(table)
-        holds = tester.reads(sources(one), columns)
+        holds = tester.reads(sources(select), columns)
         yield {"clause": "FROM", "line": line, "column": column, "text": table.name, "holds": holds}
 
 
@@ -243,19 +243,19 @@ def _steps(values: Sequence[tuple[str, exp.Expr, Any]]) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     waiting: list[tuple[exp.Expr, dict[str, Any]]] = []
     item = 0
-    for what, node, value in values:
-        if what == "value":
+    for label, node, value in values:
+        if label == "value":
             if not isinstance(node, (exp.Literal, exp.Boolean)):
                 _add(waiting, node, value)
             continue
         _finish(steps, waiting)
         waiting = []
-        if what == "ITEM":
+        if label == "ITEM":
             item += 1
-            steps.append({"clause": what, "item": item, **_shown(value)})
+            steps.append({"clause": label, "item": item, **_shown(value)})
         else:
-            inside = {"item": item} if what in ("INCASE", "DO") else {}
-            steps.append({"clause": what, **inside, **_place(node), "text": _text(node), "expressions": []})
+            inside = {"item": item} if label in ("INCASE", "DO") else {}
+            steps.append({"clause": label, **inside, **_place(node), "text": _text(node), "expressions": []})
     _finish(steps, waiting)
     return steps
 

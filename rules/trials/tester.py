@@ -73,7 +73,7 @@ def test_many(body: Any, functions: Functions, node: str, now_ns: Callable[[], i
     statement = compile_statement(sql, functions, RuleContext(node, {"rule_id": _RULE}, lambda: now_ms))
     events = (sql_and_event({"sql": sql, "event": event})[1] for event in body["events"])
     outcomes = [run(statement, event, node, now_ms) for event in events]
-    return {"outcomes": outcomes, "matched": sum(bool(one.get("rows")) for one in outcomes)}
+    return {"outcomes": outcomes, "matched": sum(bool(outcome.get("rows")) for outcome in outcomes)}
 
 
 def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> RuleOutcome:
@@ -103,16 +103,16 @@ def sql_and_event(body: Any) -> tuple[str, Mapping[str, Any]]:
 
 def _own_source(event: Any) -> list[str]:
     """The source that FROM must name to take an event: the default source of a jq program that is tried."""
-    given = event if isinstance(event, Mapping) else {}
-    kind = EVENT_TYPES.get(str(given.get("event", PUBLISH)))
-    return [str(given.get("topic", "")) if kind is None else kind.topic]
+    members = event if isinstance(event, Mapping) else {}
+    kind = EVENT_TYPES.get(str(members.get("event", PUBLISH)))
+    return [str(members.get("topic", "")) if kind is None else kind.topic]
 
 
 def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[str, Mapping[str, Any]]:
     """A string and an object of a request, or ``Invalid`` with all that is wrong with them."""
-    given = body if isinstance(body, Mapping) else {}
-    text = given.get(text_name)
-    members = given.get(object_name, {})
+    fields = body if isinstance(body, Mapping) else {}
+    text = fields.get(text_name)
+    members = fields.get(object_name, {})
     problems = []
     if not isinstance(text, str) or not _is_unicode(text):
         problems.append(Problem("expected a string", f"/{text_name}"))
@@ -134,14 +134,14 @@ def _is_unicode(value: Any) -> bool:
 
 def columns_of(event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> dict[str, Any]:
     """The columns of an event as it was sent, with those that the broker always adds."""
-    given = {name: value for name, value in event.items() if name != "payload"}
+    other_columns = {name: value for name, value in event.items() if name != "payload"}
     columns: dict[str, Any] = {
         "event": PUBLISH,
         "id": f"{now_ms:032X}",
         "node": node,
         "timestamp": now_ms,
         "metadata": {"rule_id": rule},
-        **_values(given),
+        **_values(other_columns),
     }
     if columns["event"] == PUBLISH:
         columns.setdefault("publish_received_at", now_ms)
@@ -220,14 +220,18 @@ def on_topic(rules: Iterable[BuiltRule], topic: str) -> Sequence[TopicStage]:
     return [
         {
             "stage": "rule",
-            "name": made.spec.name,
-            "enabled": made.spec.enable,
-            "topics": [one.filter for one in made.rule.statement.sources.filters if one.matches(topic)],
-            "does": " ".join(made.rule.statement.sql.split()),
-            "actions": [action["type"] for action in made.spec.model_dump(mode="json")["actions"]],
+            "name": built.spec.name,
+            "enabled": built.spec.enable,
+            "topics": [
+                topic_filter.filter
+                for topic_filter in built.rule.statement.sources.filters
+                if topic_filter.matches(topic)
+            ],
+            "does": " ".join(built.rule.statement.sql.split()),
+            "actions": [action["type"] for action in built.spec.model_dump(mode="json")["actions"]],
         }
-        for made in rules
-        if made.rule.statement.sources.matches_topic(topic)
+        for built in rules
+        if built.rule.statement.sources.matches_topic(topic)
     ]
 
 
@@ -238,14 +242,14 @@ def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int)
         Invalid: jq programs of a rule took too long.
     """
     columns = {**message_columns(message), "client_attrs": dict(message.client.attributes)}
-    known = {name: value for name, value in columns.items() if value is not None and name != "payload"}
-    event = {**marked(known), "payload": payload_to_wire(message.payload)}
+    event_columns = {name: value for name, value in columns.items() if value is not None and name != "payload"}
+    event = {**marked(event_columns), "payload": payload_to_wire(message.payload)}
     steps: list[TrialStep] = []
-    for made in rules:
-        statement = made.rule.statement
-        if not made.spec.enable or not statement.sources.matches_topic(message.topic):
+    for built in rules:
+        statement = built.rule.statement
+        if not built.spec.enable or not statement.sources.matches_topic(message.topic):
             continue
-        step = _step(made, tester.run(statement, event, node, now_ms, made.spec.name))
+        step = _step(built, tester.run(statement, event, node, now_ms, built.spec.name))
         steps.append(step)
         if step["outcome"] in _STOPPING:
             return Trial(steps, None)

@@ -41,8 +41,8 @@ class _Resolution:
         if pair in self._assumed:  # a type that contains itself: what the outer check finds covers it
             return []
         if writer.kind == "union":
-            found = [self._branch(reader, branch, path) for branch in writer.branches]
-            return [reason for reasons in found for reason in reasons]
+            by_branch = [self._branch(reader, branch, path) for branch in writer.branches]
+            return [reason for reasons in by_branch for reason in reasons]
         if reader.kind == "union":
             return self._branch(reader, writer, path)
         if not _is_of_kind(reader, writer):

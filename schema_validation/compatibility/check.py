@@ -38,13 +38,13 @@ def compare(mode: Mode, kind: str, label: str, new: Any, olds: Mapping[int, Any]
     for number, old in olds.items():
         before = parse(old)
         old_label = f"version {number}"
-        found: list[Finding] = []
+        findings: list[Finding] = []
         if mode.reads_old:
-            found += [Finding(label, old_label, reason) for reason in can_read(model, before)]
+            findings += [Finding(label, old_label, reason) for reason in can_read(model, before)]
         if mode.is_read_by_old:
-            found += [Finding(old_label, label, reason) for reason in can_read(before, model)]
-        problems += [finding for finding in found if not finding.reason.is_warning]
-        warnings += [finding for finding in found if finding.reason.is_warning]
+            findings += [Finding(old_label, label, reason) for reason in can_read(before, model)]
+        problems += [finding for finding in findings if not finding.reason.is_warning]
+        warnings += [finding for finding in findings if finding.reason.is_warning]
         if kind == "protobuf":
             warnings += [Finding(label, old_label, reason) for reason in protobuf.warnings(model, before)]
     return Verdict(mode, tuple(olds) if mode is not Mode.NONE else (), tuple(problems), tuple(warnings))

@@ -183,8 +183,8 @@ class _Proof:
             return reasons
         values = _values(nodes)
         if values is not None:
-            found = self._listed(nodes, values, reader, path)
-            return found if not found or _has_list(nodes) else reasons
+            refusals = self._listed(nodes, values, reader, path)
+            return refusals if not refusals or _has_list(nodes) else reasons
         for keyword in ("anyOf", "oneOf"):
             for index, node in enumerate(nodes):
                 if branches := node.get(keyword):
@@ -264,11 +264,11 @@ class _Proof:
         """One branch takes all that the writer allows; of ``oneOf`` the others take nothing of it."""
         tried: list[list[Reason]] = []
         for index, branch in enumerate(branches):
-            found = self.follows(nodes, branch, path)
+            reasons = self.follows(nodes, branch, path)
             others = [other for at, other in enumerate(branches) if at != index]
-            if not _real(found) and (keyword == "anyOf" or all(_are_apart(nodes, other) for other in others)):
-                return found
-            tried.append(found)
+            if not _real(reasons) and (keyword == "anyOf" or all(_are_apart(nodes, other) for other in others)):
+                return reasons
+            tried.append(reasons)
         if len(branches) == 1:
             return tried[0]
         return [Reason(_below(path, keyword), "no branch is proved to take all that the writer allows")]
@@ -297,24 +297,24 @@ class _Proof:
         for pattern in {pattern for node in (*nodes, reader) for pattern in node.get("patternProperties", {})}:
             reasons += self._pattern(nodes, reader, pattern, path)
         others = tuple(node.at(node.get("additionalProperties", True)) for node in nodes)
-        found = self.follows(others, reader.at(reader.get("additionalProperties", True)), _below(path, "*"))
-        if _real(found) and reader.get("additionalProperties") is False:
+        refusals = self.follows(others, reader.at(reader.get("additionalProperties", True)), _below(path, "*"))
+        if _real(refusals) and reader.get("additionalProperties") is False:
             text = "the reader allows no properties but its own, the writer does"
-            found = [Reason(_below(path, "additionalProperties"), text)]
-        return reasons + found
+            refusals = [Reason(_below(path, "additionalProperties"), text)]
+        return reasons + refusals
 
     def _property(self, nodes: Conjuncts, reader: Node, name: str, path: str) -> list[Reason]:
         place = _below(path, f"properties.{name}")
-        written = tuple(found for node in nodes for found in _of_name(node, name))
+        written = tuple(schema for node in nodes for schema in _of_name(node, name))
         reasons: list[Reason] = []
         for wanted in _of_name(reader, name):
-            found = self.follows(written, wanted, place)
-            if _real(found) and _is_optional_addition(nodes, reader, name):
+            refusals = self.follows(written, wanted, place)
+            if _real(refusals) and _is_optional_addition(nodes, reader, name):
                 text = "new for the reader; the writer's open object may hold another value under this name"
-                found = [Reason(place, text, True)]
-            elif _real(found) and wanted.schema is False:
-                found = [Reason(place, "the writer may write it, the reader allows no such property")]
-            reasons += found
+                refusals = [Reason(place, text, True)]
+            elif _real(refusals) and wanted.schema is False:
+                refusals = [Reason(place, "the writer may write it, the reader allows no such property")]
+            reasons += refusals
         return reasons
 
     def _pattern(self, nodes: Conjuncts, reader: Node, pattern: str, path: str) -> list[Reason]:
@@ -368,10 +368,10 @@ def _target(node: Node) -> Node:
         raise _Undecided("references in a schema whose parts have names of their own are not followed")
     if not isinstance(reference, str) or not reference.startswith("#") or (reference != "#" and reference[1:2] != "/"):
         raise _Undecided(f"the reference {reference!r} is not followed")
-    found = at_pointer(node.document.root, reference[1:])
-    if found is None:
+    target = at_pointer(node.document.root, reference[1:])
+    if target is None:
         raise _Undecided(f"the reference {reference!r} is not followed")
-    return node.at(found)
+    return node.at(target)
 
 
 def _without(node: Node, *keywords: str) -> Node:
@@ -491,7 +491,7 @@ def _numeric(nodes: Conjuncts, reader: Node, types: frozenset[str], path: str) -
             reasons.append(Reason(_below(path, word), text))
     step = _number(reader.get("multipleOf"))
     if step is not None:
-        steps = [found for node in nodes if (found := _number(node.get("multipleOf"))) is not None]
+        steps = [divisor for node in nodes if (divisor := _number(node.get("multipleOf"))) is not None]
         steps += [Fraction(1)] if "number" not in types else []
         if not any(own == step or (step.denominator == 1 and (own / step).denominator == 1) for own in steps):
             reasons.append(Reason(_below(path, "multipleOf"), f"the reader asks for multiples of {float(step):g}"))
@@ -501,14 +501,14 @@ def _numeric(nodes: Conjuncts, reader: Node, types: frozenset[str], path: str) -
 def _bound(node: Node, sign: int) -> tuple[Fraction, bool] | None:
     """The lower (``sign`` 1) or upper bound, and whether it is itself left out."""
     plain, strict = ("minimum", "exclusiveMinimum") if sign > 0 else ("maximum", "exclusiveMaximum")
-    found = []
+    types = []
     limit = _number(node.get(plain))
     other = node.get(strict)
     if limit is not None:
-        found.append((limit, other is True))
+        types.append((limit, other is True))
     if other is not True and other is not False and (edge := _number(other)) is not None:
-        found.append((edge, True))
-    return max(found, key=lambda bound: (sign * bound[0], bound[1]), default=None)
+        types.append((edge, True))
+    return max(types, key=lambda bound: (sign * bound[0], bound[1]), default=None)
 
 
 def _is_tighter(own: tuple[Fraction, bool], wanted: tuple[Fraction, bool], sign: int) -> bool:
@@ -544,8 +544,8 @@ def _sizes(nodes: Conjuncts, reader: Node, keywords: tuple[str, str], path: str)
 
 def _prefix(node: Node) -> Sequence[Any]:
     """The schemas by position, whatever the draft calls them."""
-    found = node.get("prefixItems") if node.document.draft >= _DRAFT_2020 else node.get("items")
-    return found if isinstance(found, list) else ()
+    items = node.get("prefixItems") if node.document.draft >= _DRAFT_2020 else node.get("items")
+    return items if isinstance(items, list) else ()
 
 
 def _item(node: Node, index: int) -> Node:
@@ -561,9 +561,11 @@ def _item(node: Node, index: int) -> Node:
 
 def _of_name(node: Node, name: str) -> list[Node]:
     """The schemas that a property of this name must fit."""
-    found = [node.at(node.get("properties", {})[name])] if name in node.get("properties", {}) else []
-    found += [node.at(schema) for pattern, schema in node.get("patternProperties", {}).items() if _hits(pattern, name)]
-    return found or [node.at(node.get("additionalProperties", True))]
+    schemas = [node.at(node.get("properties", {})[name])] if name in node.get("properties", {}) else []
+    schemas += [
+        node.at(schema) for pattern, schema in node.get("patternProperties", {}).items() if _hits(pattern, name)
+    ]
+    return schemas or [node.at(node.get("additionalProperties", True))]
 
 
 def _hits(pattern: str, name: str) -> bool:
@@ -611,8 +613,8 @@ def _are_apart(nodes: Conjuncts, other: Node) -> bool:
     required = {name for node in (*nodes, *parts) for name in _names(node.get("required"))}
     return any(
         _have_other_values(
-            tuple(_flattened([found for node in nodes for found in _of_name(node, name)])),
-            tuple(_flattened([found for part in parts for found in _of_name(part, name)])),
+            tuple(_flattened([schema for node in nodes for schema in _of_name(node, name)])),
+            tuple(_flattened([schema for part in parts for schema in _of_name(part, name)])),
         )
         for name in required
     )
@@ -624,7 +626,7 @@ def _have_other_values(left: Conjuncts, right: Conjuncts) -> bool:
     theirs = _values(right)
     if mine is None or theirs is None:
         return False
-    return not any(_equal(one, other) for one in mine for other in theirs)
+    return not any(_equal(value, other) for value in mine for other in theirs)
 
 
 def _equal(one: Any, other: Any) -> bool:

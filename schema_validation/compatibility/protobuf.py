@@ -38,7 +38,7 @@ def parse(source: str | list[dict[str, Any]]) -> Model:
     """The messages of a source that is known to be a schema."""
     bundle = load_text(source) if isinstance(source, str) else load_files(source)
     return Model(
-        {name: found for top in bundle.root.message_types_by_name.values() for name, found in _nested(top, bundle)},
+        {name: message for top in bundle.root.message_types_by_name.values() for name, message in _nested(top, bundle)},
         bundle.root.package,
     )
 
@@ -57,19 +57,19 @@ def can_read(reader: Model, writer: Model) -> list[Reason]:
 
 def warnings(new: Model, old: Model) -> list[Reason]:
     """Allowed changes that may cause trouble later: numbers removed without being reserved, another package."""
-    found = [] if new.package == old.package else [Reason("package", f"it was {old.package!r}", True)]
+    reasons = [] if new.package == old.package else [Reason("package", f"it was {old.package!r}", True)]
     for name, before in old.messages.items():
         after = new.messages.get(name)
         if after is None:
             continue
         kept = {field.number for field in after.fields}
         reserved = _reserved(after)
-        found += [
+        reasons += [
             Reason(f"{name}.{field.name}", f"its number {field.number} is free again; reserve it", True)
             for field in before.fields
             if field.number not in kept and not any(start <= field.number < end for start, end in reserved)
         ]
-    return found
+    return reasons
 
 
 class _Comparison:
@@ -97,8 +97,8 @@ class _Comparison:
             self.reasons.append(Reason(place, f"field {present.number} is required by the {by} only"))
         if read is None or written is None:
             return
-        if why := _type_problem(read, written):
-            self.reasons.append(Reason(place, f"field {present.number}: {why}"))
+        if problem := _type_problem(read, written):
+            self.reasons.append(Reason(place, f"field {present.number}: {problem}"))
         elif read.type == FieldDescriptor.TYPE_MESSAGE:
             self.message(read.message_type, written.message_type, place)
 
@@ -135,15 +135,15 @@ def _oneofs(reader: Any, written: Mapping[int, Any], path: str) -> Iterator[Reas
 
 def _oneof(field: Any) -> Any:
     """The oneof that a field is in; those that proto3 makes for ``optional`` are none."""
-    found = field.containing_oneof
-    return found if found is not None and len(found.fields) > 0 and not found.name.startswith("_") else None
+    oneof = field.containing_oneof
+    return oneof if oneof is not None and len(oneof.fields) > 0 and not oneof.name.startswith("_") else None
 
 
 def _reserved(message: Any) -> list[tuple[int, int]]:
     """The ranges of numbers that a message reserves; the end is not among them."""
-    found = DescriptorProto()
-    message.CopyToProto(found)
-    return [(one.start, one.end) for one in found.reserved_range]
+    proto = DescriptorProto()
+    message.CopyToProto(proto)
+    return [(reserved.start, reserved.end) for reserved in proto.reserved_range]
 
 
 def _nested(message: Any, bundle: Bundle) -> Iterator[tuple[str, Any]]:

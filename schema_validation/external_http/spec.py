@@ -92,8 +92,8 @@ class Parameters(Settings):
 
     def secrets(self) -> dict[str, str]:
         """Secrets, by their place."""
-        found = {f"headers/{name}": text for name, text in self.headers.items() if _SECRET_HEADER.search(name)}
-        return found | ({"ssl/password": self.ssl.password.written} if self.ssl.password else {})
+        by_place = {f"headers/{name}": text for name, text in self.headers.items() if _SECRET_HEADER.search(name)}
+        return by_place | ({"ssl/password": self.ssl.password.written} if self.ssl.password else {})
 
     def shown(self) -> dict[str, Any]:
         """View for the API: stars in place of secrets."""
@@ -112,11 +112,11 @@ class Parameters(Settings):
 
 
 def _with(plain: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
-    made = {**plain, "headers": dict(plain["headers"]), "ssl": dict(plain["ssl"])}
+    members = {**plain, "headers": dict(plain["headers"]), "ssl": dict(plain["ssl"])}
     for place, text in texts.items():
         group, _, name = place.partition("/")
-        made[group][name] = text
-    return made
+        members[group][name] = text
+    return members
 
 
 def parse_parameters(given: Any, pointer: str = "") -> Parameters:
@@ -125,17 +125,17 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
     Raises:
         Invalid: with every problem; also for stars without a stored secret, and certificates that cannot be read.
     """
-    what = "not a usable external_http schema"
+    headline = "not a usable external_http schema"
     place = f"{pointer}/parameters"
-    made = parsed(Parameters, given, what, pointer=place)
-    if MASK in made.secrets().values():
+    parameters = parsed(Parameters, given, headline, pointer=place)
+    if MASK in parameters.secrets().values():
         text = "the stars stand for a secret that is not stored; send the secret itself"
-        raise Invalid(what, [Problem(text, place)])
+        raise Invalid(headline, [Problem(text, place)])
     try:
-        made.ssl.context()
+        parameters.ssl.context()
     except TlsUnusable as error:
-        raise Invalid(what, [Problem(str(error), f"{place}/ssl")]) from None
-    return made
+        raise Invalid(headline, [Problem(str(error), f"{place}/ssl")]) from None
+    return parameters
 
 
 def with_stored_secrets(given: Any, stored: Parameters) -> Any:

@@ -86,20 +86,20 @@ class AvroSerde(SchemaSerde):
     def _check_size(self, data: bytes) -> None:
         """Refuse a payload whose items are so small that it would become very large."""
         try:
-            found = locate(data, self._schema.type, MAX_SMALL_VALUES)
+            problem = locate(data, self._schema.type, MAX_SMALL_VALUES)
         except TooMany:
             raise self._refused(
                 f"holds more than {MAX_SMALL_VALUES} values in {len(data)} bytes; send fewer at a time"
             ) from None
-        if found is not None:
-            raise DataRefused(self.label, found)
+        if problem is not None:
+            raise DataRefused(self.label, problem)
 
     def _located(self, data: bytes) -> Misfit:
         try:
-            found = locate(data, self._schema.type)
+            problem = locate(data, self._schema.type)
         except TooMany:
-            found = None
-        return found or Misfit("payload", "not Avro of this schema")
+            problem = None
+        return problem or Misfit("payload", "not Avro of this schema")
 
 
 def _check_defaults(kind: AvroType, seen: set[int]) -> None:

@@ -109,11 +109,11 @@ class _Reader:
     def _reference(self, name: str, namespace: str, at: str) -> AvroType:
         if name in PRIMITIVES:
             return AvroType(name)
-        found = self._named.get(name if "." in name or not namespace else f"{namespace}.{name}")
-        found = found or self._named.get(name)
-        if found is None:
+        named = self._named.get(name if "." in name or not namespace else f"{namespace}.{name}")
+        named = named or self._named.get(name)
+        if named is None:
             raise SourceError(f"{at}: there is no type {name!r}")
-        return found
+        return named
 
     def _union(self, raw: list[Any], namespace: str, at: str) -> AvroType:
         if not raw:
@@ -139,27 +139,27 @@ class _Reader:
             return AvroType("array", items=self.type(_member(raw, "items", at), namespace, f"{at}.items"))
         if kind == "map":
             return AvroType("map", items=self.type(_member(raw, "values", at), namespace, f"{at}.values"))
-        found = self.type(kind, namespace, at)
+        reused = self.type(kind, namespace, at)
         logical = raw.get("logicalType")
-        if found.kind in PRIMITIVES and isinstance(logical, str):
-            return AvroType(found.kind, logical=logical, digits=digits_of(raw))
-        return found
+        if reused.kind in PRIMITIVES and isinstance(logical, str):
+            return AvroType(reused.kind, logical=logical, digits=digits_of(raw))
+        return reused
 
     def _named_type(self, kind: str, raw: dict[str, Any], namespace: str, at: str) -> AvroType:
         full = _full_name(raw, namespace, at)
         if full in self._named:
             raise SourceError(f"{at}: the name {full!r} is defined twice")
         inner = full.rpartition(".")[0]
-        made = self._named[full] = AvroType(kind, full, _aliases(raw, inner))
+        record = self._named[full] = AvroType(kind, full, _aliases(raw, inner))
         if kind == "record":
-            self._record(made, raw, inner, at)
+            self._record(record, raw, inner, at)
         elif kind == "enum":
-            made.symbols, made.default = _symbols(raw, at), raw.get("default", MISSING)
+            record.symbols, record.default = _symbols(raw, at), raw.get("default", MISSING)
         else:
-            made.size = _size(raw, at)
-            made.logical = raw["logicalType"] if isinstance(raw.get("logicalType"), str) else None
-            made.digits = digits_of(raw)
-        return made
+            record.size = _size(raw, at)
+            record.logical = raw["logicalType"] if isinstance(raw.get("logicalType"), str) else None
+            record.digits = digits_of(raw)
+        return record
 
     def _record(self, made: AvroType, raw: dict[str, Any], namespace: str, at: str) -> None:
         fields = _member(raw, "fields", at)
@@ -247,11 +247,11 @@ def _without_logical(raw: Any) -> Any:
 
 
 def _check_arrays(read: AvroType) -> None:
-    for found in all_types(read):
-        if found.items is None:
+    for part in all_types(read):
+        if part.items is None:
             continue
-        if _empty_fields(found.items, set()) > MAX_EMPTY:
-            raise SourceError(f"an {found.kind}'s items have at most {MAX_EMPTY} fields that take no bytes")
+        if _empty_fields(part.items, set()) > MAX_EMPTY:
+            raise SourceError(f"an {part.kind}'s items have at most {MAX_EMPTY} fields that take no bytes")
 
 
 def all_types(read: AvroType) -> list[AvroType]:
@@ -259,10 +259,10 @@ def all_types(read: AvroType) -> list[AvroType]:
     seen: dict[int, AvroType] = {}
     left = [read]
     while left:
-        found = left.pop()
-        if id(found) not in seen:
-            seen[id(found)] = found
-            left += found.parts()
+        part = left.pop()
+        if id(part) not in seen:
+            seen[id(part)] = part
+            left += part.parts()
     return list(seen.values())
 
 
@@ -304,6 +304,6 @@ def _is_recursive(read: AvroType, within: set[int], done: set[int]) -> bool:
         return True
     if id(read) in done:
         return False
-    found = any(_is_recursive(part, within | {id(read)}, done) for part in read.parts())
+    is_recursive = any(_is_recursive(part, within | {id(read)}, done) for part in read.parts())
     done.add(id(read))
-    return found
+    return is_recursive

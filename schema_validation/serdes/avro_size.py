@@ -16,7 +16,7 @@ _WIDTHS = {"null": 0, "float": 4, "double": 8}
 
 def growth(kind: AvroType) -> float:
     """Most bytes of memory that one byte of a payload becomes in an array or a map; infinite where items take none."""
-    return max((_growth_of(found) for found in all_types(kind) if found.items is not None), default=1.0)
+    return max((_growth_of(part) for part in all_types(kind) if part.items is not None), default=1.0)
 
 
 def _growth_of(holder: AvroType) -> float:

@@ -48,5 +48,5 @@ def _union(kind: AvroType, within: frozenset[int]) -> FieldType:
     is_nullable = len(others) < len(kind.branches)
     if not others:
         return FieldType("null")
-    found = unified_all(_type(branch, within) for branch in others)
-    return replace(found, nullable=is_nullable or found.name == "unknown")
+    branch_type = unified_all(_type(branch, within) for branch in others)
+    return replace(branch_type, nullable=is_nullable or branch_type.name == "unknown")

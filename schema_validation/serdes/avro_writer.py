@@ -118,12 +118,12 @@ class _Writer:
         if not isinstance(value, dict):
             raise _wanted("an object", value)
         for field in kind.fields:
-            given = value.get(field.name, field.default)
-            if given is MISSING:
+            member = value.get(field.name, field.default)
+            if member is MISSING:
                 raise NotWritable("is missing").below(field.name)
             outer = self._is_default
             self._is_default = self._is_default or field.name not in value
-            self._below(field.name, field.type, given)
+            self._below(field.name, field.type, member)
             self._is_default = outer
 
     def _write_union(self, kind: AvroType, value: Any) -> None:

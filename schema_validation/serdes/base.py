@@ -135,14 +135,16 @@ class SchemaSerde(ABC):
 
 def at_pointer(document: Any, pointer: str) -> Any:
     """The part of a JSON document that a pointer, escaped as in a URL, names (RFC 6901), or None."""
-    found = document
+    target = document
     for part in pointer.split("/")[1:]:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping):
-            found = found.get(key)
+        if isinstance(target, Mapping):
+            target = target.get(key)
         else:
-            found = found[int(key)] if isinstance(found, list) and key.isdecimal() and int(key) < len(found) else None
-    return found
+            target = (
+                target[int(key)] if isinstance(target, list) and key.isdecimal() and int(key) < len(target) else None
+            )
+    return target
 
 
 def listed(value: Any) -> list[Any]:

@@ -70,8 +70,8 @@ def bounds_of(schema: Mapping[str, Any]) -> Bounds:
             waiting.pop()
         elif id(node) not in parts:
             alternatives = alternatives or "anyOf" in node or "oneOf" in node
-            parts[id(node)] = found = index.parts(node)
-            waiting += [part for part in found.all() if id(part) not in parts]
+            parts[id(node)] = node_parts = index.parts(node)
+            waiting += [part for part in node_parts.all() if id(part) not in parts]
         else:
             waiting.pop()
             own = 1 + len(listed(node.get("enum"))) // _ENUM_SHARE
@@ -112,20 +112,20 @@ class _Index:
         return base
 
     def parts(self, node: Mapping[str, Any]) -> _Parts:
-        found = _Parts()
-        found.same += self._referred(node)
+        result = _Parts()
+        result.same += self._referred(node)
         for keyword in _SUMMED_LISTS:
-            found.same += _schemas(listed(node.get(keyword)))
+            result.same += _schemas(listed(node.get(keyword)))
         for keyword in _SUMMED:
-            found.same += _schemas([node.get(keyword)])
+            result.same += _schemas([node.get(keyword)])
         for keyword in _SUMMED_BY_NAME:
-            found.same += _schemas(mapped(node.get(keyword)).values())
-        found.named += _schemas(mapped(node.get("properties")).values())
-        found.members += _schemas(mapped(node.get("patternProperties")).values())
-        found.members += _schemas(map(node.get, ("additionalProperties", "unevaluatedProperties", "propertyNames")))
-        found.placed += _schemas([*listed(node.get("prefixItems")), *listed(node.get("items"))])
-        found.items += _schemas(map(node.get, ("items", "additionalItems", "contains", "unevaluatedItems")))
-        return found
+            result.same += _schemas(mapped(node.get(keyword)).values())
+        result.named += _schemas(mapped(node.get("properties")).values())
+        result.members += _schemas(mapped(node.get("patternProperties")).values())
+        result.members += _schemas(map(node.get, ("additionalProperties", "unevaluatedProperties", "propertyNames")))
+        result.placed += _schemas([*listed(node.get("prefixItems")), *listed(node.get("items"))])
+        result.items += _schemas(map(node.get, ("items", "additionalItems", "contains", "unevaluatedItems")))
+        return result
 
     def _referred(self, node: Mapping[str, Any]) -> Iterator[Any]:
         for keyword in _REFERENCES:

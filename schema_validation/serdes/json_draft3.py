@@ -27,28 +27,28 @@ def _translated(schema: Any) -> Any:
         return [_translated(item) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    made = dict(schema)
+    translated = dict(schema)
     for name in _NESTED:
-        if name in made:
-            made[name] = _translated(made[name])
+        if name in translated:
+            translated[name] = _translated(translated[name])
     for name in _NESTED_BY_NAME:
-        if isinstance(made.get(name), Mapping):
-            made[name] = {key: _translated(inner) for key, inner in made[name].items()}
-    if made.get("items") == []:  # draft 04 wants one; without any the others' schema counts for all
-        made["items"] = made.pop("additionalItems", {})
-    if isinstance(made.get("items"), bool):
-        made["items"] = {} if made["items"] else {"not": {}}
-    _require(made, schema.get("properties"))
-    demands = [*_list(made.get("extends")), *_kinds(made), *_disallowed(made)]
+        if isinstance(translated.get(name), Mapping):
+            translated[name] = {key: _translated(inner) for key, inner in translated[name].items()}
+    if translated.get("items") == []:  # draft 04 wants one; without any the others' schema counts for all
+        translated["items"] = translated.pop("additionalItems", {})
+    if isinstance(translated.get("items"), bool):
+        translated["items"] = {} if translated["items"] else {"not": {}}
+    _require(translated, schema.get("properties"))
+    demands = [*_list(translated.get("extends")), *_kinds(translated), *_disallowed(translated)]
     if demands:
-        made["allOf"] = demands
-    if "divisibleBy" in made:
-        made["multipleOf"] = made.pop("divisibleBy")
-    if isinstance(made.get("dependencies"), Mapping):
-        made["dependencies"] = {name: _dependency(wanted) for name, wanted in made["dependencies"].items()}
-    if made.get("format") in _FORMATS:
-        made["format"] = _FORMATS[made["format"]]
-    return made
+        translated["allOf"] = demands
+    if "divisibleBy" in translated:
+        translated["multipleOf"] = translated.pop("divisibleBy")
+    if isinstance(translated.get("dependencies"), Mapping):
+        translated["dependencies"] = {name: _dependency(wanted) for name, wanted in translated["dependencies"].items()}
+    if translated.get("format") in _FORMATS:
+        translated["format"] = _FORMATS[translated["format"]]
+    return translated
 
 
 def _require(made: dict[str, Any], properties: Any) -> None:

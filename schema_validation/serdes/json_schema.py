@@ -112,8 +112,8 @@ class JsonSchemaSerde(SchemaSerde):
 
     def explain(self, value: Any) -> Misfit:
         """First reason why ``is_valid`` refused a value."""
-        if why := self._too_long(value):
-            return Misfit("payload", why)
+        if reason := self._too_long(value):
+            return Misfit("payload", reason)
         count, depth = size_of(value, _MAX_EXPLAINED)
         is_large = count > _MAX_EXPLAINED and self._bounds.alternatives
         if is_large or self._bounds.growth**depth > _MAX_REPEATED:
@@ -182,10 +182,10 @@ def _parsed(source: str) -> dict[str, Any]:
 
 
 def _draft_of(schema: Mapping[str, Any]) -> str:
-    given = schema.get("$schema", DEFAULT_DRAFT)
-    draft = given.rstrip("#") if isinstance(given, str) else ""
+    meta_schema = schema.get("$schema", DEFAULT_DRAFT)
+    draft = meta_schema.rstrip("#") if isinstance(meta_schema, str) else ""
     if draft not in DRAFTS:
-        raise SourceError(f"$schema: unknown draft {short(given)}; known are {', '.join(DRAFTS)}")
+        raise SourceError(f"$schema: unknown draft {short(meta_schema)}; known are {', '.join(DRAFTS)}")
     return draft
 
 

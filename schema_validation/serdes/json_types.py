@@ -117,8 +117,8 @@ class _Reader:
             return FieldType("map", item=self.read(extra, None, within))
         fields: dict[str, FieldType] = {}
         for name, inner in properties.items():
-            found = self.read(inner, None, within)
-            fields[name] = found if name in required else maybe(found)
+            kind = self.read(inner, None, within)
+            fields[name] = kind if name in required else maybe(kind)
         for name in required:
             fields.setdefault(name, FieldType("unknown", nullable=False))
         evaluated: dict[str, None] = {}

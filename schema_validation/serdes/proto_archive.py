@@ -73,10 +73,10 @@ def _file(archive: tarfile.TarFile, member: tarfile.TarInfo) -> tuple[str, str]:
     path = member.name.removeprefix("./")
     if leaves_folder(path):
         raise SourceError(f"the path {short(member.name)} must stay in the bundle")
-    held = archive.extractfile(member) if member.isreg() and not member.issparse() else None
-    if held is None:
+    file = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+    if file is None:
         raise SourceError(f"{short(path)} is not a regular file")
     try:
-        return path, held.read().decode()
+        return path, file.read().decode()
     except UnicodeDecodeError as error:
         raise SourceError(f"{path}: byte {error.start} is not UTF-8") from None

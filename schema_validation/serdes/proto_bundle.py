@@ -60,13 +60,13 @@ class Bundle:
             if path in self._parsed:
                 continue
             source = self._sources[path] if path in self._sources else _well_known(path)
-            self._parsed[path] = found = _read(source, path) if isinstance(source, str) else source
-            for position, name in enumerate(found.dependency):
+            self._parsed[path] = proto = _read(source, path) if isinstance(source, str) else source
+            for position, name in enumerate(proto.dependency):
                 imported = self._imported(name)
                 if imported is None:
                     missing[name] = None
                 else:
-                    found.dependency[position] = imported
+                    proto.dependency[position] = imported
                     waiting.append(imported)
         if missing:
             raise MissingImportsError(list(missing))
@@ -102,10 +102,10 @@ def _read(source: str, path: str) -> Any:
     compiled = _compiled_files(source)
     if compiled is None:
         return parse_file(source, path)
-    found = FileDescriptorProto()
-    found.CopyFrom(compiled[-1])
-    found.name = path
-    return found
+    proto = FileDescriptorProto()
+    proto.CopyFrom(compiled[-1])
+    proto.name = path
+    return proto
 
 
 class MissingImportsError(SourceError):
@@ -115,7 +115,7 @@ class MissingImportsError(SourceError):
         self.invalid = [name for name in names if leaves_folder(name)]
         self.missing = [name for name in names if name not in self.invalid]
         parts = ("missing", self.missing), ("invalid, since they leave the folder", self.invalid)
-        lists = "; ".join(f"{what}: {', '.join(names[:20])}" for what, names in parts if names)
+        lists = "; ".join(f"{label}: {', '.join(names[:20])}" for label, names in parts if names)
         super().__init__(f"imports that are not there; {lists}")
 
 

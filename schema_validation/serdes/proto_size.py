@@ -18,15 +18,15 @@ VARINT, EIGHT, LENGTH, START, END, FOUR = range(6)
 
 def _reachable(descriptor: Any) -> Iterator[Any]:
     """The message types that a message can hold, itself included."""
-    found = {descriptor.full_name: descriptor}
+    descriptors = {descriptor.full_name: descriptor}
     waiting = [descriptor]
     while waiting:
         for field in waiting.pop().fields:
             inner = field.message_type
-            if inner is not None and inner.full_name not in found:
-                found[inner.full_name] = inner
+            if inner is not None and inner.full_name not in descriptors:
+                descriptors[inner.full_name] = inner
                 waiting.append(inner)
-    yield from found.values()
+    yield from descriptors.values()
 
 
 def has_required(descriptor: Any) -> bool:
@@ -86,14 +86,14 @@ class SizeLimit:
 
 def _tags_of_messages(descriptor: Any, widths: Mapping[str, int]) -> dict[bytes, int]:
     """The bytes that begin a field that holds a message, with the values of an empty one."""
-    found: dict[bytes, int] = {}
+    tags: dict[bytes, int] = {}
     for inner in _reachable(descriptor):
         for field in inner.fields:
             if field.type in NESTING:
                 kind = LENGTH if field.type == FieldDescriptor.TYPE_MESSAGE else START
                 tag = varint(field.number << 3 | kind)
-                found[tag] = max(found.get(tag, 0), widths[field.message_type.full_name])
-    return found
+                tags[tag] = max(tags.get(tag, 0), widths[field.message_type.full_name])
+    return tags
 
 
 def _end_of_value(data: bytes, at: int, wire: int) -> int:

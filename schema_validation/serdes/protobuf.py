@@ -89,9 +89,9 @@ class ProtobufSerde(SchemaSerde):
     def _coder(self, message_type: str | None) -> _Coder:
         descriptor = self._descriptor(message_type)
         parse = message_factory.GetMessageClass(descriptor).FromString
-        made = _Coder(parse, self._reader(descriptor), has_required(descriptor), SizeLimit(descriptor, MAX_VALUES))
-        self._coders[message_type] = made
-        return made
+        coder = _Coder(parse, self._reader(descriptor), has_required(descriptor), SizeLimit(descriptor, MAX_VALUES))
+        self._coders[message_type] = coder
+        return coder
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:
         message = message_factory.GetMessageClass(self._descriptor(message_type))()
@@ -129,16 +129,16 @@ class ProtobufSerde(SchemaSerde):
     def _descriptor(self, message_type: str | None) -> Any:
         if message_type is None:
             raise self._refused("a message type is needed to code protobuf")
-        found = self._types.get(message_type)
-        if found is None:
+        coder = self._types.get(message_type)
+        if coder is None:
             raise self._refused(f"the schema has no message type {short(message_type)}")
-        return found
+        return coder
 
     def _reader(self, descriptor: Any) -> Read:
         """Converter of a message of a type into a map; created once per type."""
-        known = self._readers.get(descriptor.full_name)
-        if known is not None:
-            return known
+        reader = self._readers.get(descriptor.full_name)
+        if reader is not None:
+            return reader
         always: list[tuple[str, Read]] = []
         when_present: list[tuple[str, Read]] = []
 

@@ -130,14 +130,14 @@ def _to_json(value: Any) -> bytes:
 
 
 def _to_schema(codec: SchemaUse, schemas: SchemaLookup) -> Encode:
-    found = _serde(codec, schemas)
+    serde = _serde(codec, schemas)
     message_type = message_type_of(codec)
 
     def encode(value: Any) -> bytes:
-        if found is None:
+        if serde is None:
             raise _no_schema("payload_encode_schema_not_found", codec)
         try:
-            return found.encode(value, message_type)
+            return serde.encode(value, message_type)
         except SchemaError as error:
             raise TransformationFailed("payload_encode_schema_failure", str(error), is_payload=True) from error
 

@@ -50,13 +50,13 @@ def preview(
 def try_on(transformations: Sequence[Transformation], message: Message, services: Services) -> Trial:
     """Result of the transformations for a message, a step for each of them that matches."""
     trial = _trial(transformations, message, services.schemas, services)
-    found = trial.answer()
-    stopped = found["outcome"] != "message"
-    failed = {failure["name"]: failure for failure in found["failures"]}
+    answer = trial.answer()
+    stopped = answer["outcome"] != "message"
+    failed = {failure["name"]: failure for failure in answer["failures"]}
     steps: list[TrialStep] = []
     for name in trial.ran:
         wrote: list[WrittenValue] = [
-            {"key": step["key"], "value": step["value"]} for step in found["steps"] if step["name"] == name
+            {"key": step["key"], "value": step["value"]} for step in answer["steps"] if step["name"] == name
         ]
         failure = failed.get(name)
         outcome = "changed" if failure is None else failure["action"]

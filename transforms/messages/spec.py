@@ -48,5 +48,5 @@ def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> TransformationSpec
     Raises:
         Invalid: with every problem of its shape.
     """
-    what = "the transformation cannot be saved"
-    return parsed(TransformationSpec, spec, what, ignored=READ_ONLY, tags=_CODECS, pointer=pointer)
+    headline = "the transformation cannot be saved"
+    return parsed(TransformationSpec, spec, headline, ignored=READ_ONLY, tags=_CODECS, pointer=pointer)

@@ -113,7 +113,7 @@ class TransformationGate:
         def call(message: Message) -> Message | Refusal:
             matched.value += 1
             try:
-                made, left = run(message, UNTOUCHED, message)
+                changed, left = run(message, UNTOUCHED, message)
             except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
                 failure = self._note(step, error, message)
                 if failure.action in STOPPING:
@@ -121,10 +121,10 @@ class TransformationGate:
                 succeeded.value += 1
                 return message
             if left is not UNTOUCHED:
-                return self._finish(step, made, left, message)
+                return self._finish(step, changed, left, message)
             done.value += 1
             succeeded.value += 1
-            return made
+            return changed
 
         return call
 
@@ -136,7 +136,7 @@ class TransformationGate:
             for step in steps:
                 step.counters.matched.value += 1
                 try:
-                    made, rest = step.bound.run(now, left, message)
+                    changed, rest = step.bound.run(now, left, message)
                 except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
                     failure = self._note(step, error, message)
                     if failure.action in STOPPING:
@@ -145,7 +145,7 @@ class TransformationGate:
                 if step.is_shadow:
                     step.counters.succeeded.value += 1
                     continue
-                now = made
+                now = changed
                 left = rest
                 if last is not None:
                     last.counters.succeeded.value += 1
@@ -164,7 +164,7 @@ class TransformationGate:
             for step in steps:
                 run = step.bound.run_waiting if step.bound.transformation.waits else None
                 try:
-                    made, rest = step.bound.run(now, left, message) if run is None else await run(now, left, message)
+                    changed, rest = step.bound.run(now, left, message) if run is None else await run(now, left, message)
                 except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
                     step.counters.matched.value += 1
                     failure = self._note(step, error, message)
@@ -175,7 +175,7 @@ class TransformationGate:
                 if step.is_shadow:
                     step.counters.succeeded.value += 1
                     continue
-                now = made
+                now = changed
                 left = rest
                 if last is not None:
                     last.counters.succeeded.value += 1
@@ -202,16 +202,16 @@ class TransformationGate:
     def _finish(self, last: Step, now: Message, left: Any, entered: Message) -> Message | Refusal:
         """Bytes must leave: what the last transformation left decoded is its failure, unless it is text."""
         try:
-            made = now.changed(now.topic, final_bytes(left), now.qos, now.retain, now.properties)
+            changed = now.changed(now.topic, final_bytes(left), now.qos, now.retain, now.properties)
         except TransformationFailed as error:
             failure = self._note(last, error, entered)
             if failure.action in STOPPING:
                 return self._refuse(None, failure)
-            made = entered
+            changed = entered
         else:
             last.counters.succeeded.value += 1
         self._succeeded.value += 1
-        return made
+        return changed
 
     def _note(self, step: Step, error: Exception, entered: Message) -> Failure:
         """Count, keep, log and announce a failure; of a flood of them some."""

@@ -76,8 +76,8 @@ def compile_transformation(spec: Mapping[str, Any], pointer: str = "") -> Transf
 
 
 def _operation(operation: OperationSpec, pointer: str) -> tuple[list[Problem], list[Operation]]:
-    if why := check_key(operation.key):
-        return [Problem(why, f"{pointer}/key")], []
+    if problem := check_key(operation.key):
+        return [Problem(problem, f"{pointer}/key")], []
     try:
         return [], [compile_operation(operation.key, operation.value)]
     except CompileError as error:
@@ -121,9 +121,9 @@ class BoundTransformation:
             TransformationFailed: nothing was done.
         """
         if self._members and left is UNTOUCHED:
-            made = self._write_members(message, entered)
-            if made is not None:
-                return made, UNTOUCHED
+            changed = self._write_members(message, entered)
+            if changed is not None:
+                return changed, UNTOUCHED
         run = self.begin(message, left, entered)
         self.operate(run)
         return self.finish(run, message, left)
@@ -155,9 +155,9 @@ class BoundTransformation:
             encoded = jsontext.encode(payload)
         except (EvalError, jsontext.JsonError):
             return None
-        made = message.changed(message.topic, encoded, message.qos, message.retain, message.properties)
-        made.adopt_json(payload)
-        return made
+        changed = message.changed(message.topic, encoded, message.qos, message.retain, message.properties)
+        changed.adopt_json(payload)
+        return changed
 
     def begin(self, message: Message, left: Any, entered: Message) -> Run:
         """Decode the payload and gather what expressions read."""
@@ -202,10 +202,10 @@ class BoundTransformation:
                 return self._message(run, message, message.payload), left
         if codec.encode is None:
             return self._message(run, message, message.payload), run.payload
-        made = self._message(run, message, codec.encode(run.payload))
+        changed = self._message(run, message, codec.encode(run.payload))
         if self._adopts_json:
-            made.adopt_json(run.payload)
-        return made, UNTOUCHED
+            changed.adopt_json(run.payload)
+        return changed, UNTOUCHED
 
     def _message(self, run: Run, message: Message, payload: bytes) -> Message:
         properties = message.properties

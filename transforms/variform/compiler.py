@@ -172,12 +172,15 @@ class _Generator:
                 "or": self._or,
             }[node.name]
             return write(node, body, tail)
-        found = self._find(node)
-        self._check_count(node, found.least, found.most, found.arity)
-        self.called.add(found.name)
-        arguments = [self._node(argument, body, keep=found.keeps_empty) for argument in node.arguments]
-        checked = [self._checked(found.name, check, one) for check, one in zip(found.checks, arguments, strict=False)]
-        return self._assign(body, f"{self._name_of('g_' + found.name, found.call)}({', '.join(checked)})")
+        function = self._find(node)
+        self._check_count(node, function.least, function.most, function.arity)
+        self.called.add(function.name)
+        arguments = [self._node(argument, body, keep=function.keeps_empty) for argument in node.arguments]
+        checked = [
+            self._checked(function.name, check, argument)
+            for check, argument in zip(function.checks, arguments, strict=False)
+        ]
+        return self._assign(body, f"{self._name_of('g_' + function.name, function.call)}({', '.join(checked)})")
 
     def _checked(self, function: str, check: Check | None, argument: str) -> str:
         if check is None:
@@ -227,9 +230,9 @@ class _Generator:
         return name
 
     def _find(self, node: Call) -> Function:
-        found = functions.find(node.name, in_transformations=self._in_transformations)
-        if found is not None:
-            return found
+        function = functions.find(node.name, in_transformations=self._in_transformations)
+        if function is not None:
+            return function
         close = functions.suggestion(node.name, in_transformations=self._in_transformations)
         module, dot, _ = node.name.rpartition(".")
         if dot and module not in functions.MODULES:
@@ -237,10 +240,10 @@ class _Generator:
         raise error_at(self._source, node.at, f"no function '{node.name}'", close)
 
     def _check_count(self, node: Call, least: int, most: int, arity: str) -> None:
-        given = len(node.arguments)
-        if not least <= given <= most:
+        count = len(node.arguments)
+        if not least <= count <= most:
             line, column = place(self._source, node.at)
-            raise CompileError(f"function '{node.name}' takes {arity}, not {given}", line, column)
+            raise CompileError(f"function '{node.name}' takes {arity}, not {count}", line, column)
 
 
 def _failed(error: Exception) -> EvalError:

@@ -72,26 +72,26 @@ def catalogue() -> list[FunctionView]:
         {
             "name": name,
             "language": "variform",
-            "category": one.category,
-            "signature": one.signature,
-            "returns": one.returns,
-            "documentation": one.help,
+            "category": function.category,
+            "signature": function.signature,
+            "returns": function.returns,
+            "documentation": function.help,
             "origin": "sluice",
             "examples": examples_in(EXAMPLES)[name],
         }
-        for name, one in sorted(functions.items())
+        for name, function in sorted(functions.items())
     ]
 
 
 def find(name: str, *, in_transformations: bool) -> Function | None:
     """The function of that name, or None."""
-    found = FUNCTIONS.get(name)
-    if found is not None and found.only_in_transformations and not in_transformations:
+    function = FUNCTIONS.get(name)
+    if function is not None and function.only_in_transformations and not in_transformations:
         return None
-    return found
+    return function
 
 
 def suggestion(name: str, *, in_transformations: bool) -> str | None:
     """``did you mean 'upper'?`` when a name comes close."""
-    known = [f.name for f in FUNCTIONS.values() if in_transformations or not f.only_in_transformations]
-    return did_you_mean(name, [*known, *LAZY])
+    names = [f.name for f in FUNCTIONS.values() if in_transformations or not f.only_in_transformations]
+    return did_you_mean(name, [*names, *LAZY])

@@ -108,10 +108,10 @@ def json_value_at(value: Any, path: str) -> Any:
     if value.__class__ is not str and value.__class__ is not bytes:
         return ""
     try:
-        found = json_value(value)
+        document = json_value(value)
     except ValueError:
         return None
-    return _walk(found, keys)
+    return _walk(document, keys)
 
 
 @function("jwt_value")

@@ -61,7 +61,7 @@ def _compiled(pattern: str) -> Find:
     """Something that finds the matches of a pattern in a string, in order."""
     if len(pattern.encode("utf-8", "surrogatepass")) > MAX_PATTERN_BYTES:
         raise EvalError("badarg", f"a regular expression has at most {MAX_PATTERN_BYTES} bytes")
-    counts = [_count(*found) for found in _COUNTED.findall(pattern)]
+    counts = [_count(*bounds) for bounds in _COUNTED.findall(pattern)]
     if sum(counts) > MAX_COUNTED:
         raise _repeats_too_much(pattern)
     try:
@@ -88,8 +88,8 @@ def _bounded(linear: Any) -> Find:
     def find(subject: str) -> Iterator[_Match]:
         if len(subject) > longest:
             raise EvalError("badarg", f"the text has more than {longest} characters, too many for this expression")
-        found: Iterator[_Match] = linear.finditer(subject)
-        return found
+        matches: Iterator[_Match] = linear.finditer(subject)
+        return matches
 
     return find
 

@@ -88,8 +88,8 @@ class _Parser:
             return Literal(token.text[1:-1])
         if token.kind in ("integer", "float"):
             return self._number(token)
-        found = "the end" if token.kind == "end" else repr(token.text)
-        raise error_at(self._source, token.at, f"expected a value, a variable or a function, found {found}")
+        token_text = "the end" if token.kind == "end" else repr(token.text)
+        raise error_at(self._source, token.at, f"expected a value, a variable or a function, found {token_text}")
 
     def _number(self, token: Token) -> Literal:
         if token.kind == "float":
@@ -122,8 +122,8 @@ class _Parser:
             if token.kind == "mark" and token.text == close:
                 return items
             if token.kind != "mark" or token.text != ",":
-                found = "the end" if token.kind == "end" else repr(token.text)
-                raise error_at(self._source, token.at, f"expected ',' or '{close}', found {found}")
+                token_text = "the end" if token.kind == "end" else repr(token.text)
+                raise error_at(self._source, token.at, f"expected ',' or '{close}', found {token_text}")
             items.append(self._argument(depth))
 
     def _peek(self) -> Token:

@@ -77,20 +77,20 @@ def function(name: str, *, keeps_empty: bool = False, only_in_transformations: b
     """
 
     def add(implementation: F) -> F:
-        made = cast(FunctionType, implementation)
-        parameters = made.__code__.co_varnames[: made.__code__.co_argcount]
+        code = cast(FunctionType, implementation)
+        parameters = code.__code__.co_varnames[: code.__code__.co_argcount]
         FUNCTIONS[name] = Function(
             name,
             implementation,
-            len(parameters) - len(made.__defaults__ or ()),
+            len(parameters) - len(code.__defaults__ or ()),
             len(parameters),
-            tuple(_CHECKS[made.__annotations__[parameter]] for parameter in parameters),
+            tuple(_CHECKS[code.__annotations__[parameter]] for parameter in parameters),
             parameters,
-            _RESULTS.get(made.__annotations__["return"], "any"),
-            made.__module__.rpartition("functions_")[2],
+            _RESULTS.get(code.__annotations__["return"], "any"),
+            code.__module__.rpartition("functions_")[2],
             keeps_empty,
             only_in_transformations,
-            (made.__doc__ or "").strip() + " Only in transformations." * only_in_transformations,
+            (code.__doc__ or "").strip() + " Only in transformations." * only_in_transformations,
         )
         return implementation
 

@@ -103,7 +103,7 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext
         return {"prepared": prepared}, {"prepared": prepared, "force": force}
 
     def impact(prepared: Options) -> Sequence[SchemaEffect]:
-        return service.impact_of(prepared["prepared"].made) if prepared else ()
+        return service.impact_of(prepared["prepared"].schema) if prepared else ()
 
     routes = KindRoutes(
         router, kind, service, context, Saving(prepare, _forced, forces_new=False, impact=impact, deleting=_deleting)

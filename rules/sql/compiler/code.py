@@ -147,11 +147,11 @@ class Code:
     @contextmanager
     def block(self) -> Iterator[None]:
         """An indented block; what is first read in it is not known after it."""
-        known = dict(self.known)
+        outer_known = dict(self.known)
         self._indent += 1
         yield
         self._indent -= 1
-        self.known = known
+        self.known = outer_known
 
     def at(self, node: Tree) -> None:
         if node.meta:

@@ -180,11 +180,11 @@ class _Compiler:
     def _jq_rows(self, call: exp.Anonymous, row: str) -> str:
         """The rows of a JQ clause: what the program gives for the row."""
         self._out.at(call)
-        found = self._functions.get("jq")
-        if found is None:
+        function = self._functions.get("jq")
+        if function is None:
             self._problem(call, "this installation has no jq")
             return "None"
-        self._check_literals(found, call)
+        self._check_literals(function, call)
         outputs = self._called("jq", [self._literal(call.expressions[0]), Value(row, "map")], call)
         return f"_rows_of_outputs({outputs.code})"
 
@@ -310,14 +310,14 @@ class _Compiler:
         columns = sum(1 for field in fields if not isinstance(field, exp.Star))
         if columns <= limits.FEW_COLUMNS:
             return row
-        made = self._out.fresh("row")
+        row_name = self._out.fresh("row")
         size = self._columns.size
-        self._out.emit(f"{made} = {row}")
+        self._out.emit(f"{row_name} = {row}")
         built_ns = limits.MAX_WORK_NS - 2 * limits.MAX_ROW_BYTES / columns
         self._out.emit(f"if {self._columns.is_large(limits.MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
         with self._out.block():
-            self._out.emit(f"_check_row({made}, {size})")
-        return made
+            self._out.emit(f"_check_row({row_name}, {size})")
+        return row_name
 
     def _row(self, scope: Scope) -> str:
         """A dict display. A name first written before ``*`` is repeated after it, since it holds what was written
@@ -347,18 +347,18 @@ class _Compiler:
 
     def _read_steps(self, path: Path, scope: Scope | None) -> Value:
         """The path tried against names selected so far, innermost list first, then against the event's columns."""
-        found: Value | None = None
+        by_name: Value | None = None
         level = scope
         while level is not None:
             value = level.names.get(path.root)
             if value is not None and value != self._out.known.get(path.root):
-                found = self._or_else(found, partial(self._read_name, value, path, scope))
-                if found.kind not in ("any", "undefined"):
-                    return found
+                by_name = self._or_else(by_name, partial(self._read_name, value, path, scope))
+                if by_name.kind not in ("any", "undefined"):
+                    return by_name
             level = level.outer
         if self._columns.source(path.root) is None:
-            return found or NOTHING
-        return self._or_else(found, lambda: self._read_column(path, scope))
+            return by_name or NOTHING
+        return self._or_else(by_name, lambda: self._read_column(path, scope))
 
     def _read_name(self, value: Value, path: Path, scope: Scope | None) -> Value:
         if value.is_payload and path.steps:
@@ -471,8 +471,8 @@ class _Compiler:
                 return self._negation(node, scope)
             case exp.Anonymous():
                 return self._call(node, scope)
-            case exp.Array() if known := _constants_of(node.expressions):
-                return Value(self._out.hoisted("items", known, node), "array")
+            case exp.Array() if constants := _constants_of(node.expressions):
+                return Value(self._out.hoisted("items", constants, node), "array")
             case exp.Array():
                 return self._out.let("items", f"[{self._listed(node, scope)}]")
             case exp.GenerateSeries():
@@ -483,7 +483,8 @@ class _Compiler:
                 return self._out.let("items", f"_integers({first}, {last})")
             case exp.Struct():
                 members = [
-                    f"{one.this.name!r}: {self._expression(one.expression, scope).code}" for one in node.expressions
+                    f"{member.this.name!r}: {self._expression(member.expression, scope).code}"
+                    for member in node.expressions
                 ]
                 return self._out.let("v", "{" + ", ".join(members) + "}", "map")
             case exp.Dot() | exp.Bracket():
@@ -573,17 +574,17 @@ class _Compiler:
 
     def _call(self, node: exp.Anonymous, scope: Scope) -> Value:
         name: str = node.name
-        found = self._functions.get(name)
-        if found is None:
+        function = self._functions.get(name)
+        if function is None:
             self._problem(node, f"no function '{name}'", self._functions.suggestion(name))
             return NOTHING
-        if not found.takes(len(node.expressions)):
+        if not function.takes(len(node.expressions)):
             self._problem(
-                node, f"{name} cannot take {_count(len(node.expressions))}", f"it is called {found.signature}"
+                node, f"{name} cannot take {_count(len(node.expressions))}", f"it is called {function.signature}"
             )
             return NOTHING
-        self._check_literals(found, node)
-        constant = self._constant_call(found, node)
+        self._check_literals(function, node)
+        constant = self._constant_call(function, node)
         if constant is not None:
             return constant
         arguments = [self._expression(argument, scope) for argument in node.expressions]
@@ -593,28 +594,28 @@ class _Compiler:
 
     def _constant_call(self, found: Function, node: exp.Anonymous) -> Value | None:
         """The result, made now, of a pure function of literals that gives no literal (``optimizer`` has the rest)."""
-        known = _constants_of(node.expressions)
-        if not known or not found.is_pure or found.column is not None or self._trace is not None:
+        constants = _constants_of(node.expressions)
+        if not constants or not found.is_pure or found.column is not None or self._trace is not None:
             return None
         try:
-            result = found.call(*known)
+            result = found.call(*constants)
         except values.EvaluationError:
             return None
         return Value(self._out.hoisted(found.name, result, node))
 
     def _called(self, name: str, arguments: list[Value], node: Tree) -> Value:
         """A call of a function that is known to exist and to take these arguments."""
-        found = self._functions.get(name)
-        assert found is not None
+        function = self._functions.get(name)
+        assert function is not None
         codes = [argument.code for argument in arguments]
         if self._has_many_calls:
             codes = [f"_counted({code})" for code in codes]
-        if found.column is not None:
-            column = self._payload_json() if name == "payload" and codes else self._column(found.column)
+        if function.column is not None:
+            column = self._payload_json() if name == "payload" and codes else self._column(function.column)
             codes.insert(0, column.code)
         global_name = "fn_" + re.sub(r"\W", "·", name)  # a middle dot is valid in a Python name
-        self._out.namespace[global_name] = found.call
-        return self._out.let("v", f"{global_name}({', '.join(codes)})", _KIND_OF_TYPE.get(found.returns.name, "any"))
+        self._out.namespace[global_name] = function.call
+        return self._out.let("v", f"{global_name}({', '.join(codes)})", _KIND_OF_TYPE.get(function.returns.name, "any"))
 
     def _check_literals(self, found: Function, node: exp.Anonymous) -> None:
         values: list[Any] = []
@@ -763,8 +764,8 @@ class _Compiler:
         value = self._expression(node.this, scope)
         items = [self._expression(item, scope) for item in node.expressions]
         if all(item.is_literal and item.kind in _EXACT_KINDS for item in items):
-            known = [constant_of(item) for item in node.expressions]
-            name = self._out.hoisted("choices", values.choices(known), exp.Array(expressions=node.expressions))
+            constants = [constant_of(item) for item in node.expressions]
+            name = self._out.hoisted("choices", values.choices(constants), exp.Array(expressions=node.expressions))
             return f"_is_one_of({value.code}, {name})"
         return f"_is_in({value.code}, ({', '.join(item.code for item in items)},))"
 
@@ -830,8 +831,8 @@ def _is_plain(code: str) -> bool:
 
 def _constants_of(nodes: Sequence[Tree]) -> list[Any] | None:
     """The values of literals; None when one is something else, or undefined."""
-    known = [constant_of(node) for node in nodes]
-    return None if None in known else known
+    constants = [constant_of(node) for node in nodes]
+    return None if None in constants else constants
 
 
 def _count(number: int) -> str:

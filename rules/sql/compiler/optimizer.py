@@ -112,15 +112,20 @@ def _between(value: Any, low: Any, high: Any) -> bool:
 
 
 def _called(node: exp.Anonymous, functions: Functions) -> Any:
-    found = functions.get(node.name)
-    if found is None or not found.is_pure or found.column is not None or not found.takes(len(node.expressions)):
+    function = functions.get(node.name)
+    if (
+        function is None
+        or not function.is_pure
+        or function.column is not None
+        or not function.takes(len(node.expressions))
+    ):
         return _UNKNOWN
-    return _applied(found.call, *node.expressions)
+    return _applied(function.call, *node.expressions)
 
 
 def _applied(operation: _Operation, *operands: Tree) -> Any:
-    known = [_constant(operand) for operand in operands]
-    return _UNKNOWN if any(value is _UNKNOWN for value in known) else operation(*known)
+    constants = [_constant(operand) for operand in operands]
+    return _UNKNOWN if any(value is _UNKNOWN for value in constants) else operation(*constants)
 
 
 def _constant(node: Tree) -> Any:

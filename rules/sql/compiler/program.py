@@ -69,12 +69,12 @@ class Program:
         """Line and column of the SQL where an error of ``run`` came from."""
         code = self.function.__code__
         step = error.__traceback__
-        found = None
+        place = None
         while step is not None:
             if step.tb_frame.f_code is code and step.tb_lineno <= len(self.places):
-                found = self.places[step.tb_lineno - 1]
+                place = self.places[step.tb_lineno - 1]
             step = step.tb_next
-        return found
+        return place
 
 
 def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Callable[[Any], Result]:

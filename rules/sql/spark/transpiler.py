@@ -144,7 +144,9 @@ class _Transpiler:
         """Three steps, innermost first: the payload as JSON, what is irregular, and the rows."""
         doubts = [*self._fields.doubts(), *doubts]
         irregular = f"coalesce({_OR.join(doubts)}, FALSE)" if doubts else "FALSE"
-        topics = " OR ".join(f"topic RLIKE {quoted(_topic_pattern(one.levels))}" for one in sources.filters)
+        topics = " OR ".join(
+            f"topic RLIKE {quoted(_topic_pattern(topic_filter.levels))}" for topic_filter in sources.filters
+        )
         source = (
             f"FROM (\n  SELECT *, {irregular} AS {IRREGULAR}\n  FROM (\n{self._fields.decoded()}\n  )\n)\n"
             f"WHERE ({topics})\n  AND"
@@ -232,12 +234,12 @@ class _Transpiler:
         for step in path.steps:
             kind = kind.fields.get(step, UNKNOWN) if kind.name == "struct" else UNKNOWN
         if kind.name not in FIELD_TYPES:
-            why = (
+            reason = (
                 "no schema bound to the topics says its type"
                 if kind.name == "unknown"
                 else f"it is of type {kind.name}"
             )
-            raise NotInSpark(f"{path.text}: {why}", node)
+            raise NotInSpark(f"{path.text}: {reason}", node)
         place = self._fields.read(path, kind.name, node)
         if kind.name == "string":
             value = f"try_variant_get({place}, '$', 'string')"
@@ -416,9 +418,9 @@ class _Transpiler:
 
     def _in(self, node: Tree) -> Value:
         value = self._expression(node.this)
-        found = [self._identical(value, self._expression(item), node) for item in node.expressions]
-        doubts = value.doubts + tuple(doubt for one in found for doubt in one.unsure)
-        return Value(f"({' OR '.join(one.sql for one in found)})", "boolean", False, doubts)
+        tests = [self._identical(value, self._expression(item), node) for item in node.expressions]
+        doubts = value.doubts + tuple(doubt for test in tests for doubt in test.unsure)
+        return Value(f"({' OR '.join(test.sql for test in tests)})", "boolean", False, doubts)
 
     def _identical(self, value: Value, other: Value, node: Tree) -> Value:
         """Equality of IN and CASE: of one type, and undefined is undefined."""
@@ -460,16 +462,16 @@ class _Transpiler:
         return self._call_of(name, node.expressions, node)
 
     def _call_of(self, name: str, arguments: Sequence[Tree], node: Tree) -> Value:
-        found = self._functions.get(name)
-        if found is None or not found.spark:
+        function = self._functions.get(name)
+        if function is None or not function.spark:
             raise NotInSpark(f"{name} has no Spark form", node)
-        given: list[Tree | Value] = list(arguments)
-        if found.column is not None:
-            given.insert(0, self._path(Path(found.column), node))
-        values = [one if isinstance(one, Value) else self._expression(one) for one in given]
-        for form in found.spark:
-            if len(form.takes) == len(given) and all(map(fits, form.takes, values, given)):
-                return self._formed(form, values, given)
+        inputs: list[Tree | Value] = list(arguments)
+        if function.column is not None:
+            inputs.insert(0, self._path(Path(function.column), node))
+        values = [item if isinstance(item, Value) else self._expression(item) for item in inputs]
+        for form in function.spark:
+            if len(form.takes) == len(inputs) and all(map(fits, form.takes, values, inputs)):
+                return self._formed(form, values, inputs)
         kinds = ", ".join(value.kind for value in values)
         raise NotInSpark(f"{name} has no Spark form for ({kinds})", node)
 

@@ -231,10 +231,10 @@ def _member(members: dict[str, Any], name: str, new: Any, path: Path, node: Tree
     for other in members:
         if other != name and other.lower() == name.lower():
             raise NotInSpark(f"{path.text}: Spark does not distinguish {name} from {other}", node)
-    found = members.setdefault(name, new)
-    if isinstance(found, dict) != isinstance(new, dict):
+    member = members.setdefault(name, new)
+    if isinstance(member, dict) != isinstance(new, dict):
         raise NotInSpark(f"{path.text} is read as a value and as a map", node)
-    return found
+    return member
 
 
 def _ddl(members: dict[str, Any]) -> str:

@@ -30,11 +30,11 @@ def formatted(sql: str) -> str:
     Raises:
         Invalid: it does not parse.
     """
-    found = Tokens(sql)
-    tree = parse_tokens(found)
+    tokens = Tokens(sql)
+    tree = parse_tokens(tokens)
     clauses = list(clauses_of(tree))
-    text = _laid_out([_with_program_as_it_is(clause) for clause in clauses], found)
-    return text if _is_same(text, tree) else _laid_out(clauses, found)
+    text = _laid_out([_with_program_as_it_is(clause) for clause in clauses], tokens)
+    return text if _is_same(text, tree) else _laid_out(clauses, tokens)
 
 
 def _with_program_as_it_is(clause: Clause) -> Clause:
@@ -54,9 +54,9 @@ def _is_same(sql: str, tree: exp.Select) -> bool:
 
 def _laid_out(clauses: Sequence[Clause], found: Tokens) -> str:
     lines = [line for clause in clauses for line in _lines(clause, has_comments=bool(found.comments))]
-    given = found.sql.split("\n")
+    source_lines = found.sql.split("\n")
     for comment in found.comments:
-        is_after_text = given[comment.line - 1][: comment.column - 1].strip() != ""
+        is_after_text = source_lines[comment.line - 1][: comment.column - 1].strip() != ""
         _insert(lines, comment, is_after_text=is_after_text)
     return "\n".join(line.text for line in lines) + "\n"
 

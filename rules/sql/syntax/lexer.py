@@ -77,11 +77,11 @@ def tokens(sql: str) -> list[Token]:
     Raises:
         Invalid: with line and column of the first character that starts no token.
     """
-    found = Tokens(sql)
+    sql_tokens = Tokens(sql)
     count = 0
-    while found[count].kind != "end":
+    while sql_tokens[count].kind != "end":
         count += 1
-    return [found[at] for at in range(count + 1)]
+    return [sql_tokens[at] for at in range(count + 1)]
 
 
 class Tokens:
@@ -266,5 +266,5 @@ def _unfinished(pending: list[tuple[str, int]], start: int, word: str) -> Unfini
     if not pending:
         return Unfinished(f"the jq program that begins here is not followed by {word}", start)
     closer, opened = pending[-1]
-    what = "a string" if closer == '"' else "an 'if'" if closer == _END_OF_IF else "a bracket"
-    return Unfinished(f"the jq program has {what} that is never closed", opened, f"close it with {closer}")
+    unclosed = "a string" if closer == '"' else "an 'if'" if closer == _END_OF_IF else "a bracket"
+    return Unfinished(f"the jq program has {unclosed} that is never closed", opened, f"close it with {closer}")

@@ -141,7 +141,7 @@ class _Parser:
         return tree
 
     def _sources(self) -> list[exp.Table]:
-        found = []
+        clauses = []
         while True:
             token = self._now
             if token.kind not in ("name", "quoted", "string"):
@@ -149,19 +149,19 @@ class _Parser:
             if not token.text:
                 self._fail("a topic filter must not be empty")
             self._at += 1
-            found.append(self._placed(exp.Table(this=exp.Identifier(this=token.text, quoted=True)), token))
+            clauses.append(self._placed(exp.Table(this=exp.Identifier(this=token.text, quoted=True)), token))
             if not self._accept("op", ","):
-                return found
+                return clauses
 
     def _fields(self) -> list[Tree]:
         return self._listed(self._field)
 
     def _listed(self, parse_one: Callable[[], Tree]) -> list[Tree]:
         """One or more, with commas between."""
-        found = [parse_one()]
+        items = [parse_one()]
         while self._accept("op", ","):
-            found.append(parse_one())
-        return found
+            items.append(parse_one())
+        return items
 
     def _field(self) -> Tree:
         token = self._now

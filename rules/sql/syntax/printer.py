@@ -94,11 +94,11 @@ def _texts(fields: Sequence[Tree]) -> list[tuple[str, Tree]]:
 
 def _conditions(node: Tree) -> list[tuple[str, Tree]]:
     """The conditions that AND joins."""
-    found: list[tuple[str, Tree]] = []
+    parts: list[tuple[str, Tree]] = []
     while isinstance(node, exp.And):
-        found.append((_within(node.expression, _AND + 1), node.expression))
+        parts.append((_within(node.expression, _AND + 1), node.expression))
         node = node.this
-    return [(_within(node, _AND) if found else text_of_tree(node), node), *reversed(found)]
+    return [(_within(node, _AND) if parts else text_of_tree(node), node), *reversed(parts)]
 
 
 def _fields(fields: Sequence[Tree]) -> str:

@@ -132,15 +132,15 @@ def jq_of(tree: exp.Select) -> exp.Anonymous | None:
 
 def operands(node: Tree, kind: type[Tree]) -> list[Tree]:
     """The operands of a chain of ANDs or ORs, in order, without parentheses."""
-    found: list[Tree] = []
+    chain: list[Tree] = []
     pending = [node]
     while pending:
         node = bare(pending.pop())
         if type(node) is kind:
             pending += [node.expression, node.this]
         else:
-            found.append(node)
-    return found
+            chain.append(node)
+    return chain
 
 
 def bare(node: Tree) -> Tree:

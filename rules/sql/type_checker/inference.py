@@ -226,10 +226,10 @@ class _Inference:
                 self._field(item, scope)
 
     def _star(self, scope: _Scope) -> None:
-        found = {name: self._column(name) for name in self._columns}
+        columns = {name: self._column(name) for name in self._columns}
         if scope.outer is not None:
-            found.update(scope.outer.names)
-        for name, value in found.items():
+            columns.update(scope.outer.names)
+        for name, value in columns.items():
             before = scope.names.get(name)
             may_lack = value.kind.nullable and before is not None
             scope.names[name] = _either(value, before) if may_lack and before is not None else value
@@ -314,12 +314,12 @@ class _Inference:
     def _between(self, node: exp.Between, scope: _Scope) -> _Value:
         value = self._value_of(node.this, scope)
         ends = [(node.args[name], self._value_of(node.args[name], scope)) for name in ("low", "high")]
-        for kind, (end, found) in zip((exp.GTE, exp.LTE), ends, strict=True):
+        for kind, (end, end_value) in zip((exp.GTE, exp.LTE), ends, strict=True):
             test = kind(this=node.this, expression=end)
-            operands = Operand(node.this, value.kind), Operand(end, found.kind)
+            operands = Operand(node.this, value.kind), Operand(end, end_value.kind)
             self._report(node, comparison_issue(test, *operands))
             self._warn_of_absence(node, operands)
-        return _Value(BOOLEAN, _origins((value, *(found for _, found in ends))))
+        return _Value(BOOLEAN, _origins((value, *(end_value for _, end_value in ends))))
 
     def _operation(self, node: Tree, scope: _Scope) -> _Value:
         left = self._value_of(node.this, scope)
@@ -360,8 +360,8 @@ class _Inference:
     def _membership(self, node: exp.In, scope: _Scope) -> _Value:
         value = self._value_of(node.this, scope)
         items = [self._value_of(item, scope) for item in node.expressions]
-        for item, found in zip(node.expressions, items, strict=True):
-            self._report(item, membership_issue(Operand(node.this, value.kind), Operand(item, found.kind)))
+        for item, item_value in zip(node.expressions, items, strict=True):
+            self._report(item, membership_issue(Operand(node.this, value.kind), Operand(item, item_value.kind)))
         return _Value(BOOLEAN, _origins((value, *items)))
 
     def _case(self, node: exp.Case, scope: _Scope) -> _Value:
@@ -432,26 +432,26 @@ class _Inference:
     def _read(self, path: Path, node: Tree, scope: _Scope) -> _Value:
         """The path tried against names selected so far, innermost list first, then against the columns."""
         self._look_at_steps(path, node, scope)
-        found: _Value | None = None
+        result: _Value | None = None
         level: _Scope | None = scope
         is_column = path.root in self._columns or self._is_open
         while level is not None:
             value = level.names.get(path.root)
             if value is not None and not (value.is_payload and path.root == "payload"):
                 is_last = not is_column and not _has_name(level.outer, path.root)
-                is_missing = found is None or found.kind.name == "null"
+                is_missing = result is None or result.kind.name == "null"
                 read = self._read_name(value, path, node if is_last and is_missing else None)
-                found = read if found is None else _either(found, read)
-                if not found.kind.nullable:
-                    return found
+                result = read if result is None else _either(result, read)
+                if not result.kind.nullable:
+                    return result
             level = level.outer
         if not is_column:
-            return found if found is not None else self._unknown_column(path, node)
+            return result if result is not None else self._unknown_column(path, node)
         if path.root == "payload" and (path.steps or path.range):
             read = self._read_payload(path, node)
         else:
             read = self._descend(self._column(path.root), path, node, only_mistakes=True)
-        return read if found is None else _either(found, read)
+        return read if result is None else _either(result, read)
 
     def _look_at_steps(self, path: Path, node: Tree, scope: _Scope) -> None:
         for step in path.steps:
@@ -520,12 +520,14 @@ class _Inference:
 
     def _payload_read(self, path: Path, node: Tree | None) -> FieldType:
         """The type of a place in the payload over all inputs; reports places that some or all of them do not have."""
-        found = [(one, *_descend_payload(one.payload, path)) for one in self._inputs if _has_payload(one)]
-        if not found:
+        read_types = [
+            (source, *_descend_payload(source.payload, path)) for source in self._inputs if _has_payload(source)
+        ]
+        if not read_types:
             return UNKNOWN
         if node is not None:
-            self._report_all(node, path, [(one, issue) for one, _, issue in found])
-        return unified_all(kind for _, kind, _ in found)
+            self._report_all(node, path, [(source, issue) for source, _, issue in read_types])
+        return unified_all(kind for _, kind, _ in read_types)
 
     def _report_all(self, node: Tree, path: Path, found: Sequence[tuple[Input, Issue | None]]) -> None:
         issues = [issue for _, issue in found if issue is not None]
@@ -534,9 +536,9 @@ class _Inference:
         if len(issues) == len(found):
             self._report(node, replace(issues[0], is_mistake=all(issue.is_mistake for issue in issues)))
             return
-        for one, issue in found:
+        for source, issue in found:
             if issue is not None:
-                text = f'on topics of "{one.source}": {issue.message}'
+                text = f'on topics of "{source.source}": {issue.message}'
                 self._report(node, Issue(text, issue.suggestion, is_mistake=False))
 
     def _reference(self, origin: Origin, kind: FieldType) -> _Value:
@@ -598,11 +600,11 @@ def _put(before: _Value, steps: Sequence[Any], value: _Value) -> _Value:
     if not isinstance(step, str):
         return _Value(kind, origins)
     members = dict(before.members)
-    known = members.get(step)
+    member = members.get(step)
     if not rest:
         members[step] = value
-    elif known is not None or family(before.kind) == "null":
-        members[step] = _put(known or _NOTHING, rest, value)
+    elif member is not None or family(before.kind) == "null":
+        members[step] = _put(member or _NOTHING, rest, value)
     else:
         members.pop(step, None)
     return _Value(kind, origins, members=members)

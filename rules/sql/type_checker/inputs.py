@@ -158,22 +158,22 @@ def inputs_of(
     sources: Sequence[str], payload_type: PayloadType, row_type: RowType = lambda _: None
 ) -> tuple[Input, ...]:
     """The inputs of a statement whose FROM names these sources."""
-    found: list[Input] = []
+    inputs: list[Input] = []
     for text in sources:
         if text.startswith(EVENT_PREFIX):
-            found += [Input(text, EVENT_COLUMNS.get(name)) for name in sorted(events_of(text))]
+            inputs += [Input(text, EVENT_COLUMNS.get(name)) for name in sorted(events_of(text))]
         elif text.startswith(INGRESS_PREFIXES):
-            found.append(Input(text, MQTT_INGRESS if text.split("/", 1)[1].startswith("mqtt:") else None))
+            inputs.append(Input(text, MQTT_INGRESS if text.split("/", 1)[1].startswith("mqtt:") else None))
         elif text.startswith(RULE_PREFIX):
-            found.append(row_input(text, row_type(text.removeprefix(RULE_PREFIX))))
+            inputs.append(row_input(text, row_type(text.removeprefix(RULE_PREFIX))))
         else:
-            found.append(message_input(text, payload_type(text)))
-    return tuple(found)
+            inputs.append(message_input(text, payload_type(text)))
+    return tuple(inputs)
 
 
 def columns_of(inputs: Sequence[Input]) -> Columns:
     """The columns that any source has; nullable where another one has not."""
-    tables = [one.columns for one in inputs if one.columns is not None]
+    tables = [source.columns for source in inputs if source.columns is not None]
     merged: dict[str, FieldType] = {}
     for name in dict.fromkeys(name for columns in tables for name in columns):
         kinds = [columns[name] for columns in tables if name in columns]
@@ -186,11 +186,11 @@ def columns_of(inputs: Sequence[Input]) -> Columns:
 
 def is_open(inputs: Sequence[Input]) -> bool:
     """True if there may be columns that are not known."""
-    return any(one.columns is None for one in inputs)
+    return any(source.columns is None for source in inputs)
 
 
 def payload_of(inputs: Sequence[Input]) -> FieldType:
     """The type of payloads whichever source they come from."""
-    kinds = [one.payload for one in inputs if one.columns is None or "payload" in one.columns]
+    kinds = [source.payload for source in inputs if source.columns is None or "payload" in source.columns]
     kind = unified_all(kinds) if kinds else UNKNOWN
     return maybe(kind) if len(kinds) < len(inputs) else replace(kind, coding="json")

@@ -102,8 +102,8 @@ class Lineage:
                 for column in self.columns
             ],
             "conditions": [
-                {"clause": one.clause, "expression": one.expression, "from": self._shown(one.origins)}
-                for one in self.conditions
+                {"clause": condition.clause, "expression": condition.expression, "from": self._shown(condition.origins)}
+                for condition in self.conditions
             ],
         }
 

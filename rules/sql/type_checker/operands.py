@@ -110,9 +110,9 @@ _ORDERINGS: Final = (exp.LT, exp.LTE, exp.GT, exp.GTE)
 
 def comparison_issue(node: Tree, left: Operand, right: Operand) -> Issue | None:
     """Reason why a comparison fails, or has the same result, on every message."""
-    for one, other in ((left, right), (right, left)):
+    for operand, other in ((left, right), (right, left)):
         if isinstance(bare(other.node), exp.Null):
-            return Issue("a comparison with NULL is never true", _null_hint(node, one), is_mistake=False)
+            return Issue("a comparison with NULL is never true", _null_hint(node, operand), is_mistake=False)
     families = (family(left.kind), family(right.kind))
     if "unknown" in families or "null" in families:
         return None
@@ -139,15 +139,15 @@ def membership_issue(left: Operand, item: Operand) -> Issue | None:
 
 def values_issue(left: Operand, right: Operand, outcome: str) -> Issue | None:
     """Texts of which all possible values are known, without one in common."""
-    for one, other in ((left, right), (right, left)):
-        if not (one.kind.values and other.kind.values) or set(one.kind.values) & set(other.kind.values):
+    for operand, other in ((left, right), (right, left)):
+        if not (operand.kind.values and other.kind.values) or set(operand.kind.values) & set(other.kind.values):
             return None
         literal = bare(other.node)
         if isinstance(literal, exp.Literal):
-            close = nearest(literal.name, one.kind.values)
-            listed = ", ".join(f"'{value}'" for value in one.kind.values[:12])
+            close = nearest(literal.name, operand.kind.values)
+            listed = ", ".join(f"'{value}'" for value in operand.kind.values[:12])
             hint = Rename(literal.name, close) if close else f"its values are {listed}"
-            return Issue(f"'{literal.name}' is not a value of {text_of_tree(one.node)}: {outcome}", hint)
+            return Issue(f"'{literal.name}' is not a value of {text_of_tree(operand.node)}: {outcome}", hint)
     return Issue(f"{text_of_tree(left.node)} and {text_of_tree(right.node)} have no value in common: {outcome}")
 
 
@@ -231,9 +231,9 @@ def argument_issue(function: Function, position: int, operand: Operand) -> Issue
     """Reason why an argument (from 0) makes the call fail on every message."""
     if isinstance(bare(operand.node), (exp.Literal, exp.Boolean)):
         return None  # the compiler looks at literals, value and all
-    what = family(operand.kind)
+    argument_family = family(operand.kind)
     refused = _REFUSED.get(function.name, {}).get(position)
-    if refused is not None and what in refused[0].split():
+    if refused is not None and argument_family in refused[0].split():
         return _never_fits(function, position, operand, refused[1])
     if function.name == "sublist":
         return _sublist_issue(function, position, operand)
@@ -265,8 +265,8 @@ def _never_fits(function: Function, position: int, operand: Operand, wanted: str
 def call_issue(function: Function, operands: Sequence[Operand]) -> Issue | None:
     """Problem of the arguments in combination."""
     if function.name == "contains" and len(operands) == 2 and operands[1].kind.item is not None:
-        found = membership_issue(operands[0], Operand(operands[1].node, operands[1].kind.item))
-        return None if found is None else Issue(f"contains is never true here: {operands[0].text}", found.suggestion)
+        issue = membership_issue(operands[0], Operand(operands[1].node, operands[1].kind.item))
+        return None if issue is None else Issue(f"contains is never true here: {operands[0].text}", issue.suggestion)
     return None
 
 
@@ -275,9 +275,9 @@ def call_issue(function: Function, operands: Sequence[Operand]) -> Issue | None:
 
 def result_type(function: Function, operands: Sequence[Operand]) -> FieldType:
     """The type of a call's result."""
-    found = _RESULTS.get(function.name)
-    if found is not None:
-        return found(operands)
+    result = _RESULTS.get(function.name)
+    if result is not None:
+        return result(operands)
     return function.returns
 
 

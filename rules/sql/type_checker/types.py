@@ -64,8 +64,8 @@ def unified(one: FieldType, other: FieldType) -> FieldType:
     """The type of a value that has one of two types."""
     if one == other:
         return one
-    found = _unified(one, other)
-    return replace(found, logical=one.logical) if one.logical and one.logical == other.logical else found
+    kind = _unified(one, other)
+    return replace(kind, logical=one.logical) if one.logical and one.logical == other.logical else kind
 
 
 def _unified(one: FieldType, other: FieldType) -> FieldType:
@@ -98,10 +98,10 @@ def _field(kind: FieldType, name: str) -> FieldType:
 
 def unified_all(kinds: Iterable[FieldType]) -> FieldType:
     """The type of a value that has one of these types; that of nothing when there are none."""
-    found: FieldType | None = None
+    common: FieldType | None = None
     for kind in kinds:
-        found = kind if found is None else unified(found, kind)
-    return NULL if found is None else found
+        common = kind if common is None else unified(common, kind)
+    return NULL if common is None else common
 
 
 # Into values
@@ -110,12 +110,12 @@ def unified_all(kinds: Iterable[FieldType]) -> FieldType:
 def member(kind: FieldType, name: str) -> FieldType:
     """The type of ``value.name``. Text is read as JSON, so nothing is known of its members."""
     if kind.name == "struct":
-        found = _field(kind, name)
+        field_type = _field(kind, name)
     elif kind.name == "map":
-        found = maybe(kind.item or UNKNOWN)
+        field_type = maybe(kind.item or UNKNOWN)
     else:
-        found = UNKNOWN if family(kind) in ("string", "unknown") else NULL
-    return maybe(found) if kind.nullable else found
+        field_type = UNKNOWN if family(kind) in ("string", "unknown") else NULL
+    return maybe(field_type) if kind.nullable else field_type
 
 
 def element(kind: FieldType) -> FieldType:
@@ -133,11 +133,11 @@ def written(kind: FieldType, steps: Sequence[Any], value: FieldType) -> FieldTyp
     rest = steps[1:]
     if isinstance(step, str):
         return _with_member(kind, step, rest, value)
-    made = written(NULL, rest, value)
-    result = array_of(made)
+    inner = written(NULL, rest, value)
+    result = array_of(inner)
     if kind.name == "array" or family(kind) in ("string", "unknown"):
         before = kind.item or UNKNOWN
-        items = [before, made] if step is END_INDEX or step == 0 else [before, made, written(before, rest, value)]
+        items = [before, inner] if step is END_INDEX or step == 0 else [before, inner, written(before, rest, value)]
         result = array_of(unified_all(items))
     return unified(kind, result) if isinstance(step, Path) else result
 
