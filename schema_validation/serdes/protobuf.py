@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import message_factory
@@ -15,7 +17,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from broker.core.marks import unmarked
-from broker.core.schema import UNKNOWN, FieldType
+from broker.core.schema import SPARKPLUG_B, UNKNOWN, FieldType
 from schema_validation.serdes.base import DataRefused, NotWritable, SchemaFacts, SchemaSerde, SourceError, short
 from schema_validation.serdes.proto_bundle import load_files, load_text
 from schema_validation.serdes.proto_locate import locate
@@ -322,3 +324,13 @@ def _assigned(assign: Callable[..., object], *arguments: Any) -> None:
         assign(*arguments)
     except (ValueError, TypeError) as error:
         raise NotWritable(str(error)) from None
+
+
+# The schema of Sparkplug B payloads, built in under a name that no user can take.
+
+
+@cache
+def sparkplug_serde() -> ProtobufSerde:
+    """The serde of Sparkplug B; compiled when it is first asked for."""
+    source = Path(__file__).with_name("sparkplug_b.proto").read_text(encoding="utf-8")
+    return ProtobufSerde(source, f"schema '{SPARKPLUG_B}'")

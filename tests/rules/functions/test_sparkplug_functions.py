@@ -22,7 +22,7 @@ from rules.functions.sparkplug import BirthMetric, Births, SparkplugTap, source_
 from rules.sql import limits
 from rules.sql.values import EvaluationError
 from schema_validation.registry import Registry
-from schema_validation.serdes.sparkplug import sparkplug_serde
+from schema_validation.serdes.protobuf import sparkplug_serde
 from tests.support.calls import evaluate
 from tests.support.node import running
 
