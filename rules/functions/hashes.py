@@ -15,6 +15,7 @@ from rules.functions.registry import Data, Int, at_least, between, choice, failu
 from rules.functions.spark_form import SparkForm
 from rules.sql.limits import MAX_MD4_BYTES, MAX_RANDOM_CHARACTERS
 from rules.sql.work import spend
+from transforms.variform.functions_encoding import DIGESTS
 
 
 def _md4(data: bytes) -> str:
@@ -46,18 +47,7 @@ def _md4_block(state: list[int], words: tuple[int, ...]) -> list[int]:
     return [(word + other) & 0xFFFFFFFF for word, other in zip(state, (a, b, c, d), strict=True)]
 
 
-_NAMES = (
-    "md5", "sha", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256", "sha3_384", "sha3_512", "blake2b",
-    "blake2s", "sha1",
-)  # fmt: skip
-
-
-def _by_name(name: str) -> Callable[[bytes], str]:
-    make = getattr(hashlib, "sha1" if name == "sha" else name)
-    return lambda data: make(data, usedforsecurity=False).hexdigest()
-
-
-_ALGORITHMS: dict[str, Callable[[bytes], str]] = {"md4": _md4, **{name: _by_name(name) for name in _NAMES}}
+_ALGORITHMS: dict[str, Callable[[bytes], str]] = {"md4": _md4, **DIGESTS}
 
 _PIECE_BYTES = 4096
 

@@ -20,6 +20,7 @@ from rules.sql.values import (
     type_name,
 )
 from rules.sql.work import spend
+from transforms.variform.functions_text import ESCAPES
 
 _GRAPHEME = regex.compile(r"\X")
 _SPACE = " \t\r\n\v\f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -265,10 +266,6 @@ def rm_prefix(s: Text, prefix: Text) -> str:
     return s.removeprefix(prefix)
 
 
-_ESCAPES = {
-    "n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "'": "'", '"': '"', "?": "?", "a": "\a",
-    "\\": "\\",
-}  # fmt: skip
 _ESCAPE = regex.compile(r"\\(?:x([0-9A-Fa-f]+)|(.?))", regex.DOTALL)
 
 
@@ -279,9 +276,9 @@ def unescape(s: Text) -> str:
     def one(match: Any) -> str:
         if match[1] is not None:
             return _code_point(match[1])
-        if match[2] not in _ESCAPES:
+        if match[2] not in ESCAPES:
             raise failure("unescape", f"there is no escape \\{match[2]}")
-        return _ESCAPES[match[2]]
+        return ESCAPES[match[2]]
 
     spend(s.count("\\"), 500)
     return str(_ESCAPE.sub(one, s))

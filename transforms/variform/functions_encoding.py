@@ -5,15 +5,26 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from transforms.variform.errors import badarg
 from transforms.variform.registry import function
 from transforms.variform.values import binary, bounded, json_text, json_value, text_or_bytes
 
-_HASHES = frozenset({"md5", "sha", "sha1", "sha224", "sha256", "sha384", "sha512", "blake2b", "blake2s"}) | {
-    f"sha3_{bits}" for bits in (224, 256, 384, 512)
-}
+_ALGORITHMS = (
+    "md5", "sha", "sha224", "sha256", "sha384", "sha512", "sha3_224", "sha3_256", "sha3_384", "sha3_512", "blake2b",
+    "blake2s", "sha1",
+)  # fmt: skip
+
+
+def _digest_by(algorithm: str) -> Callable[[bytes], str]:
+    constructor = getattr(hashlib, "sha1" if algorithm == "sha" else algorithm)
+    return lambda data: constructor(data, usedforsecurity=False).hexdigest()
+
+
+# Hexadecimal digests by the name of their algorithm; ``sha`` is SHA-1.
+DIGESTS: Mapping[str, Callable[[bytes], str]] = {name: _digest_by(name) for name in _ALGORITHMS}
 
 
 @function("base64_encode")
@@ -70,10 +81,9 @@ def int2hexstr(value: int) -> str:
 @function("hash")
 def hash_of(algorithm: str, value: bytes) -> str:
     """Lower-case hexadecimal digest: md5, sha (sha1), sha224 to sha512, sha3_224 to sha3_512, blake2b, blake2s."""
-    if algorithm not in _HASHES:
+    if algorithm not in DIGESTS:
         raise badarg("hash", f"unknown algorithm {algorithm!r}")
-    chosen = "sha1" if algorithm == "sha" else algorithm
-    return hashlib.new(chosen, value, usedforsecurity=False).hexdigest()
+    return DIGESTS[algorithm](value)
 
 
 @function("hash_to_range")

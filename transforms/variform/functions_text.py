@@ -18,7 +18,8 @@ from transforms.variform.values import MISSING, bounded, integer, joined, sequen
 BLANKS = " \t\n\v\f\r\x85\u200e\u200f\u2028\u2029"
 
 _clusters = regex.compile(r"\X").findall
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"} | {c: c for c in "\\'\"?"}
+# Characters by the letter of their escape.
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"} | {c: c for c in "\\'\"?"}
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|(.))", re.DOTALL)
 _DIRECTIVE = re.compile(r"~(?:(-?[0-9]{1,4})?(?:\.([0-9]{1,4}))?(?:\.(.))?)(t?)([a-zA-Z~])?", re.DOTALL)
 
@@ -185,9 +186,9 @@ def _escaped(match: re.Match[str]) -> str:
     digits = match[1]
     letter = match[2]
     if digits is None:
-        if letter not in _ESCAPES:
+        if letter not in ESCAPES:
             raise badarg("unescape", f"unknown escape \\{letter}")
-        return _ESCAPES[letter]
+        return ESCAPES[letter]
     code = int(digits, 16) if len(digits) <= 16 else 0x110000
     if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
         raise badarg("unescape", f"\\x{digits[:16]} is not a character")
