@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -10,11 +10,10 @@ from typing import Final
 from broker.core import reason
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
-from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
-from broker.core.topic_index import TopicIndex
 from broker.core.waiting import settled
 from broker.observe.gate_counters import EXPLAINED, STOPPING, GateStats
+from broker.observe.gate_objects import RunningGate
 from broker.observe.log import get_logger
 from broker.observe.metrics import Counter, Metrics
 from schema_validation.checks import Check, CheckFailure
@@ -50,30 +49,20 @@ class Step:
     """Failures of messages beyond those explained, by whether the payload does not fit."""
 
 
-class ValidationGate:
+class ValidationGate(RunningGate[Validation]):
     """A ``broker.core.stage.Gate``."""
 
     name = "validation"
 
     def __init__(self, events: Events, metrics: Metrics) -> None:
+        super().__init__()
         self._events = events
-        self._validations: TopicIndex[tuple[Validation, GateStats]] = TopicIndex()
         self._succeeded = metrics.counter("messages_validation_succeeded", "messages that no validation stopped")
         self._failed = metrics.counter("messages_validation_failed", "messages that a validation stopped")
-        self.schemas: SchemaLookup | None = None
-
-    def use(self, validations: Iterable[tuple[Validation, GateStats]]) -> None:
-        """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
-        enabled = (item for item in validations if item[0].spec.enable)
-        self._validations.use((item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled)
 
     def on_topic(self, topic: str) -> list[Validation]:
         """The enabled validations of a topic, in order."""
-        return [validation for validation, _ in self._validations.matching(topic)]
-
-    def acting(self, topic: str) -> tuple[object, ...]:
-        """See ``broker.core.stage.ActsByObjects``: the validations of a topic."""
-        return tuple(self._validations.matching(topic))
+        return [validation for validation, _ in self._running.matching(topic)]
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """The call for messages published on the topic."""
@@ -85,7 +74,7 @@ class ValidationGate:
                 action := validation.spec.effective_action, action in STOPPING,
                 validation.waits(self.schemas), _unexplained(validation.name, action),
             )
-            for validation, book in self._validations.matching(topic)
+            for validation, book in self._running.matching(topic)
         )  # fmt: skip
         if any(step.waits for step in steps):
             return self._call_waiting(steps)

@@ -10,6 +10,7 @@ from broker.config.schema_use import ExternalHttpUse
 from broker.core.errors import Invalid, Problem
 from broker.core.schema import SchemaLookup
 from broker.core.topic import TopicFilter
+from broker.observe.gate_objects import GateObject
 from rules.functions.registry import Functions
 from rules.sql.compiler.program import RuleContext
 from schema_validation.checks import Check, all_pass, any_pass, schema_check
@@ -18,27 +19,18 @@ from schema_validation.sql_checks import SqlCheck, compile_sql_check
 
 
 @dataclass(frozen=True, slots=True)
-class Validation:
+class Validation(GateObject):
     """A checked and compiled validation."""
 
     spec: ValidationSpec
-    filters: tuple[TopicFilter, ...]
     sql: Mapping[int, SqlCheck]
     """The compiled SQL checks by their place among the checks."""
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
 
     def waits(self, schemas: SchemaLookup) -> bool:
         """True if a check may ask another process: then it is run by ``broker.core.waiting.settled``."""
         if any(isinstance(check, ExternalHttpUse) for check in self.spec.checks):
             return True
         return any(check.asked.waits(schemas) for check in self.sql.values())
-
-    def matches(self, topic: str) -> bool:
-        """True if any of its filters matches the topic."""
-        return any(topic_filter.matches(topic) for topic_filter in self.filters)
 
     def bind(self, schemas: SchemaLookup) -> Check:
         """The check of a message, with the current schemas."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from broker.config.gate_spec import READ_ONLY, GateSpec
 from broker.config.schema_use import SchemaUse, missing_schemas, names_of_missing
@@ -19,39 +19,52 @@ from broker.core.ordered import ObjectVerbs
 from broker.core.quarantine import COLUMNS, quarantine, quarantine_problems
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
 from broker.core.topic import TopicFilter
+from broker.core.topic_index import TopicIndex
 from broker.observe.counter_rates import Ticks
 from broker.observe.gate_counters import STOPPING, GateCounters, GateMetrics, GateStats
 
 
-class GateObject(Protocol):
-    """A checked and compiled object, a frozen dataclass."""
+@dataclass(frozen=True, slots=True)
+class GateObject:
+    """A checked and compiled validation or transformation."""
+
+    spec: Any
+    filters: tuple[TopicFilter, ...]
 
     @property
-    def spec(self) -> Any: ...
+    def name(self) -> str:
+        name: str = self.spec.name
+        return name
 
-    @property
-    def name(self) -> str: ...
+    def matches(self, topic: str) -> bool:
+        """True if any of its filters matches the topic."""
+        return any(topic_filter.matches(topic) for topic_filter in self.filters)
 
-    @property
-    def filters(self) -> tuple[TopicFilter, ...]: ...
-
-    def matches(self, topic: str) -> bool: ...
-
-    def schema_uses(self) -> Iterable[tuple[str, SchemaUse]]: ...
+    @abstractmethod
+    def schema_uses(self) -> Iterable[tuple[str, SchemaUse]]:
+        """The schemas that it names, by the pointers of their members."""
 
 
 # Members that say what happens once a message has passed or failed.
 _AFTERWARDS: Final = ("enable", "mode", "failure_action", "quarantine", "log_failure", "description", "tags")
 T = TypeVar("T", bound=GateObject)
-_Taken = TypeVar("_Taken", bound=GateObject, contravariant=True)
 
 
-class RunningGate(Protocol[_Taken]):
-    """The gate that runs the objects."""
+class RunningGate(Generic[T]):
+    """The gate that runs the objects, each with its statistics."""
 
-    schemas: SchemaLookup | None
+    def __init__(self) -> None:
+        self._running: TopicIndex[tuple[T, GateStats]] = TopicIndex()
+        self.schemas: SchemaLookup | None = None
 
-    def use(self, objects: Iterable[tuple[_Taken, GateStats]], /) -> None: ...
+    def use(self, objects: Iterable[tuple[T, GateStats]]) -> None:
+        """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
+        enabled = (item for item in objects if item[0].spec.enable)
+        self._running.use((item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled)
+
+    def acting(self, topic: str) -> tuple[object, ...]:
+        """See ``broker.core.stage.ActsByObjects``: the objects of a topic."""
+        return tuple(self._running.matching(topic))
 
 
 class GateObjects(Contributor, ObjectVerbs[T]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +9,9 @@ from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.events import Events, message_columns
 from broker.core.message import Message
-from broker.core.schema import SchemaLookup
 from broker.core.stage import GateCall, Refusal, WaitingGateCall
-from broker.core.topic_index import TopicIndex
 from broker.observe.gate_counters import STOPPING, GateCounters, GateStats
+from broker.observe.gate_objects import RunningGate
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from transforms.messages.failure import TransformationFailed
@@ -61,29 +59,19 @@ class Step:
     is_shadow: bool
 
 
-class TransformationGate:
+class TransformationGate(RunningGate[Transformation]):
     """A ``broker.core.stage.Gate``."""
 
     name = "transformation"
 
     def __init__(self, node: str, clock: Clock, events: Events, metrics: Metrics) -> None:
+        super().__init__()
         self._node = node
         self._clock = clock
         self._events = events
         self._metrics = metrics
-        self._transformations: TopicIndex[tuple[Transformation, GateStats]] = TopicIndex()
         self._succeeded = metrics.counter("messages_transformation_succeeded", "messages that all transformations took")
         self._failed = metrics.counter("messages_transformation_failed", "messages that a transformation stopped")
-        self.schemas: SchemaLookup | None = None
-
-    def use(self, transformations: Iterable[tuple[Transformation, GateStats]]) -> None:
-        """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
-        enabled = (item for item in transformations if item[0].spec.enable)
-        self._transformations.use((item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled)
-
-    def acting(self, topic: str) -> tuple[object, ...]:
-        """See ``broker.core.stage.ActsByObjects``: the transformations of a topic."""
-        return tuple(self._transformations.matching(topic))
 
     def plan(self, topic: str) -> GateCall | WaitingGateCall | None:
         """The call for messages published on the topic."""
@@ -91,7 +79,7 @@ class TransformationGate:
             return None
         steps = tuple(
             self._step(BoundTransformation(transformation, self.schemas, self._node, self._clock), book)
-            for transformation, book in self._transformations.matching(topic)
+            for transformation, book in self._running.matching(topic)
         )
         if any(step.bound.transformation.waits for step in steps):
             return self._call_waiting(steps)

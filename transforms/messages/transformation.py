@@ -15,6 +15,7 @@ from broker.core.message import Message
 from broker.core.schema import UNKNOWN, FieldType, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.core.waiting import settled
+from broker.observe.gate_objects import GateObject
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import Operation, Run, check_key, compile_operation
 from transforms.messages.payload import UNTOUCHED, PayloadCodec, payload_codec
@@ -25,26 +26,17 @@ from transforms.variform.values import text_or_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Transformation:
+class Transformation(GateObject):
     """A checked and compiled transformation."""
 
     spec: TransformationSpec
-    filters: tuple[TopicFilter, ...]
     operations: tuple[Operation, ...]
     roots: frozenset[str]
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
 
     @property
     def waits(self) -> bool:
         """True if it asks another process to decode or encode: then ``BoundTransformation.run_waiting`` runs it."""
         return any(isinstance(codec, ExternalHttpUse) for _, codec in self.schema_uses())
-
-    def matches(self, topic: str) -> bool:
-        """True if any of its filters matches the topic."""
-        return any(topic_filter.matches(topic) for topic_filter in self.filters)
 
     def schema_uses(self) -> Iterator[tuple[str, SchemaUse]]:
         """The codecs that name a schema, by their pointers."""
