@@ -41,7 +41,7 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
     "check": _Column(
         "The check that failed: its index, type and schema", {"index": 0, "type": "json", "schema": "meter"}
     ),
-    "clean_start": _Column("Whether the client asked for a new session", True),
+    "clean_start": _Column("True if the client asked for a new session", True),
     "client_attrs": _Column("Attributes of the client", {}),
     "clientid": _Column("Client identifier", "meter-1"),
     "conn_props": _Column("Properties of CONNECT", {"Session-Expiry-Interval": 60, **_USER_PROPERTY}),
@@ -56,9 +56,9 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
     "from_clientid": _Column("Client identifier of the publisher", "meter-1"),
     "from_username": _Column("User name of the publisher", "meter"),
     "id": _Column("Identifier of the message", "18EA83D9BFE560310000000000000006"),
-    "is_anonymous": _Column("Whether no authenticator checked the client", True),
+    "is_anonymous": _Column("True if no authenticator checked the client", True),
     "is_bridge": _Column("Always false: bridges connect as clients", False),
-    "is_superuser": _Column("Whether access rules do not apply to the client", False),
+    "is_superuser": _Column("True if access rules do not apply to the client", False),
     "keepalive": _Column("Keep-alive interval in seconds", 60),
     "kind": _Column("Type of the failure", "transformation_eval_operation_failure"),
     "message": _Column("Description of the alarm in one sentence", "1 sessions have more than 1,000 bytes waiting"),

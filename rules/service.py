@@ -18,7 +18,7 @@ from broker.core.json_values import LastErrorView, ProblemEntry, problem_to_wire
 from broker.core.kinds import counted
 from broker.core.message import Message
 from broker.core.objects import Listed, ObjectSection, Reference, Spec, merged
-from broker.core.ordered import OrderedObjects
+from broker.core.ordered import ObjectVerbs
 from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 from rules.actions.action import RuleActionView
@@ -95,7 +95,7 @@ RuleReadOnly.__doc__ = """How a rule is: the number of its version and when it w
 its state and the problem, what it reads, the columns of its rows, and what it did."""
 
 
-class RuleService(Contributor):
+class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
     """A ``broker.core.objects.ObjectService`` for rules, and what is asked of them."""
 
     kind = "rule"
@@ -108,17 +108,16 @@ class RuleService(Contributor):
         functions: Functions,
         settings: RulesSettings,
     ) -> None:
+        super().__init__(section, _saved_spec)
         self._services = services
         self._engine = engine
         self._functions = functions
         self._types = TypeChecker(services, functions, settings, self._statement_of)
         self._builder = RuleBuilder(services, functions, settings)
-        self._section = section
         self._settings = settings
         self.jobs: Backtests | None = None
         """Back-tests, where there are streams; set by the feature."""
         self._explainer = Explainer(services, functions, settings)
-        self._objects: OrderedObjects[BuiltRule | UnusableRule] = OrderedObjects(self.kind, section, _saved_spec)
         self._unusable: dict[str, str] = {}
         """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
         self._totals = Totals(lambda: (saved.rule.counts for saved in self._built()))
@@ -156,12 +155,6 @@ class RuleService(Contributor):
         errors = {saved.name: self._types.check(saved.rule.statement).errors for saved in self._built()}
         return {name: str(errors_of_rule[0]) for name, errors_of_rule in errors.items() if errors_of_rule}
 
-    def list(self) -> Listed:
-        return Listed(self._objects.names(), self.get)
-
-    def get(self, name: str) -> Spec:
-        return self._shown(self._objects.get(name))
-
     def states(self) -> Mapping[str, int]:
         """Number of rules by their state."""
         return Counter(map(self._state, self._objects))
@@ -190,12 +183,12 @@ class RuleService(Contributor):
 
     def create(self, spec: Spec, *, force: bool = False) -> Spec:
         """Make a rule. With ``force`` also one that fails its test cases."""
-        saved = self._builder.make(spec)
+        saved = self._compiled(spec)
         self._objects.check_free(saved.spec.name)
         self._check_chains(saved)
         self._types.refuse_mistakes(saved.spec.name, saved.rule.statement)
         self._check_cases(saved, force)
-        return self._put(saved)
+        return self._save(saved)
 
     def replace(self, name: str, spec: Spec, *, force: bool = False) -> Spec:
         """Change a rule; its counters restart at zero when its SQL or actions change."""
@@ -212,11 +205,6 @@ class RuleService(Contributor):
         if isinstance(saved, BuiltRule):
             self._builder.keep(saved)
         return self._replace(name, {**_saved_spec(saved), "enable": enabled}, force=True)
-
-    def reorder(self, names: Sequence[str]) -> None:
-        """Bring all rules into this order, in which they run. Raises ``Invalid`` unless each is named exactly once."""
-        self._objects.reorder(names)
-        self._changed()
 
     def delete(self, name: str, *, force: bool = False) -> None:
         """Delete a rule; with ``force`` also one that rules read or tables run, which then stop.
@@ -550,7 +538,7 @@ class RuleService(Contributor):
 
     def _replace(self, name: str, spec: Spec, *, force: bool, change: str | None = None) -> Spec:
         self._objects.check_changeable(name)
-        saved = self._builder.make({**spec, "name": spec.get("name", name)})
+        saved = self._compiled({**spec, "name": spec.get("name", name)})
         before = self._objects.get(name)
         if saved.spec.name != name:
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
@@ -564,9 +552,12 @@ class RuleService(Contributor):
         if replaced is not None and (saved.spec.sql, saved.spec.actions) == (replaced.spec.sql, replaced.spec.actions):
             saved.rule.take_over(replaced.rule)
             replaced = None
-        return self._put(saved, change, retired=replaced)
+        return self._save(saved, change, retired=replaced)
 
-    def _put(self, saved: BuiltRule, change: str | None = None, retired: BuiltRule | None = None) -> Spec:
+    def _compiled(self, spec: Spec) -> BuiltRule:
+        return self._builder.make(spec)
+
+    def _save(self, saved: BuiltRule, change: str | None = None, retired: BuiltRule | None = None) -> Spec:
         is_new = saved.name not in self._objects
         self._objects.put(saved.spec.name, saved)
         if not is_new:
@@ -622,7 +613,7 @@ class RuleService(Contributor):
 
     def _made_or_unusable(self, spec: Spec) -> BuiltRule | UnusableRule:
         try:
-            saved = self._builder.make(spec)
+            saved = self._compiled(spec)
         except SluiceError as error:
             return UnusableRule(spec["name"], dict(spec), error)
         self._register(saved)

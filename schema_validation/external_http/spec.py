@@ -30,7 +30,7 @@ _SECRET_HEADER: Final = re.compile(r"auth|token|key|secret|password|credential|c
 class SslSpec(ClientTls):
     """TLS towards the server; used for ``https`` addresses."""
 
-    enable: bool = Field(default=False, description="Whether the address must begin with `https:`.")
+    enable: bool = Field(default=False, description="True if the address must begin with `https:`.")
 
 
 class Parameters(Settings):
@@ -87,7 +87,7 @@ class Parameters(Settings):
     @model_validator(mode="after")
     def _tls(self) -> Self:
         if self.ssl.enable and self.url.startswith("http:"):
-            raise ValueError("ssl.enable wants an address that begins with https://")
+            raise ValueError("ssl.enable: expected an address that begins with https://")
         return self
 
     def secrets(self) -> dict[str, str]:

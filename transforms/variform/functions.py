@@ -52,7 +52,7 @@ LAZY: Mapping[str, Lazy] = {
         "iif(condition, then, otherwise)",
         "any",
     ),
-    "is_empty": Lazy(1, 1, 'Whether the value is "", null, [], or not there.', "is_empty(value)"),
+    "is_empty": Lazy(1, 1, 'True if the value is "", null, [], or not there.', "is_empty(value)"),
     "or": Lazy(
         2, 1024, "True if one is true; stops at the first that is. An absent value counts as false.", "or(a, b, ...)"
     ),

@@ -231,7 +231,7 @@ def _formatted(letter: str | None, precision: str | None, value: Any) -> str:
         return str(integer("sprintf_s", value))
     if letter in ("f", "e", "g"):
         if value.__class__ is not float:
-            raise badarg("sprintf_s", f"~{letter} wants a float")
+            raise badarg("sprintf_s", f"~{letter} takes a float")
         return format(value, f".{6 if precision is None else int(precision)}{letter}")
     if letter in ("p", "w"):
         return f'<<"{value}">>' if isinstance(value, str) else to_text(value)
