@@ -398,7 +398,7 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         return tester.test(body, self._functions.trial(), self._services.node.name, self._services.node.clock.now_ns)
 
     def test_many(self, body: Mapping[str, Any]) -> tester.RuleOutcomes:
-        """The same for each of ``body["events"]``. Raises ``Invalid`` as ``test``."""
+        """Run SQL on each of ``body["events"]``. Raises ``Invalid`` as ``test``."""
         functions = self._functions.trial()
         node = self._services.node
         return tester.test_many(body, functions, node.name, node.clock.now_ns)
@@ -425,7 +425,7 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         return self._types.fields(body["from"])
 
     def format(self, body: Mapping[str, Any]) -> FormattedSql:
-        """The same SQL in the usual layout.
+        """SQL in the usual layout.
 
         Raises:
             Invalid: it does not parse.
@@ -438,7 +438,7 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         return {"rule": name, **inferred.lineage.as_dict()}
 
     def explain(self, body: Mapping[str, Any]) -> Explanation:
-        """The same step by step, of ``body["sql"]`` or of the rule that ``body["name"]`` names, with its actions.
+        """Run ``body["sql"]``, or the rule that ``body["name"]`` names, step by step, with its actions.
 
         ``steps`` lists FROM, each field and condition with the value of every sub-expression, each item of FOREACH,
         and what each action would do; nothing is done.

@@ -33,12 +33,12 @@ class _Model(Bounded):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-# They run on every save.
+# Maximum test cases of a rule, which run on every save.
 MAX_CASES: Final = 100
 
 
 class Expectation(_Model):
-    """One of three: these rows, no result, or an error (any, or one whose text holds this)."""
+    """Expected outcome, one of three: these rows, no result, or an error (any, or one whose text holds this)."""
 
     rows: list[dict[str, Any]] | None = None
     no_result: Literal[True] | None = None

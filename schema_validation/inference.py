@@ -22,7 +22,7 @@ from schema_validation.serdes.json_schema import DEFAULT_DRAFT
 from schema_validation.serdes.json_types import type_name
 
 MAX_MESSAGES = 10_000
-# Most field names of one object; with more it is taken for a map whose keys are data.
+# Maximum field names of one object; with more it is taken for a map whose keys are data.
 MAX_NAMES = 200
 _MAX_VALUES = 8
 _LEAST_SEEN = 20

@@ -34,7 +34,7 @@ class RegistryError(Exception):
 
 
 def as_registry_error(error: SluiceError) -> RegistryError:
-    """One of our errors with the code that clients know."""
+    """An error with the code that clients of Confluent registries know."""
     if isinstance(error, Incompatible):
         return RegistryError(409, f"Schema being registered is incompatible with an earlier schema; {error}")
     if isinstance(error, Invalid) and error.code == "too_slow":

@@ -21,7 +21,7 @@ from rules.sql.values import text_of
 
 # Quoted part of a placeholder of ``user_properties``.
 _PASSED_ON = "User-Property"
-# The member of an action whose default is a placeholder that has to be there, ``${payload}``.
+# The member of an action whose default is a placeholder that must be defined, ``${payload}``.
 _ALWAYS_LOOKED_AT = "payload"
 
 

@@ -119,13 +119,13 @@ class RepublishAction(_Fallible):
 
 
 class DropAction(_Model):
-    """Let the message that the rule runs on go no further."""
+    """Stop the message that the rule runs on."""
 
     type: Literal["drop"]
 
 
 class DisconnectAction(_Model):
-    """The same, and close the connection of its publisher."""
+    """Drop the message, and close the connection of its publisher."""
 
     type: Literal["disconnect"]
 

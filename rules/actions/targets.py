@@ -32,7 +32,7 @@ def console(rule: str) -> Action:
     return log_row
 
 
-# The actions ``drop`` and ``disconnect``: the message that the rule runs on goes no further.
+# The actions ``drop`` and ``disconnect``: the message that the rule runs on is stopped.
 
 
 # Messages are counted as dropped under this word, a colon, and the name of the rule.

@@ -31,10 +31,10 @@ from rules.sql.values import NUMBERS, EvaluationError, string, type_name
 # The origin of functions that are part of the product; those of plugins name the plugin.
 STANDARD_ORIGIN: Final = "sluice"
 
-# Each on the example of a published message (``rules.event_catalogue``).
+# Examples of each function, on the published message (``rules.event_catalogue``).
 EXAMPLES: Final = Path(__file__).with_name("examples.txt")
 
-# Stands for an argument whose value is known only when the rule runs.
+# Placeholder of an argument whose value is known only when the rule runs.
 NOT_LITERAL: Final = object()
 
 

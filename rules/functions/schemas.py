@@ -105,7 +105,7 @@ def schema_functions(schemas: Schemas) -> list[Function]:
     ]
 
 
-# Functions over schema registries elsewhere, whose schemas have numbers that travel with the data.
+# Functions over external schema registries, whose schemas have numbers that travel with the data.
 
 
 _TAG = struct.Struct(">BI")
@@ -198,7 +198,7 @@ def _untagged(data: bytes) -> tuple[int, bytes]:
 
 
 # Statements that may have to wait for another process: those that code by a schema that one codes, or by a
-# registry elsewhere. Such a rule is run where it can wait (``rules.deferred``).
+# external registry. Such a rule is run where it can wait (``rules.deferred``).
 
 
 # Functions whose first argument names a registered schema; they wait only where another process codes that.

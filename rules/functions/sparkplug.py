@@ -50,7 +50,7 @@ class BirthMetric(NamedTuple):
     members: BirthMetrics
 
 
-# By name, and by alias where there is one.
+# Metrics by name, and by alias if they have one.
 BirthMetrics = Mapping[int | str, BirthMetric]
 
 _NO_METRICS: Final[BirthMetrics] = {}
@@ -195,7 +195,7 @@ def _fill_in_metric(metric: dict[str, Any], birth: BirthMetric) -> None:
 # Signed integers
 
 
-# By the number of the datatype: Int8, Int16, Int32 and Int64.
+# Bits of signed integers by the number of their datatype: Int8, Int16, Int32 and Int64.
 _SIGNED_BITS: Final = {1: 8, 2: 16, 3: 32, 4: 64}
 _FIELD_BITS: Final = {"int_value": 32, "long_value": 64}
 
@@ -275,7 +275,7 @@ def _maps(holder: Any, name: str) -> Sequence[dict[str, Any]]:
     return items if type(items) is list and all(type(item) is dict for item in items) else ()
 
 
-# By the last part of a message type's name.
+# Walks over messages, by the last part of the type's name.
 _WALKS: Final[Mapping[str, Callable[[Any, Convert], None]]] = {
     _PAYLOAD: _walk_message,
     "Template": _walk_message,

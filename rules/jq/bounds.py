@@ -20,7 +20,7 @@ from rules.jq.lexer import INSERT, Token, Unreadable, tokens
 MAX_INLINE_BYTES: Final = 64 * 1024
 # A program that may take longer on so small an input always goes to a worker.
 _MIN_INLINE_BYTES: Final = 64
-# The longest that a program may hold up the event loop, on the worst input of its size.
+# Maximum time that a program may hold up the event loop, on the worst input of its size.
 INLINE_BUDGET_US: Final = 10_000.0
 
 _STEP_US: Final = 0.3

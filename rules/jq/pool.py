@@ -35,7 +35,7 @@ DEFAULT_MEMORY_BYTES: Final = 256 * 1024 * 1024
 # Time that a process may take before it begins with its first program.
 _START_S: Final = 20.0
 _STARTING_POLL_S: Final = 0.05
-# Most requests that one process is given at a time.
+# Maximum requests in the batch of one process.
 _BATCH: Final = 128
 _FEW: Final = 16
 # The place of the request in its batch, the outputs, or the reason why there are none.

@@ -10,21 +10,21 @@ from typing import Final
 
 # Longest array that a range or a split may build.
 MAX_ITEMS: Final = 1_000_000
-# Most rows that FOREACH or a jq program gives for one message.
+# Maximum rows that FOREACH or a jq program gives for one message.
 MAX_ROWS: Final = 50_000
-# Most rows of FOREACH times members of a row, which take some 60 bytes each.
+# Maximum rows of FOREACH times members of a row, which take some 60 bytes each.
 MAX_ROW_MEMBERS: Final = 500_000
-# Most that the rows of one message may take in the store, since what many rows name is written for each.
+# Maximum bytes that the rows of one message take in the store, since what many rows name is written for each.
 MAX_ROWS_BYTES: Final = 16 * 1024 * 1024
 # The same in sizes of the payload, where those are more, as for a large array whose items are written once each.
 MAX_ROWS_TIMES: Final = 4
-# Most that one row may take as JSON, or ``MAX_ROWS_TIMES`` the payload: many columns may hold the same large value.
+# Maximum bytes of one row as JSON, or ``MAX_ROWS_TIMES`` the payload: many columns may hold the same large value.
 MAX_ROW_BYTES: Final = 8 * 1024 * 1024
 # Columns up to which a row is not measured, since each holds at most the payload or what one operation builds.
 FEW_COLUMNS: Final = 4
 # Longest array that FOREACH walks in a rule that may drop the message, which waits for it.
 MAX_ITEMS_INLINE: Final = 10_000
-# Most items that FOREACH walks while the publish waits; those of a longer array take turns with other work.
+# Maximum items that FOREACH walks while the publish waits; the items of a longer array take turns with other work.
 INLINE_ROWS: Final = 500
 # The same in expressions: items times what DO and INCASE evaluate for each; and in rows times actions, in tenths.
 INLINE_WORK: Final = 20_000
@@ -40,7 +40,7 @@ LARGE: Final = 4096
 FEW_CALLS: Final = 50
 # Maximum time of the operations of one evaluation on large values, by measured costs.
 MAX_WORK_NS: Final = 40_000_000.0
-# Most keys of a path that is a value: JSON has no more levels.
+# Maximum keys of a path that is a value: JSON has no more levels.
 MAX_STEPS: Final = 128
 # Longest text, in characters, that one operation may build; ``concat`` counts four for each unless all are ASCII.
 MAX_TEXT: Final = 16 * 1024 * 1024
@@ -57,29 +57,29 @@ MAX_RANDOM_CHARACTERS: Final = 10_000
 
 # Longest regular expression.
 MAX_PATTERN_CHARACTERS: Final = 10_000
-# Most that all ``{n}`` of a regular expression may sum up to: it compiles in the square of it, 80 ms here.
+# Maximum sum of all ``{n}`` of a regular expression: it compiles in the square of it, 80 ms here.
 MAX_PATTERN_COUNTS: Final = 5_000
 # Memory of one compiled regular expression.
 MAX_PATTERN_BYTES: Final = 2 * 1024 * 1024
-# Compiled regular expressions kept; the one not used for longest is compiled again when it is next needed.
+# Compiled regular expressions kept; the least recently used is compiled again when it is next needed.
 MAX_PATTERNS: Final = 256
 # Size of a compiled expression times the bytes of the text it may be tried on: 0.1 s at worst, usually 1 ms.
 MAX_PATTERN_STEPS: Final = 20_000_000
 # Milliseconds that one ``regex_replace`` may take: a linear engine tried again after each match can be quadratic.
 MAX_REPLACING_MS: Final = 50
 
-# Most keys of the store shared by all rules, and of one client's own.
+# Maximum keys of the store shared by all rules, and of one client's own.
 MAX_STORE_ENTRIES: Final = 100_000
-# About how much the values of the shared store, or of all clients together, may take.
+# Approximate maximum bytes of the values of the shared store, or of all clients together.
 MAX_STORE_BYTES: Final = 64 * 1024 * 1024
-# Most clients with a store of their own; the one not used for longest is forgotten.
+# Maximum clients with a store of their own; the least recently used is dropped.
 MAX_STORE_CLIENTS: Final = 10_000
-# Most environment variables remembered by ``getenv``.
+# Maximum environment variables remembered by ``getenv``.
 MAX_VARIABLES: Final = 1_000
 
-# Most Sparkplug edge nodes and devices whose aliases are known; the one not heard of for longest is forgotten.
+# Maximum Sparkplug edge nodes and devices whose aliases are known; the least recently heard of is dropped.
 MAX_SPARKPLUG_NODES: Final = 10_000
-# Most aliases known of one Sparkplug edge node or device.
+# Maximum aliases known of one Sparkplug edge node or device.
 MAX_SPARKPLUG_ALIASES: Final = 10_000
-# Most registrations remembered by ``schema_encode_and_tag``.
+# Maximum registrations remembered by ``schema_encode_and_tag``.
 MAX_TAGGED_SCHEMAS: Final = 1_000

@@ -231,7 +231,7 @@ def negate(value: Any) -> Any:
 
 
 def overflow(operator: str) -> None:
-    """Called by compiled code where a float operation gave no finite number."""
+    """Fail a float operation without a finite result; compiled code calls it."""
     raise EvaluationError(f"'{operator}' gives a number beyond the range of floats")
 
 
@@ -452,7 +452,7 @@ def truth_of_call(value: Any) -> bool:
 
 
 def too_many_rows(most: int) -> None:
-    """Called by compiled code where FOREACH has given more rows than it may."""
+    """Fail a FOREACH that gave too many rows; compiled code calls it."""
     raise EvaluationError(f"FOREACH gives at most {most} rows for one message here")
 
 
@@ -465,7 +465,7 @@ class NoArray(list[Any]):
 
 
 def check_row(row: dict[str, Any], payload_bytes: int) -> None:
-    """Called by compiled code where a row of many columns may be large: refuse one that is, once written as JSON."""
+    """Refuse a row that is too large as JSON; compiled code calls it for rows of many columns that may be large."""
     most = max(MAX_ROW_BYTES, MAX_ROWS_TIMES * payload_bytes)
     sizes: dict[int, int] = {}
     total = 0

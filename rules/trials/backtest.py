@@ -250,7 +250,7 @@ class Backtests:
         self._schemas = schemas
         self._jobs: dict[str, Backtest] = {}
         self.on_change = Signal[BacktestView]()
-        """Called when a back-test begins, progresses and ends; not when the broker stops it."""
+        """Signal that a back-test begins, progresses or ends; not sent when the broker stops it."""
 
     def start(self, comparison: Comparison) -> BacktestView:
         """Begin; the job.
@@ -298,7 +298,7 @@ class Backtests:
         return self._job(id).view()
 
     async def over(self, id: str) -> BacktestView:
-        """The same once it is over. Raises ``NotFound``."""
+        """The job once it is over. Raises ``NotFound``."""
         job = self._job(id)
         if job.task is not None:
             await asyncio.wait([job.task])

@@ -76,7 +76,7 @@ class Job:
 
 @dataclass(slots=True)
 class _Side:
-    """One of the two: what it did so far."""
+    """One of the two statements, with its counts so far."""
 
     statement: Statement
     matched: int = 0

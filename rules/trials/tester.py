@@ -54,7 +54,7 @@ class RenderedTemplate(TypedDict):
 
 
 _RULE = "test"
-# Time that the jq programs of a trial may take: less than the API waits for an answer.
+# Time that jq programs of a trial may take: less than the API waits for an answer.
 JQ_DEADLINE_S = 1.8
 
 

@@ -26,7 +26,7 @@ from schema_validation.serdes.json_draft3 import DRAFT_3, as_draft_4
 
 Conjuncts = tuple["Node", ...]
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-# Most comparisons of two schemas; beyond, the verdict is that it could not be decided.
+# Maximum comparisons of two schemas; beyond, the verdict is that it could not be decided.
 MAX_STEPS = 20_000
 
 _DRAFT_4 = 4

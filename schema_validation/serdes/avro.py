@@ -131,7 +131,8 @@ _WIDTHS = {"null": 0, "float": 4, "double": 8}
 
 
 def growth(kind: AvroType) -> float:
-    """Most bytes of memory that one byte of a payload becomes in an array or a map; infinite where items take none."""
+    """Maximum bytes of memory that one byte of a payload becomes in an array or a map; infinite where items take
+    none."""
     return max((_growth_of(part) for part in all_types(kind) if part.items is not None), default=1.0)
 
 

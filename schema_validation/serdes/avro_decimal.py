@@ -99,7 +99,7 @@ _digits = lru_cache(maxsize=1024)(Digits)
 
 
 def read_decimal(data: bytes, writer_schema: Any, reader_schema: Any = None) -> int | float | str:
-    """Called by the library for each decimal of ours.
+    """Read one of our decimals; the library calls it.
 
     Raises:
         ValueError: it has more digits than its schema says.

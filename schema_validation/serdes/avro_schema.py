@@ -16,9 +16,9 @@ from schema_validation.serdes.avro_decimal import Digits, digits_of, marked
 from schema_validation.serdes.base import MAX_SOURCE_BYTES, SourceError, short
 
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
-# Most fields of a schema when every named type is written out where it is used.
+# Maximum fields of a schema when every named type is written out where it is used.
 MAX_UNFOLDED = 100_000
-# Most fields of an item in an array or a map that take no bytes.
+# Maximum fields of an item in an array or a map that take no bytes.
 MAX_EMPTY = 100
 
 MISSING: Any = object()

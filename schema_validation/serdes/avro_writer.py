@@ -18,7 +18,7 @@ from schema_validation.serdes.avro_schema import MISSING, AvroType
 from schema_validation.serdes.base import NotWritable, short
 from schema_validation.serdes.varint import varint, zigzag
 
-# Most values written for one payload, tried branches of unions included: these can multiply.
+# Maximum values written for one payload, tried branches of unions included: these can multiply.
 MAX_STEPS = 200_000
 
 _RANGES = {"int": (-(2**31), 2**31 - 1), "long": (-(2**63), 2**63 - 1)}

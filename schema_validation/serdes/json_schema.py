@@ -46,13 +46,13 @@ DRAFTS = {
 # The formats that are asserted; the others are annotations only.
 FORMATS = ("date-time", "email", "ipv4", "ipv6")
 
-# Most subschemas that one value may meet, references followed; a schema that could make it more is refused.
+# Maximum subschemas that one value may meet, references followed; a schema that could make it more is refused.
 MAX_STEPS = 10_000
 # Number of steps up to which nothing is counted when a payload arrives.
 _FREE_STEPS = 200
-# Most steps times values of a payload, about 0.2 s.
+# Maximum steps times values of a payload, about 0.2 s.
 _MAX_WORK = 10_000_000
-# Most values of a payload for which all errors, or those of alternatives, are searched: 60 ms.
+# Maximum values of a payload for which all errors, or those of alternatives, are searched: 60 ms.
 _MAX_EXPLAINED = 5_000
 # Maximum visits of one value in the search for a reason.
 _MAX_REPEATED = 1_000

@@ -11,7 +11,7 @@ from broker.core.schema import UNKNOWN, FieldType
 
 # Types of fields that hold a message.
 NESTING = (FieldDescriptor.TYPE_MESSAGE, FieldDescriptor.TYPE_GROUP)
-# Most fields of a type when every message is written out where it is used.
+# Maximum fields of a type when every message is written out where it is used.
 _MAX_FIELDS = 10_000
 _SCALARS = {
     FieldDescriptor.CPPTYPE_BOOL: "boolean", FieldDescriptor.CPPTYPE_FLOAT: "double",

@@ -32,7 +32,7 @@ _RANGES = {
 }
 _FLOAT_MAX = 3.4028235677973366e38
 _MAX_DEPTH = 100
-# Most values that a payload decodes to. Two bytes can be a message whose hundred fields all come out as defaults.
+# Maximum values that a payload decodes to. Two bytes can be a message whose hundred fields all come out as defaults.
 MAX_VALUES = 500_000
 
 Read = Callable[[Any], Any]

@@ -19,7 +19,7 @@ from broker.core.topic import check_topic_name
 from transforms.messages.failure import TransformationFailed
 from transforms.variform.compiler import Evaluate, Expression, compile_expression
 
-# Most values in a list or map that an operation may write: copies of copies grow without bound.
+# Maximum values in a list or map that an operation may write: copies of copies grow without bound.
 MAX_NODES = 200_000
 MAX_DEPTH = 128
 # Longest text MQTT can carry, in UTF-8.

@@ -25,18 +25,18 @@ BACKTRACKING_TIMEOUT_S = 0.05
 # Longest pattern: it may come from a message, and compiling takes time in proportion to it.
 MAX_PATTERN_BYTES = 8 * 1024
 
-# Most that all ``{n}`` of a pattern may sum up to: the linear engine compiles in the square of it, 80 ms here.
+# Maximum sum of all ``{n}`` of a pattern: the linear engine compiles in the square of it, 80 ms here.
 MAX_COUNTED = 5_000
 
-# Most that all ``{n}`` of a pattern with look-around may come to, one inside the other: the backtracking engine takes
+# Maximum product of nested ``{n}`` of a pattern with look-around: the backtracking engine takes
 # memory for each.
 MAX_REPEATS = 100_000
 
-# Most characters of a string times instructions of a pattern: at worst, where its automaton does not fit into memory,
-# the linear engine takes some 20 ns for each.
+# Maximum characters of a string times instructions of a pattern: at worst, where its automaton does not fit into
+# memory, the linear engine takes some 20 ns for each.
 MAX_STEPS = 20_000_000
 
-# Most matches that are replaced in one text: each costs the linear engine some 7 µs.
+# Maximum matches that are replaced in one text: each costs the linear engine some 7 µs.
 MAX_REPLACEMENTS = 10_000
 
 _OPTIONS = re2.Options()

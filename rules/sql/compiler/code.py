@@ -75,7 +75,7 @@ class EventColumns:
     size = "_payload_size(columns)"
 
     def is_large(self, most: int) -> str:
-        """The same."""
+        """Test whether a column may be of more bytes."""
         return f"_may_exceed(columns, {most})"
 
     def source(self, name: str) -> str | None:

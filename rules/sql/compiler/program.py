@@ -44,17 +44,17 @@ class Program:
 
     @property
     def run(self) -> Callable[[Any], Result]:
-        """Gives the result, however long that takes."""
+        """Return the result, however long that takes."""
         return _to_the_end(self.function, inf) if self.walks else self.function
 
     @property
     def run_short(self) -> Callable[[Any], Result]:
-        """Gives the result where an array has at most ``MAX_ITEMS_INLINE`` items, and fails where it has more."""
+        """Return the result for arrays of at most ``MAX_ITEMS_INLINE`` items; fail for longer ones."""
         return _to_the_end(self.function, MAX_ITEMS_INLINE) if self.walks else self.function
 
     @property
     def at_once(self) -> Callable[[Any], Result]:
-        """Gives the result, or raises ``DeferralNeeded`` before anything is evaluated for the items of a long array."""
+        """Return the result, or raise ``DeferralNeeded`` before anything is evaluated for the items of a long array."""
         return _first_part(self.function) if self.walks else self.function
 
     def parts(self, given: Any) -> Generator[int, None, Result]:

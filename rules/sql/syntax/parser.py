@@ -18,9 +18,9 @@ from rules.sql.syntax.tree import Node, Tree, place
 
 # Deepest nesting of expressions; the parser takes fifteen Python frames for each level.
 MAX_DEPTH = 40
-# Most sums, products or steps of a path in a row, which are a tree as deep.
+# Maximum sums, products or steps of a path in a row, which are a tree as deep.
 MAX_CHAIN = 150
-# Most conditions joined by AND, or by OR.
+# Maximum conditions joined by AND, or by OR.
 MAX_CONDITIONS = 1_000
 
 _COMPARISONS: dict[str, type[exp.Binary]] = {

@@ -109,7 +109,7 @@ _OWN: Final[Mapping[str, Columns]] = {
     "alarm.deactivated": {**_ALARM, "deactivated_at": _WHOLE},
 }  # fmt: skip
 
-# By the name of the event; what a feature may leave out is nullable.
+# Columns by the name of the event; optional ones are nullable.
 EVENT_COLUMNS: Final[Mapping[str, Columns]] = {name: {**COMMON, **own} for name, own in _OWN.items()}
 # The columns of a message that an MQTT ingress connector took from another broker.
 MQTT_INGRESS: Final[Columns] = {

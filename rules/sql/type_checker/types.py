@@ -181,10 +181,10 @@ def misspelt(name: str, names: Iterable[str]) -> str | None:
     return close if is_sure else None
 
 
-# Walking a path into a type, and what looks wrong on the way.
+# Walking a path into a type, with the issues on the way.
 
 
-# Most field names that a message lists.
+# Maximum field names that a message lists.
 _LISTED = 12
 
 
