@@ -27,7 +27,6 @@ from rules.sql.compiler.columns import Event
 from rules.sql.compiler.program import Program, Result, RuleContext
 from rules.sql.sources import PUBLISH, Sources
 from rules.sql.values import Bits, NoArray, defined, string, text_of
-from rules.trials import tester
 
 
 class RuleOutcome(TypedDict):
@@ -249,7 +248,7 @@ def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int)
         statement = built.rule.statement
         if not built.spec.enable or not statement.sources.matches_topic(message.topic):
             continue
-        step = _step(built, tester.run(statement, event, node, now_ms, built.spec.name))
+        step = _step(built, run(statement, event, node, now_ms, built.spec.name))
         steps.append(step)
         if step["outcome"] in _STOPPING:
             return Trial(steps, None)
