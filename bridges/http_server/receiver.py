@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from bridges.http_server.authentication import Guard
-from bridges.http_server.body import Part, parts_of, unpacked
-from bridges.http_server.keys import RememberedKeys
 from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings, TokenAuthentication
 from bridges.resource.contract import Feed, Incoming
 from bridges.resource.errors import NeverAgain
 from bridges.resource.ingress import POSITIONS
 from bridges.resource.tasks import future_of_done
 from bridges.resource.templates import bytes_template, strict_template, text_of, value_template
+from broker.core import jsontext
 from broker.core.errors import NotFound, PeerError, Problem, Unavailable
 from broker.core.feature import Services
 from broker.core.receivers import Post, PostRefused
 from broker.core.schema import SchemaError
 from broker.core.topic import check_topic_name
+from broker.core.values import Values
 from rules.sql.values import string
 
 # Messages that are handed over in one turn of the event loop.
@@ -274,3 +277,174 @@ def _property(name: str, text: str) -> str:
     if len(text.encode()) > _LONGEST_PROPERTY_BYTES:
         raise NeverAgain(f"the user property {name!r} would be longer than {_LONGEST_PROPERTY_BYTES} bytes")
     return text
+
+
+_GZIP: Final = 16 + zlib.MAX_WBITS
+# What is packed in less is unpacked on the event loop: at most a few milliseconds.
+_SMALL_BYTES: Final = 32 * 1024
+_MOST_MEMBERS: Final = 64
+_LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+
+
+class Part(NamedTuple):
+    """One message of a body, or why it is none."""
+
+    payload: bytes
+    problem: str = ""
+
+
+async def unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
+    """The body without its Content-Encoding; never more than ``most_bytes``, whatever is packed into it.
+
+    Raises:
+        PostRefused: 415 for an encoding that is not known, 413 for what is too large, 400 for what is damaged.
+    """
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "x-gzip"):
+        raise PostRefused(415, "unknown_encoding", f"Content-Encoding {encoding!r} is not known; send gzip or none")
+    if len(body) <= _SMALL_BYTES and most_bytes <= 64 * _SMALL_BYTES:
+        return _gunzipped(body, most_bytes)
+    return await asyncio.to_thread(_gunzipped, body, most_bytes)
+
+
+def _gunzipped(body: bytes, most_bytes: int) -> bytes:
+    found = b""
+    left = body
+    try:
+        for _ in range(_MOST_MEMBERS):  # a gzip file may have several members, RFC 1952, section 2.2
+            member = zlib.decompressobj(_GZIP)
+            found += member.decompress(left, most_bytes + 1 - len(found))
+            if len(found) > most_bytes:
+                raise PostRefused(413, "too_large", f"the body is larger than {most_bytes} bytes when it is unpacked")
+            if not member.eof:
+                raise PostRefused(400, "malformed_body", "the body is not whole: its gzip does not end")
+            left = member.unused_data
+            if not left:
+                return found
+    except zlib.error as error:
+        raise PostRefused(400, "malformed_body", f"the body is not gzip: {error}") from None
+    raise PostRefused(413, "too_large", f"the body is gzip of more than {_MOST_MEMBERS} members")
+
+
+def parts_of(body: bytes, form: str, content_type: str, most: int) -> Sequence[Part]:
+    """The messages of a body. ``form`` is ``auto``, ``message``, ``json_array`` or ``ndjson``.
+
+    Raises:
+        PostRefused: 400 for what is not of that form, 413 for more than ``most``.
+    """
+    if form == "ndjson" or (form == "auto" and content_type in _LINES):
+        lines = [line.strip() for line in body.split(b"\n")]
+        found = [line for line in lines if line]
+        _check_count(len(found), most)
+        return [_line(line) for line in found]
+    if form != "json_array":
+        return [Part(body)]
+    try:
+        elements = jsontext.decode(body)
+    except jsontext.JsonError as error:
+        raise PostRefused(400, "malformed_json", f"the body is not JSON: {error}") from None
+    if not isinstance(elements, list):
+        raise PostRefused(400, "malformed_body", "the body is JSON, but no array of messages")
+    _check_count(len(elements), most)
+    return [Part(jsontext.encode(element)) for element in elements]
+
+
+def _line(line: bytes) -> Part:
+    try:
+        jsontext.decode(line)
+    except jsontext.JsonError as error:
+        return Part(line, f"the line is not JSON: {error}")
+    return Part(line)
+
+
+def _check_count(count: int, most: int) -> None:
+    if count > most:
+        raise PostRefused(413, "too_many", f"the body has {count} messages, and may have {most}; send fewer at once")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A request that was taken: its number, what was in it, and what was answered."""
+
+    number: int
+    body: str
+    answer: Mapping[str, Any]
+
+
+class RememberedKeys:
+    """The newest ``most`` keys of one source, on disk in a ring of places below ``prefix``."""
+
+    def __init__(self, values: Values, prefix: str, most: int) -> None:
+        self._values = values
+        self._prefix = prefix
+        self._most = most
+        self._taken: dict[str, Taken] = {}
+        self._by_number: dict[int, str] = {}
+        self._next = 0
+        self._under_way: dict[str, asyncio.Future[None]] = {}
+        self._load()
+
+    async def begin(self, key: str, body: bytes) -> Mapping[str, Any] | None:
+        """What was answered to a request with this key; None where there was none, and then ``end`` must be called.
+
+        Waits while one with the same key is being taken.
+
+        Raises:
+            PostRefused: 422, the key came with another body.
+        """
+        name = _digest(key.encode())
+        while (before := self._under_way.get(name)) is not None:
+            await asyncio.wait((before,))
+        found = self._taken.get(name)
+        if found is None:
+            self._under_way[name] = asyncio.get_running_loop().create_future()
+            return None
+        if found.body != _digest(body):
+            raise PostRefused(422, "key_reused", "the idempotency key was used for another body; use a new one")
+        return found.answer
+
+    def remember(self, key: str, body: bytes, answer: Mapping[str, Any]) -> None:
+        """Keep a key, in the commit that is gathering."""
+        if not self._most:
+            return
+        name = _digest(key.encode())
+        taken = Taken(self._next, _digest(body), answer)
+        self._next += 1
+        self._put(name, taken)
+        kept = {"key": name, "number": taken.number, "body": taken.body, "answer": dict(answer)}
+        self._values.put(f"{self._prefix}{taken.number % self._most}", jsontext.encode(kept))
+
+    def end(self, key: str, *, is_taken: bool) -> None:
+        """The request is over; one that failed is forgotten, so that it may come again."""
+        name = _digest(key.encode())
+        waiting = self._under_way.pop(name, None)
+        if not is_taken and (taken := self._taken.pop(name, None)) is not None:
+            self._by_number.pop(taken.number, None)
+            self._values.put(f"{self._prefix}{taken.number % self._most}", None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    def _put(self, name: str, taken: Taken) -> None:
+        oldest = self._by_number.pop(taken.number - self._most, None)
+        if oldest is not None:
+            self._taken.pop(oldest, None)
+        self._taken[name], self._by_number[taken.number] = taken, name
+
+    def _load(self) -> None:
+        """What is on disk; places that a smaller ring does not have are emptied."""
+        found = []
+        for place in self._values.names(self._prefix):
+            data = self._values.get(place)
+            if data is not None:
+                kept = jsontext.decode(data)
+                found.append((kept["number"], kept))
+                if place != f"{self._prefix}{kept['number'] % max(self._most, 1)}":
+                    self._values.put(place, None)
+        for number, kept in sorted(found, key=lambda pair: pair[0])[-self._most :] if self._most else ():
+            self._put(kept["key"], Taken(number, kept["body"], kept["answer"]))
+            self._next = number + 1
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -20,7 +20,7 @@ CHECKED: Final = {
     "crlfile": _READ,
     "public_key": _READ,
     "FileSourceSettings.path": "broker.admin.access_settings.KindsInOrder",
-    "filepath": "bridges.file.settings, Allowed.file",
+    "filepath": "bridges.file.connector, Allowed.file",
     "LakeTableSpec.path": "bridges.spark.broker_side.table_spec, Allowed.directory",
 }
 NO_FILE: Final = {

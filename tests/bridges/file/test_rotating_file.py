@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from bridges.file.connector import FileConnector, FileSink
-from bridges.file.settings import FileActionSettings, FileSettings
+from bridges.file.connector import FileActionSettings, FileConnector, FileSettings, FileSink
 from bridges.resource.contract import Context
 from bridges.resource.errors import BadSettings, ReconnectFirst, TryAgain
 from broker.config.ssrf import AddressGuard, SsrfSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from bridges.postgresql.errors import meant
+from bridges.postgresql.connector import meant
 from bridges.postgresql.settings import PostgresSettings
 from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst
 

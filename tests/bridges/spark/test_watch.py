@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from bridges.spark.driver.watch import EVERY_S, LONGEST_S, Watch
+from bridges.spark.driver.query import EVERY_S, LONGEST_S, Watch
 from tests.support.node import eventually
 
 
