@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 from yarl import URL
 
 from bridges.resource.errors import NeverAgain
+from bridges.resource.headers import property_headers
 from bridges.resource.templates import text_of, value_template
 from broker.core.action import Row
 from broker.core.message import Message
@@ -87,7 +88,13 @@ def _with_query(path: str, parameters: list[tuple[str, Callable[[Row], Any]]], r
 
 _CONTROLS: Final = dict.fromkeys((*range(32), 127), " ")
 _NAME_CHARACTERS: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
-_TEXTS: Final = {"Content-Type": "mqtt-content-type", "Response-Topic": "mqtt-response-topic"}
+_PROPERTIES: Final = {
+    "Content-Type": "mqtt-content-type",
+    "Response-Topic": "mqtt-response-topic",
+    "Correlation-Data": "mqtt-correlation-data",
+    "Payload-Format-Indicator": "mqtt-payload-format",
+    "Message-Expiry-Interval": "mqtt-expires-at",
+}
 
 Header = tuple[str, str]
 Headers = Sequence[Header]
@@ -123,25 +130,12 @@ def of_message(message: Message) -> list[Header]:
     ]
     if client.username is not None:
         headers.append(("mqtt-username", header_value(client.username)))
-    for name, value in (message.properties or {}).items():
-        headers += _of_property(name, value, message.received_ns)
+    for name, value in property_headers(message.properties or {}, message.received_ns, _PROPERTIES, _user_header):
+        text = value if isinstance(value, str) else b64encode(value).decode()
+        headers.append((name, header_value(text)))
     return headers
 
 
-def _of_property(name: str, value: Any, received_ns: int) -> list[Header]:
-    if name in _TEXTS:
-        return [(_TEXTS[name], header_value(value))]
-    if name == "Correlation-Data":
-        return [("mqtt-correlation-data", b64encode(bytes(value)).decode())]
-    if name == "Payload-Format-Indicator":
-        return [("mqtt-payload-format", str(int(bool(value))))]
-    if name == "Message-Expiry-Interval":
-        return [("mqtt-expires-at", str(received_ns // 1_000_000 + value * 1000))]
-    if name == "User-Property":
-        return [(f"mqtt-up-{_name(key)}", header_value(text)) for key, text in value]
-    return []
-
-
-def _name(key: str) -> str:
-    """A user property's name with what a header's cannot hold as ``_``."""
-    return "".join(character if character in _NAME_CHARACTERS else "_" for character in key.lower())
+def _user_header(key: str) -> str:
+    """The header of a user property, with ``_`` for characters that its name cannot hold."""
+    return "mqtt-up-" + "".join(character if character in _NAME_CHARACTERS else "_" for character in key.lower())

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from yarl import URL
 
-from bridges.resource.settings.header_names import header_name
+from bridges.resource.headers import header_name
 from bridges.resource.settings.oauth import ClientCredentials
 from bridges.resource.settings.secret import SecretTemplate, SecretText
 from bridges.resource.settings.tls import TlsOptions

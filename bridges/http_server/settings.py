@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from bridges.resource.headers import header_name
 from bridges.resource.settings.address import parse_address
-from bridges.resource.settings.header_names import header_name
 from bridges.resource.settings.secret import SecretText
 from bridges.resource.settings.tls import TlsFiles
 from broker.config.model import Settings

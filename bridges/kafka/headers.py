@@ -23,9 +23,10 @@ User properties whose name is one of these get the prefix ``mqtt.up.``, which is
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from bridges.resource.headers import property_headers
 from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.topic import check_topic_name
@@ -38,6 +39,13 @@ _CORRELATION: Final = "correlation-id"
 _RESPONSE_TOPIC: Final = "reply-to"
 _PAYLOAD_FORMAT: Final = "mqtt.payload-format"
 _EXPIRES_AT: Final = "mqtt.expires-at"
+_HEADERS: Final = {
+    "Content-Type": _CONTENT_TYPE,
+    "Correlation-Data": _CORRELATION,
+    "Response-Topic": _RESPONSE_TOPIC,
+    "Payload-Format-Indicator": _PAYLOAD_FORMAT,
+    "Message-Expiry-Interval": _EXPIRES_AT,
+}
 _TOPIC: Final = "mqtt.topic"
 _ESCAPE: Final = "mqtt.up."
 # Names that a user property must not take from a property; and so are all that begin as ours.
@@ -74,7 +82,10 @@ def of_message(message: Message) -> list[tuple[str, bytes]]:
             _plain.clear()
         headers = _plain[about] = _made(*about)
     if message.properties:
-        return headers + _of_properties(message.properties, message.received_ns)
+        of_properties = property_headers(message.properties, message.received_ns, _HEADERS, header_name)
+        return headers + [
+            (name, value.encode() if type(value) is str else bytes(value)) for name, value in of_properties
+        ]
     return headers
 
 
@@ -88,24 +99,6 @@ def _made(topic: str, client_id: str, username: str | None, qos: int, retain: bo
     if username is not None:
         headers.append(("mqtt.username", username.encode()))
     return headers
-
-
-def _of_properties(properties: Mapping[str, Any], received_ns: int) -> list[tuple[str, bytes]]:
-    found: list[tuple[str, bytes]] = []
-    for name, value in properties.items():
-        if name == "Content-Type":
-            found.append((_CONTENT_TYPE, value.encode()))
-        elif name == "Correlation-Data":
-            found.append((_CORRELATION, bytes(value)))
-        elif name == "Response-Topic":
-            found.append((_RESPONSE_TOPIC, value.encode()))
-        elif name == "Payload-Format-Indicator":
-            found.append((_PAYLOAD_FORMAT, _FLAGS[bool(value)]))
-        elif name == "Message-Expiry-Interval":
-            found.append((_EXPIRES_AT, b"%d" % (received_ns // 1_000_000 + value * 1000)))
-        elif name == "User-Property":
-            found += [(header_name(key), text.encode()) for key, text in value]
-    return found
 
 
 def of_position(stream: str, offset: int) -> list[tuple[str, bytes]]:

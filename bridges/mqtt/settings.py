@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 
 from bridges.mqtt.server import PATH, Server, check_path, parse_server
 from bridges.resource.errors import BadSettings
-from bridges.resource.settings.header_names import header_name
+from bridges.resource.headers import header_name
 from bridges.resource.settings.secret import SecretText
 from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
