@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from bridges.spark.driver import watch
 from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.executors import Executors
-from bridges.spark.driver.query import QuerySettings, TableQuery, monotonic
+from bridges.spark.driver.query import KNOWN_AFTER_S, QuerySettings, TableQuery, monotonic
 from bridges.spark.job import JobOptions, LakeJob
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.bridges.spark.test_lake_job import add_table, no_package, python_after
@@ -57,7 +56,7 @@ class Way:
         print(f"{took_s:.1f} s: {said}")
         assert sentence in said
         assert "\n" not in said
-        assert took_s < watch.KNOWN_AFTER_S
+        assert took_s < KNOWN_AFTER_S
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +159,7 @@ def test_of_records_that_retention_removed(way: Way) -> None:
     way.store.up()
     said, stopwatch = "retention removed the records [", Stopwatch(*family())
     eventually(lambda: said in (way.report["last_error"] or {}).get("message", ""), DEADLINE_S)
-    assert stopwatch.elapsed_s() < watch.KNOWN_AFTER_S
+    assert stopwatch.elapsed_s() < KNOWN_AFTER_S
 
 
 def test_of_executors_that_lack_a_package(
@@ -178,5 +177,5 @@ def test_of_executors_that_lack_a_package(
 
     eventually(has_failed, DEADLINE_S, what="a failure")
     assert "package 'msgspec' is missing in" in query.report()["last_error"]["message"]
-    assert stopwatch.elapsed_s() < watch.KNOWN_AFTER_S
+    assert stopwatch.elapsed_s() < KNOWN_AFTER_S
     query.stop()
