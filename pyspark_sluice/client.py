@@ -22,9 +22,9 @@ import pyarrow as pa
 
 from pyspark_sluice.errors import RangeGone, SourceError, Unreachable
 
-# How long a call keeps trying while the broker is away.
+# Seconds for which a call keeps trying while the broker is away.
 DEADLINE_S = 60.0
-# How long one request may stay silent.
+# Seconds for which one request may stay silent.
 REQUEST_TIMEOUT_S = 30.0
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -33,7 +33,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True)
 class ShardPosition:
-    """What a shard holds: ``first`` up to, not including, ``next``. ``at`` is set when a time was asked for."""
+    """Offsets in a shard: ``first`` up to, not including, ``next``. ``at`` is set when a time was asked for."""
 
     shard: int
     first: int
@@ -187,7 +187,7 @@ class StreamClient:
 
 
 def check_epoch(stream: str, expected: str, found: str) -> None:
-    """Refuse to go on where a stream of the same name was deleted and created again: its offsets mean other records.
+    """Raise an error if a stream of the same name was deleted and created again: its offsets mean other records.
 
     Raises:
         SourceError: the epochs differ.
@@ -205,12 +205,12 @@ def check_held(where: Positions, shard: int, start: int, end: int) -> None:
     Raises:
         RangeGone: part of it was trimmed, or is not appended yet.
     """
-    held = next((entry for entry in where.shards if entry.shard == shard), None)
-    if held is None:
+    range_held = next((entry for entry in where.shards if entry.shard == shard), None)
+    if range_held is None:
         raise RangeGone(f"stream {where.stream!r} has no shard {shard}")
-    if start < end and (start < held.first or end > held.next):
+    if start < end and (start < range_held.first or end > range_held.next):
         raise RangeGone(
-            f"stream {where.stream!r} shard {shard} holds offsets [{held.first}, {held.next}), not all of "
+            f"stream {where.stream!r} shard {shard} holds offsets [{range_held.first}, {range_held.next}), not all of "
             f"[{start}, {end}); what is below was trimmed by retention"
         )
 
@@ -267,8 +267,8 @@ def _is_passing(status: int) -> bool:
 
 def _refusal(error: urllib.error.HTTPError, what: str) -> str:
     if error.code in (401, 403):
-        why = _detail(error) or error.code
-        return f"the broker refuses the token: {why}; set the option 'token' or SLUICE_API_TOKEN to a valid one"
+        reason = _detail(error) or error.code
+        return f"the broker refuses the token: {reason}; set the option 'token' or SLUICE_API_TOKEN to a valid one"
     return _detail(error) or f"the broker answers {error.code} for {what}"
 
 

@@ -1,4 +1,4 @@
-"""What a user gives with ``.option(...)``, checked."""
+"""Options of a user's ``.option(...)`` calls, checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark_sluice.records import COLUMNS
 
 # Rows of one micro-batch where ``maxRowsPerTrigger`` is not set.
 DEFAULT_MAX_ROWS = 500_000
-# How long fewer rows than ``minRowsPerTrigger`` wait where ``maxTriggerDelayMs`` is not set.
+# Seconds for which fewer rows than ``minRowsPerTrigger`` wait if ``maxTriggerDelayMs`` is not set.
 DEFAULT_MAX_DELAY_MS = 10_000
 
 
@@ -48,27 +48,27 @@ class Options:
         Raises:
             SourceError: one is missing or has no usable value.
         """
-        given = {name.lower(): value for name, value in options.items()}
+        values = {name.lower(): value for name, value in options.items()}
         for pair in (("startingoffsets", "startingtime"), ("endingoffsets", "endingtime")):
-            if all(name in given for name in pair):
+            if all(name in values for name in pair):
                 raise SourceError(f"give either {pair[0]} or {pair[1]}, not both")
         return cls(
-            url=_required(given, "url"),
-            token=given.get("token") or os.environ.get("SLUICE_API_TOKEN", ""),
-            stream=_required(given, "stream"),
-            columns=_columns(given.get("columns")),
-            starting_offsets=given.get("startingoffsets"),
-            ending_offsets=given.get("endingoffsets"),
-            starting_time=given.get("startingtime"),
-            ending_time=given.get("endingtime"),
-            topic_filter=given.get("filter"),
-            max_rows=_positive(given, "maxRowsPerTrigger", DEFAULT_MAX_ROWS),
-            min_rows=_positive(given, "minRowsPerTrigger", 1),
-            max_delay_s=_positive(given, "maxTriggerDelayMs", DEFAULT_MAX_DELAY_MS) / 1000,
-            partitions=_positive(given, "partitions", 1),
-            min_partition_rows=_positive(given, "minPartitionRows", 1),
-            deadline_s=float(_positive(given, "retrySeconds", 60)),
-            is_bounded=given.get("boundbatches", "").lower() == "true",
+            url=_required(values, "url"),
+            token=values.get("token") or os.environ.get("SLUICE_API_TOKEN", ""),
+            stream=_required(values, "stream"),
+            columns=_columns(values.get("columns")),
+            starting_offsets=values.get("startingoffsets"),
+            ending_offsets=values.get("endingoffsets"),
+            starting_time=values.get("startingtime"),
+            ending_time=values.get("endingtime"),
+            topic_filter=values.get("filter"),
+            max_rows=_positive(values, "maxRowsPerTrigger", DEFAULT_MAX_ROWS),
+            min_rows=_positive(values, "minRowsPerTrigger", 1),
+            max_delay_s=_positive(values, "maxTriggerDelayMs", DEFAULT_MAX_DELAY_MS) / 1000,
+            partitions=_positive(values, "partitions", 1),
+            min_partition_rows=_positive(values, "minPartitionRows", 1),
+            deadline_s=float(_positive(values, "retrySeconds", 60)),
+            is_bounded=values.get("boundbatches", "").lower() == "true",
         )
 
     def client(self) -> StreamClient:
@@ -76,11 +76,11 @@ class Options:
         return StreamClient(self.url, self.token, self.stream, self.deadline_s)
 
     def start(self, client: StreamClient, default: str) -> tuple[Positions, dict[int, int]]:
-        """Where reading starts, per shard, and the positions it was found from."""
+        """Start of reading per shard, and the positions it was derived from."""
         return _resolve(client, self.starting_offsets, self.starting_time, default, "startingOffsets")
 
     def end(self, client: StreamClient, default: str) -> tuple[Positions, dict[int, int]]:
-        """Where a batch read ends, per shard."""
+        """End of a batch read, per shard."""
         return _resolve(client, self.ending_offsets, self.ending_time, default, "endingOffsets")
 
 
@@ -111,15 +111,15 @@ def parse_offsets(text: str, where: Positions, option: str) -> dict[int, int]:
         if "epoch" in document:
             check_epoch(where.stream, document["epoch"], where.epoch)
         entries = document.get("s", document)
-        found = {int(shard): int(offset) for shard, offset in entries.items()}
+        offsets = {int(shard): int(offset) for shard, offset in entries.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise SourceError(
             f"{option} {text!r} is not understood; write 'earliest', 'latest', a number, or JSON as {{\"0\": 123}}"
         ) from error
-    unknown = set(found) - {shard.shard for shard in where.shards}
+    unknown = set(offsets) - {shard.shard for shard in where.shards}
     if unknown:
         raise SourceError(f"{option} names shard {min(unknown)}, which stream {where.stream!r} does not have")
-    return {**where.first(), **found}
+    return {**where.first(), **offsets}
 
 
 def _required(given: Mapping[str, str], name: str) -> str:

@@ -88,7 +88,7 @@ def register_source(session: Any, name: str) -> str:
 
 
 class _Ranges:
-    """What batch and stream readers share: reading a partition on an executor."""
+    """The part that batch and stream readers share: reading a partition on an executor."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -173,7 +173,7 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
         return _offset(where.epoch, available)
 
     def _is_early(self, begun: Offsets, available: Offsets) -> bool:
-        """Whether what waits is too little for a batch so soon after the previous one."""
+        """True if too few records wait for a batch so soon after the previous one."""
         if self._target is not None or time.monotonic() - self._batch_at >= self._options.max_delay_s:
             return False
         waiting = sum(to - begun.get(shard, 0) for shard, to in available.items())

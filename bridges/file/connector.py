@@ -55,7 +55,7 @@ class FileSettings(Settings):
 
 
 class FileActionSettings(Settings):
-    """How a row becomes a line."""
+    """Format of a row's line."""
 
     template: str = Field(
         default="${.}", description="The line; a template over the row. Default: the whole row as JSON."
@@ -93,7 +93,7 @@ class FileConnector(Connector):
         await self.do(self._file.close)
 
     async def check(self) -> None:
-        """Whether the file may be written to."""
+        """Raise an error unless the file may be written to."""
         await self.do(self._file.check)
 
     def probe(self) -> Sequence[ProbeStep]:
@@ -147,12 +147,12 @@ class FileSink(Sink):
 
 
 def _meant(error: OSError, path: Path) -> BridgeError:
-    why = (error.strerror or str(error)).lower()
+    reason = (error.strerror or str(error)).lower()
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return ReconnectFirst(f"the folder {path.parent} does not exist; create it")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR):
-        return BadSettings(f"{path} cannot be written: {why}")
-    return TryAgain(f"{path} cannot be written: {why}")
+        return BadSettings(f"{path} cannot be written: {reason}")
+    return TryAgain(f"{path} cannot be written: {reason}")
 
 
 FILE = ConnectorType(

@@ -1,4 +1,4 @@
-"""What answers mean: what is sent again and when, what is given up, and what becomes of each row of a batch."""
+"""Meaning of answers: errors that are retried, and when; rows that are rejected; the outcome of each row of a batch."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, Target
 from broker.core import jsontext
 from broker.core.kinds import counted
 
-# Of an answer's text, in an error.
+# Bytes of an answer that an error quotes.
 _SHOWN_BYTES: Final = 200
 _LONGEST_HOLD_S: Final = 3600.0
 _CLASS: Final = "xx"
 
 
 class Answer(NamedTuple):
-    """What the service answered: a body above the limit is cut. Names of ``headers`` are found in any case."""
+    """The service's answer: a body above the limit is cut. Names of ``headers`` are found in any case."""
 
     status: int
     headers: Mapping[str, str]
@@ -42,7 +42,7 @@ class Judge:
 
     ``is_one_place``: every row goes to the same path. Where it is so, 403 says that the credentials do not
     reach it, and 404 or 410 that it is not there, for all rows alike; where the path is made of the row, they are about
-    that row, which is given up.
+    that row, which is rejected.
     """
 
     def __init__(self, again: Statuses, *, is_one_place: bool) -> None:
@@ -50,7 +50,7 @@ class Judge:
         self._is_one_place = is_one_place
 
     def error(self, status: int, said: str, after_s: float | None = None) -> BridgeError | None:
-        """What is to be done; None when all is well."""
+        """The error that an answer means; None when all is well."""
         if 200 <= status < 300:
             return None
         if status in self._again:
@@ -92,21 +92,21 @@ def retry_after_s(answer: Answer, now_s: float) -> float | None:
 def answers_of_rows(
     answer: Answer, settings: RowAnswers, count: int, judge: Judge, what: str
 ) -> Sequence[BridgeError | None]:
-    """What became of each row, by the body of an answer to a batch.
+    """The outcome of each row, from the body of an answer to a batch.
 
     Raises:
         NeverAgain: the answer has no outcome for each row.
     """
     try:
-        found = _at(jsontext.decode(answer.body), settings.at)
+        elements = _at(jsontext.decode(answer.body), settings.at)
     except jsontext.JsonError as error:
         raise NeverAgain(f"{what} answers what is not JSON: {error}") from None
-    if not isinstance(found, list) or len(found) != count:
-        has = counted(len(found), "element") if isinstance(found, list) else "no array"
+    if not isinstance(elements, list) or len(elements) != count:
+        has = counted(len(elements), "element") if isinstance(elements, list) else "no array"
         raise NeverAgain(
             f"{what} answers a batch of {counted(count, 'row')} with {has} at {settings.at or 'the top'!r}"
         )
-    return [_of_row(element, settings, judge, what) for element in found]
+    return [_of_row(element, settings, judge, what) for element in elements]
 
 
 def _of_row(element: Any, settings: RowAnswers, judge: Judge, what: str) -> BridgeError | None:

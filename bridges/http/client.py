@@ -98,7 +98,7 @@ class HttpClient(Connector):
             await session.close()
 
     async def check(self) -> None:
-        """Whether the service accepts connections, gives tokens, and answers at ``health_check_path``."""
+        """Check that the service accepts connections, gives tokens, and answers at ``health_check_path``."""
         async with self._connector() as fresh:
             await self._check(fresh)
 
@@ -119,7 +119,7 @@ class HttpClient(Connector):
             raise BadSettings(f"{said}; health_check_path must exist")
 
     async def _connect(self, connector: aiohttp.BaseConnector | None) -> None:
-        """Have a pool make a connection, and keep it for a request."""
+        """Make a connection in a pool, and keep it for a request."""
         if self._session is None or connector is None:
             raise ReconnectFirst(f"{self.origin}: not connected")
         request = aiohttp.ClientRequest("GET", self.origin, **self._way_to(self.origin), session=self._session)
@@ -176,7 +176,7 @@ class HttpClient(Connector):
         Raises:
             TryAgain: no complete answer in time.
             ReconnectFirst, BadSettings: there is no connection, or no token (``Tokens.token``).
-            NeverAgain: the answer is not HTTP, or redirects from https to http or to what must not be called.
+            NeverAgain: the answer is not HTTP, or redirects from https to http or to a forbidden address.
         """
         await self._take_slot(timeout_s * 0.9)
         limit = asyncio.timeout(timeout_s)
@@ -278,26 +278,26 @@ class HttpClient(Connector):
             allow_redirects=False,
             **self._way_to(origin),
         ) as response:
-            found = bytearray()
-            while len(found) < most_bytes and (chunk := await response.content.read(most_bytes - len(found))):
-                found += chunk
-            return Answer(response.status, response.headers, bytes(found))
+            received = bytearray()
+            while len(received) < most_bytes and (chunk := await response.content.read(most_bytes - len(received))):
+                received += chunk
+            return Answer(response.status, response.headers, bytes(received))
 
     def _way_to(self, origin: URL) -> dict[str, Any]:
         """TLS and proxy of a connection. Hosts that redirections lead to see no certificate of the connector."""
-        found: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self._tls is not None and origin.host == self.origin.host:
-            found["ssl"] = self._tls
+            options["ssl"] = self._tls
         if self._proxy is not None:
-            found |= {"proxy": self._proxy, "proxy_headers": self._proxy_login}  # which aiohttp uses for tunnels only
-        return found
+            options |= {"proxy": self._proxy, "proxy_headers": self._proxy_login}  # which aiohttp uses for tunnels only
+        return options
 
     def _check_allowed(self, origin: URL) -> None:
         """Refuse addresses that need no name lookup; names are checked by ``_GuardedResolver``, but behind a proxy."""
         guard = self.context.guard
         for host in (origin.host, None if self._proxy is None else self._proxy.host):
-            if host and (why := guard.why_not_host(host) or _why_not_literal(guard, host)):
-                raise BadSettings(f"{host} must not be called: {why}")
+            if host and (reason := guard.why_not_host(host) or _why_not_literal(guard, host)):
+                raise BadSettings(f"{host} must not be called: {reason}")
 
     def _meant(self, error: Exception, origin: URL) -> BridgeError:
         """An error of aiohttp as one of bridges."""
@@ -325,7 +325,7 @@ class HttpClient(Connector):
         return TryAgain(f"{origin}: the connection was closed before the answer was complete{hint}")
 
 
-# Of the request that the task is sending.
+# Connection of the request that the task is sending.
 _connection_in_use: Final[ContextVar[Any]] = ContextVar("connection_in_use", default=None)
 
 
@@ -334,9 +334,9 @@ class _TrackingConnector(aiohttp.TCPConnector):
 
     async def connect(self, req: Any, traces: Any, timeout: aiohttp.ClientTimeout) -> Connection:
         """See ``TCPConnector``."""
-        found = await super().connect(req, traces, timeout)
-        _connection_in_use.set(found.protocol)
-        return found
+        connection = await super().connect(req, traces, timeout)
+        _connection_in_use.set(connection.protocol)
+        return connection
 
 
 class _GuardedResolver(AbstractResolver):
@@ -361,7 +361,7 @@ def _place(origin: URL) -> tuple[str, int]:
 
 
 def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[URL, str] | None:
-    """Where an answer leads; None when it does not, or when the method would change."""
+    """The target of a redirection; None if the answer is none, or if the method would change."""
     repeats = (301, 302, 303, 307, 308) if method == "GET" else (307, 308)
     place = answer.headers.get("Location")
     if answer.status not in repeats or not place:
@@ -378,7 +378,7 @@ def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[
 
 
 def _fixed_headers(settings: HttpSettings) -> Headers:
-    """Those of every request. Secrets are read here, for each new connection."""
+    """Headers of every request. Secrets are read here, for each new connection."""
     headers = [(name, header_value(secret.reveal())) for name, secret in settings.headers.items()]
     authentication = settings.authentication
     if isinstance(authentication, BasicAuthentication):

@@ -19,7 +19,7 @@ from rules.actions.text import rendered
 from rules.sql.values import UNDEFINED
 
 TargetOf = Callable[[Row], str]
-# What a path may hold as it is written in the settings, with the query; ``%`` because it may be encoded.
+# Characters of a path and its query that stay as they are in the settings; ``%`` because it may be encoded.
 _WRITTEN: Final = "!$%&'()*+,-./:;=?@[]_~"
 
 
@@ -44,9 +44,9 @@ def target_template(base: str, path: str, query: Mapping[str, str]) -> TargetOf:
     render = Template(_encoded(path), _value, undefined=UNDEFINED, when_undefined=_missing).render
 
     def made(row: Row) -> str:
-        found = _joined(base, render(row))
-        _check_segments(found)
-        return _with_query(found, parameters, row)
+        target = _joined(base, render(row))
+        _check_segments(target)
+        return _with_query(target, parameters, row)
 
     return made
 
@@ -111,14 +111,14 @@ def header_templates(headers: Mapping[str, str]) -> Callable[[Row], list[Header]
     templates = [(name, value_template(text)) for name, text in headers.items()]
 
     def made(row: Row) -> list[Header]:
-        found = [(name, value_of(row)) for name, value_of in templates]
-        return [(name, header_value(value)) for name, value in found if value is not None]
+        values = [(name, value_of(row)) for name, value_of in templates]
+        return [(name, header_value(value)) for name, value in values if value is not None]
 
     return made
 
 
 def of_message(message: Message) -> list[Header]:
-    """What a message says beside its payload: ``mqtt-topic``, ``mqtt-clientid``, ``mqtt-qos``, ``mqtt-retain``,
+    """The headers that describe a message: ``mqtt-topic``, ``mqtt-clientid``, ``mqtt-qos``, ``mqtt-retain``,
     ``mqtt-username``, ``mqtt-content-type``, ``mqtt-response-topic``, ``mqtt-correlation-data`` (base64),
     ``mqtt-payload-format``, ``mqtt-expires-at`` (milliseconds since 1970), ``mqtt-up-<name>`` for user properties."""
     client = message.client

@@ -129,7 +129,7 @@ class HttpSettings(Settings):
 
 
 class RowAnswers(Settings):
-    """Where the answer to a batch says what became of each row: one element of an array for each, in order."""
+    """Position of each row's outcome in the answer to a batch: one element of an array for each, in order."""
 
     at: str = Field(
         default="", description="Path of the array in the answer, such as `items`; empty for the answer itself."

@@ -20,7 +20,7 @@ from broker.core.action import Row
 from broker.core.message import Message
 from rules.sql.values import string
 
-# Of ``request_timeout``: what takes longer is given up here, before the framework gives up the connection.
+# Share of ``request_timeout`` after which a request is abandoned here, before the framework drops the connection.
 _PART_OF_TIMEOUT: Final = 0.9
 _TYPES: Final = {"none": "application/json", "json_array": "application/json", "ndjson": "application/x-ndjson"}
 _JOINED_TYPE: Final = "application/octet-stream"
@@ -75,7 +75,7 @@ class HttpSink(Sink):
         self._trouble_s = 0.0
 
     async def permission(self) -> str:
-        """As far as a request that changes nothing says."""
+        """Check with a request that changes nothing, as far as that can tell."""
         if self._is_asked:
             return "the path exists for this login"
         return "not checked; set check_method to request the path before the first row"
@@ -89,7 +89,7 @@ class HttpSink(Sink):
         return Record(self._target_of(row), headers, body, message.id.encode() if self._key_name else b"")
 
     async def send(self, records: Sequence[Record]) -> Answers:
-        """Send them in order; what follows one that is to be sent again is sent again too."""
+        """Send records in order; rows after one that must be retried are retried too."""
         self._check_hold()
         until_s = self._clock.monotonic_s() + self._timeout_s
         answers: list[BridgeError | None] = []
@@ -100,7 +100,7 @@ class HttpSink(Sink):
         return answers if any(answers) else ALL_DONE
 
     async def check(self) -> None:
-        """Whether the path is there, where ``check_method`` asks; else what the last requests have met with."""
+        """Check that the path exists, if ``check_method`` is set; else raise the last requests' error."""
         settings = self._settings
         if settings.check_method is not None:
             target = self._target_of({})
@@ -124,7 +124,7 @@ class HttpSink(Sink):
         return (list(group) for _, group in groupby(records, key=lambda record: record.place))
 
     async def _answers(self, rows: list[Record], until_s: float) -> Sequence[BridgeError | None]:
-        """What became of each row of one request."""
+        """The outcome of each row of one request."""
         try:
             return await self._sent(rows, until_s)
         except BridgeError as error:
@@ -149,17 +149,17 @@ class HttpSink(Sink):
             most_bytes=settings.max_answer_size,
             redirects=settings.max_redirects,
         )
-        what = self._what(target)
+        request = self._what(target)
         wait_s = retry_after_s(answer, self._clock.now_ns() / 1e9) or None  # at once: after the pause of any retry
-        error = self._judge.error(answer.status, summary(what, answer), wait_s)
+        error = self._judge.error(answer.status, summary(request, answer), wait_s)
         if error is None:
             self._trouble = None
             if settings.row_answers is None:
                 return [None] * len(rows)
-            found = answers_of_rows(answer, settings.row_answers, len(rows), self._judge, what)
-            if (again := _to_be_sent_again(found)) is not None:
+            answers = answers_of_rows(answer, settings.row_answers, len(rows), self._judge, request)
+            if (again := _to_be_sent_again(answers)) is not None:
                 self._note(again)
-            return found
+            return answers
         if isinstance(error, TryAgain) and wait_s is not None:
             self._holds[self._name] = settings, self._clock.monotonic_s() + wait_s
         if isinstance(error, NeverAgain) and len(rows) > 1 and settings.split_refused:
@@ -187,7 +187,7 @@ class HttpSink(Sink):
         return settings.batch_prefix.encode() + joined + settings.batch_suffix.encode()
 
     def _idempotency(self, rows: list[Record]) -> Headers:
-        """The same for the same rows; of another row of the same message it differs by what is sent."""
+        """A key that is the same for the same rows; other rows of the same message differ in their bodies."""
         if not self._key_name:
             return ()
         digest = hashlib.sha256()
@@ -199,13 +199,13 @@ class HttpSink(Sink):
     def _what(self, target: str) -> str:
         return f"{self._method} {self._connector.origin}{target.partition('?')[0]}"
 
-    # What it met with
+    # The last error
 
     def _check_hold(self) -> None:
         """No row is sent before the time that the service has asked to wait for, on whichever lane."""
-        held, until_s = self._holds.get(self._name, (self._settings, 0.0))
+        settings, until_s = self._holds.get(self._name, (self._settings, 0.0))
         left_s = until_s - self._clock.monotonic_s()
-        if left_s > 0 and held is self._settings:
+        if left_s > 0 and settings is self._settings:
             said = f"; {self._trouble}" if self._trouble is not None else ""
             raise TryAgain(f"{self._connector.origin} asks to wait for {left_s:.0f} s{said}", left_s)
 
@@ -223,7 +223,7 @@ class HttpConnector(HttpClient):
 
 
 def _to_be_sent_again(answers: Sequence[BridgeError | None]) -> BridgeError | None:
-    """The first error of rows that are not given up: nothing behind them may be sent before them."""
+    """The first error of rows that are retried: nothing behind them may be sent before them."""
     return next((error for error in answers if error is not None and not isinstance(error, NeverAgain)), None)
 
 

@@ -1,4 +1,4 @@
-"""Who may send. Everything is compared in constant time, and with all that is accepted, whichever fits."""
+"""Authentication of senders. Values are compared in constant time, and with every accepted one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Guard:
     """Checks requests: what the headers suffice for is checked before the body is read."""
 
     needs_body: bool = True
-    """Whether the sender has authenticated only once the body was checked, or does not authenticate."""
+    """True if the sender has authenticated only once the body was checked, or does not authenticate."""
 
     def check_headers(self, headers: Headers) -> None:
         """Raise ``PostRefused`` (401) for a request that must not be read."""
@@ -44,11 +44,11 @@ class _Tokens(Guard):
 
     def check_headers(self, headers: Headers) -> None:
         """See ``Guard``."""
-        found = headers.get(self._header, "")
+        token = headers.get(self._header, "")
         if self._header == "authorization":
-            scheme, _, found = found.partition(" ")
-            found = found.strip() if scheme.lower() == "bearer" else ""
-        if not _is_one_of(found, self._tokens):
+            scheme, _, token = token.partition(" ")
+            token = token.strip() if scheme.lower() == "bearer" else ""
+        if not _is_one_of(token, self._tokens):
             hint = "send 'Authorization: Bearer TOKEN'" if self._header == "authorization" else f"send {self._header}"
             raise _refused("Bearer", f"the token is missing or wrong; {hint}")
 
@@ -118,16 +118,16 @@ def guard_of(settings: Authentication) -> Guard:
 
 def _revealed(secret: SecretText, member: str) -> str:
     text = secret.reveal()
-    if not text:  # everybody could sign by it, or log in with it
+    if not text:  # any client could sign by it, or log in with it
         raise BadSettings(f"authentication.{member}: expected a secret, got an empty one. Try: openssl rand -hex 32")
     return text
 
 
 def _is_one_of(found: str, good: Sequence[str]) -> bool:
-    """Whether a string is one of some, in constant time; an empty one never is."""
-    given = found[:_LONGEST_HEADER].encode("utf-8", "surrogateescape")
-    fits = [hmac.compare_digest(given, text.encode()) for text in good]
-    return any(fits) and bool(given)
+    """Return whether a string is one of some, in constant time; false for an empty one."""
+    value = found[:_LONGEST_HEADER].encode("utf-8", "surrogateescape")
+    fits = [hmac.compare_digest(value, text.encode()) for text in good]
+    return any(fits) and bool(value)
 
 
 def _decoded(coded: str) -> str:

@@ -19,7 +19,7 @@ from broker.core.schema import WaitingSchemas
 
 
 class HttpServerConnector(Connector):
-    """Who may send, and where, where that is a listener of its own. There is no connection: senders make them."""
+    """Authentication of senders, and the connector's own listener if it has one. Senders make the connections."""
 
     def __init__(self, settings: HttpServerSettings, context: Context) -> None:
         self.settings = settings
@@ -41,7 +41,7 @@ class HttpServerConnector(Connector):
 
     @property
     def port(self) -> int:
-        """Of the listener of its own; 0 while there is none."""
+        """Port of the connector's own listener; 0 while it does not listen."""
         return 0 if self._listener is None else self._listener.port
 
     def add(self, name: str, receiver: Receiver, shared: Receivers) -> Callable[[], None]:
@@ -60,7 +60,7 @@ class HttpServerConnector(Connector):
         return remove
 
     def probe(self) -> Sequence[ProbeStep]:
-        """Whether the secrets can be read, and the files of TLS."""
+        """Check that secrets and TLS files can be read."""
         listen = self.settings.listen
 
         async def secrets() -> str:
@@ -75,7 +75,7 @@ class HttpServerConnector(Connector):
         return [ProbeStep("authenticate", secrets), *([ProbeStep("tls", tls)] if listen is not None else [])]
 
     def source(self, settings: HttpServerSourceSettings, context: Context) -> Source:
-        """What is posted to one name."""
+        """The requests that are posted to one name."""
         return HttpServerSource(self, settings, context)
 
     @property
@@ -119,7 +119,7 @@ class HttpServerSource(Source):
         raise AssertionError("not reached")
 
     async def check(self) -> None:
-        """Whether the schema is there, and can be used here."""
+        """Check that the schema exists and can be used here."""
         name = self._settings.schema_name
         schemas = self._context.services.schemas
         if name is None:

@@ -1,4 +1,4 @@
-"""A listener of a connector's own for what is posted, with or without TLS: HTTP/1.1 by h11.
+"""The own listener of a connector for posted messages, with or without TLS: HTTP/1.1 by h11.
 
 It knows one path, ``/ingest/NAME`` and what follows it, and ``POST``. Clients that send nothing, or send slowly, are
 cut off. Where there are too many connections, those that have not authenticated make room first. A request of 100 bytes
@@ -40,11 +40,11 @@ _HANDSHAKE_S: Final = 10.0
 _ANSWER_S: Final = 10.0
 # Connections that the system keeps until they are accepted.
 _BACKLOG: Final = 128
-# How long to wait when the system gives no more sockets.
+# Seconds to wait when the system gives no more sockets.
 _PAUSE_S: Final = 1.0
 # So long is read on behind a request that was refused before its end, so that the answer arrives.
 _DRAIN_S: Final = 2.0
-# Files of certificates are looked at so often.
+# Interval of checks for changed certificate files.
 _LOOK_S: Final = 10.0
 # Requests that run when the listener ends have so long.
 _END_S: Final = 2.0
@@ -53,7 +53,7 @@ Find = Callable[[str], Receiver | None]
 
 
 class Answer(NamedTuple):
-    """What is answered."""
+    """The response to a request."""
 
     status: int
     body: bytes
@@ -132,7 +132,7 @@ class PostListener:
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 while it does not."""
+        """Port of the listener; 0 while it does not listen."""
         return int(self._listening[0].getsockname()[1]) if self._listening else 0
 
     async def _accept(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
@@ -203,7 +203,7 @@ class _Connection:
                     return
                 answer = await self._answer(request)
             except h11.RemoteProtocolError as error:
-                answer = _problem(error.error_status_hint, "malformed_body", f"this is no request: {error}")
+                answer = _problem(error.error_status_hint, "malformed_body", f"expected an HTTP/1.1 request: {error}")
             await self._send(answer)
             self.is_busy = False
             self._room.answered(self)
@@ -303,12 +303,12 @@ def _problem(
 
 async def _listening_at(host: str, port: int) -> list[socket.socket]:
     """A socket for each address of a host."""
-    found = await asyncio.get_running_loop().getaddrinfo(
+    addresses = await asyncio.get_running_loop().getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     with ExitStack() as opened:
         sockets = []
-        for family, _, _, _, address in dict.fromkeys(found):
+        for family, _, _, _, address in dict.fromkeys(addresses):
             link = opened.enter_context(socket.create_server(address[:2], family=family, backlog=_BACKLOG))
             link.setblocking(False)
             sockets.append(link)

@@ -126,7 +126,7 @@ class PostReceiver:
     async def _taken(
         self, post: Post, content_type: str, parts: Sequence[Part], remember: Any = None
     ) -> Mapping[str, Any]:
-        """Hand the messages over, in order, and wait for what they lead to."""
+        """Publish the messages in order, and wait until they are committed."""
         common = _columns(post, content_type, self._services.node.clock.now_ns(), self._secret_headers)
         refused: list[tuple[int, str]] = []
         handed: list[tuple[int, Incoming]] = []
@@ -138,14 +138,14 @@ class PostReceiver:
                     incoming.append((index, self._messages.of(part, index, common)))
                 except NeverAgain as error:
                     refused.append((index, str(error)))
-            commits.append(self._handed_over([one for _, one in incoming]))
+            commits.append(self._handed_over([record for _, record in incoming]))
             handed += incoming
             if begin + _SLICE < len(parts):
                 await asyncio.sleep(0)  # others have their turn
-        if any(one.is_waiting for _, one in handed):
-            await _all(commits)  # before that no one knows what becomes of them
+        if any(record.is_waiting for _, record in handed):
+            await _all(commits)  # their outcome is known only then
             commits = []
-        refused += [(index, one.refused) for index, one in handed if one.refused]
+        refused += [(index, record.refused) for index, record in handed if record.refused]
         answer = _answer(len(parts), refused)
         if remember is not None and answer["accepted"]:
             remember(answer)
@@ -221,12 +221,12 @@ class _Messages:
             raise NeverAgain(str(error)) from None
 
     def _properties(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        properties: dict[str, Any] = {}
         if columns["content_type"] and self._settings.body_format in ("auto", "message"):
-            found["Content-Type"] = columns["content_type"]
+            properties["Content-Type"] = columns["content_type"]
         pairs = [(name, value_of(dict(columns))) for name, value_of in self._pairs]
         texts = [(name, _property(name, text_of(value))) for name, value in pairs if value is not None]
-        return {**found, "User-Property": texts} if texts else found
+        return {**properties, "User-Property": texts} if texts else properties
 
 
 def _checked(topic: str) -> str:
@@ -240,7 +240,7 @@ def _checked(topic: str) -> str:
 
 
 def _columns(post: Post, content_type: str, now_ns: int, secret: frozenset[str]) -> dict[str, Any]:
-    """What all messages of a request have in common. Names of headers have ``_`` for ``-``, as templates take them."""
+    """The columns that all messages of a request share. Names of headers have ``_`` for ``-``, as templates expect."""
     return {
         "path": post.path,
         "query": dict(post.query),
@@ -265,9 +265,9 @@ def _nothing_taken(refused: Sequence[tuple[int, str]], count: int) -> PostRefuse
 
 async def _all(commits: Sequence[asyncio.Future[None]]) -> None:
     """Wait for every commit; raise what kept one from being."""
-    for found in await asyncio.gather(*commits, return_exceptions=True):
-        if isinstance(found, BaseException):
-            raise found if isinstance(found, Unavailable) else Unavailable(f"the store: {found}")
+    for result in await asyncio.gather(*commits, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result if isinstance(result, Unavailable) else Unavailable(f"the store: {result}")
 
 
 def _property(name: str, text: str) -> str:
@@ -280,7 +280,7 @@ def _property(name: str, text: str) -> str:
 
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
-# What is packed in less is unpacked on the event loop: at most a few milliseconds.
+# Smaller bodies are unpacked on the event loop, which takes a few milliseconds at most.
 _SMALL_BYTES: Final = 32 * 1024
 _MOST_MEMBERS: Final = 64
 _LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
@@ -297,7 +297,7 @@ async def unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
     """The body without its Content-Encoding; never more than ``most_bytes``, whatever is packed into it.
 
     Raises:
-        PostRefused: 415 for an encoding that is not known, 413 for what is too large, 400 for what is damaged.
+        PostRefused: 415 for an unknown encoding, 413 for a body that is too large, 400 for a damaged one.
     """
     if encoding in ("", "identity"):
         return body
@@ -309,19 +309,19 @@ async def unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
 
 
 def _gunzipped(body: bytes, most_bytes: int) -> bytes:
-    found = b""
+    unpacked = b""
     left = body
     try:
         for _ in range(_MOST_MEMBERS):  # a gzip file may have several members, RFC 1952, section 2.2
             member = zlib.decompressobj(_GZIP)
-            found += member.decompress(left, most_bytes + 1 - len(found))
-            if len(found) > most_bytes:
+            unpacked += member.decompress(left, most_bytes + 1 - len(unpacked))
+            if len(unpacked) > most_bytes:
                 raise PostRefused(413, "too_large", f"the body is larger than {most_bytes} bytes when it is unpacked")
             if not member.eof:
                 raise PostRefused(400, "malformed_body", "the body is not whole: its gzip does not end")
             left = member.unused_data
             if not left:
-                return found
+                return unpacked
     except zlib.error as error:
         raise PostRefused(400, "malformed_body", f"the body is not gzip: {error}") from None
     raise PostRefused(413, "too_large", f"the body is gzip of more than {_MOST_MEMBERS} members")
@@ -331,13 +331,13 @@ def parts_of(body: bytes, form: str, content_type: str, most: int) -> Sequence[P
     """The messages of a body. ``form`` is ``auto``, ``message``, ``json_array`` or ``ndjson``.
 
     Raises:
-        PostRefused: 400 for what is not of that form, 413 for more than ``most``.
+        PostRefused: 400 for a body of another form, 413 for more than ``most`` messages.
     """
     if form == "ndjson" or (form == "auto" and content_type in _LINES):
         lines = [line.strip() for line in body.split(b"\n")]
-        found = [line for line in lines if line]
-        _check_count(len(found), most)
-        return [_line(line) for line in found]
+        messages = [line for line in lines if line]
+        _check_count(len(messages), most)
+        return [_line(line) for line in messages]
     if form != "json_array":
         return [Part(body)]
     try:
@@ -386,7 +386,7 @@ class RememberedKeys:
         self._load()
 
     async def begin(self, key: str, body: bytes) -> Mapping[str, Any] | None:
-        """What was answered to a request with this key; None where there was none, and then ``end`` must be called.
+        """The answer to an earlier request with this key; None for a new key, and then ``end`` must be called.
 
         Waits while one with the same key is being taken.
 
@@ -396,13 +396,13 @@ class RememberedKeys:
         name = _digest(key.encode())
         while (before := self._under_way.get(name)) is not None:
             await asyncio.wait((before,))
-        found = self._taken.get(name)
-        if found is None:
+        taken = self._taken.get(name)
+        if taken is None:
             self._under_way[name] = asyncio.get_running_loop().create_future()
             return None
-        if found.body != _digest(body):
+        if taken.body != _digest(body):
             raise PostRefused(422, "key_reused", "the idempotency key was used for another body; use a new one")
-        return found.answer
+        return taken.answer
 
     def remember(self, key: str, body: bytes, answer: Mapping[str, Any]) -> None:
         """Keep a key, in the commit that is gathering."""
@@ -432,16 +432,16 @@ class RememberedKeys:
         self._taken[name], self._by_number[taken.number] = taken, name
 
     def _load(self) -> None:
-        """What is on disk; places that a smaller ring does not have are emptied."""
-        found = []
+        """Load the keys from disk; places that a smaller ring does not have are emptied."""
+        entries = []
         for place in self._values.names(self._prefix):
             data = self._values.get(place)
             if data is not None:
                 kept = jsontext.decode(data)
-                found.append((kept["number"], kept))
+                entries.append((kept["number"], kept))
                 if place != f"{self._prefix}{kept['number'] % max(self._most, 1)}":
                     self._values.put(place, None)
-        for number, kept in sorted(found, key=lambda pair: pair[0])[-self._most :] if self._most else ():
+        for number, kept in sorted(entries, key=lambda pair: pair[0])[-self._most :] if self._most else ():
             self._put(kept["key"], Taken(number, kept["body"], kept["answer"]))
             self._next = number + 1
 

@@ -1,4 +1,4 @@
-"""Settings of what is taken over HTTP."""
+"""Settings of sources that receive messages over HTTP."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class ListenSettings(Settings):
 
 
 class HttpServerSettings(Settings):
-    """Who may send, and how much at once."""
+    """Authentication of senders, and limits."""
 
     listen: ListenSettings | None = Field(
         default=None,
@@ -163,7 +163,7 @@ class HttpServerSettings(Settings):
 
 
 class HttpServerSourceSettings(Settings):
-    """What becomes of requests to `/ingest/NAME`."""
+    """Handling of requests to `/ingest/NAME`."""
 
     topic: str = Field(
         default="",

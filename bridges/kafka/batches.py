@@ -63,8 +63,8 @@ class Batch:
 
 def first_of_each(batches: Sequence[Batch]) -> tuple[list[Batch], list[Batch]]:
     """The first batch of each partition, and the others: what follows one that must be split may not overtake it."""
-    heads = list({(one.topic, one.partition): one for one in reversed(batches)}.values())
-    return heads, [one for one in batches if one not in heads]
+    heads = list({(batch.topic, batch.partition): batch for batch in reversed(batches)}.values())
+    return heads, [batch for batch in batches if batch not in heads]
 
 
 class Packing:
@@ -86,7 +86,7 @@ class Packing:
         """Put a record into a batch; False when the partition that it names is not there."""
         partition = record.partition
         key = record.key
-        if partition is None and (found := self._of_key.get(key)) is not None and found.add(at, record):
+        if partition is None and (batch := self._of_key.get(key)) is not None and batch.add(at, record):
             return True
         if partition is None:
             partition = self._partitions.pick(key, self._sticky)
@@ -115,7 +115,7 @@ class Partitions:
         self._strategy = strategy
         self._choose = choose
         self.is_by_key = strategy != "random"
-        """Whether records of one key, in one batch, go to one partition."""
+        """True if records of one key, in one batch, go to one partition."""
         self._of_key: dict[bytes, int] = {}
 
     def pick(self, key: bytes | None, sticky: int) -> int:
@@ -124,12 +124,12 @@ class Partitions:
             return self._choose(self.numbers)
         if key is None or self._strategy == "sticky":
             return sticky
-        found = self._of_key.get(key)
-        if found is None:
+        partition = self._of_key.get(key)
+        if partition is None:
             if len(self._of_key) >= _KEPT:
                 self._of_key.clear()
-            found = self._of_key[key] = self.numbers[(murmur2(key) & 0x7FFFFFFF) % len(self.numbers)]
-        return found
+            partition = self._of_key[key] = self.numbers[(murmur2(key) & 0x7FFFFFFF) % len(self.numbers)]
+        return partition
 
     def sticky(self) -> int:
         """A partition for a whole batch."""

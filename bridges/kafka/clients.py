@@ -1,7 +1,7 @@
-"""What clients of aiokafka lack, by their private members.
+"""Additions to aiokafka's clients, by their private members.
 
 A broker that is gone must not hold up what the others know. And a client must end although the cluster does not answer:
-its own ``stop`` waits for the cluster; cut short it leaves tasks behind, which go on when the cluster is back: a
+its own ``stop`` waits for the cluster; cut short it leaves tasks behind, which continue when the cluster is back: a
 producer would send old batches after newer ones, and a consumer would take partitions of its group.
 """
 
@@ -37,9 +37,9 @@ class GuardedId(str):
     guard: AddressGuard
 
     def __new__(cls, text: str, guard: AddressGuard) -> Self:
-        made = super().__new__(cls, text)
-        made.guard = guard
-        return made
+        client_id = super().__new__(cls, text)
+        client_id.guard = guard
+        return client_id
 
 
 class Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
@@ -71,12 +71,12 @@ async def _noted(host: str, port: int, **options: Any) -> Any:
 
 async def _bootstrap_and_close(client: Any) -> None:
     """aiokafka's search for the cluster, cut short, leaves its connection open until it is garbage."""
-    made: list[Any] = []
-    before = _made.set(made)
+    connections: list[Any] = []
+    before = _made.set(connections)
     try:
         await _bootstrap(client)
     except BaseException:
-        for connection in made:
+        for connection in connections:
             connection.close()
         raise
     finally:
@@ -114,7 +114,7 @@ class Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # aiokafka has no types
     def _in_turn(self) -> Sequence[int]:
         """The brokers, those that answered the last question and have a connection first."""
         connections = self._client._conns
-        connected = {number for (number, _), one in connections.items() if one.connected()}
+        connected = {number for (number, _), connection in connections.items() if connection.connected()}
         numbers = [broker.nodeId for broker in self._client.cluster.brokers()]
         random.shuffle(numbers)
         return sorted(numbers, key=lambda number: (number in self._silent, number not in connected))
@@ -123,7 +123,7 @@ class Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # aiokafka has no types
 def connect_side_by_side(client: Any) -> None:
     """Let an aiokafka client connect to several brokers at once.
 
-    By itself it makes one connection at a time: a broker that does not answer holds up those to the others until the
+    aiokafka makes one connection at a time: a broker that does not answer holds up those to the others until the
     request times out, again and again.
     """
     connect = client._get_conn
@@ -159,8 +159,8 @@ async def first_answer(asks: Iterable[Callable[[], Awaitable[T]]]) -> T:
                 if isinstance(error, BadSettings):
                     raise error
     finally:
-        for one in doing:
-            one.cancel()
+        for task in doing:
+            task.cancel()
     assert error is not None
     raise error
 
@@ -170,7 +170,7 @@ _CLOSE_S: Final = 1.0
 
 
 async def end_producer(producer: Any) -> None:
-    """End a producer; what it still has is not sent any more. Takes seconds at most."""
+    """End a producer; its unsent records are discarded. Takes seconds at most."""
     producer._closed = True
     sender = producer._sender.sender_task
     if sender is not None:
@@ -186,7 +186,7 @@ async def end_producer(producer: Any) -> None:
 
 
 def lag_of(consumer: Any, ends: Mapping[TopicPartition, int]) -> int | None:
-    """How many records a consumer has not given yet, up to these ends or later ones that were fetched; None while an
+    """Number of records a consumer has not given yet, up to these ends or later ones that were fetched; None while an
     end or a position is not known."""
     subscription = consumer._subscription.subscription
     if subscription is None or subscription.assignment is None:

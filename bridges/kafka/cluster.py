@@ -25,21 +25,21 @@ from bridges.resource.settings.tls import client_context
 from broker.core.kinds import counted
 
 getLogger("aiokafka").setLevel(CRITICAL)
-"""What it logs is in the state of the connector, in words and once."""
+"""The connector's state shows what aiokafka logs, in words and once."""
 
 _MECHANISMS: Final = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram_sha_512": "SCRAM-SHA-512"}
 _CLOSE_S: Final = 3.0
-# Of a test, for one of several hosts.
+# Time limit of a test's step for one of several hosts.
 _STEP_S: Final = 5.0
 _PRODUCE_MS: Final = 5_000
 _UNKNOWN_TOPIC: Final = 3
 _TOPIC_ALREADY_EXISTS: Final = 36
-# Of a topic that is made where no one says, if there are as many brokers.
+# Replicas of a created topic by default, if there are as many brokers.
 _COPIES: Final = 3
 
 
 class TopicLayout(NamedTuple):
-    """How a missing topic is created. ``replicas`` 0 means one on each broker, at most three."""
+    """Layout of a created topic. ``replicas`` 0 means one on each broker, at most three."""
 
     partitions: int = 1
     replicas: int = 0
@@ -84,7 +84,7 @@ class KafkaCluster(Connector):
             await _closed(admin)
 
     async def check(self) -> None:
-        """Whether the cluster answers."""
+        """Ask the cluster for its description; raises an error if it does not answer."""
         await self._ask(lambda admin: admin.describe_cluster())
 
     def probe(self) -> Sequence[ProbeStep]:
@@ -103,8 +103,8 @@ class KafkaCluster(Connector):
             return "no authentication" if authentication is None else f"by {authentication.mechanism}"
 
         async def metadata() -> str:
-            found = await self._ask(lambda admin: admin.describe_cluster())
-            return f"{counted(len(found['brokers']), 'broker')}, controller {found['controller_id']}"
+            description = await self._ask(lambda admin: admin.describe_cluster())
+            return f"{counted(len(description['brokers']), 'broker')}, controller {description['controller_id']}"
 
         return [
             of_any(lambda host, port: resolve_step(host, port, guard)),
@@ -143,27 +143,29 @@ class KafkaCluster(Connector):
             TargetMissing: there is no such topic.
             TargetUnusable: the user may not see it; it cannot be made.
         """
-        [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
-        code = found["error_code"]
+        [description] = await self._ask(lambda admin: admin.describe_topics([topic]))
+        code = description["error_code"]
         if code == _UNKNOWN_TOPIC and new is not None:
             await self._create(topic, new)
-            [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
-            code = found["error_code"]
+            [description] = await self._ask(lambda admin: admin.describe_topics([topic]))
+            code = description["error_code"]
         if code == _UNKNOWN_TOPIC:
             raise TargetMissing(f"there is no topic {topic!r} in Kafka; create it, or set allow_auto_topic_creation")
-        if code and not found["partitions"]:
+        if code and not description["partitions"]:
             raise meant(for_code(code)(), f"the topic {topic!r}")
-        return [partition["partition"] for partition in found["partitions"]]
+        return [partition["partition"] for partition in description["partitions"]]
 
     async def leader(self, topic: str, partition: int) -> int | None:
         """The number of the broker that leads a partition, as the cluster says; None where it has no leader."""
-        [found] = await self._ask(lambda admin: admin.describe_topics([topic]))
-        leaders = {one["partition"]: one["leader"] for one in found["partitions"]}
+        [description] = await self._ask(lambda admin: admin.describe_topics([topic]))
+        leaders = {
+            partition_info["partition"]: partition_info["leader"] for partition_info in description["partitions"]
+        }
         number: int = leaders.get(partition, -1)
         return number if number >= 0 else None
 
     async def check_write(self, topic: str, partition: int) -> None:
-        """Whether the user may write to a topic: Kafka looks at the right before it refuses a batch without records.
+        """Raise an error unless the user may write to a topic: Kafka checks that before it refuses an empty batch.
 
         Raises:
             TargetUnusable: the user may not.
@@ -179,11 +181,11 @@ class KafkaCluster(Connector):
     async def _create(self, topic: str, new: TopicLayout) -> None:
         cluster = await self._ask(lambda admin: admin.describe_cluster())
         copies = new.replicas or min(len(cluster["brokers"]), _COPIES)
-        made = NewTopic(topic, new.partitions, copies, topic_configs=dict(new.config))
-        answer = await self._ask(lambda admin: admin.create_topics([made]))
-        for _, code, *why in answer.topic_errors:
+        new_topic = NewTopic(topic, new.partitions, copies, topic_configs=dict(new.config))
+        answer = await self._ask(lambda admin: admin.create_topics([new_topic]))
+        for _, code, *reasons in answer.topic_errors:
             if code not in (0, _TOPIC_ALREADY_EXISTS):
-                raise _not_made(topic, for_code(code)(), *why)
+                raise _not_made(topic, for_code(code)(), *reasons)
 
     async def _ask(self, work: Any) -> Any:
         if self._admin is None:
@@ -197,7 +199,7 @@ class KafkaCluster(Connector):
             raise meant(error, self.settings.bootstrap_hosts) from error
 
     async def _resolve(self) -> None:
-        """Whether any host may be called; brokers' own addresses are what the cluster says."""
+        """Check that any host may be called; the cluster names the addresses of its brokers."""
         last: BridgeError = ReconnectFirst("no host")
         for host, port in self.settings.addresses:
             try:
@@ -222,7 +224,7 @@ class KafkaCluster(Connector):
 
     async def _reachable(self) -> str:
         """The first host that can be connected to: aiokafka would wait for one that does not answer before it asks the
-        next. Raises the cause where there is none."""
+        next. Raises the cause if no host can be reached."""
         return await first_answer(partial(self.reached, host, port) for host, port in self.settings.addresses)
 
     async def reached(self, host: str, port: int) -> str:
@@ -262,7 +264,7 @@ class _Provider(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no
 
 
 def _not_made(topic: str, error: KafkaError, why: str | None = None) -> BridgeError:
-    """Why a topic could not be made, in Kafka's words where it has some. Nothing but this topic has to do with it."""
+    """The error for a topic that could not be created, in Kafka's words if it has some. It is about that topic only."""
     where = f"the topic {topic!r} cannot be created"
     if error.retriable:
         return meant(error, where)
@@ -270,17 +272,17 @@ def _not_made(topic: str, error: KafkaError, why: str | None = None) -> BridgeEr
 
 
 async def _any_of(steps: Sequence[ProbeStep]) -> str:
-    """What steps have found, one of which is enough; raises the error of the first where all fail."""
+    """The messages of steps, one of which is enough; raises the error of the first where all fail."""
 
     async def run(step: ProbeStep) -> str:
         async with asyncio.timeout(_STEP_S):
             return await step.run()
 
-    found = await asyncio.gather(*(run(step) for step in steps), return_exceptions=True)
-    errors = [one for one in found if isinstance(one, BaseException)]
-    if len(errors) == len(found):
+    results = await asyncio.gather(*(run(step) for step in steps), return_exceptions=True)
+    errors = [result for result in results if isinstance(result, BaseException)]
+    if len(errors) == len(results):
         raise understood(errors[0])
-    return "; ".join(one if isinstance(one, str) else str(understood(one)) for one in found)
+    return "; ".join(result if isinstance(result, str) else str(understood(result)) for result in results)
 
 
 async def _closed(client: Any) -> None:

@@ -1,4 +1,4 @@
-"""What Kafka and the way to it say went wrong, as what is to be done about it."""
+"""Errors of Kafka and of the connection to it, as errors of bridges."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def meant(error: BaseException, where: str) -> BridgeError:
 
 
 def said(error: BaseException) -> str:
-    """An error in words: Kafka's own without its number, else the name of what it is."""
+    """An error in words: Kafka's own without its number, else its class's name."""
     if isinstance(error, kafka.BrokerResponseError) and not error.args:
         return str(error.description or error.message.lower().replace("_", " "))
     if isinstance(error, TimeoutError):

@@ -31,7 +31,7 @@ from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.topic import check_topic_name
 
-# As a record has them; null is as empty.
+# Names and values of a record's headers; null is as empty.
 Headers = Sequence[tuple[str, bytes | None]]
 
 _CONTENT_TYPE: Final = "content-type"
@@ -56,7 +56,7 @@ _SHARD: Final = ("sluice.shard", b"0")
 
 _CLIENT: Final = ("mqtt.clientid", "mqtt.username")
 _LONGEST_S: Final = 0xFFFFFFFF
-# Of a property; a packet with a longer one could not be written, and headers of Kafka may be.
+# Largest property in bytes: a packet with a larger one could not be written, and headers of Kafka may be larger.
 _LONGEST_BYTES: Final = 0xFFFF
 # In characters, each of which is four bytes at most.
 _LONGEST_NAME: Final = _LONGEST_BYTES // 4
@@ -107,7 +107,7 @@ def of_position(stream: str, offset: int) -> list[tuple[str, bytes]]:
 
 
 class Restored(NamedTuple):
-    """What the headers of a record say of the message that it becomes."""
+    """The parts of a message that the headers of its record hold."""
 
     topic: str
     qos: int | None
@@ -118,9 +118,9 @@ class Restored(NamedTuple):
 
 
 def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary: bool) -> Restored | None:
-    """What headers say; None for a message whose life is over.
+    """The message parts that headers hold; None for an expired message.
 
-    ``with_client`` adds who published it as user properties, ``with_binary`` adds values that are not UTF-8 in base64.
+    ``with_client`` adds the publisher as user properties, ``with_binary`` adds values that are not UTF-8 in base64.
     """
     topic = ""
     qos = None
@@ -128,8 +128,8 @@ def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary:
     properties = dict[str, Any]()
     pairs: list[tuple[str, str]] = []
     left_out = 0
-    for name, given in headers:
-        value = b"" if given is None else given
+    for name, data in headers:
+        value = b"" if data is None else data
         if name == _TOPIC:
             topic = value.decode(errors="replace")
         elif len(value) > _LONGEST_BYTES or len(name) > _LONGEST_NAME or "\0" in name:

@@ -47,8 +47,11 @@ class Renderer:
         self._partition_of = value_template(settings.partition) if settings.partition else None
         self._headers_of = value_template(settings.kafka_headers) if settings.kafka_headers else None
         self._more_headers = [
-            (strict_template(one.kafka_ext_header_key, "a header's name"), value_template(one.kafka_ext_header_value))
-            for one in settings.kafka_ext_headers
+            (
+                strict_template(header.kafka_ext_header_key, "a header's name"),
+                value_template(header.kafka_ext_header_value),
+            )
+            for header in settings.kafka_ext_headers
         ]
         self._is_json = settings.kafka_header_value_encode_mode == "json"
         is_plain = self.fixed_topic is not None and self._partition_of is None and not self._has_own_headers
@@ -101,8 +104,8 @@ class Renderer:
             pairs = [(item.get("key"), item.get("value")) for item in value if isinstance(item, dict)]
         else:
             return []
-        found = [(name, self._header_value(value)) for name, value in pairs if isinstance(name, str)]
-        return [(name, value) for name, value in found if value is not None]
+        headers = [(name, self._header_value(value)) for name, value in pairs if isinstance(name, str)]
+        return [(name, value) for name, value in headers if value is not None]
 
     def _header_value(self, value: Any) -> bytes | None:
         if value is None:
@@ -159,7 +162,7 @@ Encode = Callable[[Row], "bytes | None"]
 
 
 def encoder(settings: KafkaActionSettings, schemas: SchemaLookup) -> Encode:
-    """How the value of a row is made."""
+    """The function that makes the value of a row."""
     if not isinstance(settings.value_encoding, SchemaEncoding):
         return bytes_template(settings.message.value)
     return _by_schema(settings, settings.value_encoding, schemas)

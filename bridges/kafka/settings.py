@@ -22,7 +22,7 @@ _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 def _checked_topic(name: str) -> str:
-    """Raises ``ValueError`` for what Kafka lets no topic be called."""
+    """Raise ``ValueError`` for a name that Kafka does not allow for a topic."""
     if not _TOPIC.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid Kafka topic; expected up to 249 letters, digits, '.', '_' and '-'")
     return name
@@ -60,7 +60,7 @@ class KafkaSettings(Settings):
         description="Client ID, for Kafka's logs and quotas. Default: sluice- and the connector's name.",
     )
     metadata_max_age: Duration = Field(
-        default=60.0, ge=1, le=3600, description="Maximum age of what is known of topics and partitions."
+        default=60.0, ge=1, le=3600, description="Maximum age of metadata about topics and partitions."
     )
 
     @field_validator("bootstrap_hosts")
@@ -124,7 +124,7 @@ class PublishSettings(Settings):
 
 
 class KafkaSourceSettings(Settings):
-    """What is read from Kafka, and what its records become."""
+    """Topics that are read from Kafka, and the form of their records."""
 
     topics: list[str] = Field(min_length=1, max_length=1000, description="Topics to read.")
     group_id: str = Field(
@@ -168,7 +168,7 @@ class KafkaSourceSettings(Settings):
 
 
 class KafkaActionSettings(Settings):
-    """Which topic a row goes to, and what record it becomes."""
+    """Topic of a row, and the form of its record."""
 
     topic: str = Field(min_length=1, description="Topic; a template.")
     message: RecordTemplates = Field(default_factory=RecordTemplates, description="The record.")

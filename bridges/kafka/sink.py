@@ -30,7 +30,7 @@ from broker.core.message import Message
 # A producer asks for its number for as long as no one gives it one.
 _START_S: Final = 8.0
 _ACKS: Final = {"all_isr": "all", "leader_only": 1, "none": 0}
-# Of a batch and its request beside the records.
+# Bytes of a batch and its request in addition to the records.
 _OVERHEAD_BYTES: Final = 512
 # A batch that takes longer has the cluster asked whether it is there.
 _PATIENCE_S: Final = 1.0
@@ -41,7 +41,7 @@ _CONNECT_S: Final = 2.0
 
 
 class _Held(Exception):
-    """Batches that are to be sent again later, and why; those sent beside them are in Kafka."""
+    """Batches that must be sent again later, with the error; those sent with them are in Kafka."""
 
     def __init__(self, error: BridgeError, batches: Sequence[Batch]) -> None:
         super().__init__(str(error))
@@ -97,7 +97,7 @@ class KafkaSink(Sink):
             raise
 
     def _transactional(self) -> dict[str, Any]:
-        """Arguments of the producer beside those of every one."""
+        """Further arguments of the producer."""
         return {}
 
     async def close(self) -> None:
@@ -108,12 +108,12 @@ class KafkaSink(Sink):
             await end_producer(producer)
 
     async def check(self) -> None:
-        """Whether the topic is there, where it is the same for all rows."""
+        """Check that the topic exists, if it is the same for all rows."""
         if self._fixed_topic is not None:
             await self._look_up(self._fixed_topic)
 
     async def permission(self) -> str:
-        """Whether the topic may be written to, where it is the same for all rows."""
+        """Check that the topic may be written to, if it is the same for all rows."""
         topic = self._fixed_topic
         if topic is None:
             return "not checked: each row has its own topic"
@@ -155,37 +155,37 @@ class KafkaSink(Sink):
                 record.headers = record.headers + of_position(place.id, position)  # others may have the same list
 
     async def _sent(self, batches: Sequence[Batch], answers: list[BridgeError | None]) -> list[Batch]:
-        """Send batches; gives those to send next, parts of what Kafka has refused as a whole.
+        """Send batches; returns those to send next, parts of batches that Kafka refused as a whole.
 
         Raises:
-            _Held: some are to be sent again later.
+            _Held: some must be sent again later.
         """
         assert self._producer is not None
         results = await self._results(self._producer, batches)
         failed = [(batch, result) for batch, result in zip(batches, results, strict=True) if result is not None]
         if not failed:
             return []
-        known = [(batch, meant(error, f"the topic {batch.topic!r}")) for batch, error in failed]
-        if not any(isinstance(error, NeverAgain) for _, error in known):
-            batch, error = next((one for one in known if isinstance(one[1], ReconnectFirst)), known[0])
-            raise _Held(await self._cause(batch.topic, error), [one for one, _ in failed])
+        errors = [(batch, meant(error, f"the topic {batch.topic!r}")) for batch, error in failed]
+        if not any(isinstance(error, NeverAgain) for _, error in errors):
+            batch, error = next((failure for failure in errors if isinstance(failure[1], ReconnectFirst)), errors[0])
+            raise _Held(await self._cause(batch.topic, error), [failure for failure, _ in failed])
         # aiokafka has counted the refused batch, so that Kafka refuses what follows it by its number
         try:
             await self._renew()
         except BridgeError as gone:
-            raise _Held(gone, [one for one, _ in failed]) from gone
+            raise _Held(gone, [failure for failure, _ in failed]) from gone
         again: list[Batch] = []
-        held: BridgeError | None = None
-        for (batch, error), (_, cause) in zip(known, failed, strict=True):
+        retried: BridgeError | None = None
+        for (batch, error), (_, cause) in zip(errors, failed, strict=True):
             again += without_refused(self._producer, batch, error, answers)
             if not isinstance(error, NeverAgain) and not isinstance(cause, OutOfOrderSequenceNumber):
-                held = held or error
-        if held is not None:
-            raise _Held(held, again)
+                retried = retried or error
+        if retried is not None:
+            raise _Held(retried, again)
         return again
 
     async def _results(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> Sequence[BaseException | None]:
-        """What became of each."""
+        """The error of each batch, or None."""
         doing = {asyncio.create_task(batch.send(producer)): batch for batch in batches}
         return await self._patiently(list(doing), lambda task: self._why_slow(producer, doing[task]))
 
@@ -219,16 +219,16 @@ class KafkaSink(Sink):
         return [gone or asyncio.CancelledError() if task.cancelled() else task.exception() for task in doing]
 
     def _note_held_up(self, who: object, why: str) -> None:
-        """What holds one of the batches up that wait; those that come through say nothing about the others."""
+        """Note the obstacle of a batch that waits; batches that come through say nothing about the others."""
         self._holding.pop(who, None)
         if why:
             self._holding[who] = why
         self.held_up = next(iter(self._holding.values()), "")
 
     async def _why_slow(self, producer: AIOKafkaProducer, batch: Batch) -> str:
-        """What is wrong with the leader that a batch goes to, as far as can be seen; empty where it can be reached.
+        """The problem with the leader of a batch's partition, as far as can be seen; empty if it can be reached.
 
-        Raises ``ReconnectFirst`` where that is the leader no more, and aiokafka still waits for its answer.
+        Raises ``ReconnectFirst`` if it is no longer the leader, and aiokafka still waits for its answer.
         """
         place = f"partition {batch.partition} of {batch.topic!r}"
         cluster = producer.client.cluster
@@ -292,7 +292,7 @@ class KafkaSink(Sink):
         return all_batches
 
     async def _packing(self, producer: AIOKafkaProducer, topic: str, all_batches: list[Batch]) -> Packing | BridgeError:
-        """Where the records of a topic are put, or that there is no such topic, or that it is closed to us."""
+        """The packing of a topic's records, or the error that the topic is missing or closed to us."""
         partitions = self._topics.get(topic)
         if partitions is None:
             try:
@@ -305,10 +305,10 @@ class KafkaSink(Sink):
 
     async def _look_up(self, topic: str) -> Partitions:
         numbers = await self._cluster.partitions(topic, self._new_topic)
-        known = self._topics.get(topic)
-        if known is None or known.numbers != sorted(numbers):
-            known = self._topics[topic] = Partitions(numbers, self._settings.partition_strategy)
-        return known
+        topic_partitions = self._topics.get(topic)
+        if topic_partitions is None or topic_partitions.numbers != sorted(numbers):
+            topic_partitions = self._topics[topic] = Partitions(numbers, self._settings.partition_strategy)
+        return topic_partitions
 
     def _forget_old_topics(self) -> None:
         """Partitions may be added while all goes well."""
@@ -321,7 +321,7 @@ class KafkaSink(Sink):
 def without_refused(
     producer: AIOKafkaProducer, batch: Batch, error: BridgeError | None, answers: list[BridgeError | None]
 ) -> list[Batch]:
-    """What is sent in place of a batch: the same again, or its halves where Kafka refused it, since one record may be
+    """The batches that replace one: the same again, or its halves where Kafka refused it, since one record may be
     too large and not all; a record that was refused alone gets its answer."""
     if not isinstance(error, NeverAgain):
         return [batch.copy(producer, batch.records)]

@@ -40,7 +40,7 @@ _STOP_S: Final = 2.0
 # Interval in which Kafka is asked for the ends of partitions.
 _ENDS_EVERY_S: Final = 5.0
 _ENDS_TIMEOUT_S: Final = 10.0
-# Records whose topic cannot be published on are reported so often; rules have them all.
+# Interval of reports about records whose topic cannot be published on; rules have them all.
 _REPORT_EVERY_S: Final = 60.0
 _KEPT_TOPICS: Final = 16_384
 Fetched = dict[TopicPartition, list[ConsumerRecord]]
@@ -64,7 +64,7 @@ class KafkaSource(Source):
         return None if self._ends is None else self._ends.lag
 
     async def check(self) -> None:
-        """Whether every topic is there."""
+        """Check that every topic exists."""
         for topic in self._settings.topics:
             await self._cluster.partitions(topic)
 
@@ -97,7 +97,9 @@ class KafkaSource(Source):
             if not fetched:
                 continue
             with_columns = feed.is_read
-            records = [self._incoming.of(one, with_columns=with_columns) for batch in fetched.values() for one in batch]
+            records = [
+                self._incoming.of(record, with_columns=with_columns) for batch in fetched.values() for record in batch
+            ]
             await feed.deliver(records)
             places.done.update((partition, batch[-1].offset + 1) for partition, batch in fetched.items())
 
@@ -147,7 +149,7 @@ class _Ends:
 
     @property
     def lag(self) -> Lag | None:
-        """What the consumer has not given yet; None where Kafka does not answer."""
+        """The records that the consumer has not given yet; None while Kafka does not answer."""
         if self._clock.monotonic_s() - self._asked_s > _ENDS_EVERY_S + _ENDS_TIMEOUT_S:
             return None
         records = lag_of(self._consumer, self._offsets)
@@ -191,7 +193,7 @@ class _Places:
 
 
 class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """What is done when partitions come and go."""
+    """Reaction to partitions that are assigned and revoked."""
 
     def __init__(self, consumer: AIOKafkaConsumer, places: _Places, feed: Feed, settings: KafkaSourceSettings) -> None:
         self._consumer = consumer
@@ -200,7 +202,7 @@ class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         self._settings = settings
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        """Others go on where this one stopped."""
+        """Commit, so that other members continue from here."""
         await self._places.commit(self._consumer)
         for place in revoked:
             self._places.done.pop(place, None)
@@ -229,8 +231,8 @@ class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
             self._places.settled.add(place)
 
     async def _seek_time(self, place: TopicPartition, time_ms: int, end: int) -> None:
-        found = (await self._consumer.offsets_for_times({place: time_ms}))[place]
-        self._consumer.seek(place, end if found is None else found.offset)
+        place_in_time = (await self._consumer.offsets_for_times({place: time_ms}))[place]
+        self._consumer.seek(place, end if place_in_time is None else place_in_time.offset)
 
 
 class _Incoming:
@@ -336,7 +338,7 @@ class _Incoming:
 
 
 def shard_of(place: TopicPartition) -> str:
-    """What positions are kept under."""
+    """The shard under which positions are kept."""
     return f"{place.topic}:{place.partition}"
 
 

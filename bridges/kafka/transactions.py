@@ -1,9 +1,9 @@
-"""Rows as records of Kafka, each once for who reads what is committed.
+"""Rows as records of Kafka, each once for consumers that read committed records.
 
 Each batch is a transaction, in which the cursor of the action is written too: up to where its rows are in Kafka, a
 record in a compacted topic. So what it says and what is there cannot come apart, whatever crashes. Whenever there is
 doubt (a crash, a commit without an answer, a fenced producer) a new producer under the same transactional id ends
-what the one before left open, one way or the other, and the cursor says what became of it: rows that it knows are
+what the one before left open, one way or the other, and the cursor says how it ended: rows that it knows are
 confirmed without being sent.
 """
 
@@ -37,7 +37,7 @@ from bridges.resource.errors import (
 from broker.observe.log import get_logger
 
 _SHORTEST_MS: Final = 10_000
-# Of a transaction, before Kafka gives it up; until then who reads what is committed waits for it.
+# Timeout of a transaction; until then consumers of committed records wait for it.
 _LONGEST_MS: Final = 60_000
 _NEEDS_DISK: Final = "exactly_once needs buffer_mode = disk"
 _FENCED: Final = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState)
@@ -55,7 +55,7 @@ class TransactionalSink(KafkaSink):
         self._id = f"{name}-{context.place.id}"
         self._cursor = Cursor("", 0)
         self._is_open = False
-        """Whether a transaction is open, or it is not known."""
+        """True while a transaction is open, or may be."""
 
     def _transactional(self) -> dict[str, Any]:
         timeout_ms = int(self._context.request_timeout_s * 2000)
@@ -70,11 +70,11 @@ class TransactionalSink(KafkaSink):
         topic = self._settings.cursor_topic
         try:
             await self._cluster.partitions(topic, TopicLayout(config=COMPACTED))
-            found = await read_cursor(self._cluster, topic, self._id.encode())
+            cursor = await read_cursor(self._cluster, topic, self._id.encode())
         except BaseException:
             await self.close()
             raise
-        self._cursor = begun(found, self._place.run, self._place.begin, self._context.name)
+        self._cursor = begun(cursor, self._place.run, self._place.begin, self._context.name)
         self._is_open = False
 
     async def send(self, records: Sequence[Record]) -> Answers:
@@ -104,7 +104,7 @@ class TransactionalSink(KafkaSink):
     async def _sent_once(
         self, batches: list[Batch], positions: Sequence[int], answers: list[BridgeError | None]
     ) -> list[Batch]:
-        """One transaction; gives the batches of the next where this one was refused for what is in it."""
+        """One transaction; returns the batches of the next if Kafka refused this one for its records."""
         producer = self._producer
         assert producer is not None
         sent = {positions[at] for batch in batches for at, _ in batch.records}
@@ -121,17 +121,17 @@ class TransactionalSink(KafkaSink):
             self._cursor = cursor
             self._is_open = False
             return []
-        known = {id(batch): meant(error, f"the topic {batch.topic!r}") for batch, error in failed}
-        if not any(isinstance(error, NeverAgain) for error in known.values()):
+        errors = {id(batch): meant(error, f"the topic {batch.topic!r}") for batch, error in failed}
+        if not any(isinstance(error, NeverAgain) for error in errors.values()):
             raise await self._why(failed[0][1], failed[0][0].topic)
         producer = await self._begin_anew()  # which ends the transaction
         again: list[Batch] = []
         for batch in batches:
-            again += without_refused(producer, batch, known.get(id(batch)), answers)
+            again += without_refused(producer, batch, errors.get(id(batch)), answers)
         return again
 
     async def _failed(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> list[tuple[Batch, BaseException]]:
-        """Send batches, those of a partition one after the other; gives the first that failed and those beside them."""
+        """Send batches, those of a partition one after the other, up to the first failure; returns what failed then."""
         while batches:
             heads, batches = first_of_each(batches)
             results = await self._results(producer, heads)
@@ -151,23 +151,23 @@ class TransactionalSink(KafkaSink):
             raise await self._why(error, self._settings.cursor_topic)
 
     async def _why(self, error: BaseException, topic: str) -> BridgeError:
-        """What is to be done about a transaction that did not come to its end; the next send starts a new producer."""
+        """The error for a transaction that did not end well; the next send starts a new producer."""
         if isinstance(error, _FENCED):
             return TryAgain("another producer took over the transactional id; this one takes it back")
-        known = await self._cause(topic, meant(error, f"the topic {topic!r}"))
-        return known if isinstance(known, (BadSettings, TargetMissing, TargetUnusable)) else ReconnectFirst(str(known))
+        cause = await self._cause(topic, meant(error, f"the topic {topic!r}"))
+        return cause if isinstance(cause, (BadSettings, TargetMissing, TargetUnusable)) else ReconnectFirst(str(cause))
 
 
 _log = get_logger(__name__)
 
-# How a topic for cursors is made: one is written with each batch, and only the last of each action is read.
+# Configuration of a topic for cursors: one is written with each batch, and only the last of each action is read.
 COMPACTED: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "segment.ms": "600000",
     "segment.bytes": "16777216",
     "min.cleanable.dirty.ratio": "0.1",
 }
-# Records from the end in which a cursor is looked for first; ten times as many each time it is not there.
+# Records from the end that are searched for a cursor first; ten times as many each time it is not there.
 _FIRST_LOOK: Final = 1000
 # Longest wait for transactions of others that are open in the cursors' topic.
 _READ_S: Final = 20.0
@@ -181,28 +181,28 @@ class Cursor(msgspec.Struct, frozen=True):
     left: tuple[int, ...] = ()
 
     def has(self, position: int) -> bool:
-        """Whether a row is in Kafka."""
+        """True if a row is in Kafka."""
         return position < self.next and position not in self.left
 
     def after(self, run: str, sent: Iterable[int], not_sent: Iterable[int], settled: int) -> Cursor:
-        """The cursor with a batch. ``settled`` says below which no one asks any more."""
+        """The cursor with a batch. Positions below ``settled`` are no longer asked for."""
         now = set(sent)
         next = max((self.next, *(position + 1 for position in now)))
-        left = {one for one in (*self.left, *not_sent) if settled <= one < next and one not in now}
+        left = {row for row in (*self.left, *not_sent) if settled <= row < next and row not in now}
         return Cursor(run, next, tuple(sorted(left)))
 
     def encode(self) -> bytes:
-        """As it is in the record."""
+        """The content of the record."""
         return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """What ``encode`` wrote. Raises ``msgspec.MsgspecError``."""
+        """The cursor of a record's content. Raises ``msgspec.MsgspecError``."""
         return msgspec.json.decode(data, type=cls)
 
 
 async def read_cursor(cluster: KafkaCluster, topic: str, key: bytes) -> Cursor | None:
-    """The last committed cursor of that key; None where there is none.
+    """The last committed cursor of that key, or None.
 
     Raises:
         ReconnectFirst: it could not be read to the end.
@@ -217,15 +217,15 @@ async def read_cursor(cluster: KafkaCluster, topic: str, key: bytes) -> Cursor |
             await consumer.start()
             ahead.assign([place])
             consumer.assign([place])
-            # The end for who reads what is committed lies before the first open transaction, no matter which
+            # The end that consumers of committed records see lies before the first open transaction, no matter which
             end = (await ahead.end_offsets([place]))[place]
             begin = (await ahead.beginning_offsets([place]))[place]
             look = _FIRST_LOOK
             while True:
                 start = max(begin, end - look)
-                found = await _last(consumer, place, start, end, key)
-                if found is not None or start == begin:
-                    return found
+                cursor = await _last(consumer, place, start, end, key)
+                if cursor is not None or start == begin:
+                    return cursor
                 look *= 10
     except TimeoutError:
         raise ReconnectFirst(f"the topic {topic!r} could not be read within {_READ_S:g} s") from None
@@ -237,20 +237,20 @@ async def read_cursor(cluster: KafkaCluster, topic: str, key: bytes) -> Cursor |
 
 
 async def _last(consumer: Any, place: TopicPartition, start: int, end: int, key: bytes) -> Cursor | None:
-    found: Cursor | None = None
+    cursor: Cursor | None = None
     consumer.seek(place, start)
     while await consumer.position(place) < end:
         for record in (await consumer.getmany(place, timeout_ms=200)).get(place, []):
             if record.key == key:
-                found = None if record.value is None else Cursor.decode(record.value)
-    return found
+                cursor = None if record.value is None else Cursor.decode(record.value)
+    return cursor
 
 
 def begun(found: Cursor | None, run: str, begin: int, action: str) -> Cursor:
-    """The cursor to go on from.
+    """The cursor to start from.
 
-    One of an earlier run that is ahead of what the buffer held at the start is of another time: the store was restored
-    from a copy. Nothing can be said then of what is in Kafka.
+    One of an earlier run that is ahead of the buffer's position at the start is of another time: the store was restored
+    from a copy. It says nothing then about the rows in Kafka.
     """
     if found is None:
         return Cursor(run, 0)

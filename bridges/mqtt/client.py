@@ -1,5 +1,5 @@
-"""A connection to another broker: an asyncio protocol around the codec, ``InflightWindow`` for what is sent,
-``InboundMessages`` for what arrives. All answers of a turn of the loop leave in one write."""
+"""A connection to another broker: an asyncio protocol around the codec, ``InflightWindow`` for outgoing messages,
+``InboundMessages`` for incoming ones. All answers of a turn of the loop leave in one write."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _ALIASES: Final = 1000
 _CLOSE_S: Final = 2.0
 # Messages that no source wants for so long end their subscription.
 _NOBODY_S: Final = 30.0
-# The keep-alive is looked at so often in its time.
+# Checks of the connection per keep-alive interval.
 _TICKS: Final = 4
 _LONGEST_TICK_S: Final = 5.0
 _ALIAS: Final = "Topic-Alias"
@@ -70,7 +70,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Who logs in, and where."""
+    """Login and address of the client."""
 
     server: str
     settings: MqttSettings
@@ -81,14 +81,14 @@ class Login:
 
 
 class Session:
-    """What outlives connections: messages on their way, both ways. ``number`` is when it began, in nanoseconds."""
+    """The state that outlives connections: messages in flight, both ways. ``number`` is its start, in nanoseconds."""
 
     def __init__(self, limit: int, clock: Clock, number: int) -> None:
         self.inflight = InflightWindow(limit)
         self.releases = Releases(number)
         self.echoes = Echoes(clock.monotonic_s)
         self.is_new = True
-        """Whether this process has not been connected in it."""
+        """True if this process has not been connected in it."""
         self._clock = clock
 
     def connected(self, *, is_present: bool, window: int) -> bool:
@@ -174,9 +174,9 @@ class Client(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The other side is gone."""
         self._has_ended.set()
-        why = f": {exc}" if exc else ""
+        reason = f": {exc}" if exc else ""
         before = "" if self.connack.done() else " before it answered CONNECT"
-        self.end(f"{self.login.server} has closed the connection{before}{why}")
+        self.end(f"{self.login.server} has closed the connection{before}{reason}")
 
     def pause_writing(self) -> None:
         """The socket is full: nothing new is sent."""
@@ -218,7 +218,7 @@ class Client(asyncio.Protocol):
             self._transport.abort()
 
     def end(self, why: str) -> None:
-        """There is no connection any more."""
+        """Handle the end of the connection."""
         if self._is_over:
             return
         self._is_over = True
@@ -231,7 +231,7 @@ class Client(asyncio.Protocol):
         for future in waiting:
             if not future.done():
                 future.set_exception(error)
-                future.exception()  # somebody may have ceased to wait
+                future.exception()  # its reader may have ceased to wait
         for batch in list(self._batches):
             self.session.inflight.leave(batch)
             batch.fail_rest(error)
@@ -394,7 +394,7 @@ class Client(asyncio.Protocol):
             self._batches.discard(batch)
             if batch.left:
                 inflight.leave(batch)
-                self._queue = deque(one for one in self._queue if one[1] is not batch)
+                self._queue = deque(entry for entry in self._queue if entry[1] is not batch)
         return batch.result
 
     def _pump(self) -> None:
@@ -445,7 +445,7 @@ class Client(asyncio.Protocol):
 
     @property
     def has_echoes(self) -> bool:
-        """Whether the other broker sends back what came from here, unmarked."""
+        """True if the other broker sends back messages from here, unmarked."""
         settings = self.login.settings
         return settings.loop_prevention and not self.is_v5 and not settings.bridge_mode
 

@@ -48,7 +48,7 @@ class MqttConnection(Connector):
 
     @property
     def is_trial(self) -> bool:
-        """Whether this is a test beside the connector that works."""
+        """True for a test while the connector itself works."""
         return self._is_trial
 
     @property
@@ -58,11 +58,11 @@ class MqttConnection(Connector):
         return origin
 
     def has_source(self, name: str) -> bool:
-        """Whether that is a source of this connector, ``mqtt:NAME``."""
+        """True for a source of this connector, ``mqtt:NAME``."""
         return name in self.context.memory.get("filters", ())
 
     def reads(self, topic: str) -> bool:
-        """Whether a source of this connector reads that topic of the other broker."""
+        """True if a source of this connector reads that topic of the other broker."""
         return any(levels_match(levels, topic) for levels in self.context.memory.get("levels", ()))
 
     # Life
@@ -113,7 +113,7 @@ class MqttConnection(Connector):
                 self.context.services.messaging.set_state(f"connection/{self.name}/state", "0")
 
     async def check(self) -> None:
-        """Whether the other broker answers."""
+        """Ping the other broker; raises an error if it does not answer."""
         await self.client.ping()
 
     def probe(self) -> Sequence[ProbeStep]:
@@ -164,7 +164,7 @@ class MqttConnection(Connector):
         return Login(self.server, settings, client_id, is_clean, self.context.services.node.origin, topic)
 
     def _session(self) -> Session:
-        """What is known of the session with that broker under that name."""
+        """The state of the session with that broker under that name."""
         login = self._login()
         memory = self.context.memory
         clock = self.context.services.node.clock
@@ -187,7 +187,7 @@ class MqttConnection(Connector):
         help = "messages from another broker that a bridge left out, by reason: loop, nobody_reads, queue_full"
         metrics.counter("bridge_left_out", help, connector=self.name, reason=why).value += 1
 
-    # What the other broker is subscribed for
+    # Subscriptions at the other broker
 
     async def subscribe(self, source: str, requests: Sequence[SubscriptionRequest]) -> None:
         """Subscribe for a source, and end what it had subscribed to before.
@@ -217,13 +217,13 @@ class MqttConnection(Connector):
         texts = [text for name in gone for text in filters.pop(name)]
         client.inbound.give_up_unclaimed()
         self._keep()
-        used = {text for one in filters.values() for text in one}
+        used = {text for filter_texts in filters.values() for text in filter_texts}
         if ended := [text for text in texts if text not in used]:
             self._ending = asyncio.create_task(_quietly(client, ended), name=f"unsubscribing of {self.context.name}")
 
     def _kept(self) -> dict[str, Any]:
-        found = self.context.services.storage.values.get(_KEPT + self.name)
-        kept: dict[str, Any] = {} if found is None else json.loads(found)
+        stored = self.context.services.storage.values.get(_KEPT + self.name)
+        kept: dict[str, Any] = {} if stored is None else json.loads(stored)
         return kept
 
     def _keep(self) -> None:

@@ -1,4 +1,4 @@
-"""What another broker says, or does not say, as what is to be done about it."""
+"""Refusals and silence of another broker, as errors of bridges."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ REFUSED: Final = 0x80
 
 
 def connect_error(code: int, properties: Mapping[str, Any], server: str, *, is_v5: bool) -> BridgeError:
-    """Why a CONNACK refuses."""
+    """The error of a CONNACK that refuses."""
     if not is_v5:
         kind, text = _OF_V3.get(code, (ReconnectFirst, f"refuses the connection with return code {code}"))
         return kind(f"{server} {text}")
@@ -62,7 +62,7 @@ def connect_error(code: int, properties: Mapping[str, Any], server: str, *, is_v
 
 
 def publish_error(code: int, properties: Mapping[str, Any], server: str, topic: str) -> BridgeError:
-    """Why a PUBACK or PUBREC refuses a message."""
+    """The error of a PUBACK or PUBREC that refuses a message."""
     said = _said(code, properties)
     if code in (reason.NOT_AUTHORIZED, reason.TOPIC_NAME_INVALID):
         return TargetMissing(f"{server} does not take messages on the topic {topic!r}: {said}")
@@ -72,13 +72,13 @@ def publish_error(code: int, properties: Mapping[str, Any], server: str, topic: 
 
 
 def subscribe_error(code: int, properties: Mapping[str, Any], server: str, topic_filter: str) -> BridgeError:
-    """Why a SUBACK refuses a filter."""
+    """The error of a SUBACK that refuses a filter."""
     said = _said(code, properties) if code != REFUSED else "refused"
     return TargetMissing(f"{server} does not let {topic_filter!r} be subscribed to: {said}")
 
 
 def disconnect_error(code: int, properties: Mapping[str, Any], server: str) -> str:
-    """What a DISCONNECT of the other broker means."""
+    """The error for a DISCONNECT of the other broker."""
     more = "; another client has the same client identifier" if code == reason.SESSION_TAKEN_OVER else ""
     return f"{server} has closed the connection: {_said(code, properties)}{more}"
 

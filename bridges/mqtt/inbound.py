@@ -2,7 +2,7 @@
 
 A message with QoS 1 or 2 is acknowledged when every source that reads it has said that what it led to is committed, in
 the order in which messages came [MQTT-4.6.0-2]. One with QoS 2 has a *position* until its PUBREL: the framework keeps
-it in the commit of what the message led to, so that a message that comes again after a crash is known.
+it in the commit of the message's consequences, so that a message that comes again after a crash is known.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Delivery:
 
 
 class Inbox:
-    """What waits for one source. ``arrived`` is called when there is something."""
+    """The messages that wait for one source. ``arrived`` is called when there is one."""
 
     def __init__(self, name: str, filters: Sequence[Levels], arrived: Callable[[], None], released: Any) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Inbox:
         self._waiting: deque[Delivery] = deque()
 
     def wants(self, topic: str) -> bool:
-        """Whether a filter matches."""
+        """True if a filter matches."""
         return any(levels_match(levels, topic) for levels in self.filters)
 
     def put(self, delivery: Delivery) -> bool:
@@ -82,18 +82,18 @@ class Releases:
 
         ``kept`` gives what was committed, for the first message with this identifier in this process.
         """
-        found = self._positions.get(packet_id)
-        if found is None and packet_id not in self._seen:
+        number = self._positions.get(packet_id)
+        if number is None and packet_id not in self._seen:
             before = kept()
-            found = before if before is not None and before >= self.session else None
-        if found is None:
-            found = self._last = max(self._last + 1, now_ns)
+            number = before if before is not None and before >= self.session else None
+        if number is None:
+            number = self._last = max(self._last + 1, now_ns)
         self._seen.add(packet_id)
-        self._positions[packet_id] = found
-        return found
+        self._positions[packet_id] = number
+        return number
 
     def is_recorded(self, packet_id: int) -> bool:
-        """Whether its PUBREC was sent."""
+        """True if its PUBREC was sent."""
         return packet_id in self._recorded
 
     def record(self, packet_id: int) -> None:
@@ -183,14 +183,14 @@ class InboundMessages:
 
     def _route(self, delivery: Delivery) -> None:
         topic = delivery.packet.topic
-        found = self._routes.get(topic)
-        if found is None:
-            found = [inbox for inbox in self.inboxes.values() if inbox.wants(topic)]
+        matching = self._routes.get(topic)
+        if matching is None:
+            matching = [inbox for inbox in self.inboxes.values() if inbox.wants(topic)]
             if len(self._routes) >= _MOST_TOPICS:
                 self._routes.clear()
-            self._routes[topic] = found
-        if found:
-            for inbox in found:
+            self._routes[topic] = matching
+        if matching:
+            for inbox in matching:
                 if not inbox.put(delivery):
                     self._dropped("queue_full")
         elif delivery.packet.qos or len(self._unclaimed) < _MOST_QOS0:

@@ -6,8 +6,8 @@
     QoS 2   PUBLISH ───▶ PUBREC, then PUBREL ───▶ PUBCOMP: done
 
 A session outlives its connections, and so does its window. When the connection breaks, the batches that wait fail and
-bring the same messages again. Meanwhile those that were on the way stay where they are. If the other broker still
-has the session, they go on with their packet identifiers [MQTT-4.4.0-1], in the order in which they were sent, and a
+bring the same messages again. Until then those that were on the way stay where they are. If the other broker still
+has the session, they continue with their packet identifiers [MQTT-4.4.0-1], in the order in which they were sent, and a
 message that is brought again takes the place that it had: so QoS 2 stays exactly once. Otherwise they are forgotten,
 and sent as new ones when they are brought.
 """
@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from broker.codec.packets import Publish
 
-# Messages that are done while no batch waits for them are kept for so many windows, in case they are brought again.
+# Windows for which messages that are done while no batch waits for them are kept, in case they are brought again.
 _REMEMBERED: Final = 4
 
 
@@ -55,7 +55,7 @@ class InflightWindow:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more message may leave now; those that are sent again come first."""
+        """True if one more message may leave now; those that are sent again come first."""
         return not self._to_resend and len(self._unconfirmed) < self.window and bool(self._free)
 
     @property
@@ -78,7 +78,7 @@ class InflightWindow:
         self._done_unasked.clear()
 
     def to_resend(self) -> list[InflightMessage]:
-        """What is to be sent again now: PUBLISH with DUP, or PUBREL where ``is_received``. As many as there is room."""
+        """The messages to send again now: PUBLISH with DUP, or PUBREL where ``is_received``. Fills the room."""
         room = self.window - (len(self._unconfirmed) - len(self._to_resend))
         return [self._to_resend.popleft() for _ in range(min(room, len(self._to_resend)))]
 
@@ -92,14 +92,14 @@ class InflightWindow:
     # Messages
 
     def reclaim(self, identity: Hashable, batch: Batch, place: int) -> bool:
-        """Whether that message is in flight already, or has arrived since; ``batch`` gets its outcome."""
+        """Return whether that message is in flight already, or has arrived since; ``batch`` gets its outcome."""
         if not self._left_behind:
             return False
-        found = self._left_behind.get(identity)
-        if not found:
+        behind = self._left_behind.get(identity)
+        if not behind:
             return False
-        sent = found.popleft()
-        if not found:
+        sent = behind.popleft()
+        if not behind:
             del self._left_behind[identity]
         if sent.is_done:
             batch.settle(place, sent.error)
@@ -112,7 +112,7 @@ class InflightWindow:
         """The packet leaves with ``next_id``; there must be room."""
         self._unconfirmed[self._free.popleft()] = InflightMessage(packet, identity, batch, place)
 
-    # What the other broker says
+    # Answers of the other broker
 
     def topic_of(self, packet_id: int) -> str:
         """The topic of the message with that identifier; empty when there is none."""
@@ -150,10 +150,10 @@ class InflightWindow:
             self._forget(self._done_unasked.popleft())
 
     def _forget(self, sent: InflightMessage) -> None:
-        found = self._left_behind.get(sent.identity)
-        if found and sent in found:
-            found.remove(sent)
-            if not found:
+        behind = self._left_behind.get(sent.identity)
+        if behind and sent in behind:
+            behind.remove(sent)
+            if not behind:
                 del self._left_behind[sent.identity]
 
 
@@ -176,7 +176,7 @@ class Batch:
                 self.when_settled()
 
     def fail_rest(self, error: Exception) -> None:
-        """What is not settled will not be on this connection."""
+        """Fail the unsettled messages: this connection will not settle them."""
         for place, answer in enumerate(self.answers):
             if answer is _UNSETTLED:
                 self.settle(place, error)

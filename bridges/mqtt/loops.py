@@ -1,13 +1,13 @@
-"""What keeps messages from going round between brokers.
+"""Protection against messages that circle between brokers.
 
-* *A copy of what came from there does not go back.* A message that a source of the connector brought in, and whose
+* *A copy does not go back to its broker.* A message that a source of the connector brought in, and whose
   payload no rule has changed, is not sent to a topic that the connector reads.
 * *Marks.* With MQTT 5 each Sluice that passes a message on adds the user property ``sluice-bridge`` with its origin, a
   name that no other node has. Two of them exchange their origins when they connect. So a message is neither
   taken nor passed on where it has been. A rule that changes the payload makes a new message, with no marks but one.
 * *No Local* keeps the other broker from sending back what came from here (MQTT 5).
 * *Echoes.* Below MQTT 5 there is neither: what was sent to a topic that the connector reads comes back as often as it
-  was sent, and so often the same topic and payload are left out.
+  was sent, and that many copies of the topic and payload are left out.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def marks_of(properties: Mapping[str, Any] | None) -> list[str]:
 
 def marked(properties: Mapping[str, Any] | None, origin: str, *, is_new: bool = False) -> dict[str, Any]:
     """The properties with one more mark; ``is_new`` leaves the others out."""
-    made = dict(properties or ())
-    pairs: Pairs = made.get(_USER, ())
+    changed = dict(properties or ())
+    pairs: Pairs = changed.get(_USER, ())
     kept = [pair for pair in pairs if not is_new or pair[0] != MARK]
-    made[_USER] = [*kept, (MARK, origin)]
-    return made
+    changed[_USER] = [*kept, (MARK, origin)]
+    return changed
 
 
 class Echoes:
@@ -57,7 +57,7 @@ class Echoes:
         self._sent.append((self._now_s(), digest))
 
     def is_echo(self, topic: str, payload: bytes) -> bool:
-        """Whether it is one that was expected; the next alike is not, unless it was sent as well."""
+        """Return whether a message is an expected echo; the next one like it is not, unless it was sent as well."""
         if not self._expected:
             return False
         self._forget_old()

@@ -1,4 +1,4 @@
-"""Where another broker is, as people write it: ``host:port``, or that behind ``mqtt://``, ``mqtts://``, ``ws://`` or
+"""The address of another broker in settings: ``host:port``, or that behind ``mqtt://``, ``mqtts://``, ``ws://`` or
 ``wss://``, and for WebSocket a path."""
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def parse_server(text: str, *, is_encrypted: bool = False) -> Server:
     Raises:
         ValueError: the address is not valid; names the expected form.
     """
-    scheme, found, rest = text.strip().partition("://")
-    if not found:
+    scheme, separator, rest = text.strip().partition("://")
+    if not separator:
         scheme = "mqtt"
         rest = text
     if scheme.lower() not in _SCHEMES:

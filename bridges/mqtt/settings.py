@@ -18,7 +18,7 @@ from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
 from broker.core.topic import TopicFilter, check_topic_name, split_share
 
-# Of ``max_inflight``; messages use the packet identifiers up to it, subscribing those above.
+# Largest ``max_inflight``; messages use the packet identifiers up to it, subscribing those above.
 MOST_INFLIGHT: Final = 1000
 _INFLIGHT: Final = 100
 _INFLIGHT_BELOW_V5: Final = 20
@@ -50,11 +50,11 @@ class WebSocketOptions(Settings):
         Raises:
             BadSettings: a secret cannot be read, or does not fit into a header.
         """
-        found = {name: secret.reveal() for name, secret in self.headers.items()}
-        for name, value in found.items():
+        values = {name: secret.reveal() for name, secret in self.headers.items()}
+        for name, value in values.items():
             if not value.isascii() or not value.isprintable():
                 raise BadSettings(f"websocket.headers.{name} holds what no header can: it must be printable ASCII")
-        return found
+        return values
 
 
 class MqttSettings(Settings):
@@ -144,10 +144,10 @@ class MqttSettings(Settings):
         return self
 
     def _websocket_fits(self, server: Server) -> None:
-        given = self.websocket.model_fields_set
-        if not server.is_websocket and given:
+        fields = self.websocket.model_fields_set
+        if not server.is_websocket and fields:
             raise ValueError("'websocket' is for servers that are written 'ws://host:port' or 'wss://host:port'")
-        if server.path and "path" in given and server.path != self.websocket.path:
+        if server.path and "path" in fields and server.path != self.websocket.path:
             raise ValueError(
                 f"the server's path is {server.path!r} and websocket.path {self.websocket.path!r}; keep one"
             )
@@ -155,8 +155,8 @@ class MqttSettings(Settings):
     @property
     def address(self) -> Server:
         """Address of the other broker."""
-        found = parse_server(self.server, is_encrypted=self.ssl.enable)
-        return found._replace(path=found.path or self.websocket.path) if found.is_websocket else found
+        parsed = parse_server(self.server, is_encrypted=self.ssl.enable)
+        return parsed._replace(path=parsed.path or self.websocket.path) if parsed.is_websocket else parsed
 
     @property
     def tls(self) -> TlsOptions:
@@ -177,7 +177,7 @@ class MqttSettings(Settings):
 
 
 class MqttActionSettings(Settings):
-    """What a row becomes on the other broker."""
+    """The message of a row on the other broker."""
 
     topic: str = Field(default="${topic}", min_length=1, description="Topic; a template.")
     local_prefix: str = Field(default="", description="Prefix removed from the topic.")
@@ -201,7 +201,7 @@ class MqttActionSettings(Settings):
         if isinstance(value, int) and value not in (0, 1, 2):
             raise ValueError("qos is 0, 1, 2 or a template such as '${qos}'")
         if isinstance(value, str) and "${" not in value:
-            raise ValueError(f"qos {value!r} is no number and no template; write 0, 1, 2 or '${{qos}}'")
+            raise ValueError(f"qos: expected 0, 1, 2 or a template such as '${{qos}}', got {value!r}")
         return value
 
     @field_validator("topic")
@@ -231,7 +231,7 @@ class RemoteFilter(Settings):
 
 
 class LocalSettings(Settings):
-    """How what comes is published here."""
+    """The message that is published here."""
 
     prefix: str = Field(default="", description="Prefix added to the topic.")
     topic: str = Field(
@@ -243,7 +243,7 @@ class LocalSettings(Settings):
 
 
 class MqttSourceSettings(Settings):
-    """What is read from the other broker."""
+    """Topics that are read from the other broker."""
 
     topic: str = Field(default="", description="Topic filter, if there is only one.")
     qos: Literal[0, 1, 2] = Field(default=1, description="Maximum QoS of its messages.")
@@ -272,15 +272,17 @@ class MqttSourceSettings(Settings):
             raise ValueError("expected either 'topic' (one filter) or 'topics' (several)")
         if self.topic:
             RemoteFilter(topic=self.topic, qos=self.qos)
-        if twice := repeated(one.topic for one in self.filters):
+        if twice := repeated(filter.topic for filter in self.filters):
             raise ValueError(f"the filter {twice[0]!r} is given twice in 'topics'")
         return self
 
     @property
     def filters(self) -> list[RemoteFilter]:
         """All filters as they are sent to the other broker."""
-        given = self.topics or [RemoteFilter(topic=self.topic, qos=self.qos)]
-        return [RemoteFilter(topic=_prefixed(self.remote_prefix, one.topic), qos=one.qos) for one in given]
+        remote_filters = self.topics or [RemoteFilter(topic=self.topic, qos=self.qos)]
+        return [
+            RemoteFilter(topic=_prefixed(self.remote_prefix, filter.topic), qos=filter.qos) for filter in remote_filters
+        ]
 
 
 def _prefixed(prefix: str, text: str) -> str:

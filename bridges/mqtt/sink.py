@@ -46,7 +46,7 @@ class MqttSink(Sink):
         self._refusal: tuple[TargetMissing, float] | None = None
 
     async def check(self) -> None:
-        """What was refused lately; else the connection is all there is to ask for."""
+        """Raise the last refusal while it is recent; else the connection is all there is to ask for."""
         if self._refusal is None:
             return
         error, until_s = self._refusal
@@ -82,12 +82,12 @@ class MqttSink(Sink):
         places = [place for place, record in enumerate(records) if record is not None]
         if not places:
             return ALL_DONE
-        found = await self._connection.client.publish([record for record in records if record is not None])
-        if found is None:
+        results = await self._connection.client.publish([record for record in records if record is not None])
+        if results is None:
             self._refusal = None
             return ALL_DONE
         answers: list[Any] = [None] * len(records)
-        for place, answer in zip(places, found, strict=True):
+        for place, answer in zip(places, results, strict=True):
             answers[place] = answer
             if isinstance(answer, TargetMissing):
                 self._refusal = answer, self._clock.monotonic_s() + _REFUSED_S
@@ -103,7 +103,7 @@ class MqttSink(Sink):
         return topic
 
     def _has_been_there(self, topic: str, message: Message) -> bool:
-        """Whether the other broker has had the message, or this node had sent it on before."""
+        """True if the other broker has had the message, or this node had sent it on before."""
         connection = self._connection
         client = message.client
         if not client.protocol_version and connection.has_source(client.client_id) and connection.reads(topic):
@@ -130,12 +130,12 @@ def _qos(setting: int | str) -> Callable[[Row, Message], int]:
     value_of = value_template(setting)
 
     def qos(row: Row, message: Message) -> int:
-        found = value_of(row)
-        if found is None:
+        value = value_of(row)
+        if value is None:
             return message.qos
-        if str(found) not in ("0", "1", "2"):
-            raise NeverAgain(f"the row's QoS is {found!r}, which is not 0, 1 or 2")
-        return int(found)
+        if str(value) not in ("0", "1", "2"):
+            raise NeverAgain(f"the row's QoS is {value!r}, which is not 0, 1 or 2")
+        return int(value)
 
     return qos
 
@@ -146,7 +146,7 @@ def _retain(setting: bool | str) -> Callable[[Row, Message], bool]:
     value_of = value_template(setting)
 
     def retain(row: Row, message: Message) -> bool:
-        found = value_of(row)
-        return message.retain if found is None else str(found).lower() in ("true", "1")
+        value = value_of(row)
+        return message.retain if value is None else str(value).lower() in ("true", "1")
 
     return retain

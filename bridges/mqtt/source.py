@@ -38,13 +38,13 @@ class MqttSource(Source):
         self._context = context
         self._requests = [
             SubscriptionRequest(
-                one.topic,
-                one.qos,
-                connection.settings.version == 5 and settings.no_local and not one.topic.startswith(SHARE_PREFIXES),
+                filter.topic,
+                filter.qos,
+                connection.settings.version == 5 and settings.no_local and not filter.topic.startswith(SHARE_PREFIXES),
                 connection.settings.version == 5,
                 settings.retain_handling if connection.settings.version == 5 else 0,
             )
-            for one in settings.filters
+            for filter in settings.filters
         ]
         self._local = _Local(settings, connection.server) if settings.publish is not None else None
 
@@ -73,7 +73,7 @@ class MqttSource(Source):
 
     def _hand_over(self, feed: Feed, client: Client, deliveries: list[Delivery]) -> None:
         with_columns = feed.is_read
-        records = [self._incoming(feed, client, one.packet, with_columns=with_columns) for one in deliveries]
+        records = [self._incoming(feed, client, delivery.packet, with_columns=with_columns) for delivery in deliveries]
         feed.hand_over(records, partial(self._settled, client, deliveries))
 
     def _settled(self, client: Client, deliveries: Sequence[Delivery], error: BaseException | None) -> None:
@@ -100,7 +100,7 @@ class MqttSource(Source):
         return incoming
 
     def _columns(self, packet: Publish) -> dict[str, Any]:
-        """As EMQX names them."""
+        """The columns under EMQX's names."""
         return {
             "id": uuid4().hex,
             "server": self._connection.server,
@@ -115,7 +115,7 @@ class MqttSource(Source):
 
 
 class _Local:
-    """Makes of what comes a message to publish here."""
+    """The message to publish here for a record."""
 
     def __init__(self, settings: MqttSourceSettings, server: str) -> None:
         publish = settings.publish or LocalSettings()

@@ -24,7 +24,7 @@ _MOST_HEAD_BYTES: Final = 16 * 1024
 _ANY_SIZE: Final = 1 << 63
 # The second is what older brokers call MQTT 3.1; ``mqtt`` is asked for first.
 _SUBPROTOCOLS: Final = ("mqtt", "mqttv3.1")
-# Statuses that stay as they are until somebody changes something.
+# Statuses that stay as they are until the settings or the server change.
 _FOR_PEOPLE: Final = frozenset(range(300, 500)) - {408, 425, 429}
 
 
@@ -49,7 +49,7 @@ class Opening:
         self.request: Final = f"GET {server.path} HTTP/1.1\r\n{text}\r\n".encode()
 
     def receive(self, data: bytes) -> bytes | None:
-        """What came behind the answer; None while that is not complete.
+        """The bytes behind the answer; None while that is not complete.
 
         Raises:
             BadSettings: there is no such WebSocket, or it is not for us.
@@ -127,17 +127,17 @@ class Tunnel(asyncio.Protocol):
         frames = self._frames
         ended = ""
         try:
-            found = frames.receive(data)
+            received = frames.receive(data)
         except Closed as closed:
-            found = closed.data
+            received = closed.data
             said = f" with status {closed.code}" if closed.code != NORMAL else ""
             ended = f"has closed the WebSocket{said}" + (f": {closed.text}" if closed.text else "")
             frames.replies.append(masked_close(closed.code))
         except BadFrame as error:
-            found = b""
+            received = b""
             ended = f"breaks the rules of WebSocket: {error}"
-        if found:
-            self._client.data_received(found)
+        if received:
+            self._client.data_received(received)
         if self._transport is not None and frames.replies:
             self._transport.write(b"".join(frames.replies))
             frames.replies.clear()
@@ -149,8 +149,10 @@ class Tunnel(asyncio.Protocol):
         if self.opened.done():
             self._client.connection_lost(exc)
             return
-        why = f": {exc}" if exc else "; is it a port for MQTT without WebSocket?"
-        self._fail(ReconnectFirst(f"{self._server.shown} has closed the connection before it opened a WebSocket{why}"))
+        reason = f": {exc}" if exc else "; is it a port for MQTT without WebSocket?"
+        self._fail(
+            ReconnectFirst(f"{self._server.shown} has closed the connection before it opened a WebSocket{reason}")
+        )
 
     def pause_writing(self) -> None:
         """The socket is full."""
@@ -185,5 +187,5 @@ class Tunnel(asyncio.Protocol):
             self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Whether it is going."""
+        """True while it is closing."""
         return self._transport is None or self._transport.is_closing()

@@ -85,7 +85,7 @@ class PostgresConnector(Connector):
             pool.terminate()
 
     async def check(self) -> None:
-        """Whether the server answers."""
+        """Ask the server for a value; raises an error if it does not answer."""
         await self.run(lambda connection: connection.fetchval("SELECT 1"))
 
     def probe(self) -> Sequence[ProbeStep]:
@@ -149,15 +149,15 @@ class PostgresSink(Sink):
         await self.check()
 
     async def check(self) -> None:
-        """Whether the table is there and may be written to."""
+        """Raise an error unless the table exists and may be written to."""
         table = quoted_table(self._settings.table)
         wanted = ("INSERT",) if self._settings.mode == "insert" else ("INSERT", "UPDATE", "SELECT")
         for right in wanted:
-            found = await self._connector.run(partial(_has_right, table=table, right=right))
-            if found is None:
+            is_granted = await self._connector.run(partial(_has_right, table=table, right=right))
+            if is_granted is None:
                 self._table = None
-                raise TargetMissing(f"the table {self._settings.table} does not exist any more")
-            if not found:
+                raise TargetMissing(f"the table {self._settings.table} no longer exists")
+            if not is_granted:
                 raise TargetUnusable(f"the user may not {right} on the table {self._settings.table}; grant it")
 
     def record(self, row: Row, message: Message) -> Mapping[str, Any]:
@@ -176,12 +176,12 @@ class PostgresSink(Sink):
         values: list[tuple[int, Values]] = []
         for at, record in enumerate(records):
             try:
-                made = table.values(record)
-                table.statement(made[0])
+                row = table.values(record)
+                table.statement(row[0])
             except NeverAgain as error:
                 answers[at] = error
             else:
-                values.append((at, made))
+                values.append((at, row))
         await self._write(table, values, answers)
         return answers if any(answers) else ALL_DONE
 
@@ -204,10 +204,10 @@ class PostgresSink(Sink):
             await self._write(table, values[half:], answers)
 
     def _columns_of_rules(self) -> Mapping[str, FieldType]:
-        found: dict[str, FieldType] = {}
-        for one in self._context.services.contributors:
-            found.update(one.columns_of_sink(self._context.name))
-        return found
+        columns: dict[str, FieldType] = {}
+        for contributor in self._context.services.contributors:
+            columns.update(contributor.columns_of_sink(self._context.name))
+        return columns
 
 
 async def _has_right(connection: Any, *, table: str, right: str) -> bool | None:
@@ -240,7 +240,7 @@ _RECONNECT: Final = ("08", "57")
 
 
 def refuses_rows(error: BaseException) -> bool:
-    """Whether an error is about values in rows, so that other rows may go through."""
+    """True if an error is about values in rows, so that other rows may go through."""
     import asyncpg
 
     if isinstance(error, asyncpg.exceptions.DataError) and not isinstance(error, asyncpg.PostgresError):

@@ -38,7 +38,7 @@ class PostgresSettings(Settings):
 
 
 class PostgresActionSettings(Settings):
-    """Which table a row goes to, and how."""
+    """Table and write mode of an action's rows."""
 
     table: str = Field(
         min_length=1,

@@ -11,7 +11,7 @@ from bridges.postgresql.values import Convert, as_text, column_type, converter
 from bridges.resource.errors import NeverAgain, TargetUnusable
 from broker.core.schema import FieldType
 
-# Of a table, quoted; no rows where it is not there.
+# Columns of a table, quoted; no rows if it does not exist.
 COLUMNS: Final = """
 SELECT a.attname AS name, t.typname AS type, format_type(a.atttypid, a.atttypmod) AS shown,
        coalesce(a.attnum = ANY(i.indkey), false) AS is_key
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(slots=True)
 class Table:
-    """What the database says of the table, and statements by the columns that rows have."""
+    """Columns of a table in the database, and statements by the columns that rows have."""
 
     settings: PostgresActionSettings
     columns: Mapping[str, Column]
@@ -46,7 +46,7 @@ class Table:
     statements: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     def values(self, row: Mapping[str, Any]) -> Values:
-        """What a row puts where; members without a column as the settings say.
+        """The values of a row by column; the settings decide about members without a column.
 
         Raises:
             NeverAgain: a value does not fit its column, or there is no such column.
@@ -66,15 +66,15 @@ class Table:
         return tuple(names), tuple(values)
 
     def statement(self, names: tuple[str, ...]) -> str:
-        """What writes rows with these columns.
+        """The statement that writes rows with these columns.
 
         Raises:
             NeverAgain: a row that replaces another lacks a column of the key.
         """
-        found = self.statements.get(names)
-        if found is None:
-            found = self.statements[names] = self._made(names)
-        return found
+        text = self.statements.get(names)
+        if text is None:
+            text = self.statements[names] = self._made(names)
+        return text
 
     def _made(self, names: tuple[str, ...]) -> str:
         places = ", ".join(self._place(number, name) for number, name in enumerate(names, 1))
@@ -95,7 +95,7 @@ class Table:
 
 
 def described(settings: PostgresActionSettings, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The table of what ``COLUMNS`` gave.
+    """The table with the columns that ``COLUMNS`` returned.
 
     Raises:
         TargetUnusable: columns that the settings name are not there, or there is no key.
@@ -113,7 +113,7 @@ def described(settings: PostgresActionSettings, rows: Sequence[Mapping[str, Any]
 
 
 def creation(settings: PostgresActionSettings, columns: Mapping[str, FieldType]) -> str:
-    """The statement that makes the table for what rules give.
+    """The statement that creates a table for the columns of rules.
 
     Raises:
         TargetUnusable: no rule gives columns yet, or none gives one of the key.

@@ -19,7 +19,7 @@ _MS: Final = 1000
 
 
 def converter(type_name: str) -> Convert | None:
-    """How a value becomes one of a type (as ``pg_type.typname`` has it); None where it goes over as text, to be cast
+    """Conversion of a value to a type (as ``pg_type.typname`` has it); None if it is sent as text, to be cast
     by the server."""
     if type_name.startswith("_"):
         item = converter(type_name[1:])
@@ -38,7 +38,7 @@ def as_text(value: Any) -> str:
 
 
 def column_type(kind: FieldType) -> str:
-    """The type of a column for what rules give."""
+    """The column type for a type of rules."""
     if kind.name == "array" and kind.item is not None and kind.item.name in _SQL_TYPES:
         return f"{_SQL_TYPES[kind.item.name]}[]"
     return _SQL_TYPES.get(kind.name, "jsonb")

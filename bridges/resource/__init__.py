@@ -1,1 +1,1 @@
-"""What every connector shares: life cycle, health, buffers, batches, retries, dead letters, counters."""
+"""The framework that every connector shares: life cycle, health, buffers, batches, retries, dead letters, counters."""

@@ -1,4 +1,4 @@
-"""What the author of a connector fills in. Everything else is the framework's: see the list at the end.
+"""The contract for authors of connectors. Everything else is the framework's: see the list at the end.
 
 A connector type is one module of ``bridges/<type>``: two or three settings models, a ``Connector`` and what it offers,
 a ``Sink``, a ``Source`` or both, and a ``ConnectorType`` that names them (``bridges.resource.registry``)::
@@ -24,19 +24,19 @@ keeps the order of batches itself says so with ``ConnectorType.is_pipelined``, a
 batches of a lane at once.
 
 **Answers.** ``send`` returns ``ALL_DONE``, or a list with None or an error for each record; or raises one error for
-all. The errors of ``bridges.resource.errors`` say what is to be done. ``OSError`` and ``TimeoutError`` count as
+all. The errors of ``bridges.resource.errors`` tell the framework what to do. ``OSError`` and ``TimeoutError`` count as
 ``ReconnectFirst``, other exceptions as ``NeverAgain`` with a log line: they are bugs. A sink never waits or retries on
 its own account beyond what one request takes, and never drops a record silently.
 
 **Health** comes from real traffic: what ``send`` raises is the state and its reason at once, and so is that it went
 well. ``check`` is called when nothing was sent for ``health_check_interval``, and whenever something is wrong. A
-connector that notices a broken connection by itself calls ``Context.lost``. ``check`` and ``close`` never touch what
+connector that notices a broken connection calls ``Context.lost``. ``check`` and ``close`` never touch what
 waits in buffers: the framework owns those, and they outlive sinks, connectors and changes of either.
 
 The framework does: states and reconnecting with back-off; buffers in memory or on disk, expiry, overflow; batches,
 lanes, retries; counters; fallbacks and dead letters; the step-by-step test; pause, drain, edit; API, CLI and
 configuration; hiding secrets. The author must see to: time-outs of own requests (``Context.request_timeout_s`` is the
-last resort, after which the connection is given up), no blocking call on the event loop, and cancellation at any await.
+last resort, after which the connection is dropped), no blocking call on the event loop, and cancellation at any await.
 """
 
 from __future__ import annotations
@@ -52,32 +52,32 @@ from broker.core.action import Row
 from broker.core.feature import Services
 from broker.core.message import Message, Properties
 
-# What became of the records of a batch, one by one; ``ALL_DONE`` when there is nothing to say of any.
+# The outcome of each record of a batch; ``ALL_DONE`` when all are confirmed.
 Answers = Sequence[BridgeError | None] | None
 ALL_DONE: Final[Answers] = None
 
 
 @dataclass(frozen=True, slots=True)
 class BufferPlace:
-    """Where the rows of an action are on disk: for sinks that keep a cursor of their own in the outside system.
+    """Position of an action's rows on disk: for sinks that keep a cursor of their own in the outside system.
 
     Each row has a position, which grows. A position means something only together with ``id``.
     """
 
     id: str
-    """Of this buffer for as long as there is one; another when an action of the same name is created again."""
+    """Identifier of this buffer; an action of the same name that is created again has another."""
     run: str
     """Another each time the broker starts."""
     begin: int
     """Rows below were there when the broker started; a cursor of another run that is ahead of it is not of this store,
     or of a time after the copy that it was restored from."""
     settled: Callable[[], int]
-    """Rows below are done: sent or given up, their dead letters committed."""
+    """Rows below are done: sent or discarded, their dead letters committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a connector is given beside its settings."""
+    """The framework's part of a connector's arguments, in addition to its settings."""
 
     name: str
     """``<type>:<name>``, for log lines and client identifiers."""
@@ -86,13 +86,13 @@ class Context:
     guard: AddressGuard
     """Says which hosts must not be called; the helpers of ``bridges.resource.probe`` ask it."""
     request_timeout_s: float
-    """How long one batch may be on the way before the connection counts as dead."""
+    """Seconds that one batch may be on the way before the connection counts as dead."""
     lost: Callable[[str], None] = lambda _reason: None
     """To be called, on the event loop, when the connection is found broken while nothing is being sent."""
     place: BufferPlace | None = None
-    """Of an action whose buffer is on disk."""
+    """Position of the rows of an action whose buffer is on disk."""
     memory: dict[str, Any] = field(default_factory=dict)
-    """What a connector keeps from one connection to the next, while the process lasts; empty for a test."""
+    """Values that a connector keeps from one connection to the next, while the process lasts; empty for a test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +153,10 @@ class Connector(ABC):
 
 
 class Sink(ABC):
-    """Where the rows of one action go. ``open`` is called after the connector's, ``close`` before it."""
+    """Target of one action's rows. ``open`` is called after the connector's, ``close`` before it."""
 
     held_up: str = ""
-    """What keeps the outside system from answering, where the sink found out while a batch waits; shown as the reason
+    """The obstacle to an answer, if the sink found one while a batch waits; shown as the reason
     of the state ``connecting`` until it is empty again."""
 
     @abstractmethod
@@ -176,7 +176,7 @@ class Sink(ABC):
     async def send_at(self, records: Sequence[Any], positions: Sequence[int]) -> Answers:
         """The same where ``ConnectorType.positions`` asks for it: where each row lies in ``Context.place``.
 
-        With ``Positions.in_order`` batches come one at a time and in order; what must be tried again comes before what
+        With ``Positions.in_order`` batches come one at a time and in order; rows to try again come before the rows
         is behind it, and everything again that was on the way when the broker ended. A row that the sink knows to be
         sent it confirms.
         """
@@ -190,7 +190,7 @@ class Sink(ABC):
         """Give up what ``open`` made. No ``send`` runs then. Does not raise."""
 
     async def check(self) -> None:  # noqa: B027 - likewise
-        """Whether the target is there and, where that costs little, may be written to; raises what is wrong."""
+        """Check that the target exists and, where that costs little, may be written to; raises an error if not."""
 
     async def permission(self) -> str:
         """For the test of an action, open and checked: whether it may write, without writing anything, in a few words.
@@ -219,26 +219,26 @@ class Incoming:
     shard: str = ""
     position: int | None = None
     refused: str = ""
-    """Why a stage of the pipeline refused the message: set by ``Feed.hand_over``, where ``is_waiting`` before that says
-    that it is done."""
+    """The reason why a stage of the pipeline refused the message: set by ``Feed.hand_over``, or later if ``is_waiting``
+    is true."""
     is_waiting: bool = False
     """Set by ``Feed.hand_over``: a stage asks another process about the message."""
 
 
 class Feed(ABC):
-    """Where a source hands records to. Given by the framework, used on the event loop."""
+    """Receiver of a source's records. The framework provides it; used on the event loop."""
 
     @property
     @abstractmethod
     def is_read(self) -> bool:
-        """Whether rules read this source, so that ``Incoming.columns`` are looked at."""
+        """True if rules read this source, so that ``Incoming.columns`` are used."""
 
     @abstractmethod
     def hand_over(self, records: Sequence[Incoming], done: Callable[[BaseException | None], None]) -> None:
         """Take records, in order. Never waits.
 
         ``done`` is called once, on the event loop, when everything they led to is committed, so that the outside system
-        may be told to forget them; or with the error that kept it from being, and then they are to be handed over
+        may be told to forget them; or with the error that prevented it, and then they must be handed over
         again.
         """
 
@@ -252,7 +252,7 @@ class Feed(ABC):
 
     @abstractmethod
     def position_of(self, shard: str) -> int | None:
-        """The position of the last record of a shard that is committed; None where there is none."""
+        """The position of the last committed record of a shard, or None."""
 
     @abstractmethod
     def begin_anew(self, shard: str) -> None:
@@ -260,14 +260,14 @@ class Feed(ABC):
 
 
 class Lag(NamedTuple):
-    """How many records waited in the outside system, and when."""
+    """Number of records that waited in the outside system, and when."""
 
     records: int
     as_of_ns: int
 
 
 class Source(ABC):
-    """What brings records in."""
+    """A reader of records."""
 
     @abstractmethod
     async def run(self, feed: Feed) -> None:
@@ -278,11 +278,11 @@ class Source(ABC):
         """
 
     async def check(self) -> None:  # noqa: B027 - the connection may be all there is
-        """Whether what is read is there; raises what is wrong."""
+        """Check that the records' origin exists; raises an error if not."""
 
     @property
     def lag(self) -> Lag | None:
-        """What waits in the outside system; None where that is not known."""
+        """The records that wait in the outside system; None if unknown."""
         return None
 
 
@@ -292,7 +292,7 @@ class Positions(NamedTuple):
     asked_by: str
     """The parameter that needs it."""
     in_order: bool
-    """Whether rows go in the order of their positions, one batch at a time."""
+    """True if rows go in the order of their positions, one batch at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,13 +304,13 @@ class ConnectorType:
     """
 
     name: str
-    """As in ``kafka:orders``."""
+    """Name of the type, such as ``kafka`` in ``kafka:orders``."""
     title: str
     summary: str
-    """One or two sentences for people who choose."""
+    """One or two sentences for users who choose."""
     connector: type[Any]
     make: Callable[[Any, Context], Connector]
-    """Makes the connector of settings; connects nothing. Raises ``MissingDependency`` with what to install."""
+    """Makes the connector of settings; connects nothing. Raises ``MissingDependency``, which says how to install it."""
     action: type[Any] | None = None
     source: type[Any] | None = None
     batch_size: int = 1
@@ -319,13 +319,13 @@ class ConnectorType:
     lanes: int = 16
     """``resource_opts.worker_pool_size``."""
     is_pipelined: bool = False
-    """Whether batches handed over one after another arrive in that order although none is waited for, and one that
+    """True if batches that follow each other arrive in that order although none is waited for, and one that
     fails makes those behind it fail as well."""
     key_of: Callable[[Any], Callable[[Row, Message], Hashable]] | None = None
     """Gives for the parameters of an action what its rows' order is kept by: a plain and quick function, the same for
     rows that must stay in order. None for the client."""
     positions: Callable[[Any], Positions | None] | None = None
-    """Whether an action with these parameters has its rows sent with their positions, by ``Sink.send_at``: they come
+    """The positions for an action with these parameters if its rows are sent by ``Sink.send_at``: they come
     from a buffer on disk then."""
     requires: Sequence[str] = field(default=())
     """Modules that must be installed, as ``aiokafka``."""

@@ -1,4 +1,4 @@
-"""What a connector says went wrong, by what is to be done about it.
+"""Errors of connectors, by the reaction to them.
 
 ::
 
@@ -6,14 +6,14 @@
     └── BridgeError
         ├── TryAgain        the same records may go through later: busy, throttled, a leader is being elected
         ├── ReconnectFirst  nothing goes through before the connection is replaced
-        ├── TargetMissing   the connection is fine, and what is written to is not there: topic, table, queue
-        ├── TargetUnusable  the connection is fine, and what is written to or read may not be, or is not as it should:
+        ├── TargetMissing   the connection is fine, and the target does not exist: topic, table, queue
+        ├── TargetUnusable  the connection is fine, and the target or origin may not be used, or is not as it should be:
         │                   rights on it, its columns; nothing goes there until a person fixes it
         ├── NeverAgain      these records will never be taken: too large, refused, of the wrong type
-        └── BadSettings     nothing goes through until somebody changes the settings: credentials, certificate, address
+        └── BadSettings     nothing goes through until the settings change: credentials, certificate, address
 
 A connector raises one for a whole batch, or returns one for each record it is about. Texts name the cause and the
-address; secrets that are in the settings are taken out of them before anybody sees them.
+address; secrets that are in the settings are taken out of them before they are shown.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.core.errors import SluiceError
 
 
 class BridgeError(SluiceError):
-    """Root of what connectors raise on purpose."""
+    """Root of the errors that connectors raise on purpose."""
 
     code = "bridge"
 
@@ -48,26 +48,26 @@ class ReconnectFirst(BridgeError):
 
 
 class TargetMissing(BridgeError):
-    """What is written to is not there. The settings say whether its records wait or are given up."""
+    """The target does not exist. The settings say whether its records wait or are rejected."""
 
     code = "target_missing"
 
 
 class TargetUnusable(BridgeError):
-    """What is written to or read is closed to us, or is not as the settings say. Its records wait for people; other
+    """The target or origin is closed to us, or is not as the settings say. Its records wait for a user; other
     traffic of the connection continues."""
 
     code = "target_unusable"
 
 
 class NeverAgain(BridgeError):
-    """The records are given up: counted, given to the fallbacks, kept as dead letters."""
+    """The records are rejected: counted, given to the fallbacks, kept as dead letters."""
 
     code = "never_again"
 
 
 class BadSettings(ReconnectFirst):
-    """As ``ReconnectFirst``, for what only people can fix, of the connection itself: credentials, certificate."""
+    """A ``ReconnectFirst`` that only a user can fix, of the connection itself: credentials, certificate."""
 
     code = "bad_settings"
 
@@ -87,7 +87,7 @@ def understood(error: BaseException) -> BridgeError:
 
 
 def connection_error(error: BaseException, where: str) -> BridgeError:
-    """Why there is no connection to ``where``."""
+    """The error for a failed connection to ``where``."""
     if isinstance(error, BridgeError):
         return error
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -1,4 +1,4 @@
-"""What an action or a source did, under EMQX's names.
+"""Counters of actions and sources, under EMQX's names.
 
 Of every action, at every moment: matched = success + failed + dropped by reason + queuing + inflight. A dead letter
 that is sent again counts as matched once more.
@@ -23,10 +23,10 @@ DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
 
 
 class SourceMetrics(TypedDict):
-    """What a source did since its counters were reset: records that came in, were taken and committed (``success``),
+    """Counters of a source since their reset: records that came in, were taken and committed (``success``),
     came again, were refused by a stage, or could not be taken; records per second in the last 5 s, over 5 minutes, at
-    most. ``lag_records`` is how many records waited in the outside system at ``lag_as_of``. Both are null where that is
-    not known, as of a source that is stopped or whose system does not answer."""
+    most. ``lag_records`` is the number of records that waited in the outside system at ``lag_as_of``. Both are null if
+    unknown, as for a source that is stopped or whose system does not answer."""
 
     received: int
     success: int
@@ -72,15 +72,15 @@ ActionMetrics = TypedDict(
 )
 ActionMetrics.__doc__ = """What an action did since its counters were reset: matched = success + failed + dropped +
 queuing + inflight. Rows that were ``lost`` are in no fallback or dead letter. ``lag_s`` is the age of the oldest row
-that is not confirmed, 0 where there is none, null where it is not known. Rows per second in the last 5 s, over 5
+that is not confirmed, 0 if all are, null if unknown. Rows per second in the last 5 s, over 5
 minutes, at most."""
 
 
 class Waiting(NamedTuple):
-    """What an action's buffer holds."""
+    """Contents of an action's buffer."""
 
     rows: int
-    """Those that are not in a request."""
+    """Rows that are not in a request."""
     size_bytes: int
     inflight: int
     lag_s: float | None
@@ -97,15 +97,15 @@ class Figures:
         self._metrics = metrics
         self._labels = {self.kind: name}
         self._all: list[Counter] = []
-        for what, help in self.counted.items():
-            setattr(self, what, self._counter(what, help))
+        for counter, help in self.counted.items():
+            setattr(self, counter, self._counter(counter, help))
         self.rate = CounterRate()
 
-    def _counter(self, what: str, help: str, **labels: str) -> Counter:
-        made = self._metrics.counter(f"{self.kind}_{what}", help, **self._labels, **labels)
-        made.value = 0  # an earlier object of that name has nothing to do with this one
-        self._all.append(made)
-        return made
+    def _counter(self, name: str, help: str, **labels: str) -> Counter:
+        metric = self._metrics.counter(f"{self.kind}_{name}", help, **self._labels, **labels)
+        metric.value = 0  # an earlier object of that name has nothing to do with this one
+        self._all.append(metric)
+        return metric
 
     def sample(self, now_s: float) -> None:
         """Take a sample for the rates; called every ``counter_rates.STEP_S``."""
@@ -121,7 +121,7 @@ class Figures:
         """Counters, and rates per second: in the last step, over five minutes, the highest."""
         rate = self.rate
         return {
-            **{what.replace("retried_", "retried."): getattr(self, what).value for what in self.counted},
+            **{name.replace("retried_", "retried."): getattr(self, name).value for name in self.counted},
             "rate": round(rate.last, 2),
             "rate_last5m": round(rate.average, 2),
             "rate_max": round(rate.most, 2),
@@ -138,8 +138,8 @@ class ActionFigures(Figures):
         "failed": "rows that the target will never take, or that could not be rendered",
         "retried": "rows sent more than once",
         "retried_success": "of those, the ones that were confirmed in the end",
-        "retried_failed": "of those, the ones that were given up",
-        "late_reply": "answers for rows that were given up before",
+        "retried_failed": "of those, the ones that were discarded",
+        "late_reply": "answers for rows that were discarded before",
     }
     matched: Counter
     success: Counter
@@ -153,13 +153,13 @@ class ActionFigures(Figures):
         super().__init__(metrics, name)
         self._read_queue = read_queue
         count = self._counter
-        given_up = "rows that an action gave up and no fallback or dead letter holds"
+        given_up = "rows that an action discarded and no fallback or dead letter holds"
         kept = "rows that an action kept as dead letters, by cause"
         self.dropped = {
-            one: count("dropped", "rows dropped by an action, by reason", reason=one) for one in DROP_REASONS
+            cause: count("dropped", "rows dropped by an action, by reason", reason=cause) for cause in DROP_REASONS
         }
-        self.dead_letters = {one: count("dead_letters", kept, cause=one) for one in DEAD_CAUSES}
-        self.lost = {one: count("lost", given_up, reason=one) for one in LOSS_REASONS}
+        self.dead_letters = {cause: count("dead_letters", kept, cause=cause) for cause in DEAD_CAUSES}
+        self.lost = {cause: count("lost", given_up, reason=cause) for cause in LOSS_REASONS}
         gauge = metrics.gauge
         labels = self._labels
         gauge("action_queuing", lambda: read_queue().rows, "rows that wait in an action's buffer", **labels)
@@ -169,7 +169,7 @@ class ActionFigures(Figures):
         gauge("action_lag_seconds", lambda: _or_nan(read_queue().lag_s), age, **labels)
 
     def dead_letters_lost(self, count: int) -> None:
-        """So many dead letters made room for newer ones."""
+        """Count dead letters that made room for newer ones."""
         self.lost["dead_letters_full"].value += count
 
     def reset(self) -> None:
@@ -179,11 +179,11 @@ class ActionFigures(Figures):
         self.matched.value = waiting.rows + waiting.inflight
 
     def lost_by_reason(self) -> dict[str, int]:
-        """Rows that nothing holds any more, for the reasons there were."""
+        """Rows that are lost, by reason."""
         return {reason: counter.value for reason, counter in self.lost.items() if counter.value}
 
     def as_dict(self) -> dict[str, Any]:
-        """Counters, gauges and rates by the names people know."""
+        """Counters, gauges and rates by their public names."""
         waiting = self._read_queue()
         return {
             **super().as_dict(),
@@ -222,7 +222,7 @@ class SourceFigures(Figures):
         metrics.gauge("source_lag_records", self._lag_records, text, **self._labels)
 
     def as_dict(self) -> dict[str, Any]:
-        """Counters, lag and rates by the names people know."""
+        """Counters, lag and rates by their public names."""
         lag = self._read_lag()
         return {
             **super().as_dict(),

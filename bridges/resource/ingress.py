@@ -1,7 +1,7 @@
 """One source: what a connector brings in, as messages on topics and as what rules read with ``$bridges/<type>:<name>``.
 
 Records are taken in order, and acknowledged towards the outside system once everything they led to is committed. Those
-with a position are taken once: the last position of each shard is kept in the commit group of what its record led to.
+with a position are taken once: the last position of each shard is kept in the commit group of the record's results.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Ingress(Member, Feed):
                     self._source = source
                     self._state = (CONNECTED, "")
                     await source.run(self)
-                    self._unwell(ReconnectFirst("the source ended by itself"), epoch)
+                    self._unwell(ReconnectFirst("the source ended without an error"), epoch)
                 except Exception as error:  # noqa: BLE001 - whatever a connector raises is its state
                     self._unwell(understood(error), epoch)
                 finally:
@@ -97,7 +97,7 @@ class Ingress(Member, Feed):
             await ended(watching)
 
     async def _watch(self, epoch: int) -> None:
-        """What came in says that the connection works."""
+        """Take incoming records as proof that the connection works."""
         seen = self.figures.received.value
         while True:
             await asyncio.sleep(self.spec.resource_opts.health_check_interval / 2)
@@ -109,7 +109,7 @@ class Ingress(Member, Feed):
         self._note(error)
         super()._unwell(error, epoch)
 
-    # What the source hands over (``contract.Feed``)
+    # Records that the source hands over (``contract.Feed``)
 
     @property
     def is_read(self) -> bool:
@@ -155,8 +155,8 @@ class Ingress(Member, Feed):
 
     def position_of(self, shard: str) -> int | None:
         """See ``Feed``."""
-        found = self._services.storage.values.get(self._key(shard))
-        return None if found is None else int(found)
+        position = self._services.storage.values.get(self._key(shard))
+        return None if position is None else int(position)
 
     def begin_anew(self, shard: str) -> None:
         """See ``Feed``."""
@@ -175,7 +175,7 @@ class Ingress(Member, Feed):
         return f"{POSITIONS}{self.name}/{shard}"
 
     def _is_fresh(self, record: Incoming) -> bool:
-        """Whether a record was not taken yet; it is noted as taken."""
+        """Return whether a record was not taken yet; it is noted as taken."""
         if record.position is None:
             return True
         last = self._handed.get(record.shard)

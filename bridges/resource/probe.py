@@ -102,7 +102,7 @@ def resolve_step(host: str, port: int, guard: AddressGuard) -> ProbeStep:
 
 
 def connect_step(host: str, port: int, guard: AddressGuard) -> ProbeStep:
-    """The step ``connect``: a TCP connection, given up at once."""
+    """The step ``connect``: a TCP connection, closed at once."""
 
     async def run() -> str:
         await _connect(host, port, guard, None)
@@ -112,7 +112,7 @@ def connect_step(host: str, port: int, guard: AddressGuard) -> ProbeStep:
 
 
 def tls_step(host: str, port: int, guard: AddressGuard, options: TlsOptions) -> ProbeStep:
-    """The step ``tls``: a handshake, given up at once."""
+    """The step ``tls``: a handshake, and the connection closed at once."""
 
     async def run() -> str:
         context = await asyncio.to_thread(client_context, options.model_copy(update={"enable": True}))

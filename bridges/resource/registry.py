@@ -76,12 +76,12 @@ class Registry:
         return self._loaded[type]
 
     def described(self) -> Sequence[ConnectorTypeView]:
-        """All types for people who choose, with the JSON Schemas of their settings."""
+        """All types for users who choose, with the JSON Schemas of their settings."""
         return [_described(self.known(name)) for name in self.names()]
 
 
 def require(kind: ConnectorType) -> None:
-    """Raise ``MissingDependency`` with what to install, unless all is there that a type needs."""
+    """Raise ``MissingDependency`` with the command that installs them, if modules of a type are missing."""
     missing = [module for module in kind.requires if not _is_installed(module)]
     if missing:
         how = f"pip install 'sluicemq[{kind.extra}]'" if kind.extra else f"pip install {' '.join(missing)}"
@@ -108,5 +108,5 @@ def _described(kind: ConnectorType) -> ConnectorTypeView:
         "summary": kind.summary,
         "is_installed": problem is None,
         "problem": problem,
-        "parameters": {what: model.model_json_schema() for what, model in models.items() if model is not None},
+        "parameters": {role: model.model_json_schema() for role, model in models.items() if model is not None},
     }

@@ -1,7 +1,7 @@
 """The connectors, actions and sources of a node while it runs: made from specs, joined, changed and deleted.
 
 No configuration and no API here: see ``bridges.resource.services``. What a change leads to (closing, connecting) is
-done beside the caller, in order for each object.
+done in tasks of their own, in order for each object.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = get_logger(__name__)
 BUFFERS: Final = "actions/"
 # Bounds of a queue whose bounds are the buffer's.
 _BIG: Final = 1 << 62
-# How long the end of the broker waits for rows in memory to be sent.
+# Seconds for which the end of the broker waits until rows in memory are sent.
 _FLUSH_S: Final = 5.0
 _NOT_STARTED: Final = "not started: start_after_created is off"
 
@@ -88,7 +88,7 @@ class Resources:
             await supervisor.stop(_NOT_STARTED)
 
     async def switch_connector(self, name: str, reason: str) -> None:
-        """Stop it for a reason, or start it where there is none; after earlier changes of it."""
+        """Stop it for a reason, or start it without one; after earlier changes of it."""
         supervisor = self.supervisors[name]
 
         async def switch() -> None:
@@ -100,7 +100,7 @@ class Resources:
         await self.changes.add(supervisor.name, switch)
 
     def remove_connector(self, name: str) -> None:
-        """Disconnect and forget it. Nothing uses it any more."""
+        """Disconnect and forget it. Nothing uses it now."""
         supervisor = self.supervisors.pop(name)
         spec = self.connector_specs.pop(name)
         if self.is_running:
@@ -118,7 +118,7 @@ class Resources:
         return kind.make(spec.parameters, context if memory is None else replace(context, memory=memory))
 
     def context(self, name: str, timeout_s: float, lost: Callable[[str], None] = lambda _reason: None) -> Context:
-        """What connectors, sinks and sources are given."""
+        """The context of a connector, sink or source."""
         return Context(name, self.services, self.guard, timeout_s, lost)
 
     # Actions and sources
@@ -168,7 +168,7 @@ class Resources:
             self.changes.add(member.key, partial(self._restart, member))
 
     async def _restart(self, member: Member) -> None:
-        """Have it use the connection with its settings as they are now."""
+        """Restart a member so that it uses the connection with its current settings."""
         spec = member.spec
         if member not in self._members:
             return
@@ -181,7 +181,7 @@ class Resources:
             await member.stop(_NOT_STARTED)
 
     def start(self, member: Member) -> None:
-        """Have an action send, or a source read."""
+        """Let an action send, or a source read."""
         member.supervisor = self.supervisors.get(member.spec.connector)
         member.start()
         if member.supervisor is not None:
@@ -193,7 +193,7 @@ class Resources:
         await member.stop(reason)
 
     async def switch(self, member: Member, reason: str) -> None:
-        """Stop it for a reason, or start it where there is none; after earlier changes of it."""
+        """Stop it for a reason, or start it without one; after earlier changes of it."""
 
         async def switch() -> None:
             if reason:
@@ -204,7 +204,7 @@ class Resources:
         await self.changes.add(member.key, switch)
 
     def remove_action(self, name: str) -> None:
-        """Forget it, with what waits. All that goes by its name is gone at once: another may be made right after."""
+        """Forget it with its buffer. All that goes by its name is gone at once: another may be made right after."""
         action = self.actions.pop(name)
         self.services.endpoints.sinks.remove(action.name)
         if left := action.backlog:
@@ -279,7 +279,7 @@ class Resources:
             self._restart_soon(member)
 
     async def end_sources(self) -> None:
-        """Bring nothing in any more; before the broker stops taking clients."""
+        """Stop the sources; before the broker stops taking clients."""
         for source in self.sources.values():
             await self.stop(source, "the broker ends")
 
@@ -296,22 +296,22 @@ class Resources:
                 _log.warning("bridge.lost_at_end", action=action.name, rows=action.backlog)
         await asyncio.gather(*(supervisor.end() for supervisor in self.supervisors.values()))
 
-    # What people see
+    # Views
 
     def users_of(self, connector: str) -> dict[str, list[str]]:
         """The actions and sources that use a connector, by kind."""
 
         def users(members: Mapping[str, Member]) -> list[str]:
-            return [name for name, one in members.items() if one.spec.connector == connector]
+            return [name for name, member in members.items() if member.spec.connector == connector]
 
         return {"actions": users(self.actions), "sources": users(self.sources)}
 
     def lost_rows(self) -> dict[str, int]:
         """Rows that actions lost, by reason."""
-        found: Counter[str] = Counter()
+        lost: Counter[str] = Counter()
         for action in self.actions.values():
-            found.update(action.figures.lost_by_reason())
-        return dict(found)
+            lost.update(action.figures.lost_by_reason())
+        return dict(lost)
 
     def _hidden(self, spec: ActionSpec | SourceSpec, text: str) -> str:
         """A string without the secrets of an action or source and its connector."""
@@ -330,13 +330,13 @@ def _move(items: Iterable[Item], action: Action) -> None:
 
 
 def _may_flush(action: Action) -> bool:
-    """Whether rows in memory are about to be sent."""
+    """True if rows in memory are about to be sent."""
     may = not action.is_paused and action.state not in (STOPPED, DISABLED) and action.is_open
     return may and isinstance(action.buffer, MemoryBuffer) and action.backlog > 0
 
 
 def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
-    """How rows are sent: what the spec says, else the type's defaults."""
+    """The pace of sending: the spec's values, else the type's defaults."""
     options = spec.resource_opts
     positions = None if kind.positions is None else kind.positions(spec.parameters)
     in_order = positions is not None and positions.in_order
@@ -362,7 +362,7 @@ def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
 
 
 def _lane_key(spec: ActionSpec, kind: ConnectorType) -> Callable[[Row, Message], Hashable] | None:
-    """What picks the lane of a row."""
+    """The function that picks the lane of a row."""
     strategy = spec.resource_opts.dispatch_strategy
     if strategy == "random":
         return None

@@ -1,4 +1,4 @@
-"""What people can do with connectors, actions and sources: list, create, change, switch and test them."""
+"""Services for connectors, actions and sources: list, create, change, switch and test them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _REDRIVE_PIECE: Final = 200
 
 
 class ConnectorReadOnly(TypedDict):
-    """How a connector is: its state, why, since when, the attempts to connect that failed since, when the next one
+    """State of a connector: its state, why, since when, the attempts to connect that failed since, when the next one
     begins (null while none is waited for), and the actions and sources that use it."""
 
     id: str
@@ -62,8 +62,8 @@ class ConnectorReadOnly(TypedDict):
 
 
 class MemberReadOnly(TypedDict):
-    """How an action or source is: its state, why and since when, whether it is paused, its last failure, and the rules
-    that use it."""
+    """State of an action or source: its state, why and since when, whether it is paused, its last failure, and the
+    rules that use it."""
 
     id: str
     status: str
@@ -75,14 +75,14 @@ class MemberReadOnly(TypedDict):
 
 
 class ActionReadOnly(MemberReadOnly):
-    """How an action is, what it did, and how many dead letters it has."""
+    """State and metrics of an action, and the number of its dead letters."""
 
     metrics: ActionMetrics
     dead_letters_waiting: int
 
 
 class SourceReadOnly(MemberReadOnly):
-    """How a source is, and what it did."""
+    """State and metrics of a source."""
 
     metrics: SourceMetrics
 
@@ -97,7 +97,7 @@ class DrainedAction(TypedDict):
 
 
 class DeadLetterList(TypedDict):
-    """How many dead letters an action has, and the oldest."""
+    """Number of an action's dead letters, and the oldest."""
 
     action: str
     waiting: int
@@ -105,7 +105,7 @@ class DeadLetterList(TypedDict):
 
 
 class RedrivenLetters(TypedDict):
-    """How many dead letters were sent again, how many are left, and why sending ended early, null where it did not."""
+    """Number of dead letters sent again, the number of those left, and why sending ended early, null if it did not."""
 
     action: str
     sent: int
@@ -114,7 +114,7 @@ class RedrivenLetters(TypedDict):
 
 
 class PurgedLetters(TypedDict):
-    """How many dead letters were deleted."""
+    """Number of dead letters that were deleted."""
 
     action: str
     purged: int
@@ -177,10 +177,10 @@ class ResourceService(ABC, Generic[S]):
 
     def _check_moved(self, sent: Spec, now: S, before: S) -> None:
         """Raise ``Invalid`` where stars stand for secrets that would go to another address, or connector."""
-        what = f"{self.kind} {now.name!r}"
-        check_moved(what, sent, now.parameters, before.parameters)
+        object_name = f"{self.kind} {now.name!r}"
+        check_moved(object_name, sent, now.parameters, before.parameters)
         if has_stars(sent) and isinstance(now, MemberSpec) and now.connector != getattr(before, "connector", None):
-            raise Invalid(f"{what} cannot be saved", [moved_problem("/connector")])
+            raise Invalid(f"{object_name} cannot be saved", [moved_problem("/connector")])
 
     def patched(self, name: str, patch: Spec) -> Spec:
         """One with a JSON Merge Patch (RFC 7396) applied, to be saved by ``replace``."""
@@ -240,7 +240,7 @@ class ResourceService(ABC, Generic[S]):
         """The same of a saved one, with a connection of its own."""
         return await self._probe(self._objects.get(name).spec)
 
-    # What a kind says
+    # Hooks of each kind
 
     @abstractmethod
     def _checked(self, spec: Spec) -> S:
@@ -264,7 +264,7 @@ class ResourceService(ABC, Generic[S]):
 
     @abstractmethod
     def _shown(self, name: str) -> Spec:
-        """What people see of it."""
+        """The view of a saved object."""
 
     def _users_of(self, name: str) -> Sequence[Reference]:
         """The objects that use one."""
@@ -320,7 +320,7 @@ class ConnectorService(ResourceService[ConnectorSpec]):
 
 
 class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
-    """What actions and sources have in common."""
+    """The part that actions and sources share."""
 
     _members: Mapping[str, M]
 
@@ -332,8 +332,8 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
             yield from ((user, Reference("schema", name)) for name in _schemas_in(member.spec.parameters))
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """What is forgotten with one that is deleted, and what waits for one that ends or pauses, or whose connector
-        does."""
+        """The loss that comes with a deleted member, and the rows that wait while a member or its connector is stopped
+        or paused."""
         (of, name), verb = change.target, _verb_of(change)
         members = [member for member in self._members.values() if (self.kind, member.spec.id) == (of, name)]
         if of == "connector" and verb in _ENDING:
@@ -347,11 +347,11 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
 
     @abstractmethod
     def _forgotten(self, member: M) -> str:
-        """What is forgotten with a member, in a sentence."""
+        """The loss when a member is deleted, in a sentence."""
 
     @abstractmethod
     def _waits(self, member: M, verb: str) -> str:
-        """What a member does until it continues, in a sentence."""
+        """The effect on a member until it continues, in a sentence."""
 
     def pause(self, name: str) -> Spec:
         """Stay connected, and neither send nor read; rows wait in the buffer."""
@@ -439,7 +439,7 @@ class ActionService(_MemberService[ActionSpec, Action]):
         offsets: Sequence[int] | None = None,
     ) -> RedrivenLetters:
         """Hand dead letters to the action once more, oldest first, or those with these offsets; one that fails again
-        becomes a new one. ``advance`` is called with how many were sent, and says whether to go on."""
+        becomes a new one. ``advance`` is called with how many were sent, and says whether to continue."""
         action = self._enabled(name)
         letters = action.letters
         taken = 0
@@ -511,7 +511,7 @@ class ActionService(_MemberService[ActionSpec, Action]):
         return f"It sends nothing. {counted(member.backlog, 'row')} in its buffer: kept. {new}."
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """As of every member, and the dead letters that are deleted."""
+        """The consequences for every member, and the dead letters that are deleted."""
         yield from super().consequences(change)
         action = self._members.get(change.target.name.partition(":")[2])
         if change.verb == "purge" and change.target.kind == self.kind and action is not None:
@@ -571,7 +571,7 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
 
 
 def _verb_of(change: Change) -> str:
-    """What a change does with an object: its verb, ``delete``, ``disable``, or nothing that matters here."""
+    """The effect of a change on an object: its verb, ``delete``, ``disable``, or nothing that matters here."""
     if change.verb or change.before is None:
         return change.verb
     if change.after is None:

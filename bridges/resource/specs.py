@@ -50,7 +50,7 @@ class ConnectorSpec(_Object):
 
 
 class ReferenceFallback(Settings):
-    """Another action that takes rows which are given up."""
+    """Another action that takes discarded rows."""
 
     kind: Literal["reference"]
     type: str
@@ -58,7 +58,7 @@ class ReferenceFallback(Settings):
 
 
 class RepublishFallback(Settings):
-    """A message that is published for each row that is given up; ``args`` as of the rule action ``republish``."""
+    """A message that is published for each discarded row; ``args`` as of the rule action ``republish``."""
 
     kind: Literal["republish"]
     args: dict[str, Any]
@@ -68,10 +68,10 @@ Fallback = Annotated[ReferenceFallback | RepublishFallback, Field(discriminator=
 
 
 class DeadLetterOptions(Settings):
-    """Which rows that are given up are kept, and how many."""
+    """Causes for which discarded rows are kept, and limits."""
 
     causes: list[Literal["failed", "expired", "queue_full"]] = Field(
-        default=["failed"], description="Reasons for which a row that is given up becomes a dead letter; [] for none."
+        default=["failed"], description="Reasons for which a discarded row becomes a dead letter; [] for none."
     )
     max_records: int = Field(
         default=10_000, ge=1, le=10_000_000, description="Maximum dead letters; the oldest make room."
@@ -80,7 +80,7 @@ class DeadLetterOptions(Settings):
 
 
 class MemberSpec(_Object):
-    """What actions and sources have in common."""
+    """The members that actions and sources share."""
 
     kind: ClassVar[Literal["action", "source"]]
     connector: str
@@ -89,8 +89,8 @@ class MemberSpec(_Object):
     @classmethod
     def own_model(cls, kind: ConnectorType) -> type[Settings] | None:
         """The model of ``parameters`` for a type of connectors; None where it has no such direction."""
-        found: type[Settings] | None = getattr(kind, cls.kind)
-        return found
+        model: type[Settings] | None = getattr(kind, cls.kind)
+        return model
 
 
 class ActionSpec(MemberSpec):
@@ -115,7 +115,7 @@ T = TypeVar("T", bound=MemberSpec)
 def connector_models(registry: Registry) -> list[type[Settings]]:
     """The spec of a connector of each type: what all share, and the type's own members."""
     shared: dict[str, Any] = {
-        name: (found.annotation, found) for name, found in ConnectorSpec.model_fields.items() if name != "parameters"
+        name: (field.annotation, field) for name, field in ConnectorSpec.model_fields.items() if name != "parameters"
     }
     return [
         create_model(_title(kind, "Connector"), __base__=kind.connector, **shared | {"type": (Literal[kind.name], ...)})
@@ -125,12 +125,12 @@ def connector_models(registry: Registry) -> list[type[Settings]]:
 
 def member_models(spec: type[MemberSpec], registry: Registry) -> list[type[Settings]]:
     """The spec of an action or source of each type that has such."""
-    found: list[type[Settings]] = []
+    models: list[type[Settings]] = []
     for kind in map(registry.known, registry.names()):
         if own := spec.own_model(kind):
             members: dict[str, Any] = {"type": (Literal[kind.name], ...), "parameters": (own, ...)}
-            found.append(create_model(_title(kind, spec.kind.capitalize()), __base__=spec, **members))
-    return found
+            models.append(create_model(_title(kind, spec.kind.capitalize()), __base__=spec, **members))
+    return models
 
 
 def _title(kind: ConnectorType, what: str) -> str:
@@ -139,16 +139,16 @@ def _title(kind: ConnectorType, what: str) -> str:
 
 def checked_connector(spec: Spec, registry: Registry) -> ConnectorSpec:
     """A connector as it was understood. Raises ``Invalid`` with every problem."""
-    given = {name: value for name, value in spec.items() if name not in READ_ONLY}
-    kind = _kind("connector", given, registry)
-    common = {name: given[name] for name in ConnectorSpec.model_fields if name in given and name != "parameters"}
-    own = {name: value for name, value in given.items() if name not in common}
+    members = {name: value for name, value in spec.items() if name not in READ_ONLY}
+    kind = _kind("connector", members, registry)
+    common = {name: members[name] for name in ConnectorSpec.model_fields if name in members and name != "parameters"}
+    own = {name: value for name, value in members.items() if name not in common}
     problems: list[Problem] = []
     parameters = _checked(kind.connector, own, "", problems)
-    found = _checked(ConnectorSpec, common, "", problems)
+    checked = _checked(ConnectorSpec, common, "", problems)
     _refuse("connector", problems, parameters, "")
-    made: ConnectorSpec = found.model_copy(update={"parameters": parameters})
-    return made
+    connector_spec: ConnectorSpec = checked.model_copy(update={"parameters": parameters})
+    return connector_spec
 
 
 def checked_member(
@@ -159,24 +159,24 @@ def checked_member(
     Raises:
         Invalid: with every problem.
     """
-    given = {name: value for name, value in spec.items() if name not in READ_ONLY}
-    what = model.kind
-    kind = _kind(what, given, registry)
+    members = {name: value for name, value in spec.items() if name not in READ_ONLY}
+    kind_name = model.kind
+    kind = _kind(kind_name, members, registry)
     own = model.own_model(kind)
     if own is None:
-        text = f"connectors of type {kind.name!r} have no {what}s"
-        raise Invalid(f"the {what} cannot be saved", [Problem(text, "/type")])
+        text = f"connectors of type {kind.name!r} have no {kind_name}s"
+        raise Invalid(f"the {kind_name} cannot be saved", [Problem(text, "/type")])
     problems: list[Problem] = []
-    parameters = _checked(own, given.pop("parameters", {}), "/parameters", problems)
+    parameters = _checked(own, members.pop("parameters", {}), "/parameters", problems)
     problems += _stray_placeholders(spec.get("parameters"), "/parameters")
-    found = _checked(model, given, "", problems)
-    _refuse(what, problems, parameters, "/parameters")
-    made: T = found.model_copy(update={"parameters": parameters})
-    if isinstance(made, ActionSpec) and kind.positions is not None:
-        _check_positions(kind.positions(parameters), made.resource_opts)
+    checked = _checked(model, members, "", problems)
+    _refuse(kind_name, problems, parameters, "/parameters")
+    member: T = checked.model_copy(update={"parameters": parameters})
+    if isinstance(member, ActionSpec) and kind.positions is not None:
+        _check_positions(kind.positions(parameters), member.resource_opts)
     if connectors is not None:
-        _check_connector(made, connectors)
-    return made
+        _check_connector(member, connectors)
+    return member
 
 
 def _check_positions(wanted: Positions | None, options: ActionOptions) -> None:
@@ -192,15 +192,15 @@ def _check_positions(wanted: Positions | None, options: ActionOptions) -> None:
 
 def _check_connector(spec: MemberSpec, connectors: Mapping[str, ConnectorSpec]) -> None:
     """The connector that an action or source names must exist and be of its type."""
-    what = spec.kind
+    kind_name = spec.kind
     connector = connectors.get(spec.connector)
     if connector is None:
-        known = ", ".join(map(repr, connectors)) or "none yet"
+        names = ", ".join(map(repr, connectors)) or "none yet"
         text = f"there is no connector {spec.connector!r}"
-        _refuse(what, [Problem(text, "/connector", suggestion=f"there are {known}")])
+        _refuse(kind_name, [Problem(text, "/connector", suggestion=f"there are {names}")])
     elif connector.type != spec.type:
-        text = f"connector {spec.connector!r} is of type {connector.type!r}, and the {what} of type {spec.type!r}"
-        _refuse(what, [Problem(text, "/connector")])
+        text = f"connector {spec.connector!r} is of type {connector.type!r}, and the {kind_name} of type {spec.type!r}"
+        _refuse(kind_name, [Problem(text, "/connector")])
 
 
 def _kind(what: str, spec: Mapping[str, Any], registry: Registry) -> ConnectorType:
@@ -221,8 +221,8 @@ def _checked(model: type[Any], value: Any, pointer: str, problems: list[Problem]
 
 def _stray_placeholders(value: Any, pointer: str) -> Iterator[Problem]:
     if isinstance(value, str):
-        if why := why_no_template(value):
-            yield Problem(why, pointer)
+        if problem := why_no_template(value):
+            yield Problem(problem, pointer)
         return
     members: Iterable[tuple[Any, Any]] = ()
     if isinstance(value, dict):
@@ -244,12 +244,12 @@ def _refuse(what: str, problems: list[Problem], parameters: Any = None, pointer:
 
 
 def shown(spec: ConnectorSpec | ActionSpec | SourceSpec) -> Spec:
-    """A spec for people: defaults filled in, secrets as stars."""
-    found: Spec = spec.model_dump(mode="json", exclude={"parameters"})
-    for value in found.values():
+    """A spec for display: defaults filled in, secrets as stars."""
+    members: Spec = spec.model_dump(mode="json", exclude={"parameters"})
+    for value in members.values():
         if isinstance(value, dict):
             value.update({key: "infinity" for key, inner in value.items() if inner == float("inf")})
     own = {} if spec.parameters is None else spec.parameters.model_dump(mode="json")
     if isinstance(spec, ConnectorSpec):
-        return {**found, **own}
-    return {**found, "parameters": own}
+        return {**members, **own}
+    return {**members, "parameters": own}

@@ -57,12 +57,12 @@ class Member(ABC):
         self.name = name
         self._clock = clock
         self.supervisor: Supervisor | None = None
-        """Of the connector that it uses."""
+        """Supervisor of the connector that it uses."""
         self.is_paused = False
         self.last_error: dict[str, Any] | None = None
         self._seen = "", 0
         self._stopped = ""
-        """Why it does nothing; empty while it works."""
+        """Reason for which it does nothing; empty while it works."""
         self._state: State = (CONNECTING, "")
         self._hide: Callable[[str], str] = str
 
@@ -112,8 +112,8 @@ class Member(ABC):
         self._stopped = reason
         await self.end()
 
-    async def end(self) -> None:  # noqa: B027 - not all have something beside
-        """Give up what runs beside ``serve``."""
+    async def end(self) -> None:  # noqa: B027 - not all have tasks of their own
+        """End the tasks other than ``serve``."""
 
     def pause(self) -> None:
         """Stay connected, and neither send nor read."""
@@ -168,7 +168,7 @@ class Supervisor:
         """When the next attempt begins, while one is waited for."""
         self.members: dict[str, Member] = {}
         self.memory: dict[str, Any] = {}
-        """What its connectors keep from one connection to the next."""
+        """Values that its connectors keep from one connection to the next."""
         self._serving: dict[str, asyncio.Task[None]] = {}
         self._make: Callable[[], Awaitable[Connector]]
         self._clock = clock
@@ -207,7 +207,7 @@ class Supervisor:
         self._become(DISABLED, "")
 
     async def end(self) -> None:
-        """Disconnect, without a word to anybody."""
+        """Disconnect, without a message."""
         task = self._task
         self._task = None
         if task is not None:
@@ -226,7 +226,7 @@ class Supervisor:
         self.members.pop(key, None)
         await self._end_serving(key)
 
-    # What members and the connector say
+    # Reports of members and of the connector
 
     def broken(self, reason: str, epoch: int) -> None:
         """The connection of that epoch does not work."""
@@ -343,5 +343,5 @@ async def _within(seconds: float, doing: Coroutine[Any, Any, None], what: str) -
 
 
 def _reason(error: Exception) -> str:
-    known: Any = error if isinstance(error, (BridgeError, MissingDependency)) else understood(error)
-    return str(known)
+    cause: Any = error if isinstance(error, (BridgeError, MissingDependency)) else understood(error)
+    return str(cause)

@@ -27,21 +27,21 @@ ValueOf = Callable[[Row], Any]
 
 
 def why_no_template(text: str) -> str:
-    """Why ``${`` in a template is not a placeholder, which is most likely a mistake; empty where there is none."""
+    """The problem with ``${`` in a template that is not a placeholder, most likely a mistake; else empty."""
     at = NOT_PLACEHOLDER_OR_SECRET.search(text)
     if at is None:
         return ""
-    found = text[at.start() : at.start() + _SHOWN]
+    excerpt = text[at.start() : at.start() + _SHOWN]
     return (
-        f"{text!r} has {found!r}, which is no placeholder: '${{a.b}}' has letters, digits, '.' and '_' in it and ends; "
+        f"{text!r} has {excerpt!r}, which is not a placeholder: '${{a.b}}' has letters, digits, '.' and '_', and ends; "
         "write '${$}{' for the signs themselves"
     )
 
 
 def text_of(value: Any) -> str:
     """The text of a value; of bytes that are not UTF-8 the JSON text of their mark."""
-    found = rendered(value)
-    return found if isinstance(found, str) else text_of_bytes(found)
+    text = rendered(value)
+    return text if isinstance(text, str) else text_of_bytes(text)
 
 
 def text_template(text: str) -> TextOf:
@@ -50,7 +50,7 @@ def text_template(text: str) -> TextOf:
 
 
 def strict_template(text: str, what: str) -> TextOf:
-    """The same; a row without a value that is named is given up, with a sentence that names ``what``."""
+    """The same; a row without a named value is rejected, with a sentence that names ``what``."""
 
     def missing(path: str) -> str:
         raise NeverAgain(f"the row has no '{path}', which {what} needs")
@@ -98,7 +98,7 @@ def value_template(text: str) -> ValueOf:
     value_of = template(text).value
 
     def value(row: Row) -> Any:
-        found = value_of(row)
-        return None if found is UNDEFINED else found
+        row_value = value_of(row)
+        return None if row_value is UNDEFINED else row_value
 
     return value

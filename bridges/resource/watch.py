@@ -59,7 +59,7 @@ class BridgeWatch:
             self._look_at_state("source", source.name, source.status, now_s)
 
     def _forget(self, seen: dict[str, Any], present: Set[str]) -> None:
-        """Deactivate the alarms of what is deleted."""
+        """Deactivate the alarms of deleted objects."""
         for alarm in seen.keys() - present:
             del seen[alarm]
             self._alarms.deactivate(alarm)

@@ -38,7 +38,7 @@ SLOW_S: Final = 5.0
 # Rows that wait, of which a replay adds no more.
 _FEW_ROWS: Final = 2_000
 _AFTER_FAULT_S: Final = 1.0
-# Longest wait for requests that are given up.
+# Longest wait for requests that are aborted.
 _HALT_S: Final = 10.0
 
 _settle_of: Final = attrgetter("settle")
@@ -65,7 +65,7 @@ class Action(Member):
             services.node.clock,
             self.figures.dead_letters_lost,
         )
-        # looked at for each row
+        # read for each row
         self._is_enabled = spec.enable
         self._matched = self.figures.matched
         self._fallbacks: Sequence[FallbackCall] = ()
@@ -98,7 +98,7 @@ class Action(Member):
         self._hide = hide
         self._state = self._state[0], ""
 
-    # What rules see
+    # For rules
 
     def _own_status(self) -> State:
         if self._state[0] == CONNECTED and (slow := self._slow):
@@ -107,7 +107,7 @@ class Action(Member):
 
     @property
     def _slow(self) -> str:
-        """What is wrong while all that is known is that answers do not come; empty where they do."""
+        """The obstacle while no answers come; empty while they do."""
         if self._sink is not None and self._sink.held_up:
             return self._hide(self._sink.held_up)
         slow_s = self._sender.slowest_s if self._sender is not None else 0.0
@@ -124,7 +124,7 @@ class Action(Member):
         self._put(row, message, settle)
 
     def write_fallback(self, row: Row, message: Message) -> None:
-        """Take a row that another action gave up. Raises as ``write``."""
+        """Take a row that another action discarded. Raises as ``write``."""
         self._put(row, message, None, is_fallback=True)
 
     def _put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
@@ -141,7 +141,7 @@ class Action(Member):
             raise self._not_taken(error, row, message, is_fallback) from None
 
     def _not_taken(self, error: SluiceError, row: Row, message: Message, is_fallback: bool) -> SluiceError:
-        """Count a row that the buffer did not take; one that no one holds back is given up as those it drops."""
+        """Count a row that the buffer did not take. Unless it is pushed back, it is discarded as those it drops."""
         figures = self.figures
         if isinstance(error, QueueFull):
             figures.dropped["queue_full"].value += 1
@@ -159,7 +159,7 @@ class Action(Member):
             figures.lost["failed"].value += 1
         return error
 
-    # What is done with it
+    # Life
 
     def start(self) -> None:
         """Take rows and send them."""
@@ -179,7 +179,7 @@ class Action(Member):
                 await asyncio.sleep(_AFTER_FAULT_S)
 
     async def end(self) -> None:
-        """Send no more; what is on the way is given up and waits with the rest."""
+        """Send no more; requests on the way are aborted, and their rows wait with the rest."""
         sending = self._sending
         self._sending = None
         if sending is not None:
@@ -212,7 +212,7 @@ class Action(Member):
 
     @property
     def is_open(self) -> bool:
-        """Whether rows are being sent."""
+        """True while rows are being sent."""
         return self._open.is_set()
 
     @property
@@ -266,7 +266,7 @@ class Action(Member):
 
     @property
     def _is_refused(self) -> bool:
-        """Whether rows wait that the target has sent back: a check that goes well does not say that they go through."""
+        """True while rows wait that the target has sent back: a good check does not prove that they go through."""
         return self._has_sent_back and bool(self.backlog) and not self.is_paused
 
     async def _is_well(self, ask: Callable[[], Any], epoch: int) -> bool:
@@ -315,7 +315,7 @@ class Action(Member):
         _settle_success(items)
 
     def failed(self, items: Sequence[Item], error: BridgeError) -> None:
-        """Given up."""
+        """Discard rows that failed."""
         self.figures.failed.value += len(items)
         self.figures.retried_failed.value += sum(1 for item in items if item.attempts > 1)
         self._note(error)
@@ -326,7 +326,7 @@ class Action(Member):
         _settle_failure(items, NeverAgain(reason))
 
     def dropped(self, items: Sequence[Item], count: int, reason: str) -> None:
-        """Given up by the buffer, or by age."""
+        """Discard rows that the buffer dropped, or that expired."""
         self.figures.dropped[reason].value += count
         text = _DROPS[reason]
         if reason != "not_stored":  # which the store logs, once
@@ -345,7 +345,7 @@ class Action(Member):
             self.figures.lost[cause].value += count - kept - sum(handed_on[kept:])
 
     def _fall_back(self, item: Item) -> bool:
-        """Whether a fallback took the row."""
+        """Return whether a fallback took the row."""
         is_taken = False
         for call in self._fallbacks:
             try:
@@ -369,11 +369,11 @@ class Action(Member):
         self._moved.set()
 
     def late(self, count: int) -> None:
-        """An answer came for rows that are given up already."""
+        """Count an answer for rows that were discarded before."""
         self.figures.late_reply.value += count
 
     def _queue(self) -> Waiting:
-        """What is in the buffer; a row that lies ready for a target that is away waits."""
+        """Contents of the buffer; rows that wait for an absent target count as waiting."""
         sent = 0 if self._sender is None else min(self._sender.inflight, self.buffer.taken)
         return Waiting(self.backlog - sent, self.buffer.size_bytes, sent, self._lag_s())
 

@@ -38,7 +38,7 @@ _DEEPEST: Final = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How rows are sent; see ``bridges.resource.settings.options`` for each."""
+    """Limits and order of sending; see ``bridges.resource.settings.options`` for each."""
 
     batch_size: int
     batch_time_s: float
@@ -46,7 +46,7 @@ class Pace:
     lanes: int
     window: int
     by_key: Callable[[Row, Message], Hashable] | None
-    """What picks the lane; None for whichever is next."""
+    """The function that picks the lane; None for the next one in turn."""
     ttl_s: float
     request_timeout_s: float
     retry_s: float
@@ -64,7 +64,7 @@ class Pace:
 
 
 class _Lane:
-    """Rows of some keys in order, and whether there are enough of them to go on."""
+    """Rows of some keys in order, and an event for when enough of them have arrived."""
 
     __slots__ = ("arrived", "items", "wanted")
 
@@ -72,10 +72,10 @@ class _Lane:
         self.items: deque[Item] = deque()
         self.arrived = asyncio.Event()
         self.wanted = 1
-        """So many rows are waited for: each time that a lane is woken costs more than to deal a row."""
+        """Number of rows that are waited for: waking a lane costs more than dealing a row."""
 
     async def holds(self, rows: int) -> None:
-        """Wait until there are so many."""
+        """Wait until that many rows have arrived."""
         self.wanted = rows
         while len(self.items) < rows:
             self.arrived.clear()
@@ -99,7 +99,7 @@ class Outcomes(Protocol):
     def succeeded(self, items: Sequence[Item]) -> None: ...
 
     def failed(self, items: Sequence[Item], error: BridgeError) -> None:
-        """Given up; also those whose record cannot be made."""
+        """Report rows that are discarded, or whose record cannot be made."""
         ...
 
     def dropped(self, items: Sequence[Item], count: int, reason: str) -> None: ...
@@ -147,7 +147,7 @@ class Sender:
 
     @property
     def slowest_s(self) -> float:
-        """How long the batch that has been on the way longest waits for its answer."""
+        """Seconds for which the oldest batch on the way has waited for its answer."""
         oldest = next(iter(self._under_way.values()), None)
         return 0.0 if oldest is None else self._clock.monotonic_s() - oldest
 
@@ -247,14 +247,14 @@ class Sender:
                 if not items:
                     break
                 answers, error = await self._sent(sink, items, records)
-                batch, why = self._settle(items, answers, error)
-                if why is not None and not troubled:
+                batch, cause = self._settle(items, answers, error)
+                if cause is not None and not troubled:
                     line.troubled = line.troubled + 1
                     troubled = True
-                if why is not None and not isinstance(
-                    why, ReconnectFirst
+                if cause is not None and not isinstance(
+                    cause, ReconnectFirst
                 ):  # else it is the connection that is waited for
-                    after_s = why.after_s if isinstance(why, TryAgain) else None
+                    after_s = cause.after_s if isinstance(cause, TryAgain) else None
                     await asyncio.sleep(backoff.pause_s() if after_s is None else min(after_s, pace.longest_pause_s))
         finally:
             line.troubled -= troubled
@@ -262,7 +262,7 @@ class Sender:
             self._outcomes.moved()
 
     def _living(self, batch: list[Item]) -> list[Item]:
-        """Those that are worth sending; the others are dropped as expired, unless they are done already."""
+        """The rows that are worth sending; the others are dropped as expired, unless they are done already."""
         eldest_s = self._clock.monotonic_s() - self._pace.ttl_s
         if not [item for item in batch if item.entered_s < eldest_s or item.is_done]:
             return batch
@@ -273,7 +273,7 @@ class Sender:
         return [item for item in batch if not item.is_done]
 
     def _rendered(self, sink: Sink, batch: list[Item]) -> tuple[list[Item], list[Any]]:
-        """The records of a batch, with their items; a row that has none is given up."""
+        """The records of a batch, with their items; a row that has none is discarded."""
         make = sink.record
         try:
             return batch, [make(item.row, item.message) for item in batch]
@@ -309,7 +309,7 @@ class Sender:
 
     @asynccontextmanager
     async def _counted(self, timeout_s: float, rows: int) -> AsyncIterator[asyncio.Timeout]:
-        """A request that is on the way, so that it can be given up from outside."""
+        """A request that is on the way, so that it can be aborted from outside."""
         timeout = asyncio.timeout(timeout_s)
         self._under_way[timeout] = self._clock.monotonic_s()
         self._quiet.clear()
@@ -329,15 +329,16 @@ class Sender:
         if error is None and answers is ALL_DONE:
             self._succeeded(items)
             return [], None
-        found = [error] * len(items) if error is not None or answers is None else list(answers)
-        if len(found) != len(items):
-            found = [NeverAgain(f"expected an answer for each of {len(items)} records, got {len(found)}")] * len(items)
-        good = [item for item, answer in zip(items, found, strict=True) if answer is None]
+        outcomes = [error] * len(items) if error is not None or answers is None else list(answers)
+        if len(outcomes) != len(items):
+            problem = NeverAgain(f"expected an answer for each of {len(items)} records, got {len(outcomes)}")
+            outcomes = [problem] * len(items)
+        good = [item for item, answer in zip(items, outcomes, strict=True) if answer is None]
         if good:
             self._succeeded(good)
         again = []
-        why = None
-        for item, answer in zip(items, found, strict=True):
+        cause = None
+        for item, answer in zip(items, outcomes, strict=True):
             if answer is None:
                 continue
             item.attempts += 1
@@ -345,13 +346,13 @@ class Sender:
                 self._outcomes.late(1)
             elif self._may_try_again(item, answer):
                 again.append(item)
-                why = why or answer
+                cause = cause or answer
             else:
                 self._outcomes.failed((item,), answer)
                 self._buffer.done((item,))
-        if again and why is not None:
-            self._outcomes.retrying(again, why)
-        return again, why
+        if again and cause is not None:
+            self._outcomes.retrying(again, cause)
+        return again, cause
 
     def _succeeded(self, items: list[Item]) -> None:
         done = [item for item in items if item.is_done]
@@ -371,7 +372,7 @@ class Sender:
 
 
 def _cut(lane: deque[Item], most: int, most_bytes: int) -> list[Item]:
-    """The first rows of a lane: at most so many, at most so many bytes, at least one."""
+    """The first rows of a lane, up to a number and a size in bytes; at least one."""
     batch = _first(lane, most)
     if sum([item.size_bytes for item in batch]) <= most_bytes:
         return batch
@@ -394,6 +395,6 @@ def _first(lane: deque[Item], most: int) -> list[Item]:
 
 
 def _final(error: Exception) -> BridgeError:
-    """Why a row has no record."""
-    known = understood(error)
-    return known if isinstance(known, NeverAgain) else NeverAgain(str(known))
+    """The error for a row without a record."""
+    cause = understood(error)
+    return cause if isinstance(cause, NeverAgain) else NeverAgain(str(cause))

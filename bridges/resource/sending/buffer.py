@@ -1,6 +1,6 @@
-"""Where the rows of an action wait, in memory or on disk; bounded, with one interface.
+"""Buffers for the rows of an action, in memory or on disk; bounded, with one interface.
 
-A buffer belongs to the action. Sinks, connectors, health checks and changes of either come and go beside it.
+A buffer belongs to the action. Sinks, connectors, health checks and changes of either come and go without touching it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
 
-# A full buffer on disk drops a hundredth of what it may hold at once.
+# A full buffer on disk drops this share of its capacity at once.
 _MAKE_ROOM: Final = 100
 _RETRY_S: Final = 1.0
 _IDS: Final = "bridges/buffers/"
 _READ_BYTES: Final = 4 * 1024 * 1024
-# A buffer on disk gives out no more at once, with what each row takes beside its payload: while its target is away,
+# A buffer on disk gives out no more at once, counting each row's overhead with its payload: while its target is away,
 # what waits for it waits on disk. Some 30,000 small rows, a third of a second's work.
 _AHEAD_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a buffer holds, and whether it makes room by dropping the oldest."""
+    """Capacity of a buffer, and whether it makes room by dropping the oldest."""
 
     records: int
     size_bytes: int
     drops_oldest: bool
 
 
-# ``dropped(items, count, reason)`` gets what was given up; rows that were never read from disk have no items.
+# ``dropped(items, count, reason)`` gets discarded rows; rows that were never read from disk have no items.
 Dropped = Callable[[Sequence[Item], int, str], None]
 
 
@@ -56,9 +56,9 @@ class Buffer(ABC):
         self._out: deque[Item] = deque()
         """Items that are out, in order."""
         self._again: deque[Item] = deque()
-        """Those of them that are to be reprocessed."""
+        """Items of those that will be sent again."""
         self._done_out = 0
-        """How many of those that are out are done, behind one that is not."""
+        """Number of items that are done while they are behind one that is not."""
 
     @property
     @abstractmethod
@@ -82,7 +82,7 @@ class Buffer(ABC):
 
     @property
     def is_ahead(self) -> bool:
-        """Whether as much is taken as there should be in memory; more is taken when some of it is done."""
+        """True if enough rows are in memory; more are taken when some of them are done."""
         return False
 
     @abstractmethod
@@ -96,14 +96,14 @@ class Buffer(ABC):
 
     @abstractmethod
     async def take(self, most: int) -> list[Item]:
-        """The next rows in order, at most so many; waits until there is one."""
+        """The next rows in order, up to ``most``; waits until there is one."""
 
     @abstractmethod
     def done(self, items: Iterable[Item]) -> None:
         """These are settled, and need not be kept."""
 
     def put_back(self) -> None:
-        """What was taken and is not done is reprocessed, in the same order."""
+        """Send again the rows that were taken and are not done, in the same order."""
         self._again = deque(item for item in self._out if not item.is_done)
 
     def _take_again(self, most: int) -> list[Item]:
@@ -174,12 +174,12 @@ class MemoryBuffer(Buffer):
             if self._again:
                 return self._take_again(most)
         if len(items) <= most:
-            found = list(items)
+            taken = list(items)
             items.clear()
         else:
-            found = [items.popleft() for _ in range(most)]
-        self._out.extend(found)
-        return found
+            taken = [items.popleft() for _ in range(most)]
+        self._out.extend(taken)
+        return taken
 
     def done(self, items: Iterable[Item]) -> None:
         """See ``Buffer``."""
@@ -194,11 +194,11 @@ class MemoryBuffer(Buffer):
 
     def all_items(self) -> list[Item]:
         """Everything in it, taken or not, in order; it is empty then."""
-        found = [*(item for item in self._out if not item.is_done), *self._items]
+        everything = [*(item for item in self._out if not item.is_done), *self._items]
         for pile in (self._out, self._again, self._items):
             pile.clear()
         self._done_out = self._size_bytes = 0
-        return found
+        return everything
 
     def _make_room(self, size_bytes: int) -> None:
         bounds = self.bounds
@@ -263,7 +263,7 @@ class DiskBuffer(Buffer):
             settle.succeeded(1)
 
     async def take(self, most: int) -> list[Item]:
-        """See ``Buffer``. Goes on when the store can be read again."""
+        """See ``Buffer``. Continues when the store can be read again."""
         if self._again:
             return self._take_again(most)
         while True:
@@ -273,12 +273,12 @@ class DiskBuffer(Buffer):
                 _log.warning("bridge.buffer_unreadable", queue=self.queue.name, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
                 continue
-            found = self._items(records)
-            self._out.extend(found)
-            size_bytes = sum([item.size_bytes for item in found]) + OVERHEAD_BYTES * len(found)
-            self._reads.append([len(found), size_bytes])
+            taken = self._items(records)
+            self._out.extend(taken)
+            size_bytes = sum([item.size_bytes for item in taken]) + OVERHEAD_BYTES * len(taken)
+            self._reads.append([len(taken), size_bytes])
             self._read_bytes += size_bytes
-            return found
+            return taken
 
     def done(self, items: Iterable[Item]) -> None:
         """See ``Buffer``. Forgotten up to the first that is not done."""
@@ -300,7 +300,7 @@ class DiskBuffer(Buffer):
         return last
 
     def _items(self, records: Sequence[tuple[int, Any]]) -> list[Item]:
-        """Items that were read: those put a moment ago as they are, the others from what was kept of them."""
+        """Items that were read: those put a moment ago unchanged, the others decoded."""
         now_ms = self._clock.now_ns() // 1_000_000
         now_s = self._clock.monotonic_s()
         return [
@@ -329,22 +329,22 @@ class DiskBuffer(Buffer):
 class BufferIds:
     """Tell the buffer of an action from that of an earlier action of the same name.
 
-    Kept in the store, beside the buffers: a copy of one has the other.
+    Kept in the store, with the buffers: a copy of one has the other.
     """
 
     def __init__(self, values: Values) -> None:
         self._values = values
         self._known: dict[str, str | None] = {}
-        """Of this process, also before they are committed."""
+        """Identifiers of this process, also before they are committed."""
 
     def of(self, action: str) -> str:
         """The id of an action's buffer; made when there is none."""
-        known = self._find(action)
-        if known is None:
-            known = uuid.uuid4().hex
-            self._values.put(_IDS + action, known.encode())
-        self._known[action] = known
-        return known
+        id = self._find(action)
+        if id is None:
+            id = uuid.uuid4().hex
+            self._values.put(_IDS + action, id.encode())
+        self._known[action] = id
+        return id
 
     def forget(self, action: str) -> None:
         """The buffer is gone."""

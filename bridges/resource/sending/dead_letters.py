@@ -1,4 +1,4 @@
-"""Rows that an action gave up, kept with the reason, so that they can be looked at and sent again.
+"""Rows that an action discarded, kept with the reason, so that users can read them and send them again.
 
 They are in a durable queue of their own, bounded; the oldest make room. A row is kept in the commit group that is
 gathering, so that it is there when what it came from is forgotten. Those picked out behind older ones that stay are
@@ -46,8 +46,8 @@ _decode: Final = msgspec.msgpack.Decoder(_Letter).decode
 
 
 class DeadLetterView(TypedDict):
-    """A row that an action gave up: when, the cause (``failed``, ``expired``, ``queue_full``), the reason, how often it
-    was tried, and the message that it is from. A long row is the beginning of its JSON."""
+    """A row that an action discarded: when, the cause (``failed``, ``expired``, ``queue_full``), the reason, how often
+    it was tried, and the message that it is from. A long row is the beginning of its JSON."""
 
     offset: int
     time_ms: int
@@ -85,7 +85,7 @@ class DeadLetters:
 
     @property
     def waiting(self) -> int:
-        """How many there are."""
+        """Number of dead letters."""
         queue = self._opened() if self._queue is not None or self._queues.names(PREFIX + self._action) else None
         return 0 if queue is None else queue.records - len(self._picked)
 
@@ -104,7 +104,7 @@ class DeadLetters:
         return kept
 
     async def show(self, limit: int, offsets: Sequence[int] | None = None) -> Sequence[DeadLetterView]:
-        """The oldest, or those with these offsets, at most so many."""
+        """The oldest, or those with these offsets, up to ``limit``."""
         return [_shown(offset, data) for offset, data in await self._read(limit, offsets)]
 
     async def take(self, limit: int, offsets: Sequence[int] | None = None) -> Sequence[Item]:
@@ -113,7 +113,7 @@ class DeadLetters:
         return [from_bytes(_decode(data).item, offset, now_s) for offset, data in await self._read(limit, offsets)]
 
     def forget(self, offsets: Iterable[int]) -> int:
-        """Those with these offsets are no more; how many that were.
+        """Remove those with these offsets; returns how many existed.
 
         Raises:
             Unavailable: too many are picked out from behind older ones.
@@ -156,19 +156,19 @@ class DeadLetters:
         queue.append(letter)
 
     async def _read(self, limit: int, offsets: Sequence[int] | None) -> Sequence[tuple[int, bytes]]:
-        found: list[tuple[int, bytes]] = []
+        records: list[tuple[int, bytes]] = []
         if not self.waiting:
-            return found
+            return records
         queue = self._opened()
         at = self._oldest
         if offsets is not None:
-            for offset in sorted({one for one in offsets if one >= at} - self._picked)[:limit]:
-                found += await queue.peek(1, offset)
-            return found
-        while len(found) < limit and (some := await queue.peek(limit - len(found), at)):
-            found += [one for one in some if one[0] not in self._picked]
+            for offset in sorted({offset for offset in offsets if offset >= at} - self._picked)[:limit]:
+                records += await queue.peek(1, offset)
+            return records
+        while len(records) < limit and (some := await queue.peek(limit - len(records), at)):
+            records += [letter for letter in some if letter[0] not in self._picked]
             at = some[-1][0] + 1
-        return found
+        return records
 
     def _drop(self, count: int) -> int:
         """The oldest records are no more, in the commit that has what was picked out; how many letters that were."""
@@ -184,7 +184,7 @@ class DeadLetters:
             self._queue = self._queues.open(PREFIX + self._action, max_records=_BIG, max_bytes=_BIG)
             self._oldest = self._queue.done_offset
             kept = self._values.get(PREFIX + self._action)
-            self._picked = {one for one in jsontext.decode(kept or b"[]") if one >= self._oldest}
+            self._picked = {offset for offset in jsontext.decode(kept or b"[]") if offset >= self._oldest}
         return self._queue
 
 

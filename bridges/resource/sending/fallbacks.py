@@ -1,4 +1,4 @@
-"""What is done with rows that an action gives up, before they become dead letters."""
+"""Fallbacks for rows that an action discards, before they become dead letters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_DEPTH = 8
 
 
 def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCall]:
-    """What an action's fallbacks call.
+    """The calls of an action's fallbacks.
 
     Raises:
         Invalid: one cannot be used.
@@ -45,14 +45,14 @@ def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCal
         except ValidationError as error:
             problems += spec_problems(error, RepublishAction, (), f"{pointer}/args")
         except Invalid as error:
-            problems += [Problem(one.message, f"{pointer}/args{one.pointer}") for one in error.problems]
+            problems += [Problem(problem.message, f"{pointer}/args{problem.pointer}") for problem in error.problems]
     if problems:
         raise Invalid("the action cannot be saved", problems)
     return calls
 
 
 class _Ignored:
-    """What becomes of a fallback's row does not matter to the rule."""
+    """Ignores the outcome of a fallback's row, which does not matter to the rule."""
 
     def succeeded(self, rows: int) -> None:
         """See ``Settlement``."""

@@ -30,10 +30,10 @@ class Item(msgspec.Struct, eq=False, gc=False):
     entered_s: float
     """When it was handed to the action; of the clock the buffer was given."""
     offset: int = -1
-    """Where it is on disk."""
+    """Position on disk."""
     attempts: int = 0
     is_done: bool = False
-    """Settled: confirmed, given up, or dropped while it was on the way."""
+    """Settled: confirmed, discarded, or dropped while it was on the way."""
     is_fallback: bool = False
     """Came as the fallback of another action: it has no fallbacks itself."""
 
@@ -69,7 +69,7 @@ _decode: Final = stored.decoder(_Kept, "a row of an action", _of_0_2_0)
 
 
 def to_bytes(row: Row, message: Message, entered_ms: int, is_fallback: bool = False) -> tuple[Row, bytes]:
-    """A row with the message it is from, to be kept; and the row, with null for what is undefined, as it is read.
+    """A row with its message, as bytes; and the row as it will be read, with null for undefined values.
 
     Raises:
         SluiceError: the row holds what cannot be kept, as a bit string or an integer beyond 64 bits.
@@ -136,7 +136,7 @@ def placed(item: Item, offset: int) -> Item:
 
 
 def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms: int = 0, now_s: float = 0.0) -> Item:
-    """What ``to_bytes`` kept. Its age counts from when it was kept, unless ``entered_s`` is given."""
+    """The item of bytes that ``to_bytes`` returned. Its age counts from then, unless ``entered_s`` is given."""
     kept = _decode(data)
     if kept.payload is None:
         text = kept.row.get("payload")

@@ -1,1 +1,1 @@
-"""What connectors' settings have in common: addresses, secrets, TLS, tokens, ``resource_opts``."""
+"""Settings that connectors share: addresses, secrets, TLS, tokens, ``resource_opts``."""

@@ -1,11 +1,11 @@
-"""Addresses of outside systems as people write them: ``host:port``, ``host``, ``[::1]:port``, several with commas."""
+"""Addresses of outside systems in settings: ``host:port``, ``host``, ``[::1]:port``, several with commas."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
 
-# Of one system.
+# Maximum addresses of one system.
 MOST_ADDRESSES: Final = 100
 
 

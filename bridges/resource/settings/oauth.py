@@ -21,7 +21,7 @@ from broker.core import jsontext
 
 # A token is replaced so long before it expires, or when a tenth of its life is left.
 _EARLY_S: Final = 30.0
-# Of a token whose server does not say.
+# Lifetime of a token in seconds whose server does not state it.
 _LIFE_S: Final = 300.0
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 1024 * 1024
@@ -29,7 +29,7 @@ _HEADERS: Final = (("Accept", "application/json"), ("Content-Type", "application
 
 
 class ClientCredentials(Settings):
-    """Where tokens come from."""
+    """Endpoint and client of access tokens."""
 
     endpoint_uri: Annotated[str, ADDRESS] = Field(pattern=r"^https?://", description="Address of the token endpoint.")
     client_id: str = Field(min_length=1, description="Name of the client.")
@@ -60,7 +60,7 @@ class Tokens:
 
         Raises:
             BadSettings: the endpoint refuses the client.
-            ReconnectFirst: the endpoint cannot be reached or gives what is no token.
+            ReconnectFirst: the endpoint cannot be reached or returns no token.
         """
         async with self._asking:
             if not self._token or self._now_s() >= self._ends_s:
@@ -93,23 +93,23 @@ class Tokens:
             raise BadSettings(f"{where}: {error}") from None
         except CallFailed as error:
             raise ReconnectFirst(f"{where}: {error}") from None
-        found = _members(body)
-        said = f"{status} {found.get('error_description') or found.get('error') or ''}".strip()
+        members = _members(body)
+        said = f"{status} {members.get('error_description') or members.get('error') or ''}".strip()
         if status in (400, 401, 403):
             raise BadSettings(f"{where} refuses the client: {said}")
-        if status != 200 or not isinstance(found.get("access_token"), str):
+        if status != 200 or not isinstance(members.get("access_token"), str):
             raise ReconnectFirst(f"{where} gives no token: {said}")
-        life_s = _number(found.get("expires_in"))
-        self._token = found["access_token"]
+        life_s = _number(members.get("expires_in"))
+        self._token = members["access_token"]
         self._ends_s = self._now_s() + life_s - min(_EARLY_S, life_s / 10)
 
 
 def _members(body: bytes) -> dict[str, Any]:
     try:
-        found = jsontext.decode(body)
+        value = jsontext.decode(body)
     except jsontext.JsonError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _number(value: Any) -> float:

@@ -13,7 +13,7 @@ _INFINITY: Final = float("inf")
 
 
 class HealthOptions(Settings):
-    """What connectors, actions and sources have in common."""
+    """Options that connectors, actions and sources share."""
 
     health_check_interval: Duration = Field(
         default=15.0, ge=0.001, le=3600, description="Interval between health checks while nothing is sent."
@@ -114,11 +114,11 @@ class ActionOptions(HealthOptions):
         description="Maximum pause between retries. Default: a third of request_ttl, at most health_check_interval.",
     )
     max_retries: int | None = Field(
-        default=None, ge=0, le=10**9, description="Maximum retries of a row, which is then given up. Default: no limit."
+        default=None, ge=0, le=10**9, description="Maximum retries of a row before it is discarded. Default: no limit."
     )
     missing_target: Literal["give_up", "wait"] | None = Field(
         default=None,
-        description="Whether rows for a missing topic, table or file wait or are given up. Default: wait if on disk.",
+        description="Whether rows for a missing topic, table or file wait or are discarded. Default: wait if on disk.",
     )
 
     @model_validator(mode="after")
@@ -129,5 +129,5 @@ class ActionOptions(HealthOptions):
 
     @property
     def is_on_disk(self) -> bool:
-        """Whether the buffer outlives the process."""
+        """True if the buffer outlives the process."""
         return self.buffer_mode == "disk"

@@ -11,7 +11,7 @@ from broker.config.secret_text import SecretUnreadable, secrets_in
 from broker.config.secrets import MASK
 from broker.core.placeholders import ROW_PLACEHOLDER
 
-# Shorter secrets are not looked for in texts: they would be found everywhere.
+# Shorter secrets are not searched for in texts: they would be found everywhere.
 _SHORTEST_HIDDEN: Final = 3
 # The same of templates, most of which are words such as ``json`` and no secrets. In characters.
 _SHORTEST_TEMPLATE_HIDDEN: Final = 8
@@ -58,12 +58,12 @@ class SecretTemplate(SecretText):
 
     @property
     def shown(self) -> str:
-        """What users see of it."""
+        """The text that users see."""
         return MASK if ROW_PLACEHOLDER.sub("", self._text) else self._text
 
 
 def hider(*models: Any) -> Callable[[str], str]:
-    """What takes the secrets of settings out of a string: errors of libraries repeat addresses and passwords."""
+    """A function that takes secrets of settings out of a string: errors of libraries repeat addresses and passwords."""
 
     def hide(text: str) -> str:
         for model in models:
@@ -84,5 +84,5 @@ def _without(text: str, secret: SharedSecretText) -> str:
 
 
 def has_unknown_stars(model: Any) -> bool:
-    """Whether a secret of a model is only stars, with nothing stored that they could stand for."""
+    """True if a secret of a model is only stars, with nothing stored that they could stand for."""
     return any(secret.written == MASK for secret in secrets_in(model))

@@ -21,7 +21,7 @@ def _prefixed(value: object) -> object:
 
 
 class TlsFiles(Settings):
-    """What ``ssl`` of a connector and of a listener have in common."""
+    """The options that ``ssl`` of a connector and of a listener share."""
 
     cacertfile: Path | None = Field(
         default=None, description="Certificate authorities that the peer's certificate is checked against, PEM."
@@ -40,21 +40,21 @@ class TlsFiles(Settings):
         return self
 
     def limit_versions(self, context: ssl.SSLContext) -> None:
-        """Have a context speak ``versions`` only."""
+        """Limit a context to ``versions``."""
         spoken = [_VERSIONS[name] for name in self.versions]
         context.minimum_version, context.maximum_version = min(spoken), max(spoken)
 
     def load_certificate(self, context: ssl.SSLContext) -> None:
-        """Have a context show ``certfile``, where there is one. Raises ``BadSettings``."""
+        """Load ``certfile`` into a context, if it is set. Raises ``BadSettings``."""
         certificate = self.certfile
         key = self.keyfile
         if certificate is not None:
             password = self.password.reveal() if self.password is not None else ""  # never asks on a terminal
-            what = "ssl.certfile and ssl.keyfile"
-            _load_pem(lambda: context.load_cert_chain(certificate, key, lambda: password), what, certificate)
+            settings_names = "ssl.certfile and ssl.keyfile"
+            _load_pem(lambda: context.load_cert_chain(certificate, key, lambda: password), settings_names, certificate)
 
     def load_authorities(self, context: ssl.SSLContext) -> None:
-        """Have a context trust ``cacertfile``, where there is one. Raises ``BadSettings``."""
+        """Load ``cacertfile`` as trusted into a context, if it is set. Raises ``BadSettings``."""
         if authorities := self.cacertfile:
             _load_pem(lambda: context.load_verify_locations(authorities), "ssl.cacertfile", authorities)
 
@@ -112,7 +112,7 @@ class _NamedContext(ssl.SSLContext):
     server_name: str
 
     def wrap_bio(self, *arguments: object, **named: object) -> ssl.SSLObject:
-        """As the base; the server's name is replaced."""
+        """Wrap as the base class does; the server's name is replaced."""
         return super().wrap_bio(*arguments, **{**named, "server_hostname": self.server_name})  # type: ignore[arg-type]
 
 

@@ -301,7 +301,7 @@ def test_what_is_no_request_is_answered_so(noise: bytes) -> None:
             writer.write(noise + b"\r\n\r\n")
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 400 ")
-            assert b"this is no request" in answer
+            assert b"expected an HTTP/1.1 request" in answer
             writer.close()
 
     asyncio.run(check())
