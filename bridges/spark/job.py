@@ -37,9 +37,9 @@ CHECK_SAID_NO = 7
 _TICK_S = 0.5
 _TABLES_EVERY_S = 1.0
 _REPORT_EVERY_S = 1.0
-# Reports that say the same as the last one are sent so often: the broker knows that the job is alive.
+# Interval between reports that say the same as the last one: the broker knows that the job is alive.
 _REPORT_AT_LEAST_EVERY_S = 5.0
-# A change of one of these restarts a table's query; the rest of a spec is for people.
+# A change of one of these restarts a table's query; the rest of a spec is for users.
 _OWN_FIELDS = (
     "name",
     "stream",
@@ -66,7 +66,7 @@ _OWN_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How the job runs. ``directory`` of this machine takes scratch files; what counts is in the tables."""
+    """Settings of the job. ``directory`` of this machine takes scratch files; lasting state is in the tables."""
 
     url: str
     token: str
@@ -92,7 +92,7 @@ class LakeJob:
         self._news = threading.Event()
         """Set where a report should not wait for its turn."""
         self._reported: dict[str, tuple[dict[str, Any], float]] = {}
-        """What was reported last of a table, and when."""
+        """The last report about a table, and its time."""
 
     def run(self, stopping: threading.Event) -> None:
         """Work until ``stopping`` is set.

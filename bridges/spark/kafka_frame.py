@@ -19,7 +19,7 @@ def _header(name: str) -> str:
     return f"try_element_at(filter(headers, one -> one.key = '{name}'), -1).value"
 
 
-# Headers that are no user property.
+# Headers that are not user properties.
 _TAKEN: Final = (
     *("content-type", "reply-to", "correlation-id", "mqtt.payload-format", "mqtt.expires-at"),
     *("mqtt.topic", "mqtt.clientid", "mqtt.username", "mqtt.qos", "mqtt.retain"),
@@ -35,7 +35,7 @@ _PROPERTIES: Final = (
     f"'Payload-Format-Indicator', try_cast({_text(_header('mqtt.payload-format'))} AS INT), "
     f"'User-Property', {_USER_PROPERTIES})"
 )
-# What a record of Kafka has for a column of ``format("sluice")``, in Spark SQL.
+# The expression of each column of ``format("sluice")`` over a record of Kafka, in Spark SQL.
 _OF_RECORD: Final = {
     "shard": "partition",
     "offset": "offset",

@@ -26,7 +26,7 @@ _SPARK_TYPES: Final = {
     "timestamp": "TIMESTAMP",
     "integer": "INT",
 }
-# Where a row comes from, by the column of the source.
+# Provenance of a row, by the column of the source.
 PLACE: Final = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
 _PLACE_DDL: Final = "_shard INT, _offset BIGINT, _published_at TIMESTAMP, _topic STRING"
 
@@ -49,9 +49,9 @@ def rule_rows(frame: Any, rule: RuleText, columns: Sequence[Mapping[str, Any]]) 
     Raises:
         broker.core.errors.Invalid: the rule cannot run in Spark.
     """
-    made = frame_columns(columns)
+    frame_of_rows = frame_columns(columns)
     needed = dict.fromkeys(("shard", "offset", "ts", *RuleRun(rule).columns))
-    return frame.select(*needed).mapInArrow(_runner(rule, made), _ddl(made))
+    return frame.select(*needed).mapInArrow(_runner(rule, frame_of_rows), _ddl(frame_of_rows))
 
 
 def sql_rows(frame: Any, rule: RuleText, statement: SparkStatement) -> Any:
@@ -70,8 +70,8 @@ def sql_rows(frame: Any, rule: RuleText, statement: SparkStatement) -> Any:
 
 def frame_columns(columns: Sequence[Mapping[str, Any]]) -> list[Column]:
     """The columns of the rule's rows."""
-    known, _ = columns_of_api([{**one, "type": _known(one["type"])} for one in columns])
-    return known
+    types, _ = columns_of_api([{**column, "type": _known(column["type"])} for column in columns])
+    return types
 
 
 def _known(kind: str) -> str:
@@ -99,14 +99,14 @@ def _runner(
 
 def _frame_batch(rule: RuleRun, batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.RecordBatch:
     """The rows of a batch, then its errors."""
-    found = typed(rule.run(batch), columns)
-    failed = sorted(found.errors)
-    origin = batch.take(pa.array([*found.places, *failed], pa.int64()))
+    table = typed(rule.run(batch), columns)
+    failed = sorted(table.errors)
+    origin = batch.take(pa.array([*table.places, *failed], pa.int64()))
     arrays = {name: origin.column(source) for name, source in PLACE.items()}
     for column in columns:
         kind = ARROW_TYPES[column.type]
-        rows = found.converted.arrays.get(column.key, pa.nulls(len(found.places), kind))
+        rows = table.converted.arrays.get(column.key, pa.nulls(len(table.places), kind))
         arrays[column.name] = pa.concat_arrays([rows, pa.nulls(len(failed), kind)])
-    sentences = [None] * len(found.places) + [found.errors[at] for at in failed]
+    sentences = [None] * len(table.places) + [table.errors[at] for at in failed]
     arrays["_error"] = pa.array(sentences, pa.string())
     return pa.RecordBatch.from_pydict(arrays)

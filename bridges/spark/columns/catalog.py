@@ -58,7 +58,7 @@ class CatalogSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = {name for name in type(self).model_fields if getattr(self, name)} & self.model_fields_set
+        set_fields = {name for name in type(self).model_fields if getattr(self, name)} & self.model_fields_set
         if not self.name:
             raise ValueError("name: expected a name, got none")
         if not re.match(r"https?://." if self.type == "rest" else r"\w+(\+\w+)?://", self.uri):
@@ -66,7 +66,7 @@ class CatalogSettings(Settings):
             raise ValueError(f"uri: expected {expected}, got {self.uri!r}")
         if _PASSWORD.search(self.uri):
             raise ValueError(f"uri: expected no password, got one. Try: password = {_REFERENCE}.")
-        for name in sorted(given):
+        for name in sorted(set_fields):
             value = getattr(self, name)
             if self.type != _OF.get(name, self.type):
                 raise ValueError(f"{name}: expected a member of type {self.type!r}, got one of type {_OF[name]!r}")
@@ -74,12 +74,12 @@ class CatalogSettings(Settings):
                 raise ValueError(
                     f"{name}: expected {_REFERENCE}, got a string. Try: ${{env:SLUICE_SECRET_{name.upper()}}}"
                 )
-        if ("client_id" in given) != ("client_secret" in given):
+        if ("client_id" in set_fields) != ("client_secret" in set_fields):
             raise ValueError("client_secret: expected it together with client_id, got only one of them")
         return self
 
     def entry(self, table: str, name: str) -> CatalogEntry:
-        """How a table is found, secrets as they are now. Do not keep it.
+        """Connection of a table to its catalog, with the present secrets. Do not keep it.
 
         Args:
             table: its namespace and name, separated by dots.

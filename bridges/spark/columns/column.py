@@ -14,7 +14,7 @@ from bridges.spark.columns.types import JSON, MOST_COLUMNS, NESTED, ColumnType, 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A table's column: ``key`` is the row's member it is filled from, ``name`` what readers call it, ``type`` its type
-    as text. ``ids`` are Iceberg's identifiers of it and of what is inside of it, where the table gives any."""
+    as text. ``ids`` are Iceberg's identifiers of it and of its members, if the table has any."""
 
     key: str
     name: str
@@ -23,7 +23,7 @@ class Column:
 
     @property
     def has_ids(self) -> bool:
-        """Whether the identifiers are those of the type: members may have been added since."""
+        """True if the identifiers are those of the type: members may have been added since."""
         return len(self.ids) == self.parsed.ids
 
     @property
@@ -44,14 +44,14 @@ _PROVENANCE = {
     "_client_id": "string",
     "_rule": "string",
 }
-# Where a row comes from; first in every table.
+# Provenance of a row; first in every table.
 PROVENANCE = tuple(Column(name, name, kind, (at,)) for at, (name, kind) in enumerate(_PROVENANCE.items(), 1))
-# What a table of a *topics* stream holds: the message as it was published.
+# Columns of a table of a *topics* stream: the message as it was published.
 RAW = _fixed({"payload": "binary", "qos": "integer", "retain": "boolean", "username": "string", "properties": "string"})
 # The number of a row among those of its record, from 0, in a table with a rule. Null in rows from before it was there.
 # Its key is not that of a member called ``_item``.
 ITEM = Column("sluice.item", "_item", "integer")
-# What a dead-letter table holds besides provenance.
+# Columns of a dead-letter table after provenance.
 DEAD_LETTER = _fixed({"payload": "binary", "_error": "string", "_error_stage": "string"})
 
 
@@ -67,7 +67,7 @@ def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
 def columns_of_api(entries: Iterable[Mapping[str, Any]]) -> tuple[list[Column], list[str]]:
     """The columns that a rule's inferred output gives, and the keys whose type only data can tell.
 
-    A column that has more members than a table takes beside the others is JSON text.
+    A column that has more members than a table takes in addition is JSON text.
     """
     columns: list[Column] = []
     pending: list[str] = []
@@ -87,7 +87,7 @@ def columns_of_api(entries: Iterable[Mapping[str, Any]]) -> tuple[list[Column], 
 
 
 def _type_of_api(text: str) -> ColumnType | None:
-    """JSON text where nothing is known of what an array or a map holds; None where nothing is known at all."""
+    """JSON text for an array or a map with contents of unknown type; None if the type is unknown."""
     if text in NESTED:
         return JSON
     try:

@@ -1,4 +1,4 @@
-"""How the rows of a table are laid out in its files: partitions, and the order of rows within a file.
+"""Layout of a table's rows in its files: partitions, and the order of rows within a file.
 
 Used on the driver and in tasks, so it imports nothing of the broker. Partition values are those of Iceberg's
 specification, https://iceberg.apache.org/spec/#partition-transforms; times are taken in UTC.
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Of a micro-batch: each is a file at least.
+# Maximum partitions of a micro-batch: each is a file at least.
 MOST_PARTITIONS: Final = 1000
 _ENTRY = re.compile(r"\s*(?:(\w+)\(\s*(?:(\d+)\s*,)?\s*([^(),]+?)\s*\)|([^(),]+?))\s*")
 _TIMES = frozenset({"timestamp", "date"})
@@ -60,14 +60,14 @@ class PartitionField:
 
     @property
     def name(self) -> str:
-        """What the partition is called in the table, as Iceberg would call it."""
+        """The partition's name in the table, as Iceberg would call it."""
         if self.transform == "identity":
             return self.column
         return f"{self.column}_{_SUFFIX.get(self.transform, self.transform)}"
 
     @property
     def text(self) -> str:
-        """As in a table's ``partition_by``."""
+        """The form in a table's ``partition_by``."""
         if self.transform == "identity":
             return self.column
         return f"{self.transform}({'' if self.size is None else f'{self.size}, '}{self.column})"
@@ -78,10 +78,10 @@ class PartitionField:
             return column
         if self.size is not None:
             encoded = column.dictionary_encode()
-            one = partial(_bucket if self.transform == "bucket" else _truncated, self.size)
+            transformed = partial(_bucket if self.transform == "bucket" else _truncated, self.size)
             if pa.types.is_temporal(column.type):
                 encoded = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64()).dictionary_encode()
-            unique = [None if value is None else one(value) for value in encoded.dictionary.to_pylist()]
+            unique = [None if value is None else transformed(value) for value in encoded.dictionary.to_pylist()]
             kind = pa.int32() if self.transform == "bucket" else column.type
             return pa.array(unique, kind).take(encoded.indices)
         return _PERIODS[self.transform](column)
@@ -127,7 +127,7 @@ class Layout:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the partitions are called in the table, where that is no column's name."""
+        """The names of partitions in the table that are not a column's name."""
         return tuple(field.name for field in self.partition if field.transform != "identity")
 
     def as_read(self, columns: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
@@ -146,7 +146,7 @@ class Layout:
         return tuple(f"{name} desc" if descends else name for name, descends in self.sort)
 
     def floor(self, column: str, at: datetime) -> datetime:
-        """The begin of the partition that a time of a column is in; the time itself where there are none by it."""
+        """The begin of the partition that a time of a column is in; the time itself without such a partition."""
         for field in self.partition:
             if field.column == column and field.transform in _PERIODS:
                 fields = ("year", "month", "day", "hour")
@@ -200,15 +200,15 @@ def check_partitions(count: int, layout: Layout) -> None:
 
 
 def _field(text: str, table_format: str, types: Mapping[str, str]) -> PartitionField:
-    found = _ENTRY.fullmatch(text)
-    if found is None:
+    match = _ENTRY.fullmatch(text)
+    if match is None:
         raise LayoutError(f"expected COLUMN or TRANSFORM(COLUMN), such as day(_published_at), got {text!r}")
-    transform = found[1] or "identity"
-    column = found[3] or found[4]
-    size = None if found[2] is None else int(found[2])
-    known = _OF_FORMAT[table_format]
-    if transform not in known:
-        names = ", ".join("COLUMN" if one == "identity" else f"{one}()" for one in known)
+    transform = match[1] or "identity"
+    column = match[3] or match[4]
+    size = None if match[2] is None else int(match[2])
+    transforms = _OF_FORMAT[table_format]
+    if transform not in transforms:
+        names = ", ".join("COLUMN" if entry == "identity" else f"{entry}()" for entry in transforms)
         raise LayoutError(f"expected one of {names} with format {table_format!r}, got {text!r}")
     _check_column(column, types, "partition_by")
     if types[column] not in _TAKES[transform]:

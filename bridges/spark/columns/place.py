@@ -1,4 +1,4 @@
-"""Where the files of a table are: a directory of this machine, or a prefix of an object store.
+"""Location of a table's files: a directory of this machine, or a prefix of an object store.
 
 Used on executors too: imports nothing of the broker that needs more than Python. Arrow reads and writes the files;
 delta-rs commits by its own client of the store, which takes the same options under other names. A put that must not
@@ -22,7 +22,7 @@ import pyarrow.fs as fs
 
 from broker.core.store_clients import ATTEMPTS, CONNECT_S, account, client_options, store_options
 
-# delta-rs holds the interpreter meanwhile, and with it the reports of all tables.
+# delta-rs holds the interpreter while it opens a table, and with it the reports of all tables.
 _ANSWER_S: Final = 8
 # For an answer of a few bytes.
 _LOOK_S: Final = 4
@@ -57,7 +57,7 @@ class Place:
     url: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     entry: CatalogEntry | None = field(default=None, repr=False)
-    """Where the table's catalog is one that others share."""
+    """The shared catalog of the table."""
 
     def __str__(self) -> str:
         return self.url
@@ -68,12 +68,12 @@ class Place:
 
     @property
     def uri(self) -> str:
-        """As Iceberg writes it: readers take a path of a disk as it is, without escapes."""
+        """The form that Iceberg writes: readers take a path of a disk as it is, without escapes."""
         return f"file://{Path(self.url)}" if self.is_local else self.url
 
     @property
     def files(self) -> fs.FileSystem:
-        """What reads and writes its files, under ``path``."""
+        """The file system that reads and writes its files, under ``path``."""
         if self.is_local:
             return fs.LocalFileSystem()
         parts = urlsplit(self.url)
@@ -154,8 +154,8 @@ class Place:
             return []
         import obstore
 
-        found = obstore.list(self._store(), folder, offset=f"{folder}/{after}").collect()
-        return [one["path"].rpartition("/")[2] for one in found]
+        objects = obstore.list(self._store(), folder, offset=f"{folder}/{after}").collect()
+        return [entry["path"].rpartition("/")[2] for entry in objects]
 
     def remove(self, paths: Sequence[str]) -> None:
         """Remove files, named as ``files`` does; those that are gone are passed over."""
@@ -225,19 +225,19 @@ def _client(url: str, options: tuple[tuple[str, str], ...], answer_s: int, give_
 
 @lru_cache(maxsize=16)
 def _file_system(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -> fs.FileSystem:
-    given: dict[str, Any] = dict(options)
-    address = urlsplit(given.pop("endpoint", ""))
-    anonymous = {"anonymous": True} if given.pop("anonymous", None) else {}
+    arguments: dict[str, Any] = dict(options)
+    address = urlsplit(arguments.pop("endpoint", ""))
+    anonymous = {"anonymous": True} if arguments.pop("anonymous", None) else {}
     if scheme == "abfss":
         of_endpoint = (("authority", address.netloc), ("scheme", address.scheme))
         where = {f"{api}_storage_{name}": value for api in ("blob", "dfs") for name, value in of_endpoint if value}
-        return fs.AzureFileSystem(account(host), **given, **where)
+        return fs.AzureFileSystem(account(host), **arguments, **where)
     where = {"endpoint_override": address.netloc, "scheme": address.scheme} if address.netloc else {}
     if scheme == "gs":
         return fs.GcsFileSystem(**anonymous, **where, retry_time_limit=timedelta(seconds=_GIVE_UP_S))
-    given = {_S3_ARGUMENTS.get(name, name): value for name, value in given.items()}
+    arguments = {_S3_ARGUMENTS.get(name, name): value for name, value in arguments.items()}
     return fs.S3FileSystem(
-        **given,
+        **arguments,
         **anonymous,
         **where,
         connect_timeout=CONNECT_S,

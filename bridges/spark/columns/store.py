@@ -1,4 +1,4 @@
-"""Where the table of a spec is."""
+"""Location of a spec's table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def place_of(spec: Mapping[str, Any]) -> Place:
-    """Where the table of a spec is, as the API gives specs: with its store and its catalog where it is in one.
+    """The place of a spec's table, as the API gives specs: with its store, and its catalog if it has one.
 
     Raises:
         SecretUnreadable: a variable or file that a secret refers to is not there.

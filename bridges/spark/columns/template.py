@@ -22,20 +22,20 @@ class NameTemplate:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From the text that people write.
+        """The template of a user's text.
 
         Raises:
-            ValueError: it is no template of names; the text is a sentence.
+            ValueError: it is not a template of names; the text is a sentence.
         """
         parts = tuple(ROW_PLACEHOLDER.split(text))
-        found = cls(text, parts)
-        if not found.columns or any(_is_no_column(name) for name in found.columns):
+        template = cls(text, parts)
+        if not template.columns or any(_is_no_column(name) for name in template.columns):
             raise ValueError(f"expected columns as ${{NAME}}, such as telemetry_${{site}}, got {text!r}")
         if not all(_TEXT.fullmatch(part) for part in parts[::2]) or not _BEGIN.match(text):
             raise ValueError(
                 f"expected letters, digits, '_' and '-' around the columns, and a letter or a digit first, got {text!r}"
             )
-        return found
+        return template
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -44,5 +44,5 @@ class NameTemplate:
 
 
 def _is_no_column(name: str) -> bool:
-    """Whether it is the whole row, a path, or a dollar sign."""
+    """True if it is the whole row, a path, or a dollar sign."""
     return not name or "." in name or ":" in name or name == "$"

@@ -67,11 +67,11 @@ class ColumnType:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What readers call the members of a struct."""
-        found: list[str] = []
+        """The names of a struct's members for readers."""
+        unique_names: list[str] = []
         for key, _ in self.members:
-            found.append(column_name(key, {name.lower() for name in found}))
-        return tuple(found)
+            unique_names.append(column_name(key, {name.lower() for name in unique_names}))
+        return tuple(unique_names)
 
     def paths(self, name: str) -> Iterator[str]:
         """The column of a name, and what is inside of it, as Iceberg calls them."""
@@ -83,7 +83,7 @@ class ColumnType:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        """How values lie in files."""
+        """The Arrow type of values in files."""
         if self.name == "struct":
             kinds = (kind for _, kind in self.members)
             return pa.struct([pa.field(name, kind.arrow) for name, kind in zip(self.names, kinds, strict=True)])
@@ -135,14 +135,14 @@ def parse_type(text: str) -> ColumnType:
         NotAType: it says none.
     """
     reader = _Reader(text)
-    found = reader.type(0)
+    parsed = reader.type(0)
     if reader.next:
         raise reader.expected("the end")
-    return found
+    return parsed
 
 
 def arrow_of(text: str) -> pa.DataType:
-    """How the values of a type lie in files."""
+    """The Arrow type in files for a type."""
     return parse_type(text).arrow
 
 
@@ -163,7 +163,7 @@ def column_name(key: str, taken_names: Collection[str]) -> str:
 
 
 def _clashes(name: str, taken_names: Collection[str]) -> bool:
-    """Whether a name is taken, or is a path to a member of a taken one or the other way round: ``a.b`` beside ``a``."""
+    """True if a name is taken, or is a path to a member of a taken one or the other way round, as ``a.b`` and ``a``."""
     return name in taken_names or any(
         other.startswith(f"{name}.") or name.startswith(f"{other}.")
         for other in taken_names
@@ -191,9 +191,9 @@ class _Reader:
         if name in NESTED:
             self._advance()
             self._take("<")
-            found = self._nested(name, level + 1)
+            inner = self._nested(name, level + 1)
             self._take(">")
-            return found
+            return inner
         self._advance()
         if name == "decimal":
             return self._decimal()
@@ -203,8 +203,8 @@ class _Reader:
             self._take(")")
             name = "timestamp(us)"
         if name not in ARROW_TYPES:
-            known = ", ".join((*ARROW_TYPES, "decimal(P, S)", "array<T>", "map<string, T>", "struct<NAME: T>"))
-            raise NotAType(f"expected one of: {known}, got {name or self._text!r}")
+            names = ", ".join((*ARROW_TYPES, "decimal(P, S)", "array<T>", "map<string, T>", "struct<NAME: T>"))
+            raise NotAType(f"expected one of: {names}, got {name or self._text!r}")
         return ColumnType(name)
 
     def expected(self, what: str) -> NotAType:
@@ -250,9 +250,9 @@ class _Reader:
     def _number(self) -> int:
         if not self.next.isdecimal():
             raise self.expected("a number")
-        found = int(self.next[:4])
+        digits = int(self.next[:4])
         self._advance()
-        return found
+        return digits
 
     def _take(self, token: str) -> None:
         if self.next != token:
@@ -263,7 +263,7 @@ class _Reader:
         if self._at >= len(self._text):
             self.next = ""
             return
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
+        token = _TOKEN.match(self._text, self._at)
+        if token is None:
             raise NotAType(f"expected a type, got {self._text[self._at :][:20]!r} at character {self._at + 1}")
-        self._at, self.next = found.end(), found.group().strip()
+        self._at, self.next = token.end(), token.group().strip()

@@ -22,7 +22,7 @@ from bridges.spark.columns.column import ITEM, PROVENANCE, Column
 # Offsets of which one sum is kept, where a commit has more.
 BLOCK: Final = 16_384
 _MASK: Final = (1 << 64) - 1
-_STEP, _FIRST, _SECOND = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_STEP, _FIRST, _SECOND = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 # The hash of a null in a list or a map.
 _NOTHING: Final = np.uint64(0x5851F42D4C957F2D)
 _NAN: Final = np.uint64(0x7FF8000000000000)
@@ -36,13 +36,13 @@ Sums = dict[int, int]
 
 
 def hashed_columns(arrays: Mapping[str, pa.Array], columns: Iterable[Column]) -> dict[str, pa.Array]:
-    """What the hash of a row is made of, out of arrays by the names of columns: where it is from, and its values by the
+    """The input of a row's hash, out of arrays by the names of columns: its provenance, and its values by the
     keys of their columns. The number of a row among those of its record is left out."""
-    found = {column.name: arrays[column.name] for column in PROVENANCE}
+    values = {column.name: arrays[column.name] for column in PROVENANCE}
     for column in columns:
         if column.key != ITEM.key and column.name in arrays:
-            found[f"row.{column.key}"] = arrays[column.name]
-    return found
+            values[f"row.{column.key}"] = arrays[column.name]
+    return values
 
 
 def row_hashes(columns: Mapping[str, pa.Array], rows: int) -> Any:
@@ -80,20 +80,20 @@ def packed(sums: Mapping[int, int], start: int, end: int) -> str:
 
 
 def unpacked(text: str, start: int, end: int) -> Sums | None:
-    """The sums that ``packed`` gave; None where there are none, as in commits from before there were sums."""
-    found = [int(one, 16) for one in text.split()]
+    """The sums that ``packed`` returned, or None, as in commits from before there were sums."""
+    numbers = [int(number, 16) for number in text.split()]
     blocks = blocks_of(start, end)
-    return dict(zip(blocks, found, strict=True)) if len(found) == len(blocks) else None
+    return dict(zip(blocks, numbers, strict=True)) if len(numbers) == len(blocks) else None
 
 
 def together(parts: Iterable[tuple[str, int, int]]) -> Sums | None:
     """The sums of several ranges, each as text; None where one has none."""
     sums: Sums = {}
     for text, start, end in parts:
-        found = unpacked(text, start, end)
-        if found is None:
+        unpacked_sums = unpacked(text, start, end)
+        if unpacked_sums is None:
             return None
-        add_sums(sums, found)
+        add_sums(sums, unpacked_sums)
     return sums
 
 
@@ -113,11 +113,11 @@ def _seed(name: str) -> np.uint64:
 
 
 def _member(name: str, values: pa.Array) -> Any:
-    """What a column, or a member of a struct, adds to the hash of its row: nothing where it is null."""
-    found = _mixed(_hashes(values) + _seed(name))
+    """The part of a column, or of a member of a struct, in the hash of its row: nothing where it is null."""
+    hashes = _mixed(_hashes(values) + _seed(name))
     if values.null_count:
-        found[_nulls(values)] = 0
-    return found
+        hashes[_nulls(values)] = 0
+    return hashes
 
 
 def _nulls(values: pa.Array) -> Any:
@@ -187,17 +187,17 @@ def _hashes_of_maps(values: pa.MapArray) -> Any:
     offsets = values.offsets.to_numpy()
     start = offsets[0]
     count = offsets[-1] - offsets[0]
-    # Of a slice, they are those of the slice or of the whole, as the release of Arrow has it.
-    keys, items = (one if len(one) == count else one.slice(start, count) for one in (values.keys, values.items))
+    # The buffers of a slice are those of the slice or of the whole, as the release of Arrow has it.
+    keys, items = (part if len(part) == count else part.slice(start, count) for part in (values.keys, values.items))
     return _sums_of(_mixed(_mixed(_items(keys) + _STEP) + _items(items)), offsets - start)
 
 
 def _items(values: pa.Array) -> Any:
     """Hashes of the values of lists and maps, where null is a value."""
-    found = _hashes(values)
+    hashes = _hashes(values)
     if values.null_count:
-        found = np.where(_nulls(values), _NOTHING, found)
-    return found
+        hashes = np.where(_nulls(values), _NOTHING, hashes)
+    return hashes
 
 
 def _sums_of(items: Any, offsets: Any) -> Any:
@@ -212,13 +212,13 @@ def _hashes_of_texts(values: pa.Array) -> Any:
     if len(values) > 2 * _FEW and len(pc.unique(values[:: max(1, len(values) // 64)])) <= _FEW:
         encoded = values.dictionary_encode()
         if len(encoded.dictionary) <= len(values) // 4:
-            found = _hashes_of_bytes(encoded.dictionary)
-            return np.append(found, np.uint64(0))[pc.fill_null(encoded.indices, len(found)).to_numpy()]
+            hashes = _hashes_of_bytes(encoded.dictionary)
+            return np.append(hashes, np.uint64(0))[pc.fill_null(encoded.indices, len(hashes)).to_numpy()]
     return _hashes_of_bytes(values)
 
 
 def _hashes_of_bytes(values: pa.Array) -> Any:
-    """Of texts, eight bytes at a time."""
+    """Hashes of texts, eight bytes at a time."""
     is_large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
     _, ends, data = values.buffers()
     width = np.int64 if is_large else np.int32

@@ -2,7 +2,7 @@
 
 What is read is the table itself, not what was said while it was written: the shard and offset of every row and of every
 dead letter, and of the rows of a rule, which may give several a record, their item number and how many a commit wrote.
-The ledger is checked beside it: its batches must follow each other without a gap or an overlap. Rows are read by ranges
+The ledger is checked too: its batches must follow each other without a gap or an overlap. Rows are read by ranges
 of offsets, of which one is in memory. Where values are audited too, all columns are read.
 """
 
@@ -42,19 +42,19 @@ _SHOWN: Final = 5
 _SHOWN_RANGES: Final = 100
 # About how many rows are read at once.
 _PIECE_ROWS: Final = 1_000_000
-# Ranges with other values of which the commit that changed them is looked for.
+# Maximum ranges with other values for which the commit that changed them is searched.
 _EXPLAINED: Final = 10
 # Records of such a range whose rows are compared with those of versions before.
 _COMPARED: Final = 32 * BLOCK
 _LEAST: Final = -(1 << 63)
 _MOST: Final = (1 << 63) - 1
-# A replay changes table and dead letters one after the other: what is found in between is looked at again.
+# A replay changes table and dead letters one after the other: findings in between are checked again.
 _ATTEMPTS: Final = 3
 
 
 @dataclass(slots=True)
 class ShardAudit:
-    """What was found of a shard. ``first`` up to, not including, ``next`` are the offsets that it should cover."""
+    """Findings of a shard. ``first`` up to, not including, ``next`` are the offsets that it should cover."""
 
     shard: int
     first: int
@@ -67,7 +67,7 @@ class ShardAudit:
     outside: int = 0
     lag: int = 0
     superseded: int = 0
-    """Of a table with a key: records whose row a later one of their key has replaced, or that deleted it."""
+    """Records of a table with a key whose row a later one of their key has replaced, or that deleted it."""
     expired: int = 0
     """Records that retention removed from the stream before the table had them; a problem until it is accepted."""
     removed: int = 0
@@ -76,7 +76,7 @@ class ShardAudit:
     doubled_at: list[dict[str, int]] = field(default_factory=list)
     """The first ranges of such offsets."""
     compared: int | None = None
-    """Rows whose values were held against what was written, or is given again; None where values are not audited."""
+    """Rows whose values were compared with the written or repeated ones; None where values are not audited."""
 
 
 @dataclass(slots=True)
@@ -89,9 +89,9 @@ class AuditReport:
     shards: list[ShardAudit] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     key: list[str] = field(default_factory=list)
-    """Of a table with a key: its columns."""
+    """Columns of the key of a table with a key."""
     tables: list[str] = field(default_factory=list)
-    """Of a table with members: their names."""
+    """Names of the members of a table with members."""
 
     @property
     def ok(self) -> bool:
@@ -133,7 +133,7 @@ def audit_spec(
         spec: the table.
         where: the positions.
         advance: called with how many records were checked; what it raises ends the audit.
-        depth: whether values are audited too, by the sums of commits; ``deep``: also by what the stream gives again.
+        depth: whether values are audited too, by the sums of commits; ``deep``: also by the stream's records.
         api: what a deep audit reads the stream by.
         session: whose workers do so; without one it is done in this process.
     """
@@ -165,14 +165,14 @@ def _unreadable(spec: Spec, error: Exception) -> Unreadable:
 
 
 def _had_records(spec: Spec) -> bool:
-    """Whether the table's job reported records that it has."""
+    """True if the table's job reported records that it has."""
     return bool(spec.get("is_expected")) or any(
         int(end) for end in ((spec.get("report") or {}).get("offsets") or {}).values()
     )
 
 
 def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
-    """Audit a table as it is now; a replay that commits meanwhile may look like a problem."""
+    """Audit a table as it is now; a replay that commits while it runs may look like a problem."""
     return _Audit(spec, where, lambda _: None).run()
 
 
@@ -188,12 +188,12 @@ class _Rows:
         everything = (column.name for column in (*PROVENANCE, *self._columns))
         self._read = table.reader([*everything] if has_values else self._names)
         self._files = table.bounds()
-        low, high = ([[one.get(name) for name in RANGED[:2]] for one in side] for side in self._bounds())
-        self._low = np.array([[_LEAST if value is None else value for value in one] for one in low]).reshape(-1, 2)
-        self._high = np.array([[_MOST if value is None else value for value in one] for one in high]).reshape(-1, 2)
+        low, high = ([[file.get(name) for name in RANGED[:2]] for file in side] for side in self._bounds())
+        self._low = np.array([[_LEAST if value is None else value for value in entry] for entry in low]).reshape(-1, 2)
+        self._high = np.array([[_MOST if value is None else value for value in entry] for entry in high]).reshape(-1, 2)
 
     def _bounds(self) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
-        return [one.low for one in self._files], [one.high for one in self._files]
+        return [file.low for file in self._files], [file.high for file in self._files]
 
     def within(self, one: Range) -> tuple[Any, Any, Any]:
         """The offsets of the rows of a range, their item numbers, -1 in rows from before tables had them, and the
@@ -215,9 +215,9 @@ class _Rows:
     def outside(self, ranges: Sequence[Range]) -> Counter[int]:
         """By shard, how many rows are in none of the ranges; of a member, those above them are of a batch that is being
         committed."""
-        found = Counter[int]()
-        firsts = {one.shard: one.start for one in ranges}
-        paths = [one.path for one in self._files if not one.is_inside(ranges)]
+        counted_rows = Counter[int]()
+        firsts = {part.shard: part.start for part in ranges}
+        paths = [file.path for file in self._files if not file.is_inside(ranges)]
         for batch in self._read(paths, None):
             shards, offsets, _ = _places(batch.select(self._names))
             others = ~_inside(shards, offsets, ranges)
@@ -226,24 +226,26 @@ class _Rows:
             if self.is_member:
                 starts = np.array([firsts.get(shard, 0) for shard in shards.tolist()], np.int64)
                 shards = shards[offsets < starts]
-            found.update(shards.tolist())
-        return found
+            counted_rows.update(shards.tolist())
+        return counted_rows
 
 
 def _places(batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
-    """Shard, offset and item number of rows, -1 where there is none."""
+    """Shard, offset and item number of rows, -1 for a missing one."""
     columns = [batch.column(at) for at in range(batch.num_columns)]
     columns += [pa.nulls(batch.num_rows, pa.int32())] * (3 - len(columns))
-    shard, offset, item = (pc.fill_null(one.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) for one in columns)
+    shard, offset, item = (
+        pc.fill_null(column.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) for column in columns
+    )
     return shard, offset, item
 
 
 def _inside(shards: Any, offsets: Any, ranges: Sequence[Range]) -> Any:
     """A mask of the rows whose place is in one of the ranges."""
-    found = np.zeros(len(shards), bool)
-    for one in ranges:
-        found |= (shards == one.shard) & (offsets >= one.start) & (offsets < one.end)
-    return found
+    is_inside = np.zeros(len(shards), bool)
+    for part in ranges:
+        is_inside |= (shards == part.shard) & (offsets >= part.start) & (offsets < part.end)
+    return is_inside
 
 
 @dataclass(slots=True)
@@ -269,12 +271,12 @@ class _Found:
         if not self.count:
             return
         shown = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
-        what = f"record {shown} {one}" if self.count == 1 else f"{self.count} records {many} ({shown})"
-        report.problems.append(f"shard {shard}: {what}")
+        sentence = f"record {shown} {one}" if self.count == 1 else f"{self.count} records {many} ({shown})"
+        report.problems.append(f"shard {shard}: {sentence}")
 
 
 class _Audit:
-    """An audit of a table as it is when it begins. What is kept meanwhile is the ledger and a piece of rows."""
+    """An audit of a table as it is when it begins. It keeps the ledger and a piece of rows in memory."""
 
     def __init__(
         self,
@@ -303,11 +305,11 @@ class _Audit:
         self._done = 0
 
     def is_outdated(self) -> bool:
-        """Whether rows or dead letters were replaced or removed since it began: it may have seen a part of that."""
+        """True if rows or dead letters were replaced or removed since it began: it may have seen a part of that."""
         spec = self._spec
         if self._dead is None and open_dead_letters(spec.format, spec.place, spec.binding, create=False) is not None:
             return True
-        return any(_were_replaced(one) for one in (self._table, self._dead) if one is not None)
+        return any(_were_replaced(table) for table in (self._table, self._dead) if table is not None)
 
     def run(self) -> AuditReport:
         spec = self._spec
@@ -324,20 +326,20 @@ class _Audit:
         if spec.members is not None:
             members = open_members(spec.format, spec.place, spec.binding)
             report.tables = list(members)
-            rows += [_Rows(one, is_member=True, has_values=self._has_values) for one in members.values()]
+            rows += [_Rows(table, is_member=True, has_values=self._has_values) for table in members.values()]
         covered = [
             Range(shard, first, end)
             for shard in {position.shard for position in self._where.shards}
             if (first := table.first(shard)) is not None and (end := table.next(shard)) is not None
         ]
-        outside = sum((one.outside(covered) for one in rows), Counter[int]())
+        outside = sum((row.outside(covered) for row in rows), Counter[int]())
         # Dead letters above the table's end are those of a batch that is being committed.
-        below = [Range(one.shard, one.start, _MOST) for one in covered]
-        for one in letters:
-            outside.update(one.outside(below))
+        below = [Range(part.shard, part.start, _MOST) for part in covered]
+        for letter in letters:
+            outside.update(letter.outside(below))
         ledger = ledger_of(spec, table)
         for position in self._where.shards:
-            ends = next((one for one in covered if one.shard == position.shard), None)
+            ends = next((part for part in covered if part.shard == position.shard), None)
             mine = ledger.filter(pc.equal(ledger["shard"], position.shard))
             report.shards.append(self._audit_shard(position, ends, outside.pop(position.shard, 0), rows, letters, mine))
         if strays := outside.total():
@@ -363,19 +365,19 @@ class _Audit:
             return replace(_nothing(position), rows=outside, outside=outside)
         first = ends.start
         end = ends.end
-        one = ShardAudit(shard, first, end, rows=outside, outside=outside)
-        one.filtered = _check_ledger(report, shard, first, end, ledger)
+        audit = ShardAudit(shard, first, end, rows=outside, outside=outside)
+        audit.filtered = _check_ledger(report, shard, first, end, ledger)
         stretches = stretches_of(ledger, first, end)
         values = Values(cells_of(ledger)) if self._has_values else None
         differing: list[Range] = []
-        held = np.zeros(len(stretches), np.int64)
+        rows_held = np.zeros(len(stretches), np.int64)
         missing = np.zeros(len(stretches), np.int64)
         doubled = _Found()
         incomplete = _Found()
         for piece in self._pieces(ends, stretches):
             in_rows, items, hashes = _together([each.within(piece) for each in rows])
             in_dead, _, _ = _together([each.within(piece) for each in letters])
-            one.rows, one.dead_letters = one.rows + len(in_rows), one.dead_letters + len(in_dead)
+            audit.rows, audit.dead_letters = audit.rows + len(in_rows), audit.dead_letters + len(in_dead)
             # A rule may give several rows a record: a record is then there once, however many rows it has.
             places = np.sort(np.concatenate([np.unique(in_rows) if self._has_rule else in_rows, in_dead]))
             repeated, partial = _by_item(in_rows, items) if self._has_rule else (in_rows[:0], in_rows[:0])
@@ -385,43 +387,43 @@ class _Audit:
             parts = stretches.within(piece.start, piece.end)
             starts = np.maximum(stretches.start[parts], piece.start)
             stops = np.minimum(stretches.end[parts], piece.end)
-            held[parts] += _counts(in_rows, starts, stops)
+            rows_held[parts] += _counts(in_rows, starts, stops)
             missing[parts] += stops - starts - _counts(np.unique(places), starts, stops)
             if values is not None:
                 values.add(piece.start, piece.end, in_rows, hashes)
                 differing += self._differing(position, piece, in_rows, hashes)
             self._done += piece.end - piece.start
             self._advance(self._done)
-        one.expired = max(0, position.first - end)
+        audit.expired = max(0, position.first - end)
         is_lost = stretches.kind == LOST
         if self._has_key:
-            self._account_for_keys(one, int(missing[~is_lost].sum()), ledger)
+            self._account_for_keys(audit, int(missing[~is_lost].sum()), ledger)
             gone = np.zeros(len(stretches), bool)
         else:
-            gone = self._account_for(one, stretches, held, missing)
+            gone = self._account_for(audit, stretches, rows_held, missing)
         lacking = self._lacking(shard, stretches, gone, rows, letters)
         lacking.count = int(missing[gone].sum())
         lacking.say(report, shard, "is in neither the table nor its dead letters", "are in neither")
         doubled.say(report, shard, "is there more than once", "are there more than once")
         incomplete.say(report, shard, "has some of its rows only", "have some of their rows only")
         if values is not None:
-            one.compared = one.rows - outside if self._rerun is not None else values.compared
+            audit.compared = audit.rows - outside if self._rerun is not None else values.compared
             self._say_values(shard, values, differing, rows)
         if outside:
             report.problems.append(f"shard {shard}: {outside} rows have offsets outside of [{first}, {end})")
-        if one.expired:
+        if audit.expired:
             report.problems.append(
                 f"shard {shard}: retention removed the records [{end}, {position.first}) before the table had them"
             )
         if position.next < end:
             report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
-        one.lag = max(0, position.next - max(end, position.first))
-        one.expired += pc.sum(ledger["lost"]).as_py() or 0
-        one.missing = lacking.count
-        one.missing_at = lacking.ranges
-        one.doubled = doubled.count
-        one.doubled_at = doubled.ranges
-        return one
+        audit.lag = max(0, position.next - max(end, position.first))
+        audit.expired += pc.sum(ledger["lost"]).as_py() or 0
+        audit.missing = lacking.count
+        audit.missing_at = lacking.ranges
+        audit.doubled = doubled.count
+        audit.doubled_at = doubled.ranges
+        return audit
 
     def _differing(self, position: ShardPosition, piece: Range, offsets: Any, hashes: Any) -> list[Range]:
         """The blocks of a piece in which the stream, as far as it has the records, gives other rows now."""
@@ -439,24 +441,24 @@ class _Audit:
                 break
             text = f"shard {shard}: rows of [{start}, {end}) have other values than were written"
             part = Range(shard, start, min(end, start + _COMPARED))
-            why = list(self._changes(part, since, rows)) if at < _EXPLAINED else []
-            if why and part.end < end:
+            changes = list(self._changes(part, since, rows)) if at < _EXPLAINED else []
+            if changes and part.end < end:
                 text += f" (the first {_COMPARED:,} records were compared with those of before)"
-            self._report.problems.append(": ".join([text, "; ".join(why)] if why else [text]))
-        for one in differing[:_EXPLAINED]:
+            self._report.problems.append(": ".join([text, "; ".join(changes)] if changes else [text]))
+        for block in differing[:_EXPLAINED]:
             assert self._rerun is not None
-            offsets, _, hashes = _together([each.within(one) for each in rows])
-            difference = Difference.between(self._rerun.rows(one), (offsets, hashes))
-            what = f"shard {shard}: [{one.start}, {one.end}) differs from what the stream gives now"
-            self._report.problems.append(f"{what}: the table has {difference.text}")
+            offsets, _, hashes = _together([table_rows.within(block) for table_rows in rows])
+            difference = Difference.between(self._rerun.rows(block), (offsets, hashes))
+            mismatch = f"shard {shard}: [{block.start}, {block.end}) differs from the records that the stream gives now"
+            self._report.problems.append(f"{mismatch}: the table has {difference.text}")
         if len(differing) > _EXPLAINED:
             self._report.problems.append(
-                f"shard {shard}: {len(differing) - _EXPLAINED} more blocks of {BLOCK:,} records differ from what the "
-                f"stream gives now"
+                f"shard {shard}: {len(differing) - _EXPLAINED} more blocks of {BLOCK:,} records differ from the "
+                f"records that the stream gives now"
             )
 
     def _changes(self, one: Range, since: int, rows: Sequence[_Rows]) -> Iterator[str]:
-        """Which commits that are not of the lake job changed rows of a range."""
+        """The commits that are not of the lake job and changed rows of a range."""
 
         def read(table: LakeTable) -> tuple[Any, Any]:
             offsets, _, hashes = _Rows(table, has_values=True).within(one)
@@ -469,14 +471,14 @@ class _Audit:
 
     def _refusals(self) -> dict[int, dict[int, Refusal]]:
         """The records that the table did not take, which are dead letters."""
-        found: dict[int, dict[int, Refusal]] = {}
+        refusals: dict[int, dict[int, Refusal]] = {}
         for shard, offset, reason in refused_records(self._dead):
-            found.setdefault(shard, {})[offset] = Refusal(reason, is_buried=True)
-        return found
+            refusals.setdefault(shard, {})[offset] = Refusal(reason, is_buried=True)
+        return refusals
 
     def _pieces(self, covered: Range, stretches: Stretches) -> Iterator[Range]:
-        """The range in pieces of about so many rows each that fit into memory."""
-        if self._has_key:  # each file has rows of all offsets, and of most records there are none any more
+        """The range in pieces of about ``rows`` rows each that fit into memory."""
+        if self._has_key:  # each file has rows of all offsets, and most records no longer have any
             assert self._table is not None
             rows = self._table.rows() + (0 if self._dead is None else self._dead.rows())
             yield from _cut(covered, rows // _PIECE_ROWS + 1)
@@ -515,7 +517,7 @@ class _Audit:
         """Hold what there is against what the commits say, stretch by stretch; a mask of the stretches in which more
         records are missing than were filtered, or removed by their age.
 
-        Where a replay replaced part of what a commit had, and where a removal cut into it, its numbers are bounds.
+        Where a replay replaced part of a commit's rows, and where a removal cut into it, its numbers are bounds.
         """
         kind = stretches.kind
         allowed = stretches.filtered + stretches.removed
@@ -547,25 +549,25 @@ class _Audit:
         self, shard: int, stretches: Stretches, gone: Any, rows: Sequence[_Rows], letters: Sequence[_Rows]
     ) -> _Found:
         """The first places of records that are in neither, of some stretches, which are read again."""
-        found = _Found()
+        totals = _Found()
         for at in np.flatnonzero(gone).tolist():
             stretch = Range(shard, int(stretches.start[at]), int(stretches.end[at]))
             for piece in _cut(stretch, int(stretches.weight[at]) // _PIECE_ROWS + 1):
-                if len(found.ranges) >= _SHOWN_RANGES:
-                    return found
+                if len(totals.ranges) >= _SHOWN_RANGES:
+                    return totals
                 places, _, _ = _together([each.within(piece) for each in (*rows, *letters)])
                 edges = np.concatenate([[piece.start - 1], np.unique(places), [piece.end]])
                 is_gap = np.diff(edges) > 1
-                found.add(edges[:-1][is_gap] + 1, edges[1:][is_gap])
-        return found
+                totals.add(edges[:-1][is_gap] + 1, edges[1:][is_gap])
+        return totals
 
 
 def _were_replaced(table: LakeTable) -> bool:
-    """Whether a table has commits that do more than add a batch since it was opened."""
+    """True if a table has commits that do more than add a batch since it was opened."""
     before = table.version()
     table.refresh()
-    fresh = [one.details for one in table.versions(after=before)]
-    return any(one is None or one.replay is not None or one.kind not in ("rows", "dead") for one in fresh)
+    fresh = [version.details for version in table.versions(after=before)]
+    return any(entry is None or entry.replay is not None or entry.kind not in ("rows", "dead") for entry in fresh)
 
 
 def _nothing(position: ShardPosition) -> ShardAudit:
@@ -574,7 +576,7 @@ def _nothing(position: ShardPosition) -> ShardAudit:
 
 
 def _cut(one: Range, count: int) -> Iterator[Range]:
-    """A range in so many parts of about the same length."""
+    """A range in a number of parts of about the same length."""
     count = min(count, one.end - one.start)
     edges = [one.start + (one.end - one.start) * at // count for at in range(count + 1)] if count > 0 else []
     yield from (Range(one.shard, start, end) for start, end in pairwise(edges))
@@ -591,7 +593,7 @@ def _together(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
 
 
 def _counts(offsets: Any, starts: Any, ends: Any) -> Any:
-    """How many of some offsets, in order, are in each range."""
+    """Number of offsets, in order, that are in each range."""
     return np.searchsorted(offsets, ends) - np.searchsorted(offsets, starts)
 
 
@@ -608,7 +610,7 @@ def _by_item(offsets: Any, items: Any) -> tuple[Any, Any]:
 
 
 def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger: pa.Table) -> int:
-    """Whether the batches of a shard follow each other from ``first`` to ``end``; how many records were filtered."""
+    """Check that the batches of a shard follow each other from ``first`` to ``end``; returns how many were filtered."""
     batches = ledger.filter(pc.and_(is_batch(ledger), pc.is_null(ledger["replay"])))
     batches = batches.sort_by([("from_offset", "ascending"), ("to_offset", "ascending")])
     names = ("from_offset", "to_offset", "read", "written", "filtered", "dead", "lost")

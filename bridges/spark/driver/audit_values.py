@@ -1,4 +1,4 @@
-"""The values of a table's rows, held against the sums that commits keep, and against what the stream gives again."""
+"""The values of a table's rows, compared with the sums that commits keep, and with the stream's records."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ class Values:
 
     def wrong(self) -> Iterator[tuple[int, int, int]]:
         """The ranges of which the rows are not as they were written, and the least version that wrote some of one."""
-        found: tuple[int, int, int] | None = None
+        wrong_range: tuple[int, int, int] | None = None
         for at in np.flatnonzero(self._sums != self._cells.sum).tolist():
             start = int(self._cells.start[at])
             end = int(self._cells.end[at])
             version = int(self._cells.version[at])
-            if found is not None and found[1] == start:
-                found = found[0], end, min(version, found[2])
+            if wrong_range is not None and wrong_range[1] == start:
+                wrong_range = wrong_range[0], end, min(version, wrong_range[2])
                 continue
-            if found is not None:
-                yield found
-            found = start, end, version
-        if found is not None:
-            yield found
+            if wrong_range is not None:
+                yield wrong_range
+            wrong_range = start, end, version
+        if wrong_range is not None:
+            yield wrong_range
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How rows differ from others at the same places: offsets of rows that changed, are gone, or are new."""
+    """Difference of rows from others at the same places: offsets of rows that changed, are gone, or are new."""
 
     changed: Any
     removed: Any
@@ -89,29 +89,29 @@ class Difference:
 
     @property
     def text(self) -> str:
-        """For people: the rows of how many records, and the offsets of the first ones."""
+        """A sentence for users: the number of records whose rows differ, and the offsets of the first ones."""
         parts = (("changed", self.changed), ("removed", self.removed), ("added", self.added))
         return ", ".join(f"{verb} {_shown(offsets)}" for verb, offsets in parts if len(offsets))
 
 
 def _only_in(some: Places, others: Places) -> Any:
     """The offsets of rows that the others do not have as often."""
-    known, counts = np.unique(others[1], return_counts=True)
-    found = np.argsort(some[1], kind="stable")
-    hashes = some[1][found]
+    places, counts = np.unique(others[1], return_counts=True)
+    order = np.argsort(some[1], kind="stable")
+    hashes = some[1][order]
     firsts = np.searchsorted(hashes, hashes)
-    at = np.searchsorted(known, hashes)
-    is_known = at < len(known)
-    is_known[is_known] = known[at[is_known]] == hashes[is_known]
+    at = np.searchsorted(places, hashes)
+    is_known = at < len(places)
+    is_known[is_known] = places[at[is_known]] == hashes[is_known]
     often = np.zeros(len(hashes), np.int64)
     often[is_known] = counts[at[is_known]]
-    return np.unique(some[0][found[np.arange(len(hashes)) - firsts >= often]])
+    return np.unique(some[0][order[np.arange(len(hashes)) - firsts >= often]])
 
 
 def _shown(offsets: Any) -> str:
-    what = "the rows of record" if len(offsets) == 1 else f"the rows of {len(offsets)} records"
+    subject = "the rows of record" if len(offsets) == 1 else f"the rows of {len(offsets)} records"
     first = ", ".join(map(str, offsets[:_SHOWN])) + (", ..." if len(offsets) > _SHOWN else "")
-    return f"{what} {first}" if len(offsets) == 1 else f"{what} ({first})"
+    return f"{subject} {first}" if len(offsets) == 1 else f"{subject} ({first})"
 
 
 def foreign_changes(table: LakeTable, read: Callable[[LakeTable], Places], since: int) -> Iterator[str]:
@@ -122,21 +122,21 @@ def foreign_changes(table: LakeTable, read: Callable[[LakeTable], Places], since
         read: reads the rows of the range in question.
         since: the version that wrote them.
     """
-    versions = [one for one in table.versions(_LOOKED_AT) if one.version >= since]
-    before: dict[int, Version] = {one.version: other for one, other in pairwise(versions)}
+    versions = [commit for commit in table.versions(_LOOKED_AT) if commit.version >= since]
+    before: dict[int, Version] = {commit.version: other for commit, other in pairwise(versions)}
     groups = [list(group) for is_ours, group in groupby(versions, lambda one: one.details is not None) if not is_ours]
     for group in groups[:_GROUPS]:
-        foreign = [one for one in group if one.operation not in WORDS]
+        foreign = [version for version in group if version.operation not in WORDS]
         earlier = before.get(group[-1].version)
         if not foreign or earlier is None:
             continue
-        numbers = [one.version for one in foreign]
-        names = ", ".join(dict.fromkeys(one.operation.lower() for one in reversed(foreign)))
+        numbers = [commit.version for commit in foreign]
+        names = ", ".join(dict.fromkeys(version.operation.lower() for version in reversed(foreign)))
         many = f"versions {numbers[-1]} to {numbers[0]} ({names}), which are"
         who = f"version {numbers[0]} ({names}), which is" if len(foreign) == 1 else many
         try:
             tables = [table.at(version) for version in (earlier.version, group[0].version)]
-            difference = Difference.between(*(read(one) for one in tables))
+            difference = Difference.between(*(read(table) for table in tables))
         except Exception:  # noqa: BLE001 - of several libraries: the version or its files are gone
             yield f"{who} not of the lake job, may have changed them, and the rows of before are gone"
             continue
@@ -198,7 +198,7 @@ class Rerun:
 
 
 def summed(reading: Reading, ranges: Sequence[Range]) -> str:
-    """The work of a task: the sums of what ranges of a stream give, as a ``TaskResult`` as text."""
+    """The work of a task: the sums of the rows that ranges of a stream give, as a ``TaskResult`` as text."""
     writer = _Summing(reading.plan)
     for batch in read_by(reading, ranges):
         writer.add(batch)

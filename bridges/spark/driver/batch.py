@@ -76,13 +76,13 @@ log = logging.getLogger("sluice.lake")
 PositionsAt = Callable[[datetime | None], Positions]
 # An offset, a time, or offsets by shard; None is a default that depends on the use.
 Point = int | datetime | dict[int, int] | None
-# How often a batch is tried against other writers before the query fails (and is restarted).
+# Maximum attempts of a batch against other writers before the query fails (and is restarted).
 _ATTEMPTS = 8
-# An error of delta-rs that is no ``Exception``; its class cannot be imported.
+# An error of delta-rs that is not an ``Exception``; its class cannot be imported.
 _PANIC = "PanicException"
 # For so long, in microseconds, a record may be on its way into the stream.
 _SETTLED_US = 5_000_000
-# Versions that are looked at for the key of a table: other commits may follow the last batch.
+# Versions that are searched for the key of a table: other commits may follow the last batch.
 _LOOKED_AT = 20
 
 
@@ -101,7 +101,7 @@ class RecordsRefused(SluiceError):
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """That rows go into so many tables at most, of which the template gives the names."""
+    """Limit of the tables that rows go into, of which the template gives the names."""
 
     template: NameTemplate
     most: int
@@ -114,7 +114,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """What the job must know of a table."""
+    """The job's description of a table."""
 
     name: str
     format: str
@@ -129,11 +129,11 @@ class TableSpec:
     partition_by: tuple[str, ...] = ()
     sort_by: tuple[str, ...] = ()
     upsert: Upsert | None = None
-    """Of a table with a key; None where each record is a row."""
+    """Rules of a table with a key; None where each record is a row."""
     members: Members | None = None
     """None where rows are the table's own."""
     expected: Mapping[str, Part] = field(default_factory=dict)
-    """The tables that the job has written, by what their paths end with: nothing, that of dead letters, of members."""
+    """The tables that the job has written, by the ends of their paths: nothing, that of dead letters, of members."""
 
     def __post_init__(self) -> None:
         if self.rule is not None and ITEM not in self.columns:
@@ -170,7 +170,7 @@ class TableSpec:
         )
 
     def layout(self, columns: Sequence[Column]) -> Layout:
-        """How a table with these columns after provenance is laid out.
+        """Layout of a table with these columns after provenance.
 
         Raises:
             TableRefused: it cannot be.
@@ -210,8 +210,8 @@ def _rule_of(spec: dict[str, Any]) -> RuleText | None:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a micro-batch did. ``version`` is the table's after it, ``commit_s`` how long its commits took; ``read`` is
-    false where there was no record to read."""
+    """Result of a micro-batch. ``version`` is the table's after it, ``commit_s`` the seconds of its commits, ``read``
+    false if there was no record to read."""
 
     version: int
     ranges: tuple[ShardRange, ...] = ()
@@ -228,21 +228,21 @@ class Outcome:
     @property
     def written(self) -> int:
         """Rows, of which a record may give several."""
-        return sum(one.row_count for one in self.ranges)
+        return sum(part.row_count for part in self.ranges)
 
     @property
     def dead(self) -> int:
-        return sum(one.dead for one in self.ranges)
+        return sum(part.dead for part in self.ranges)
 
 
 def together(parts: Sequence[Outcome]) -> Outcome:
     """The outcome of a batch that was committed in parts, in their order."""
     misfits: dict[str, Counter[str]] = {}
-    for key, votes in (one for part in parts for one in part.misfits.items()):
+    for key, votes in (entry for part in parts for entry in part.misfits.items()):
         misfits.setdefault(key, Counter()).update(votes)
     return Outcome(
         parts[-1].version,
-        tuple(one for part in parts for one in part.ranges),
+        tuple(span for part in parts for span in part.ranges),
         sum(part.bytes for part in parts),
         sum(part.files for part in parts),
         sum(part.file_bytes for part in parts),
@@ -257,7 +257,7 @@ def _count(ranges: Mapping[int, tuple[int, int]]) -> int:
 
 
 def _first(ranges: Mapping[int, tuple[int, int]], count: int) -> dict[int, int]:
-    """The ends of the first so many records of ranges, shard by shard."""
+    """The ends of the first ``records`` records of ranges, shard by shard."""
     ends = {}
     for shard, (start, end) in ranges.items():
         taken_here = min(max(0, end - start), count)
@@ -304,11 +304,11 @@ def results_of(texts: Iterable[str], url: str) -> list[TaskResult]:
 
 def seen_by(results: Iterable[TaskResult]) -> dict[int, tuple[int, int]]:
     """The records that came to tasks: by shard the first offset, and the one after the last."""
-    found: dict[int, tuple[int, int]] = {}
-    for shard, (first, end) in (one for result in results for one in result.seen.items()):
-        known = found.get(shard, (first, end))
-        found[shard] = min(known[0], first), max(known[1], end)
-    return found
+    seen_ranges: dict[int, tuple[int, int]] = {}
+    for shard, (first, end) in (entry for result in results for entry in result.seen.items()):
+        earlier = seen_ranges.get(shard, (first, end))
+        seen_ranges[shard] = min(earlier[0], first), max(earlier[1], end)
+    return seen_ranges
 
 
 @contextlib.contextmanager
@@ -346,7 +346,7 @@ class TableWriter:
         self.job = job
         self.rewrite = rewrite
         self.positions: Callable[[], Positions] | None = None
-        """Where the stream is now, for what commits say of their time; None where nothing is said."""
+        """The stream's present positions, for the times in commits; None without any."""
         layout = spec.layout(spec.columns)
         was = spec.expected.get("")
         if was is None:
@@ -366,8 +366,8 @@ class TableWriter:
     def _check_key(self) -> None:
         """Refuse a table with another key: its files are where that one puts their rows."""
         wanted = () if self.spec.upsert is None else self.spec.upsert.key
-        commits = (one.details for one in self.table.versions(_LOOKED_AT))
-        last = next((one for one in commits if one is not None and one.keys is not None), None)
+        commits = (version.details for version in self.table.versions(_LOOKED_AT))
+        last = next((version for version in commits if version is not None and version.keys is not None), None)
         if last is not None and last.key != wanted:
             raise TableRefused(
                 f"the table at {self.spec.place.url} has the key {', '.join(last.key)}, table {self.spec.name!r} "
@@ -377,12 +377,12 @@ class TableWriter:
     def _check_tables(self) -> None:
         """Refuse a table whose rows are in other tables than these."""
         wanted = "" if self.spec.members is None else self.spec.members.template.text
-        commits = (one.details for one in self.table.versions(_LOOKED_AT))
-        for one in commits:
-            if one is not None and one.kind == "rows" and any(part.written for part in one.ranges):
-                if one.tables != wanted:
+        commits = (version.details for version in self.table.versions(_LOOKED_AT))
+        for version in commits:
+            if version is not None and version.kind == "rows" and any(part.written for part in version.ranges):
+                if version.tables != wanted:
                     raise TableRefused(
-                        f"the table at {self.spec.place} was filled with 'tables' {one.tables or 'none'}, table "
+                        f"the table at {self.spec.place} was filled with 'tables' {version.tables or 'none'}, table "
                         f"{self.spec.name!r} has {wanted or 'none'}. Try: the same 'tables', or another 'path'."
                     )
                 return
@@ -397,7 +397,7 @@ class TableWriter:
         evolved(self.table, columns, self.spec.format)
 
     def figures(self) -> Figures:
-        """How large the table is now."""
+        """Size of the table now."""
         return figures_of(self.table)
 
     def member_figures(self) -> list[dict[str, Any]]:
@@ -437,7 +437,7 @@ class TableWriter:
         return {shard: {offset: Refusal(reason, self._is_buried(shard, offset))}}
 
     def _is_buried(self, shard: int, offset: int) -> bool:
-        """Whether a record is a dead letter by now. The end of the dead letters does not say so: they may have been
+        """Return whether a record is a dead letter by now. The end of the dead letters does not say so: they may be
         committed for more of the batch than the table was."""
         if self.dead_letters is None or offset >= (self.dead_letters.next(shard) or 0):
             return False
@@ -495,7 +495,7 @@ class TableWriter:
         raise CommitConflict(f"table {self.spec.name!r} has constant conflicts with other writers. Try: run it again.")
 
     def begin_again(self, begins: Mapping[int, int], where: Positions) -> None:
-        """Let a table that was lost go on from where it ends, or else from where it began, without the records that the
+        """Let a table that was lost continue where it ends, or else where it began, without the records that the
         stream no longer has; these are noted as lost.
 
         Raises:
@@ -504,8 +504,8 @@ class TableWriter:
         starts = {**begins, **self.ends(self.table)}
         gaps = gaps_of(starts, where)
         fresh = {shard: start for shard, start in begins.items() if self.table.next(shard) is None}
-        known = {one.shard for one in gaps}
-        starting = (ShardRange(shard, start, start, 0, 0, 0) for shard, start in fresh.items() if shard not in known)
+        shards = {gap.shard for gap in gaps}
+        starting = (ShardRange(shard, start, start, 0, 0, 0) for shard, start in fresh.items() if shard not in shards)
         if ranges := (*gaps, *starting):
             self.table.append([], Details(self.job, tuple(sorted(ranges, key=lambda one: one.shard))))
 
@@ -525,7 +525,7 @@ class TableWriter:
         """Remove files that batches have replaced a while ago, where they replace any."""
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        """Put the files' rows in the place of what the ranges hold; the version.
+        """Replace the rows of ranges by those of the files; returns the version.
 
         Raises:
             CommitConflict: another writer was first.
@@ -533,7 +533,7 @@ class TableWriter:
         return replace_ranges(self.table, ranges, files, details, self.rewrite)
 
     def reconverter(self, plan: Plan) -> PartitionWriter:
-        """What converts rows and dead letters again for a table with other columns."""
+        """The task that converts rows and dead letters again for a table with other columns."""
         return PartitionWriter(plan)
 
     def settled_letters(self) -> dict[int, int]:
@@ -549,10 +549,10 @@ class TableWriter:
         Raises:
             CommitConflict: another writer was first.
         """
-        return self.table.rewrite(columns, [file for one in results for file in one.files], details)
+        return self.table.rewrite(columns, [file for result in results for file in result.files], details)
 
     def plan(self) -> Plan:
-        """What tasks must know of the table as it is now."""
+        """The plan for tasks, from the current table."""
         columns = self.table.columns()
         keys = {column.key for column in columns}
         return Plan(
@@ -582,15 +582,15 @@ class TableWriter:
                 self.evolve(columns)
                 break
             self.table.refresh()
-        known = {column: column for column in self.table.columns()}
-        return replace(plan, columns=tuple(known.get(column, column) for column in columns))
+        unchanged = {column: column for column in self.table.columns()}
+        return replace(plan, columns=tuple(unchanged.get(column, column) for column in columns))
 
     def ends(self, table: LakeTable | None) -> dict[int, int]:
         """The committed end of each shard that has one."""
         if table is None:
             return {}
-        found = {shard: table.next(shard) for shard in self.spec.shards}
-        return {shard: end for shard, end in found.items() if end is not None}
+        table_ends = {shard: table.next(shard) for shard in self.spec.shards}
+        return {shard: end for shard, end in table_ends.items() if end is not None}
 
     def run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
         """Run the tasks; once more where two tasks typed a new column differently, with the types settled, and where
@@ -634,9 +634,9 @@ class TableWriter:
             # Letters of a batch that is committed in parts may be there for more of it.
             ends = {
                 shard: max(end, plan.dead_floors.get(shard, 0))
-                for shard, end in ((one.shard, one.end) for one in ranges)
+                for shard, end in ((part.shard, part.end) for part in ranges)
             }
-            dead_ranges = tuple(replace(one, end=ends[one.shard]) for one in ranges)
+            dead_ranges = tuple(replace(part, end=ends[part.shard]) for part in ranges)
             self.dead_letters.append(dead_files, Details(self.job, dead_ranges, kind="dead"))
         self.add_columns(plan, results)
         files = [file for result in results for file in result.files]
@@ -661,7 +661,7 @@ class TableWriter:
             where = self.positions()
         except (SluiceError, SourceError):
             return self.table.valid_through()
-        ends = {**where.first(), **self.ends(self.table), **{one.shard: one.end for one in ranges}}
+        ends = {**where.first(), **self.ends(self.table), **{part.shard: part.end for part in ranges}}
         counts = sorted((count for result in results for count in result.shards), key=lambda count: count.last)
         last = {count.shard: count.last_us for count in counts if count.last_us is not None}
         now_us = where.now_us
@@ -682,9 +682,11 @@ class TableWriter:
         self.evolve(columns_after(plan.columns, results))
 
     def _can_have(self, columns: Sequence[Column]) -> bool:
-        """Whether the table's columns are these, or become these when members are added that tasks have found."""
-        known = {column.key: column for column in self.table.columns()}
-        return all(both(known.get(column.key, column).parsed, column.parsed).text == column.type for column in columns)
+        """True if the table's columns are these, or become these when members are added that tasks have found."""
+        columns_by_key = {column.key: column for column in self.table.columns()}
+        return all(
+            both(columns_by_key.get(column.key, column).parsed, column.parsed).text == column.type for column in columns
+        )
 
     def _append(self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         """Commit the files with these columns; where others only rewrote or compacted, on top of that."""
@@ -701,24 +703,24 @@ class TableWriter:
         raise CommitConflict("the table's offsets moved, or its columns or partitions changed")
 
     def _ranges(self, results: Iterable[TaskResult]) -> tuple[ShardRange, ...]:
-        """What the batch adds, per shard.
+        """The ranges that the batch adds, per shard.
 
         Raises:
             Gap: its records do not start where the table ends, or do not follow each other.
         """
-        found: dict[int, ShardRange] = {}
+        shard_ranges: dict[int, ShardRange] = {}
         sums: dict[int, Sums] = {}
         for count in sorted((c for result in results for c in result.shards), key=lambda c: (c.shard, c.first)):
             floor = self.table.next(count.shard)
-            expected = found[count.shard].end if count.shard in found else floor
+            expected = shard_ranges[count.shard].end if count.shard in shard_ranges else floor
             if expected is not None and count.first > expected:
                 raise Gap(
                     f"table {self.spec.name!r} ends at offset {expected} of shard {count.shard} and the batch starts "
                     f"at {count.first}: the records between would be missing"
                 )
-            before = found.get(count.shard) or ShardRange(count.shard, max(count.first, floor or 0), 0, 0, 0, 0)
+            before = shard_ranges.get(count.shard) or ShardRange(count.shard, max(count.first, floor or 0), 0, 0, 0, 0)
             fresh = count.last + 1 - count.first - count.skipped
-            found[count.shard] = replace(
+            shard_ranges[count.shard] = replace(
                 before,
                 end=count.last + 1,
                 read=before.read + fresh,
@@ -731,9 +733,9 @@ class TableWriter:
         if self.spec.upsert is not None:
             sums = {}
         return tuple(
-            replace(one, sums=packed(sums[one.shard], one.start, one.end)) if one.shard in sums else one
-            for one in found.values()
-            if one.read > 0
+            replace(entry, sums=packed(sums[entry.shard], entry.start, entry.end)) if entry.shard in sums else entry
+            for entry in shard_ranges.values()
+            if entry.read > 0
         )
 
     def refresh_all(self) -> None:
@@ -764,32 +766,34 @@ class TableWriter:
 
     def parts(self) -> dict[str, Part]:
         """The tables that it writes, as they were written last."""
-        found = {"": self.table.part}
+        table_parts = {"": self.table.part}
         if self.dead_letters is not None:
-            found[DEAD_LETTERS_SUFFIX] = self.dead_letters.part
-        return found
+            table_parts[DEAD_LETTERS_SUFFIX] = self.dead_letters.part
+        return table_parts
 
     def begins(self) -> dict[int, int]:
         """The first offset that the table has, or was accepted to lack, of each shard with one."""
-        found = {shard: self.table.first(shard) for shard in self.spec.shards}
-        return {shard: first for shard, first in found.items() if first is not None}
+        firsts = {shard: self.table.first(shard) for shard in self.spec.shards}
+        return {shard: first for shard, first in firsts.items() if first is not None}
 
 
 def refused_records(letters: LakeTable | None) -> Iterator[tuple[int, int, str]]:
     """Shard, offset and reason of the records that a table did not take, by its dead letters."""
     if letters is None:
         return
-    found = letters.scan(["_shard", "_offset", "_error", "_error_stage"])
-    for one in found.filter(pc.equal(found["_error_stage"], REFUSED)).to_pylist():
-        yield one["_shard"], one["_offset"], one["_error"]
+    refused = letters.scan(["_shard", "_offset", "_error", "_error_stage"])
+    for entry in refused.filter(pc.equal(refused["_error_stage"], REFUSED)).to_pylist():
+        yield entry["_shard"], entry["_offset"], entry["_error"]
 
 
 def gaps_of(ends: Mapping[int, int], where: Positions) -> tuple[ShardRange, ...]:
     """The records that retention removed from the stream before a table with these ends had them."""
     return tuple(
-        ShardRange(one.shard, ends[one.shard], one.first, 0, 0, 0, lost=one.first - ends[one.shard])
-        for one in where.shards
-        if ends.get(one.shard, one.first) < one.first
+        ShardRange(
+            position.shard, ends[position.shard], position.first, 0, 0, 0, lost=position.first - ends[position.shard]
+        )
+        for position in where.shards
+        if ends.get(position.shard, position.first) < position.first
     )
 
 
@@ -802,7 +806,10 @@ def offsets_of(positions: PositionsAt, place: Point, pointer: str) -> dict[int, 
     if place is None:
         return {}
     if isinstance(place, datetime):
-        return {one.shard: one.next if one.at is None else one.at for one in positions(place).shards}
+        return {
+            position.shard: position.next if position.at is None else position.at
+            for position in positions(place).shards
+        }
     where = positions(None)
     offsets = place if isinstance(place, dict) else dict.fromkeys(where.first(), place)
     if unknown := offsets.keys() - where.first().keys():
@@ -818,11 +825,11 @@ def starts_of(positions: PositionsAt, place: Point) -> dict[int, int]:
         Invalid: the stream does not have the shard, or ends before the offset.
     """
     starts = {**offsets_of(positions, place, "/start")}
-    for one in positions(None).shards:
-        if starts.get(one.shard, 0) > one.next:
-            text = f"expected at most offset {one.next} of shard {one.shard}, got {starts[one.shard]}"
+    for position in positions(None).shards:
+        if starts.get(position.shard, 0) > position.next:
+            text = f"expected at most offset {position.next} of shard {position.shard}, got {starts[position.shard]}"
             raise Invalid("the table cannot begin after the end of its stream", [Problem(text, "/start")])
-        starts[one.shard] = max(starts.get(one.shard, 0), one.first)
+        starts[position.shard] = max(starts.get(position.shard, 0), position.first)
     return starts
 
 
@@ -835,31 +842,35 @@ def settle(
     A new column gets the type that most of its values have, as it would have done in one task. A column that tasks have
     added different members to gets all of them.
     """
-    found = sorted((one for result in results for one in result.discovered), key=lambda one: (one.offset, one.shard))
-    known = {column.key: column for column in columns}
+    discoveries = sorted(
+        (column for result in results for column in result.discovered), key=lambda column: (column.offset, column.shard)
+    )
+    columns_by_key = {column.key: column for column in columns}
     by_key: dict[str, Column] = {}
     votes: dict[str, Counter[str]] = {}
-    for one in found:
-        votes.setdefault(one.column.key, Counter()).update(one.votes)
-        if before := known.get(one.column.key):
-            kind = both(by_key.get(one.column.key, before).parsed, one.column.parsed)
-            by_key[one.column.key] = replace(before, type=kind.text)
-    for one in found:
-        key = one.column.key
-        by_key.setdefault(key, replace(one.column, type=(votes[key].most_common(1) or [("", 0)])[0][0]))
+    for discovery in discoveries:
+        votes.setdefault(discovery.column.key, Counter()).update(discovery.votes)
+        if before := columns_by_key.get(discovery.column.key):
+            kind = both(by_key.get(discovery.column.key, before).parsed, discovery.column.parsed)
+            by_key[discovery.column.key] = replace(before, type=kind.text)
+    for discovery in discoveries:
+        key = discovery.column.key
+        by_key.setdefault(key, replace(discovery.column, type=(votes[key].most_common(1) or [("", 0)])[0][0]))
     settled = [by_key.pop(column.key, column) for column in columns]
     for column in by_key.values():
         settled.append(replace(column, name=column_name(column.key, taken(settled, partitions))))
     chosen = {column.key: column for column in settled}
-    return None if all(chosen[one.column.key] == one.column for one in found) else tuple(settled)
+    return (
+        None if all(chosen[discovery.column.key] == discovery.column for discovery in discoveries) else tuple(settled)
+    )
 
 
 def columns_after(columns: Sequence[Column], results: Sequence[TaskResult]) -> list[Column]:
     """The columns with those, and the members, that tasks have found."""
     after = {column.key: column for column in columns}
-    for one in (one.column for result in results for one in result.discovered):
-        before = after.setdefault(one.key, one)
-        after[one.key] = replace(before, type=both(before.parsed, one.parsed).text)
+    for column in (discovery.column for result in results for discovery in result.discovered):
+        before = after.setdefault(column.key, column)
+        after[column.key] = replace(before, type=both(before.parsed, column.parsed).text)
     return list(after.values())
 
 
@@ -873,7 +884,7 @@ def discard(plan: Plan, results: Iterable[TaskResult]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """How large a table is, or several together."""
+    """Size of a table, or of several together."""
 
     rows: int = 0
     files: int = 0
@@ -882,7 +893,7 @@ class Figures:
 
 
 def figures_of(table: LakeTable) -> Figures:
-    """How large a table is, by its log."""
+    """Size of a table, by its log."""
     sizes = table.file_sizes()
     return Figures(table.rows(), len(sizes), sum(sizes), table.partition_count())
 
@@ -893,17 +904,17 @@ def evolved(table: LakeTable, columns: Sequence[Column], table_format: str) -> N
     Raises:
         CommitConflict: another writer was first.
     """
-    known = {column.key for column in table.columns()}
+    keys = {column.key for column in table.columns()}
     names = {column.name.lower() for column in table.columns()}
     changed = in_place(table.columns(), columns, table_format)
     # One whose name another column has is left out: tasks find a name for it, and do without ``ITEM``.
-    if fresh := [column for column in changed if column.key not in known and column.name.lower() not in names]:
+    if fresh := [column for column in changed if column.key not in keys and column.name.lower() not in names]:
         table.add_columns(fresh)
-    if wider := [column for column in changed if column.key in known]:
+    if wider := [column for column in changed if column.key in keys]:
         table.widen_columns(wider)
 
 
 def has_types(table: LakeTable, columns: Sequence[Column]) -> bool:
-    """Whether a table has these columns as they are here, where it has them."""
-    known = {column.key: column for column in table.columns()}
-    return all(known.get(column.key, column) == column for column in columns)
+    """True if a table has these columns with the same types, as far as it has them."""
+    columns_by_key = {column.key: column for column in table.columns()}
+    return all(columns_by_key.get(column.key, column) == column for column in columns)

@@ -39,11 +39,11 @@ class Pace:
     most_rows: int
 
     def is_due(self, waiting: int, since_s: float) -> bool:
-        """Whether a batch begins with so many records, so many seconds after the previous one began."""
+        """Return whether a batch begins with ``records`` records, some seconds after the previous one began."""
         return waiting > 0 and (waiting >= min(self.rows, self.most_rows) or since_s >= self.interval_s)
 
     def pause_s(self, waiting: int, since_s: float) -> float:
-        """How long to wait until the stream is asked again."""
+        """Seconds to wait until the stream is asked again."""
         longest_s = min(_LONGEST_POLL_S, self.interval_s)
         return min(longest_s, max(0.0, self.interval_s - since_s)) if waiting else longest_s
 
@@ -69,18 +69,18 @@ class Batches:
         self._epoch = epoch
         self._begun = dict(begun)
         self.group = f"{name} {uuid.uuid4().hex[:12]}"
-        """Of the jobs in Spark."""
+        """Name of the jobs in Spark."""
         self._began_at = -math.inf
         self._is_running = False
         self._stopping = threading.Event()
         self.failure: BaseException = Unavailable("the batches were stopped")
-        """Why they ended."""
+        """Reason for their end."""
         self._thread = threading.Thread(target=self._run, args=(name,), name=name, daemon=True)
         self._thread.start()
 
     @property
     def is_active(self) -> bool:
-        """Whether further batches come."""
+        """True while further batches come."""
         return self._thread.is_alive()
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What a swap would change: the rows of a table and of its shadow compared, record by record, by tasks of Spark.
+"""Changes that a swap would make: the rows of a table and of its shadow compared, record by record, by tasks of Spark.
 
 Rows are the same one where shard, offset and, for a record with several rows, their number are. Columns that say where
 a row is from are not compared.
@@ -52,9 +52,11 @@ class Side:
         # Rows from before tables had item numbers are the same rows.
         schema = arrow_schema((*PROVENANCE, *(column for column in self.columns if column.key != ITEM.key)))
         paths = [path for path, _ in self.files]
-        constants = {path: known for path, known in self.files if known}
-        found = [one.filter(pa.array(inside(one, ranges))) for one in batches_of(self.place, paths, schema, constants)]
-        return pa.Table.from_batches([one for one in found if one.num_rows], schema)
+        constants = {path: values for path, values in self.files if values}
+        kept = [
+            batch.filter(pa.array(inside(batch, ranges))) for batch in batches_of(self.place, paths, schema, constants)
+        ]
+        return pa.Table.from_batches([batch for batch in kept if batch.num_rows], schema)
 
 
 @dataclass(slots=True)
@@ -77,9 +79,9 @@ class Diff:
         self.samples = (self.samples + other.samples)[:SAMPLES]
 
     def as_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        del found["failure"]
-        return found
+        built: dict[str, Any] = msgspec.to_builtins(self)
+        del built["failure"]
+        return built
 
 
 Piece = tuple[Side | None, Side | None, tuple[Range, ...]]
@@ -88,24 +90,24 @@ Piece = tuple[Side | None, Side | None, tuple[Range, ...]]
 def compare(session: Any, spec: TableSpec, advance: Callable[[int], None]) -> dict[str, Any]:
     """Compare a table and its shadow, in tasks; the report. ``advance`` is called with how many records are done."""
     shadow = Shadow.open(spec)
-    left = {(one.shard, one.end): one.start for one in shadow.left()}
-    ends = ((one, left.get((one.shard, one.end), one.end)) for one in shadow.ranges)
-    ranges = [replace(one, end=end) for one, end in ends if end > one.start]
+    left = {(part.shard, part.end): part.start for part in shadow.left()}
+    ends = ((part, left.get((part.shard, part.end), part.end)) for part in shadow.ranges)
+    ranges = [replace(entry, end=end) for entry, end in ends if end > entry.start]
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     pairs = (open_table(spec.format, spec.place, spec.binding), shadow.rows), (dead, shadow.dead)
-    sides = [(_sides_of(one), _sides_of(other)) for one, other in pairs]
+    sides = [(_sides_of(current), _sides_of(other)) for current, other in pairs]
     diffs = (Diff(), Diff())
     done = 0
     waves = iter(pieces(ranges, _RECORDS))
     while wave := list(islice(waves, _WAVE)):
-        for diff, (one, other) in zip(diffs, sides, strict=True):
-            work_of_wave = [(one(piece), other(piece), tuple(piece)) for piece in wave]
+        for diff, (table_side, other) in zip(diffs, sides, strict=True):
+            work_of_wave = [(table_side(piece), other(piece), tuple(piece)) for piece in wave]
             for text in in_workers(session, work("bridges.spark.driver.diff", "compared", None), work_of_wave):
-                found = msgspec.json.decode(text, type=Diff)
-                if found.failure is not None:
-                    raise TableRefused(sentence_of(found.failure, spec.place.url))
-                diff.add(found)
-        done += sum(one.end - one.start for piece in wave for one in piece)
+                part_diff = msgspec.json.decode(text, type=Diff)
+                if part_diff.failure is not None:
+                    raise TableRefused(sentence_of(part_diff.failure, spec.place.url))
+                diff.add(part_diff)
+        done += sum(part.end - part.start for piece in wave for part in piece)
         advance(done)
     rows, letters = (diff.as_dict() for diff in diffs)
     about = {"table": spec.name, "replay": shadow.replay, "records": done, "is_complete": not left}
@@ -113,7 +115,7 @@ def compare(session: Any, spec: TableSpec, advance: Callable[[int], None]) -> di
 
 
 def _sides_of(table: LakeTable | None) -> Callable[[Sequence[Range]], Side | None]:
-    """What a task must know of a table to read the rows of ranges."""
+    """The plan for tasks that read the rows of ranges of a table."""
     if table is None:
         return lambda _: None
     bounds = table.bounds()
@@ -122,7 +124,7 @@ def _sides_of(table: LakeTable | None) -> Callable[[Sequence[Range]], Side | Non
     columns = table.columns()
 
     def side(ranges: Sequence[Range]) -> Side:
-        paths = [place.path_of(one.path) for one in table.unmasked([b for b in bounds if not b.is_apart(ranges)])]
+        paths = [place.path_of(file.path) for file in table.unmasked([b for b in bounds if not b.is_apart(ranges)])]
         return Side(place.directory, columns, tuple((path, constants.get(path, {})) for path in paths))
 
     return side
@@ -171,7 +173,7 @@ def _ordered(rows: pa.Table) -> pa.Table:
     order = np.arange(len(places))
     names = sorted(set(rows.column_names) - _OWN)
     for start, count in zip(starts[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
-        texts = [repr([one[name] for name in names]) for one in rows.slice(start, count).to_pylist()]
+        texts = [repr([row[name] for name in names]) for row in rows.slice(start, count).to_pylist()]
         order[start : start + count] = start + np.array(sorted(range(count), key=texts.__getitem__))
     return rows.take(pa.array(order))
 
@@ -182,14 +184,14 @@ def _places(rows: pa.Table) -> Any:
 
 def _keys(before: pa.Table, after: pa.Table) -> tuple[Any, Any]:
     """A number for each row that the same row of the other table has too."""
-    places = [_places(one) for one in (before, after)]
-    known = np.unique(np.concatenate(places))
-    found = []
-    for one in places:
-        _, starts, counts = np.unique(one, return_index=True, return_counts=True)
-        numbers = np.arange(len(one)) - np.repeat(starts, counts)
-        found.append(np.searchsorted(known, one) * (1 << 24) + numbers)
-    return found[0], found[1]
+    places = [_places(table_side) for table_side in (before, after)]
+    places_of_both = np.unique(np.concatenate(places))
+    indices = []
+    for entry in places:
+        _, starts, counts = np.unique(entry, return_index=True, return_counts=True)
+        numbers = np.arange(len(entry)) - np.repeat(starts, counts)
+        indices.append(np.searchsorted(places_of_both, entry) * (1 << 24) + numbers)
+    return indices[0], indices[1]
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
@@ -197,7 +199,7 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _differ(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
-    """Where two columns have different values; null is one, and so is NaN."""
+    """Mask of the rows in which two columns have different values; null is one, and so is NaN."""
     if one.type == other.type and not pa.types.is_nested(one.type):
         differs = pc.fill_null(pc.not_equal(one, other), False).to_numpy()
         differs |= pc.is_null(one).to_numpy() != pc.is_null(other).to_numpy()
@@ -210,10 +212,12 @@ def _differ(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
 def _sample(
     kind: str, before: pa.Table | None, after: pa.Table | None, mine: int, theirs: int, columns: Sequence[str]
 ) -> dict[str, Any]:
-    rows = [None if one is None else one.slice(at, 1).to_pylist()[0] for one, at in ((before, mine), (after, theirs))]
-    known: dict[str, Any] = next(one for one in rows if one is not None)
-    shown = [None if one is None else {name: _text(one.get(name)) for name in columns} for one in rows]
-    return {"kind": kind, "shard": known["_shard"], "offset": known["_offset"], "table": shown[0], "shadow": shown[1]}
+    rows = [
+        None if entry is None else entry.slice(at, 1).to_pylist()[0] for entry, at in ((before, mine), (after, theirs))
+    ]
+    sample: dict[str, Any] = next(row for row in rows if row is not None)
+    shown = [None if row is None else {name: _text(row.get(name)) for name in columns} for row in rows]
+    return {"kind": kind, "shard": sample["_shard"], "offset": sample["_offset"], "table": shown[0], "shadow": shown[1]}
 
 
 def _text(value: Any) -> str | None:

@@ -1,9 +1,9 @@
-"""What becomes of a table's columns when the schema or the rule behind them changes.
+"""Evolution of a table's columns when the schema or the rule behind them changes.
 
 Added in place are columns and members of structs, and widened in place is what the format can: Iceberg takes more
 digits of decimals; Delta through delta-rs does not, and cannot read files that lack a member inside a map. Integers and
 floats need no widening, as they are ``long`` and ``double`` from the start. Everything else is *held*: the table is
-filled as it is, until somebody has the column converted (``bridges.spark.driver.retype``).
+filled as it is, until a user has the column converted (``bridges.spark.driver.retype``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TAKES: Final = frozenset({("double", "long"), ("string", "enum"), ("enum", "str
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What a table format changes in place: members of structs, also those inside maps, and digits of decimals."""
+    """Changes that a table format makes in place: members of structs, also inside maps, and digits of decimals."""
 
     map_members: bool
     digits: bool
@@ -52,10 +52,10 @@ class Held:
 
 def in_place(has: Sequence[Column], wanted: Sequence[Column], table_format: str) -> list[Column]:
     """The columns, new or with another type than the table has, that it can be given as it is."""
-    known = {column.key: column for column in has}
+    present = {column.key: column for column in has}
     changed = []
     for column in wanted:
-        before = known.get(column.key)
+        before = present.get(column.key)
         if before is None:
             changed.append(column)
             continue
@@ -67,14 +67,14 @@ def in_place(has: Sequence[Column], wanted: Sequence[Column], table_format: str)
 
 def held(has: Sequence[Column], wanted: Sequence[Column], table_format: str) -> list[Held]:
     """The changes that are not made in place, of columns that the table has by now."""
-    known = {column.key: column for column in has}
-    found = []
+    present = {column.key: column for column in has}
+    held_columns = []
     for column in wanted:
-        if (before := known.get(column.key)) is not None:
+        if (before := present.get(column.key)) is not None:
             kind, target = _evolved_column(before.parsed, column.parsed, table_format)
             if kind != target:
-                found.append(Held(before.name, kind.text, target.text))
-    return found
+                held_columns.append(Held(before.name, kind.text, target.text))
+    return held_columns
 
 
 def both(one: ColumnType, other: ColumnType) -> ColumnType:
@@ -89,7 +89,7 @@ def _evolved_column(has: ColumnType, wanted: ColumnType, table_format: str) -> t
 
 
 def _evolved(has: ColumnType, wanted: ColumnType, able: Format) -> tuple[ColumnType, ColumnType]:
-    """The type after what is done in place, and the type after all: the same where nothing is held.
+    """The type after changes in place, and the type after all: the same where nothing is held.
 
     JSON text stands for a type that is not known, and changes nothing that the table has.
     """

@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from bridges.spark.driver.batch import TableSpec
 
 _SENT = ("bridges", "broker", "pyspark_sluice", "rules", "schema_validation", "transforms")
-# What files begin with that executors are to see and to write; the end is that of other files of a table, so that
+# Beginning of files that executors must see and write; the end is that of other files of a table, so that
 # cleaning removes what a driver that was killed has left.
 PROBE = "probe-"
 _COMPILED = ("pyarrow", "numpy", "msgspec")
 _START_S = 10.0
 _SETTLED_S = 1.0
-# How long to wait for the first executor, and how long no further one has come when all are there.
+# Longest wait for the first executor, and time without a further one after which all are there.
 _POLL_S = 0.1
 _FREE = "Try: workers with free cores and memory for spark.executor.cores and spark.executor.memory, which reach"
 _ANSWER_S = 5.0
@@ -55,7 +55,7 @@ class ExecutorsLack(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the tasks of a table need: modules, minimum versions, the place with the driver's probe, the stream."""
+    """Needs of a table's tasks: modules, minimum versions, the place with the driver's probe, the stream."""
 
     modules: tuple[str, ...]
     versions: dict[str, str]
@@ -86,7 +86,7 @@ class Executors:
 
     @property
     def are_local(self) -> bool:
-        """Whether there are none but the driver."""
+        """True if there is only the driver."""
         return bool(self.session.sparkContext._jsc.isLocal())
 
     def check(self, spec: TableSpec) -> None:
@@ -96,7 +96,7 @@ class Executors:
             ExecutorsLack: one lacks something, or none has started.
         """
         place = spec.place
-        waiting = {one for one in self._started() if (one, place.url) not in self._passed}
+        waiting = {executor for executor in self._started() if (executor, place.url) not in self._passed}
         probe = f"{PROBE}{uuid.uuid4().hex}.parquet"
         needs = Needs(
             (*_COMPILED, "bridges.spark.tasks.mapping", *(["bridges.spark.tasks.rule_run"] if spec.rule else [])),
@@ -116,13 +116,13 @@ class Executors:
                 answers = self._ask(needs, tasks)
             finally:
                 _remove(place, probe, tasks)
-            if found := sorted({f"host {host!r}: {lack}" for host, lacks in answers.values() for lack in lacks}):
-                raise ExecutorsLack(found)
-            self._passed |= {(one, place.url) for one in answers}
+            if lacking := sorted({f"host {host!r}: {lack}" for host, lacks in answers.values() for lack in lacks}):
+                raise ExecutorsLack(lacking)
+            self._passed |= {(executor, place.url) for executor in answers}
             waiting -= answers.keys()
 
     def check_any(self) -> None:
-        """Raises ``ExecutorsLack`` where there is none."""
+        """Raise ``ExecutorsLack`` unless there is an executor."""
         if not self._identifiers():
             raise ExecutorsLack([f"no executor of {self.session.sparkContext.master} is left. {self._remedy}"])
 
@@ -133,20 +133,20 @@ class Executors:
     def _started(self) -> set[str]:
         """The identifiers of all executors, once there is one and no more come."""
         began = changed = time.monotonic()
-        found = self._identifiers()
-        while not self.are_local and (not found or time.monotonic() - changed < _SETTLED_S):
-            if not found and time.monotonic() - began > _START_S:
+        identifiers = self._identifiers()
+        while not self.are_local and (not identifiers or time.monotonic() - changed < _SETTLED_S):
+            if not identifiers and time.monotonic() - began > _START_S:
                 master = self.session.sparkContext.master
                 raise ExecutorsLack([f"no executor of {master} has started after {_START_S:g} s. {self._remedy}"])
             time.sleep(_POLL_S)
-            before = found
-            found = self._identifiers()
-            changed = changed if found == before else time.monotonic()
-        return found
+            before = identifiers
+            identifiers = self._identifiers()
+            changed = changed if identifiers == before else time.monotonic()
+        return identifiers
 
     def _identifiers(self) -> set[str]:
         listed = _items(self.session.sparkContext._jsc.sc().statusStore().executorList(True))
-        return {one.id() for one in listed if self.are_local or one.id() != "driver"}
+        return {executor.id() for executor in listed if self.are_local or executor.id() != "driver"}
 
     def _ask(self, needs: Needs, tasks: int) -> dict[str, tuple[str, list[str]]]:
         """The host and the lacks of each executor that got a task: Spark gives each one that is idle a task."""
@@ -163,14 +163,14 @@ class Executors:
             pass  # which task failed where, and why, is below
         finally:
             context.setLocalProperty("spark.jobGroup.id", None)
-        found: dict[str, tuple[str, list[str]]] = {}
+        reports: dict[str, tuple[str, list[str]]] = {}
         for task in self._tasks(group):
             error = task.errorMessage()
             if error.isDefined():
-                found[task.executorId()] = task.host(), [sentence_of(error.get())]
-            elif task.executorId() not in found:
-                found[task.executorId()] = task.host(), answers.get(task.index(), [])
-        return found
+                reports[task.executorId()] = task.host(), [sentence_of(error.get())]
+            elif task.executorId() not in reports:
+                reports[task.executorId()] = task.host(), answers.get(task.index(), [])
+        return reports
 
     def _tasks(self, group: str) -> Iterator[Any]:
         context = self.session.sparkContext
@@ -195,26 +195,26 @@ def _minimum_versions() -> dict[str, str]:
 
 
 def lacks(needs: Needs, number: int) -> list[str]:
-    """What this host lacks, a sentence each; ``number`` is the task's."""
+    """The sentences about what this host lacks; ``number`` is the task's."""
     return _packages(needs) or [*_store(needs, number), *_stream(needs)]
 
 
 def _packages(needs: Needs) -> list[str]:
-    found = {}
+    lacks = {}
     for module in needs.modules:
         try:
             importlib.import_module(module)
         except ImportError as error:
             name = (error.name or module).partition(".")[0]
             extra = "pyspark-sluice" if name in _COMPILED else "'sluicemq[spark]'"
-            found[name] = f"package {name!r} is missing in {sys.executable}. Try: pip install {extra}"
+            lacks[name] = f"package {name!r} is missing in {sys.executable}. Try: pip install {extra}"
     for name, wanted in needs.versions.items():
         version = getattr(sys.modules.get(name), "__version__", wanted)
         if _numbers(version) < _numbers(wanted):
-            found[name] = (
+            lacks[name] = (
                 f"package {name!r}: expected version {wanted} or newer, got {version}. Try: pip install -U {name}"
             )
-    return list(found.values())
+    return list(lacks.values())
 
 
 def _numbers(version: str) -> list[int]:

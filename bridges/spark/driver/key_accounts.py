@@ -1,4 +1,4 @@
-"""What the audit of a table with a key checks beside offsets.
+"""The audit of a table with a key, in addition to offsets.
 
 The rows that later records replaced are gone, so that each was there once cannot be seen in the table. What can be:
 there is one row a key; the batches, which follow each other without a gap, add up; and the table has as many rows as
@@ -19,11 +19,11 @@ from bridges.spark.tasks.keys import keys_of
 
 def check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledger: pa.Table) -> None:
     """Add a sentence for each way in which keys and rows are not as the commits say."""
-    known = {column.name for column in (*PROVENANCE, *table.columns())}
-    if not known.issuperset(key):  # the first row brings the columns of the key
+    names = {column.name for column in (*PROVENANCE, *table.columns())}
+    if not names.issuperset(key):  # the first row brings the columns of the key
         if count := table.scan(["_offset"]).num_rows:
             problems.append(
-                f"{count} rows have no column {next(name for name in key if name not in known)!r} of the key"
+                f"{count} rows have no column {next(name for name in key if name not in names)!r} of the key"
             )
         return
     rows = table.scan(list(key))
@@ -56,10 +56,12 @@ def check_dead_letters(problems: list[str], shard: int, found: int, ledger: pa.T
     for row in ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version").to_pylist():
         start = row["from_offset"]
         end = row["to_offset"]
-        kept = [one if one[1] <= start else (one[0], start, one[2], False) for one in kept if one[0] < start]
+        kept = [
+            entry if entry[1] <= start else (entry[0], start, entry[2], False) for entry in kept if entry[0] < start
+        ]
         kept.append((start, end, row["dead"], True))
-    least = sum(one[2] for one in kept if one[3])
-    most = sum(one[2] for one in kept)
+    least = sum(entry[2] for entry in kept if entry[3])
+    most = sum(entry[2] for entry in kept)
     if not least <= found <= most:
         counted = f"{least}" if least == most else f"{least} to {most}"
         problems.append(f"shard {shard}: the batches have written {counted} dead letters, there are {found}")

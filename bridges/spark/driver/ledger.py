@@ -1,4 +1,4 @@
-"""The ledger: a row per commit and shard, for people and for the audit.
+"""The ledger: a row per commit and shard, for users and for the audit.
 
 What counts is in the commits themselves, atomic with the data; the ledger is a Delta table made from them, from time to
 time, which outlives the cleaning of a table's log. Writing it late or not at all loses nothing.
@@ -55,7 +55,7 @@ _ATTEMPTS = 8
 
 
 class Ledger:
-    """The rows of one table in the ledger, which is beside the tables."""
+    """The rows of one table in the ledger, which is next to the tables."""
 
     def __init__(self, of: Place, table: str) -> None:
         self._place = of.parent.child(DIRECTORY)
@@ -63,7 +63,7 @@ class Ledger:
         self._next_at = 0.0
 
     def due(self, now: float) -> bool:
-        """Whether it is time to sync again; ``now`` in seconds of a clock that never goes back."""
+        """Return whether it is time to sync again; ``now`` in seconds of a clock that never goes back."""
         return now >= self._next_at
 
     def sync(self, spec: TableSpec, now: float) -> int:
@@ -81,12 +81,12 @@ class Ledger:
         raise AssertionError  # never: the last attempt returns or raises
 
     def _add(self, spec: TableSpec, table: LakeTable) -> int:
-        """Add the commits that the ledger does not have, to the very version of it that was looked at."""
+        """Add the commits that the ledger does not have, to the very version of it that was read."""
         ledger = self._opened() or DeltaTable.create(
             self._place.url, SCHEMA, mode="ignore", storage_options=self._place.storage_options
         )
-        known = ledger.transaction_version(self._mark(table.identity()))
-        fresh = table.commits(-1 if known is None else int(known))
+        last_version = ledger.transaction_version(self._mark(table.identity()))
+        fresh = table.commits(-1 if last_version is None else int(last_version))
         if fresh:
             marks = [Transaction(self._mark(table.identity()), fresh[-1].version)]
             write_deltalake(
@@ -103,8 +103,8 @@ class Ledger:
         """Forget the commits that a table has not, as it was put back to an older version: their numbers come again."""
         ledger = self._opened()
         id = table.identity()
-        known = None if ledger is None else ledger.transaction_version(self._mark(id))
-        if ledger is None or known is None or int(known) <= table.version():
+        last_version = None if ledger is None else ledger.transaction_version(self._mark(id))
+        if ledger is None or last_version is None or int(last_version) <= table.version():
             return
         marks = CommitProperties(app_transactions=[Transaction(self._mark(id), table.version())])
         ledger.delete(f"table_id = '{id}' AND table_version > {table.version()}", commit_properties=marks)
@@ -147,7 +147,7 @@ def ledger_of(spec: TableSpec, table: LakeTable) -> pa.Table:
 
 def ledger_rows(spec: TableSpec, table_id: str, commits: Sequence[Committed]) -> pa.Table:
     """The commits as rows of the ledger."""
-    rows = [row for one in commits for row in _rows(spec.name, table_id, spec.binding.stream, one)]
+    rows = [row for version in commits for row in _rows(spec.name, table_id, spec.binding.stream, version)]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
@@ -160,25 +160,25 @@ def _rows(table: str, table_id: str, stream: str, commit: Committed) -> list[dic
             "table_id": table_id,
             "table_version": commit.version,
             "stream": stream,
-            "shard": one.shard,
-            "from_offset": one.start,
-            "to_offset": one.end,
-            "read": one.read,
-            "written": one.written,
-            "filtered": one.filtered,
-            "dead": one.dead,
-            "lost": one.lost,
-            "rows": one.row_count,
-            "superseded": one.superseded,
-            "deleted": one.deleted,
+            "shard": part.shard,
+            "from_offset": part.start,
+            "to_offset": part.end,
+            "read": part.read,
+            "written": part.written,
+            "filtered": part.filtered,
+            "dead": part.dead,
+            "lost": part.lost,
+            "rows": part.row_count,
+            "superseded": part.superseded,
+            "deleted": part.deleted,
             "keys": details.keys,
-            "expired": one.expired,
-            "sums": one.sums,
+            "expired": part.expired,
+            "sums": part.sums,
             "is_rewritten": is_rewritten,
             "job": details.job,
             "replay": details.replay,
             "committed_at": at,
         }
         for ranges, is_rewritten in ((details.ranges, False), (details.rewritten, True))
-        for one in ranges
+        for part in ranges
     ]

@@ -1,4 +1,4 @@
-"""Where member tables are: in a directory beside the table, and in its catalog under its namespace."""
+"""Location of member tables: in a directory next to the table, and in its catalog under its namespace."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ def members_place(place: Place) -> Place:
 
 
 def member_place(place: Place, name: str) -> Place:
-    """Where a member of the table at a place is."""
-    found = members_place(place).child(name)
+    """The place of a member of the table at a place."""
+    located = members_place(place).child(name)
     entry = place.entry
-    return found if entry is None else replace(found, entry=replace(entry, identifier=(*entry.identifier[:-1], name)))
+    return (
+        located if entry is None else replace(located, entry=replace(entry, identifier=(*entry.identifier[:-1], name)))
+    )
 
 
 def part_of(name: str) -> str:
-    """What the path of a member has behind that of the table (``TableSpec.expected``)."""
+    """The end of a member's path behind that of the table (``TableSpec.expected``)."""
     return f"{SUFFIX}/{name}"
 
 
@@ -47,14 +49,14 @@ def member_of(part: str) -> str | None:
 
 
 def part_place(place: Place, part: str) -> Place:
-    """Where a part of the table at a place is (``TableSpec.expected``)."""
+    """The place of a part of the table at a place (``TableSpec.expected``)."""
     name = member_of(part)
     return member_place(place, name) if name is not None else place.beside(part) if part else place
 
 
 def member_folders(place: Place) -> set[str]:
     """The names of the directories that members of the table at a place may be in."""
-    return {one.base_name for one in _folders(members_place(place))}
+    return {folder.base_name for folder in _folders(members_place(place))}
 
 
 def open_members(table_format: str, place: Place, binding: Binding) -> dict[str, LakeTable]:
@@ -64,7 +66,7 @@ def open_members(table_format: str, place: Place, binding: Binding) -> dict[str,
         TableRefused: one cannot be used.
     """
     directory = members_place(place)
-    folders = [one.base_name for one in _folders(directory)]
+    folders = [folder.base_name for folder in _folders(directory)]
     # In others are files for tables that were not created.
     logs = directory.files.get_file_info([directory.path_of(f"{name}/{_LOGS[table_format]}") for name in folders])
     names = sorted(name for name, log in zip(folders, logs, strict=True) if log.type is not fs.FileType.NotFound)
@@ -75,22 +77,22 @@ def open_members(table_format: str, place: Place, binding: Binding) -> dict[str,
 def clean_unused(place: Place, tables: Sequence[LakeTable], older_than_s: float, *, dry_run: bool) -> int:
     """Remove older data files in directories for members that were never created, or count them; how many."""
     directory = members_place(place)
-    used = {one.place.path for one in tables}
+    used = {table.place.path for table in tables}
     before = time.time() - older_than_s
-    found = []
+    unused = []
     for folder in _folders(directory):
         if folder.path in used:
             continue
         files = directory.files.get_file_info(fs.FileSelector(folder.path))
-        old = [one.path for one in files if one.extension == "parquet" and one.mtime.timestamp() < before]
-        found += old
+        old = [file.path for file in files if file.extension == "parquet" and file.mtime.timestamp() < before]
+        unused += old
     if not dry_run:
-        directory.remove(found)
-    return len(found)
+        directory.remove(unused)
+    return len(unused)
 
 
 def is_name(text: str) -> bool:
-    """Whether a member may have this name."""
+    """Return whether a member may have this name."""
     return text == text.lower() and unsafe(text) is None
 
 
@@ -102,7 +104,7 @@ def newest_of(parts: Sequence[pa.Table], limit: int) -> pa.Table:
 
 def _folders(directory: Place) -> list[fs.FileInfo]:
     there = directory.files.get_file_info(fs.FileSelector(directory.path, allow_not_found=True))
-    return [one for one in there if one.type is fs.FileType.Directory]
+    return [folder for folder in there if folder.type is fs.FileType.Directory]
 
 
 def at_once(work: Callable[[str], T], names: Iterable[str]) -> list[T]:

@@ -62,8 +62,8 @@ class Member:
     def add(self, files: Sequence[DataFile]) -> None:
         """Count files that were committed."""
         was = self.figures
-        rows = sum(one.rows for one in files)
-        size = sum(one.size for one in files)
+        rows = sum(file.rows for file in files)
+        size = sum(file.size for file in files)
         self.figures = replace(was, rows=was.rows + rows, files=was.files + len(files), bytes=was.bytes + size)
         self.fresh += len(files)
         self.committed_at = rfc3339(time.time_ns())
@@ -71,26 +71,26 @@ class Member:
 
 @dataclass(slots=True)
 class _Share:
-    """What a batch has for a member: files, and how many rows by shard."""
+    """A batch's share for a member: files, and the number of rows by shard."""
 
     files: list[DataFile] = field(default_factory=list)
     rows: Counter[int] = field(default_factory=Counter)
 
     def range(self, one: ShardRange, known: Mapping[int, int]) -> ShardRange:
-        """What the batch adds to the member, of which ``known`` are ends that are above those of the table."""
+        """The range that the batch adds to the member; ``known`` are ends that are above those of the table."""
         rows = self.rows[one.shard]
         return ShardRange(one.shard, max(one.start, known.get(one.shard, 0)), one.end, rows, rows, 0)
 
 
 def _shares(results: Sequence[TaskResult]) -> dict[str, _Share]:
-    found: dict[str, _Share] = {}
+    shares: dict[str, _Share] = {}
     for result in results:
         for name, rows in result.members.items():
-            found.setdefault(name, _Share()).rows.update(rows)
+            shares.setdefault(name, _Share()).rows.update(rows)
         for file in result.files:
             name, _, path = file.path.partition("/")
-            found[name].files.append(replace(file, path=path))
-    return found
+            shares[name].files.append(replace(file, path=path))
+    return shares
 
 
 class MembersWriter(TableWriter):
@@ -114,13 +114,13 @@ class MembersWriter(TableWriter):
         if self._seen is not None and self._seen == self.ends(self.table):
             self._check_there()
         else:
-            found = open_members(self.spec.format, self.spec.place, self.spec.binding)
-            was = {member_of(part): one for part, one in self.spec.expected.items()}
-            was |= {name: one.table.part for name, one in self._members.items()}
+            members = open_members(self.spec.format, self.spec.place, self.spec.binding)
+            was = {member_of(part): identity for part, identity in self.spec.expected.items()}
+            was |= {name: member.table.part for name, member in self._members.items()}
             for name, part in was.items():
                 if name is not None:
-                    self._check_is(name, found.get(name), part)
-            self._members = {name: self._opened(name, table) for name, table in found.items()}
+                    self._check_is(name, members.get(name), part)
+            self._members = {name: self._opened(name, table) for name, table in members.items()}
             self._seen = self.ends(self.table)
 
     def _check_is(self, name: str, member: LakeTable | None, was: Part) -> None:
@@ -131,7 +131,7 @@ class MembersWriter(TableWriter):
             member.check_is(was)
 
     def parts(self) -> dict[str, Part]:
-        return super().parts() | {part_of(name): one.table.part for name, one in self._members.copy().items()}
+        return super().parts() | {part_of(name): member.table.part for name, member in self._members.copy().items()}
 
     def refresh_all(self) -> None:
         self._seen = None
@@ -146,30 +146,30 @@ class MembersWriter(TableWriter):
 
     @property
     def _room(self) -> int:
-        """How many more members there may be."""
+        """Number of members that may still be added."""
         return max(0, self._most - len(self._members))
 
     def figures(self) -> Figures:
-        found = [one.figures for one in list(self._members.values())]
-        counts = {name: sum(getattr(one, name) for one in found) for name in ("rows", "files", "bytes", "partitions")}
+        sizes = [member.figures for member in list(self._members.values())]
+        counts = {name: sum(getattr(size, name) for size in sizes) for name in ("rows", "files", "bytes", "partitions")}
         return Figures(**counts)
 
     def member_figures(self) -> list[dict[str, Any]]:
         return [
             {
                 "name": name,
-                "path": one.table.place.url,
-                "rows": one.figures.rows,
-                "files": one.figures.files,
-                "bytes": one.figures.bytes,
-                "last_commit_at": one.committed_at,
+                "path": member.table.place.url,
+                "rows": member.figures.rows,
+                "files": member.figures.files,
+                "bytes": member.figures.bytes,
+                "last_commit_at": member.committed_at,
             }
-            for name, one in sorted(self._members.copy().items())
+            for name, member in sorted(self._members.copy().items())
         ]
 
     def plan(self) -> Plan:
-        found = super().plan()
-        ahead = {name: self._ahead(one.table, found) for name, one in self._members.items()}
+        base_plan = super().plan()
+        ahead = {name: self._ahead(member.table, base_plan) for name, member in self._members.items()}
         split = Split(
             self._template.parts,
             self._most,
@@ -177,28 +177,28 @@ class MembersWriter(TableWriter):
             self._room,
             dict(self._refused),
             {name: ends for name, ends in ahead.items() if ends},
-            self._own_columns(found.columns),
+            self._own_columns(base_plan.columns),
         )
-        return replace(found, table=members_place(self.spec.place), split=split)
+        return replace(base_plan, table=members_place(self.spec.place), split=split)
 
     def with_columns(self, plan: Plan, columns: Sequence[Column]) -> Plan:
         plan = super().with_columns(plan, columns)
         assert plan.split is not None
-        for one in self._members.values() if self.table.has_ids else ():
+        for member in self._members.values() if self.table.has_ids else ():
             with contextlib.suppress(CommitConflict):  # the commit sees that it lacks columns
-                evolved(one.table, plan.columns, self.spec.format)
+                evolved(member.table, plan.columns, self.spec.format)
         return replace(plan, split=replace(plan.split, columns=self._own_columns(plan.columns)))
 
     def _own_columns(self, columns: Sequence[Column]) -> dict[str, tuple[Column, ...]]:
-        """Of the members that have other identifiers than these columns, theirs: they were created later."""
+        """The columns of members that have other identifiers than these columns: they were created later."""
         ids = {column.key: column.ids for column in columns}
-        found = {}
-        for name, one in self._members.items() if self.table.has_ids else ():
-            known = {column.key: column for column in one.table.columns()}
-            own = tuple(known.get(column.key, column) for column in columns)
+        columns_by_member = {}
+        for name, member in self._members.items() if self.table.has_ids else ():
+            by_key = {column.key: column for column in member.table.columns()}
+            own = tuple(by_key.get(column.key, column) for column in columns)
             if any(column.ids != ids[column.key] for column in own):
-                found[name] = own
-        return found
+                columns_by_member[name] = own
+        return columns_by_member
 
     def _ahead(self, member: LakeTable, plan: Plan) -> dict[int, int]:
         """The ends of a member's shards that are above those of the table: of a batch that was not finished."""
@@ -210,7 +210,7 @@ class MembersWriter(TableWriter):
             results, plan = super().run_agreed(run, plan)
             assert plan.split is not None
             fresh: dict[str, tuple[int, int]] = {}
-            for name, place in (one for result in results for one in result.tables.items()):
+            for name, place in (entry for result in results for entry in result.tables.items()):
                 fresh[name] = min(place, fresh.get(name, place))
             if self._admit(sorted(fresh, key=lambda name: fresh[name])):
                 break
@@ -252,7 +252,7 @@ class MembersWriter(TableWriter):
 
     def _check_there(self) -> None:
         """Raise ``TableLost`` where the open version of a member is gone, on which a commit would build."""
-        tables = {name: one.table for name, one in self._members.items()}
+        tables = {name: member.table for name, member in self._members.items()}
         infos = self.spec.place.files.get_file_info([table.newest_file() for table in tables.values()])
         for (name, table), info in zip(tables.items(), infos, strict=True):
             if info.type is fs.FileType.NotFound:
@@ -262,12 +262,12 @@ class MembersWriter(TableWriter):
     def _commit_member(self, name: str, share: _Share, details: Details, plan: Plan, columns: Sequence[Column]) -> None:
         assert plan.split is not None
         member = self._members[name]
-        known = plan.split.floors.get(name, {})
+        member_floors = plan.split.floors.get(name, {})
         table = member.table
         evolved(table, columns, self.spec.format)
-        details = replace(details, ranges=tuple(share.range(one, known) for one in details.ranges))
+        details = replace(details, ranges=tuple(share.range(part, member_floors) for part in details.ranges))
         for _ in range(_ATTEMPTS):
-            if self._ahead(table, plan) != known or table.partitions() != plan.layout.texts:
+            if self._ahead(table, plan) != member_floors or table.partitions() != plan.layout.texts:
                 break
             if not has_types(table, columns):
                 break

@@ -11,14 +11,14 @@ from broker.core.process import ask_to_die_with_parent
 
 # Names the process to die with; not set when the job is run by hand.
 PARENT_VARIABLE = "SLUICE_PARENT_PID"
-# How long a JVM whose driver has gone may take to tidy up.
+# Seconds that a JVM whose driver has gone may take to tidy up.
 GRACE_S: Final = 2.0
 
 
 def die_with_parent(environ: Mapping[str, str] = os.environ) -> None:
     """Ask the kernel to kill this process when its parent ends; ends at once when that has happened already.
 
-    The JVM that PySpark starts ends by itself when the pipe from this process closes, and the Python workers with it;
+    The JVM that PySpark starts ends when the pipe from this process closes, and the Python workers with it;
     on a busy machine that takes many seconds, so a guard that outlives this process ends the JVM after ``GRACE_S``.
     Called before threads are started, by the leader of a process group.
     """

@@ -44,15 +44,15 @@ from pyspark_sluice.ranges import Range
 
 log = logging.getLogger("sluice.lake")
 _FIRST_BACK_OFF_S = 1.0
-# A table is filled again soon after what kept it from that is over.
+# A table is filled again soon after the obstacle is gone.
 _LONGEST_BACK_OFF_S = 10.0
-# The shortest pause in seconds after a Python process did not connect: starting it again adds to what kept it.
+# The shortest pause in seconds after a Python process did not connect: starting it again adds to the load.
 _BUSY_BACK_OFF_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """How queries run. ``max_rows`` is the maximum of a micro-batch; ``executors`` are those on other hosts, if any."""
+    """Settings of queries. ``max_rows`` is the maximum of a micro-batch; ``executors`` are those on other hosts."""
 
     max_rows: int
     job: str
@@ -61,7 +61,7 @@ class QuerySettings:
 
 @dataclass(slots=True)
 class Progress:
-    """What a table's query has done since it started; written by its batches, read by its reports."""
+    """Progress of a table's query since its start; written by its batches, read by its reports."""
 
     rows: int = 0
     dead_letters: int = 0
@@ -106,11 +106,11 @@ class TableQuery:
         self.expected: Spec = spec.get("expected") or {}
         """The tables that the broker knows to be written, as they were: these are not created (``TableSpec``)."""
         self.begins: Spec | None = spec.get("begins")
-        """Where a table that was lost is to begin again, by shard."""
+        """Offsets at which a table that was lost begins again, by shard."""
         self._is_gone = False
-        """Whether the watch has found that one of the tables is not there."""
+        """True if the watch has found that one of the tables is missing."""
         self._is_lost = False
-        """Whether one of the tables was lost when the query was to start, or since."""
+        """True if one of the tables was lost when the query was to start, or since."""
         self._session = session
         self._api = api
         self._settings = settings
@@ -131,7 +131,7 @@ class TableQuery:
         self._turn = threading.Lock()
         """Held while a batch is written or the table tidied, which would otherwise overtake each other."""
         self._looking = threading.Lock()
-        """Held while the query is looked at, or taken away."""
+        """Held while the query is read, or taken away."""
 
     def step(self) -> None:
         """Start the query when it is due."""
@@ -157,7 +157,7 @@ class TableQuery:
             self._tidy()
 
     def stop(self) -> None:
-        """End the query; a batch that is running is given up and comes again at the next start."""
+        """End the query; a running batch is abandoned and comes again at the next start."""
         with self._looking:
             batches = self._batches
             self._batches = None
@@ -181,7 +181,7 @@ class TableQuery:
                 self._back_off_s = _FIRST_BACK_OFF_S
 
     def report(self) -> dict[str, Any]:
-        """How the table is doing, as the API shows it; the job's other tables may be starting or tidied meanwhile."""
+        """State of the table, as the API shows it; the job's other tables may be starting at the same time."""
         self._look()
         progress = self._progress
         writer = self._writer
@@ -210,14 +210,14 @@ class TableQuery:
             "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
             "tables": writer.member_figures() if writer else [],
             "over_max_tables": progress.over,
-            "held": [one.as_dict(self.spec["name"]) for one in writer.held] if writer else [],
+            "held": [entry.as_dict(self.spec["name"]) for entry in writer.held] if writer else [],
             "parts": {name: asdict(part) for name, part in progress.parts.items()},
             "begins": {str(shard): str(first) for shard, first in progress.begins.items()},
             "is_lost": state == "failed" and (self._is_gone or self._is_lost),
         }
 
     def _missing(self, asks: Callable[[str], None]) -> str | None:
-        """What the table needs and does not have, in a sentence: an answer of its store and its catalog, executors, the
+        """The table's unmet needs, in a sentence: an answer of its store and its catalog, executors, the
         records after its end. On the thread of the watch."""
         try:
             place = place_of(self.spec)
@@ -261,7 +261,7 @@ class TableQuery:
     def _check_gaps(self, where: Positions) -> None:
         """Raises ``Gap`` where retention removed records that the table does not have."""
         if gaps := gaps_of(self._progress.ends, where):
-            ranges = ", ".join(f"[{one.start}, {one.end}) of shard {one.shard}" for one in gaps)
+            ranges = ", ".join(f"[{gap.start}, {gap.end}) of shard {gap.shard}" for gap in gaps)
             raise Gap(
                 f"retention removed the records {ranges} of stream {where.stream!r} before the table had them. "
                 f"Try: sluice lake tables accept-gap {self.spec['name']}."
@@ -328,7 +328,7 @@ class TableQuery:
         writer = self._writer
         with self._turn:
             outcome = writer.write(
-                stream_tasks(self._session, self._api, writer.spec, where, [[one] for one in ranges])
+                stream_tasks(self._session, self._api, writer.spec, where, [[part] for part in ranges])
             )
             retyped = self._early_types.follow(outcome)
         self._note(outcome)
@@ -347,10 +347,10 @@ class TableQuery:
         if (writer := self._writer) is not None:
             self._correct(writer, outcome)
             progress.parts = writer.parts()
-            if any(one.shard not in progress.begins for one in outcome.ranges):
+            if any(part.shard not in progress.begins for part in outcome.ranges):
                 progress.begins = writer.begins()
         progress.version = outcome.version
-        progress.ends |= {one.shard: one.end for one in outcome.ranges}
+        progress.ends |= {part.shard: part.end for part in outcome.ranges}
         read = outcome.written + outcome.dead
         progress.rows_per_s = read / max(now - progress.batch_ended, 0.001)
         progress.batch_ended = now
@@ -439,7 +439,7 @@ KNOWN_AFTER_S: Final = 15.0
 
 class Watch:
     """Calls ``look`` on a thread of its own, one at a time. It gets a function that it tells what it asks now, and
-    returns a sentence where that is no answer or a bad one."""
+    returns a sentence for a missing or bad answer."""
 
     def __init__(self, look: Callable[[Callable[[str], None]], str | None], clock: Callable[[], float]) -> None:
         self._look = look
@@ -452,7 +452,7 @@ class Watch:
         self._starting = threading.Lock()
 
     def problem(self) -> str | None:
-        """What the last look found; begins the next one when it is time."""
+        """The result of the last look; begins the next one when it is time."""
         with self._starting:
             now = self._clock()
             if self._began is None and now >= self._next_at:
@@ -464,9 +464,9 @@ class Watch:
             return self._found
 
     def _run(self) -> None:
-        found = self._look(self._ask)
+        problem = self._look(self._ask)
         with self._starting:
-            self._found = found
+            self._found = problem
             self.has_looked = True
             self._began = None
             self._next_at = self._clock() + EVERY_S

@@ -69,7 +69,7 @@ log = logging.getLogger("sluice.lake")
 # Records that are read between two reports of progress; a replay may be cancelled between two of them.
 _PIECE = 500_000
 _PIECE_S = 2
-# Of a replay with a rate: seconds that a piece takes, and between two looks at whether to go on.
+# Seconds of a piece of a replay with a rate, and between two checks of its order.
 _LOOK_S = 0.1
 # Below this a further task costs more than it saves.
 _MIN_TASK_ROWS = 20_000
@@ -78,7 +78,7 @@ _WHAT = "the range cannot be replayed"
 
 @dataclass(frozen=True, slots=True)
 class ReplayReport:
-    """What a replay did, or with ``dry_run`` would do. The times are those of the rows and dead letters that it
+    """Result of a replay, or with ``dry_run`` its preview. The times are those of the rows and dead letters that it
     replaces."""
 
     table: str
@@ -100,9 +100,9 @@ class ReplayReport:
     missing: list[Range] = field(default_factory=list)
     """Records that the table had, or was to have, and the stream no longer has."""
     recreates: bool = False
-    """Whether the table was lost, and is accepted as it is, or made again where it is gone."""
+    """True if the table was lost, and is accepted as it is, or made again where it is gone."""
     fills: bool = False
-    """Whether the job then fills it from where it ends, in place of a replay."""
+    """True if the job then fills it from where it ends, in place of a replay."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -111,14 +111,14 @@ class ReplayReport:
 def planned(
     spec: TableSpec, positions: PositionsAt, start: Point, end: Point, records: Sequence[tuple[int, int]] = ()
 ) -> ReplayReport:
-    """What a replay would read again and replace, without changing anything.
+    """The ranges that a replay would read again and replace, without changing anything.
 
     Args:
         spec: the table.
         positions: where its stream begins and ends.
         start: the first offset, or a time: the first record published at or after it; None for the first record that
             the stream still has of those in the table.
-        end: the offset after the last, or a time; None for the end of the table. Times are cut to what the table has.
+        end: the offset after the last, or a time; None for the end of the table. Times are cut to the table's range.
             Where offsets are given by shard, here or for the start, other shards are left out.
         records: single records by shard and offset, in order, in place of a range.
 
@@ -131,13 +131,13 @@ def planned(
     starts = offsets_of(positions, start, "/from")
     ends = offsets_of(positions, end, "/to")
     if records and (start is not None or end is not None):
-        raise Invalid(_WHAT, [Problem("records: expected no range beside single records", "/records")])
+        raise Invalid(_WHAT, [Problem("records: expected no range in addition to single records", "/records")])
     if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
         raise Invalid(_WHAT, [Problem(f"it ends at {rfc3339_of(end)}, before its start at {rfc3339_of(start)}", "/to")])
     chosen = _joined(records)
-    if unknown := {one.shard for one in chosen} - {position.shard for position in where.shards}:
+    if unknown := {part.shard for part in chosen} - {position.shard for position in where.shards}:
         raise Invalid(_WHAT, [Problem(f"the stream has no shard {min(unknown)}", "/records")])
-    found = []
+    ranges_of_records = []
     for position in where.shards:
         shard = position.shard
         first = 0
@@ -148,7 +148,7 @@ def planned(
             first = table.first(shard) or 0
             following = table.next(shard) or 0
         if records:
-            wanted = [one for one in chosen if one.shard == shard]
+            wanted = [part for part in chosen if part.shard == shard]
         else:
             low = starts.get(shard, max(first, position.first))
             high = ends.get(shard, following)
@@ -159,9 +159,9 @@ def planned(
             if isinstance(start, int | dict) and isinstance(end, int | dict) and high < low:
                 raise Invalid(_WHAT, [Problem(f"it ends at offset {high}, before its start at {low}", "/to")])
             wanted = [Range(shard, low, high)] if high > low else []
-        for one in wanted:
-            low = one.start
-            high = one.end
+        for part in wanted:
+            low = part.start
+            high = part.end
             if spec.upsert is not None and (records or high < following):
                 text = (
                     f"table {spec.name!r} has a key: a replay reads to its end, offset {following} of shard {shard}: "
@@ -178,8 +178,8 @@ def planned(
                 check_held(where, shard, low, high)
             except RangeGone as error:
                 raise Invalid(_WHAT, [Problem(str(error), "/records" if records else "/from")]) from error
-        found += wanted
-    return _before(spec, table, dead, found)
+        ranges_of_records += wanted
+    return _before(spec, table, dead, ranges_of_records)
 
 
 def check_whole(spec: TableSpec) -> None:
@@ -192,7 +192,7 @@ def check_whole(spec: TableSpec) -> None:
 def planned_again(
     spec: TableSpec, positions: PositionsAt, begins: Mapping[int, int], ends: Mapping[int, int]
 ) -> ReplayReport:
-    """What a replay would read of a table that was lost, and what the stream no longer has of it.
+    """The ranges that a replay would read of a table that was lost, and those that the stream no longer has.
 
     Args:
         spec: the table.
@@ -206,39 +206,39 @@ def planned_again(
     has_all = all((marks.get(shard) or 0) >= end for shard, end in ends.items())
     missing = []
     ranges = []
-    for one in positions(None).shards:
-        known = None if has_all else marks.get(one.shard)
-        start = begins.get(one.shard, one.first) if known is None else known
-        if start < one.first:
-            missing.append(Range(one.shard, start, one.first))
-        if (low := max(start, one.first)) < one.next:
-            ranges.append(Range(one.shard, low, one.next))
+    for position in positions(None).shards:
+        mark = None if has_all else marks.get(position.shard)
+        start = begins.get(position.shard, position.first) if mark is None else mark
+        if start < position.first:
+            missing.append(Range(position.shard, start, position.first))
+        if (low := max(start, position.first)) < position.next:
+            ranges.append(Range(position.shard, low, position.next))
     if has_all:  # but for dead letters, or rows that another engine removed
         return replace(planned(spec, positions, None, None), missing=missing, recreates=True)
     plan = _before(spec, table, None, [])
-    records = sum(one.end - one.start for one in ranges)
+    records = sum(part.end - part.start for part in ranges)
     return replace(plan, ranges=ranges, records=records, missing=missing, recreates=True, fills=True)
 
 
 def _joined(records: Sequence[tuple[int, int]]) -> list[Range]:
     """Records by shard and offset, in order, as ranges."""
-    found: list[Range] = []
+    ranges_in_table: list[Range] = []
     for shard, offset in records:
-        if found and (found[-1].shard, found[-1].end) == (shard, offset):
-            found[-1] = Range(shard, found[-1].start, offset + 1)
+        if ranges_in_table and (ranges_in_table[-1].shard, ranges_in_table[-1].end) == (shard, offset):
+            ranges_in_table[-1] = Range(shard, ranges_in_table[-1].start, offset + 1)
         else:
-            found.append(Range(shard, offset, offset + 1))
-    return found
+            ranges_in_table.append(Range(shard, offset, offset + 1))
+    return ranges_in_table
 
 
 def _before(spec: TableSpec, table: LakeTable | None, dead: LakeTable | None, ranges: Sequence[Range]) -> ReplayReport:
-    """What is there now."""
-    rows, letters = (_Held() if one is None else _held(one, ranges) for one in (table, dead))
+    """The present rows and dead letters."""
+    rows, letters = (_Held() if lake_table is None else _held(lake_table, ranges) for lake_table in (table, dead))
     first = min(rows.first_us, letters.first_us)
     last = max(rows.last_us, letters.last_us)
-    records = sum(one.end - one.start for one in ranges)
+    records = sum(part.end - part.start for part in ranges)
     rule = None if spec.rule is None else spec.rule.name
-    first_at, last_at = (rfc3339(one * 1000) if rows.rows or letters.rows else None for one in (first, last))
+    first_at, last_at = (rfc3339(time_ms * 1000) if rows.rows or letters.rows else None for time_ms in (first, last))
     return ReplayReport(spec.name, True, list(ranges), records, rows.rows, letters.rows, first_at, last_at, rule=rule)
 
 
@@ -258,14 +258,14 @@ class _Held:
 def _held(table: LakeTable, ranges: Sequence[Range]) -> _Held:
     """The rows in the ranges: of files at their edges read, of the others as the table knows them."""
     whole, part = overlapping(table, ranges)
-    found = _Held()
-    for one in whole:
-        found.add(one.rows, one.low["_published_at"], one.high["_published_at"])
-    for batch in places_in(table, [one.path for one in part], ranges):
+    totals = _Held()
+    for span in whole:
+        totals.add(span.rows, span.low["_published_at"], span.high["_published_at"])
+    for batch in places_in(table, [entry.path for entry in part], ranges):
         times = batch.column("_published_at").cast(pa.int64())
         if len(times):
-            found.add(len(times), *pc.min_max(times).as_py().values())
-    return found
+            totals.add(len(times), *pc.min_max(times).as_py().values())
+    return totals
 
 
 class Replayed:
@@ -282,7 +282,7 @@ class Replayed:
             CommitConflict: the table is changed by others all the time.
         """
         if self.spec.upsert is not None:  # it may have got further since the replay was planned
-            ranges = [replace(one, end=self._writer.table.next(one.shard) or one.end) for one in ranges]
+            ranges = [replace(part, end=self._writer.table.next(part.shard) or part.end) for part in ranges]
         before = _before(self.spec, self._writer.table, self._writer.dead_letters, ranges)
         replay = uuid.uuid4().hex
         try:
@@ -292,15 +292,15 @@ class Replayed:
             if not refusals:
                 raise
             details, version = self._run(ranges, read, replay, refusals)
-        rows = sum(one.row_count for one in details.ranges)
+        rows = sum(part.row_count for part in details.ranges)
         return replace(
             before,
             dry_run=False,
             rows_after=rows if self.spec.upsert is None else _held(self._writer.table, ranges).rows,
-            dead_letters_after=sum(one.dead for one in details.ranges),
+            dead_letters_after=sum(part.dead for part in details.ranges),
             version=version,
             replay=replay,
-            filtered_after=sum(one.filtered for one in details.ranges),
+            filtered_after=sum(part.filtered for part in details.ranges),
         )
 
     def _run(
@@ -319,15 +319,15 @@ class Replayed:
                 return details, self._replace(ranges, results, plan, details)
         finally:
             if self.spec.upsert is not None:  # the merges have written files of their own
-                discard(plan, [replace(one, dead_files=[]) for one in results])
+                discard(plan, [replace(result, dead_files=[]) for result in results])
 
     def _refusals(self, ranges: Sequence[Range]) -> dict[int, dict[int, Refusal]]:
         """The records of ranges that the table did not take before."""
-        found: dict[int, dict[int, Refusal]] = {}
+        refusals: dict[int, dict[int, Refusal]] = {}
         for shard, offset, reason in refused_records(self._writer.dead_letters):
             if any(each.shard == shard and each.start <= offset < each.end for each in ranges):
-                found.setdefault(shard, {})[offset] = Refusal(reason, is_buried=False)
-        return found
+                refusals.setdefault(shard, {})[offset] = Refusal(reason, is_buried=False)
+        return refusals
 
     def _replace(self, ranges: Sequence[Range], results: Sequence[TaskResult], plan: Plan, details: Details) -> int:
         writer = self._writer
@@ -344,20 +344,20 @@ class Replayed:
 
 def _counted(ranges: Sequence[Range], results: Sequence[TaskResult], *, has_sums: bool) -> tuple[ShardRange, ...]:
     counted = []
-    for one in ranges:
-        counts = [count for result in results for count in result.shards if count.shard == one.shard]
-        mine = [count for count in counts if one.start <= count.first < one.end]
+    for part in ranges:
+        counts = [count for result in results for count in result.shards if count.shard == part.shard]
+        mine = [count for count in counts if part.start <= count.first < part.end]
         read = sum(count.last + 1 - count.first for count in mine)
-        if read != one.end - one.start:
-            raise CommitConflict(f"{read} records came for [{one.start}, {one.end}) of shard {one.shard}")
+        if read != part.end - part.start:
+            raise CommitConflict(f"{read} records came for [{part.start}, {part.end}) of shard {part.shard}")
         written, dead, filtered, rows = (
             sum(getattr(count, name) for count in mine) for name in ("written", "dead", "filtered", "rows")
         )
         sums: Sums = {}
         for count in mine:
             add_sums(sums, count.sums)
-        text = packed(sums, one.start, one.end) if has_sums else ""
-        counted.append(ShardRange(one.shard, one.start, one.end, read, written, dead, filtered, rows, sums=text))
+        text = packed(sums, part.start, part.end) if has_sums else ""
+        counted.append(ShardRange(part.shard, part.start, part.end, read, written, dead, filtered, rows, sums=text))
     return tuple(counted)
 
 
@@ -381,7 +381,7 @@ def in_spark(
         where = api.stream(spec.binding.stream).positions()
         try:
             for piece in pieces(ranges, records or _PIECE):
-                size = sum(one.end - one.start for one in piece)
+                size = sum(part.end - part.start for part in piece)
                 each = max(_MIN_TASK_ROWS, -(-size // context.defaultParallelism))
                 results += stream_tasks(session, api, spec, where, list(pieces(piece, each)))(plan)
                 done += size
@@ -398,7 +398,7 @@ def cleaned(spec: TableSpec, older_than_s: float, dry_run: bool) -> dict[str, An
     """Remove files that no version of a table or of its dead letters refers to, or count them; the report."""
     tables = tables_of(spec)
     dead = dead_letters_place(spec.place).url
-    counts = {one.place.url: len(one.clean(older_than_s, dry_run=dry_run)) for one in tables}
+    counts = {table.place.url: len(table.clean(older_than_s, dry_run=dry_run)) for table in tables}
     of_dead = counts.pop(dead, 0)
     unused = clean_unused(spec.place, tables, older_than_s, dry_run=dry_run)
     files = sum(counts.values()) + unused
@@ -411,7 +411,7 @@ def retype_column(spec: TableSpec, job: str, column: str, kind: str) -> dict[str
 
 
 def runs_beside(order: Spec) -> bool:
-    """Whether a table is filled while the order runs: those that do not change all rows retry their commits."""
+    """True if a table is filled while the order runs: those that do not change all rows retry their commits."""
     beside = ("ranges", "compact", "expire", "retain", "diff", "swap", "discard", "audit")
     return any(order.get(name) for name in beside)
 
@@ -421,8 +421,8 @@ class _Cancelled(SluiceError):
 
 
 def is_alone(table: Spec) -> bool:
-    """Whether a table's query must not run beside the replay that was ordered: the end of a table with a key must not
-    move, and what is no replay changes all rows. An audit changes nothing."""
+    """True if a table's query must not run during the ordered replay: the end of a table with a key must not
+    move, and other orders than replays change all rows. An audit changes nothing."""
     order = table["replay"]
     return not runs_beside(order) or bool(table.get("key") and not order.get("audit"))
 
@@ -438,7 +438,7 @@ class ReplayRun:
         order = self._order
         self.id: str = order["id"]
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
-        self._ranges = [Range(**one) for one in order["ranges"]]
+        self._ranges = [Range(**part) for part in order["ranges"]]
         self._must_be_alone = is_alone(table)
         self._done = 0
         self._state = "running"
@@ -451,11 +451,11 @@ class ReplayRun:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the table's query must not run beside it."""
+        """True if the table's query must not run at the same time."""
         return self._state == "running" and self._must_be_alone
 
     def follow(self, order: Spec) -> None:
-        """Take what was asked since: to wait, to go on, to end."""
+        """Take what was asked since: to wait, to continue, to end."""
         self._is_paused = bool(order.get("pause"))
         if order["cancel"]:
             self.cancel()
@@ -465,12 +465,12 @@ class ReplayRun:
         self._is_cancelled = True
 
     def report(self) -> dict[str, Any]:
-        """How far it is, as the API takes it; ``at`` changes while it runs."""
+        """Progress, as the API takes it; ``at`` changes while it runs."""
         at = rfc3339(time.time_ns()) if self._state == "running" else None
         return {"id": self.id, "state": self._state, "done": self._done, "at": at, **self._outcome}
 
     def _run(self) -> None:
-        if self._session is not None:  # tasks of the queries get their share of the workers meanwhile
+        if self._session is not None:  # tasks of the queries get their share of the workers
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", "replays")
         try:
             where = self._api.stream(self._spec["stream"]).positions()
@@ -495,8 +495,8 @@ class ReplayRun:
         if self._order["accept_gap"]:
             writer = TableWriter(spec, f"gap-{self.id}")
             gaps, version = writer.accept_gap(where)
-            ranges = [{"shard": one.shard, "start": one.start, "end": one.end} for one in gaps]
-            return {"table": spec.name, "ranges": ranges, "records": sum(one.lost for one in gaps), "version": version}
+            ranges = [{"shard": gap.shard, "start": gap.start, "end": gap.end} for gap in gaps]
+            return {"table": spec.name, "ranges": ranges, "records": sum(gap.lost for gap in gaps), "version": version}
         if wanted := self._order["clean"]:
             return cleaned(spec, wanted["older_than_s"], wanted["dry_run"])
         if depth := self._order.get("audit"):
@@ -533,7 +533,7 @@ class ReplayRun:
         self._wait(0)
         for piece in pieces(ranges, self._piece):
             yield in_spark(self._session, self._api, shadow.shadow_of(spec), piece)
-            self._advance(self._done + sum(one.end - one.start for one in piece))
+            self._advance(self._done + sum(part.end - part.start for part in piece))
 
     @property
     def _piece(self) -> int:

@@ -2,7 +2,7 @@
 
 Three commits, of which none loses a record: rows that no longer fit become dead letters; the table gets the rows that
 fit, of both; the dead letters that fit are removed. A death in between leaves records in both places; the same again
-finds them and fixes it. The payload of a row is made of its columns again, so the stream need not hold it any more.
+finds them and fixes it. The payload of a row is made of its columns again, so the stream need not hold it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from bridges.spark.tasks.values import plain
 from broker.core.errors import Invalid, Problem
 
 _ATTEMPTS = 8
-# Until a table has so many rows, a column without a schema gets the type that most of its values have.
+# Rows of a table up to which a column without a schema gets the type that most of its values have.
 _SAMPLE_ROWS: Final = 1000
 _SOURCE_NAMES = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
 _SOURCE_NAMES |= {"_client_id": "client_id", "_rule": "rule"}
-"""What the columns of provenance are called by the source."""
+"""The source's names of the columns of provenance."""
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class RetypeReport:
-    """What a retype did."""
+    """Result of a retype."""
 
     table: str
     column: str
@@ -93,18 +93,18 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
         Invalid: the table has no such column, there is no such type, or the columns are not the table's to change.
     """
     problems = []
-    names = [one.name for one in columns]
+    names = [column.name for column in columns]
     if spec.upsert is not None and column in spec.upsert.key:
         text = f"{column!r} is part of the table's key. Try: another 'path', which is filled from the stream again."
         problems.append(Problem(text, "/column"))
     elif spec.members is not None:
         text = "a table with 'tables' keeps its types. Try: another 'path', which is filled from the stream again."
         problems.append(Problem(text, "/column"))
-    elif column in {one.column for one in spec.layout(columns).partition}:
+    elif column in {field.column for field in spec.layout(columns).partition}:
         text = f"the table is partitioned by {column!r}. Try: another 'path', which is filled from the stream again."
         problems.append(Problem(text, "/column"))
     elif spec.rule is not None:
-        if kind not in {one.wanted for one in held(columns, spec.columns, spec.format) if one.column == column}:
+        if kind not in {field.wanted for field in held(columns, spec.columns, spec.format) if field.column == column}:
             text = f"rule {spec.rule.name!r} gives its types. Try: CAST in the rule, then what the table says is held."
             problems.append(Problem(text, "/column"))
     elif spec.kind == "topics":
@@ -138,7 +138,7 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     dead = writer.dead_letters
     before = table.rows(), dead.rows() if dead is not None else 0
     ends = {shard: table.next(shard) or 0 for shard in writer.spec.shards}
-    wanted = [replace(one, type=kind) if one.name == name else one for one in table.columns()]
+    wanted = [replace(column, type=kind) if column.name == name else column for column in table.columns()]
     columns = table.columns_after_rewrite(wanted)
     plan = replace(writer.plan(), columns=columns, floors={}, dead_floors={})
     rows = writer.reconverter(plan)
@@ -165,30 +165,32 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         batch = batch.filter(pa.array(fresh & ~stays))
         letters.retry(_records(batch, batch.column("payload").cast(pa.binary())))
     kept = rows.finish()
-    found = letters.finish()
+    letter_files = letters.finish()
     if writer.spec.rule is not None:
         left.update((waiting[waiting < _ends_of(waiting, ends)] >> 48).tolist())
-    for count in (*kept.shards, *found.shards):
+    for count in (*kept.shards, *letter_files.shards):
         left[count.shard] += count.dead
     if kept.dead_files and writer.spec.rule is not None:
         discard(plan, [kept])
         lost = sum(file.rows for file in kept.dead_files)
         text = f"{lost} rows do not fit {kind}. Try: another 'path' for the table, which is filled from the stream."
         raise Invalid(f"column {name!r} of lake table {writer.spec.name!r} stays as it is", [Problem(text, "/type")])
-    verify_files(plan.table, [*kept.files, *found.files], kept.host)
+    verify_files(plan.table, [*kept.files, *letter_files.files], kept.host)
     details = Details(writer.job, (), kind=RETYPED)
     if kept.dead_files:
         dead = writer.dead_letters = writer.open_dead_letters(create=True)
         assert dead is not None
         dead.append(kept.dead_files, details)
-    rewritten = () if writer.spec.upsert is not None else tuple(_rewritten(table, ends, [*kept.shards, *found.shards]))
+    rewritten = (
+        () if writer.spec.upsert is not None else tuple(_rewritten(table, ends, [*kept.shards, *letter_files.shards]))
+    )
     converted = replace(details, rewritten=rewritten)
-    version = writer.retyped(columns_after(columns, [kept, found]), [kept, found], converted, left)
+    version = writer.retyped(columns_after(columns, [kept, letter_files]), [kept, letter_files], converted, left)
     if dead is not None and writer.spec.rule is None:
         copies = [copied(plan.dead, file, plan.dead) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
         ranges = [ShardRange(shard, end, end, 0, 0, 0) for shard, end in ends.items() if dead.next(shard) is not None]
-        dead.rewrite(DEAD_LETTER, [*copies, *found.dead_files], replace(details, ranges=tuple(ranges)))
+        dead.rewrite(DEAD_LETTER, [*copies, *letter_files.dead_files], replace(details, ranges=tuple(ranges)))
     after = table.rows(), dead.rows() if dead is not None else 0
     return RetypeReport(writer.spec.name, name, kind, *before, *after, version)
 
@@ -196,13 +198,13 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
 def _rewritten(table: LakeTable, ends: Mapping[int, int], counts: Sequence[ShardCount]) -> Iterator[ShardRange]:
     """The sums that all rows have since."""
     for shard, end in ends.items():
-        mine = [one for one in counts if one.shard == shard]
+        mine = [count for count in counts if count.shard == shard]
         sums = Sums()
-        for one in mine:
-            add_sums(sums, one.sums)
+        for span in mine:
+            add_sums(sums, span.sums)
         first = table.first(shard)
         if first is not None:
-            rows = sum(one.rows for one in mine)
+            rows = sum(part.rows for part in mine)
             yield ShardRange(shard, first, end, 0, 0, 0, rows=rows, sums=packed(sums, first, end))
 
 
@@ -236,10 +238,10 @@ def _payloads(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Array:
     keys = [column.key for column in columns]
     values = [_plain(batch.column(column.name), column.parsed) for column in columns]
     rows = zip(*values, strict=True) if values else [()] * batch.num_rows
-    texts = [_encode({key: one for key, one in zip(keys, row, strict=True) if one is not None}) for row in rows]
+    texts = [_encode({key: entry for key, entry in zip(keys, row, strict=True) if entry is not None}) for row in rows]
     return pa.array(texts, pa.binary())
 
 
 def _plain(array: pa.Array, kind: ColumnType) -> list[Any]:
     """The values as the JSON that they came from."""
-    return [plain(kind, one) for one in array.to_pylist(maps_as_pydicts="strict")]
+    return [plain(kind, entry) for entry in array.to_pylist(maps_as_pydicts="strict")]

@@ -19,8 +19,8 @@ from bridges.spark.driver.java import find_java
 from broker.core.errors import MissingDependency, SluiceError
 from broker.core.process import ROOT
 
-# Of a JVM that only hands out tasks: Java's second compiler and a large first heap cost 1.3 s of processor time and
-# 95 MB, and save nothing.
+# Options of a JVM that only hands out tasks: Java's second compiler and a large first heap cost 1.3 s of processor
+# time and 95 MB, and save nothing.
 JAVA_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xms64m"
 
 
@@ -36,7 +36,7 @@ class TaskSession:
 
 
 def not_installed(package: str | None) -> MissingDependency:
-    """What to do about a package of Spark's extra that is missing."""
+    """A hint for a package of Spark's extra that is missing."""
     return MissingDependency(
         f"lake tables need Spark, and the package {package!r} is not installed; install it with "
         f"pip install 'sluicemq[spark]'"
@@ -67,7 +67,9 @@ def lake_session(directory: Path, master: str, driver_memory: str) -> Iterator[T
         SluiceError: the master is none.
     """
     require_pyspark()
-    if remote := next((one for one in (os.environ.get("SPARK_REMOTE", ""), master) if one.startswith("sc://")), None):
+    if remote := next(
+        (entry for entry in (os.environ.get("SPARK_REMOTE", ""), master) if entry.startswith("sc://")), None
+    ):
         raise SluiceError(
             f"Spark's master: expected a cluster manager such as spark://HOST:7077, got {remote}: Spark Connect reads "
             f"streams, but does not fill tables. Try: spark-submit --master."
@@ -128,11 +130,11 @@ def start_context(master: str, *, driver_memory: str, work_dir: Path, java_optio
     }
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    given = _given(launch)
+    configured = _given(launch)
     settings = {**launch, **_settings(work_dir)}
-    if given.get("spark.master", master).startswith("local"):
+    if configured.get("spark.master", master).startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    context = SparkContext.getOrCreate(SparkConf().setAll(list({**settings, **given}.items())))
+    context = SparkContext.getOrCreate(SparkConf().setAll(list({**settings, **configured}.items())))
     context.setLogLevel("WARN")
     if not context._jsc.isLocal():
         send_code(context, work_dir)
@@ -140,13 +142,13 @@ def start_context(master: str, *, driver_memory: str, work_dir: Path, java_optio
 
 
 def _given(launch: dict[str, str]) -> dict[str, str]:
-    """What the user configured: spark-submit's options, spark-defaults.conf, PYSPARK_SUBMIT_ARGS. A JVM that
+    """The user's configuration: spark-submit's options, spark-defaults.conf, PYSPARK_SUBMIT_ARGS. A JVM that
     spark-submit did not start is started with ``launch``."""
     from pyspark import SparkConf, SparkContext
 
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(launch.items())))
-    given = dict(SparkConf().getAll())
-    return given if "PYSPARK_GATEWAY_PORT" in os.environ else {**given, **launch}
+    configured = dict(SparkConf().getAll())
+    return configured if "PYSPARK_GATEWAY_PORT" in os.environ else {**configured, **launch}
 
 
 def scratch_of(directory: Path) -> Path:
@@ -169,8 +171,8 @@ def _settings(work_dir: Path) -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         "spark.hadoop.fs.permissions.umask-mode": "077",  # of files that Spark sets rights of, whatever the umask
         "spark.ui.enabled": "false",
-        "spark.scheduler.mode": "FAIR",  # a replay is no batch: each pool gets its share of the workers
-        "spark.ui.retainedJobs": "100",  # of what the page and the check of executors look at
+        "spark.scheduler.mode": "FAIR",  # for replays: each pool gets its share of the workers
+        "spark.ui.retainedJobs": "100",  # for the page and the check of executors
         "spark.ui.retainedStages": "100",
         "spark.ui.retainedTasks": "1000",
         "spark.sql.shuffle.partitions": "2",

@@ -1,4 +1,4 @@
-"""A replay into a shadow: a table beside the table, which takes its place for the replayed ranges when it is swapped.
+"""A replay into a shadow: a second table, which takes the table's place for the replayed ranges when it is swapped.
 
 The shadow is filled as any table is, so its committed offsets say how far the replay is, whatever was killed when. Its
 first commit says what was ordered. A swap copies its files and commits them in the place of the rows of these ranges;
@@ -52,56 +52,58 @@ class Shadow:
         Raises:
             NotFound: it has none.
         """
-        if (found := cls.find(spec)) is None:
+        if (shadow := cls.find(spec)) is None:
             raise NotFound("shadow of table", spec.name, f"make one: sluice replay {spec.name} --into shadow")
-        return found
+        return shadow
 
     @classmethod
     def find(cls, spec: TableSpec) -> Self | None:
         """The shadow of a table, if it has one."""
         beside = shadow_of(spec)
         rows = open_table(spec.format, beside.place, spec.binding)
-        ordered = [] if rows is None else [one for one in rows.commits() if one.details.kind == _ORDERED]
+        ordered = [] if rows is None else [version for version in rows.commits() if version.details.kind == _ORDERED]
         if rows is None or not ordered:
             return None
         details = ordered[0].details
-        ranges = tuple(Range(one.shard, one.start, one.end) for one in details.ranges)
+        ranges = tuple(Range(part.shard, part.start, part.end) for part in details.ranges)
         dead = open_dead_letters(spec.format, beside.place, spec.binding, create=False)
         return cls(rows, dead, details.replay or "", ranges, ordered[0].at_ms)
 
     def left(self) -> list[Range]:
-        """What is not in it yet."""
-        starts = [max(one.start, self.rows.next(one.shard) or 0) for one in self.ranges]
-        return [replace(one, start=start) for one, start in zip(self.ranges, starts, strict=True) if start < one.end]
+        """The ranges that are not in it yet."""
+        starts = [max(part.start, self.rows.next(part.shard) or 0) for part in self.ranges]
+        return [replace(part, start=start) for part, start in zip(self.ranges, starts, strict=True) if start < part.end]
 
     def counted(self) -> tuple[ShardRange, ...]:
-        """What became of the records of each range, by the commits."""
-        done = [part for one in self.rows.commits() if one.details.kind == "rows" for part in one.details.ranges]
-        found = []
-        for one in self.ranges:
-            mine = [part for part in done if part.shard == one.shard and one.start <= part.start < one.end]
+        """The outcome of the records of each range, by the commits."""
+        done = [
+            part for version in self.rows.commits() if version.details.kind == "rows" for part in version.details.ranges
+        ]
+        shard_counts = []
+        for span in self.ranges:
+            mine = [part for part in done if part.shard == span.shard and span.start <= part.start < span.end]
             counts = {
                 name: sum(getattr(part, name) for part in mine) for name in ("read", "written", "dead", "filtered")
             }
             sums = together((part.sums, part.start, part.end) for part in mine)
-            text = "" if sums is None else packed(sums, one.start, one.end)
+            text = "" if sums is None else packed(sums, span.start, span.end)
             rows = sum(part.row_count for part in mine)
-            found.append(ShardRange(one.shard, one.start, one.end, **counts, rows=rows, sums=text))
-        return tuple(found)
+            shard_counts.append(ShardRange(span.shard, span.start, span.end, **counts, rows=rows, sums=text))
+        return tuple(shard_counts)
 
     def as_dict(self, table: str) -> dict[str, Any]:
-        """As the API shows it."""
+        """The shadow for the API."""
         counts = self.counted()
         return {
             "table": table,
             "replay": self.replay,
             "started_at": rfc3339(self.started_ms * 1_000_000),
-            "ranges": [{"shard": one.shard, "start": one.start, "end": one.end} for one in self.ranges],
-            "records": sum(one.end - one.start for one in self.ranges),
-            "done": sum(one.read for one in counts),
-            "rows": sum(one.row_count for one in counts),
-            "dead_letters": sum(one.dead for one in counts),
-            "filtered": sum(one.filtered for one in counts),
+            "ranges": [{"shard": part.shard, "start": part.start, "end": part.end} for part in self.ranges],
+            "records": sum(part.end - part.start for part in self.ranges),
+            "done": sum(count.read for count in counts),
+            "rows": sum(count.row_count for count in counts),
+            "dead_letters": sum(count.dead for count in counts),
+            "filtered": sum(count.filtered for count in counts),
             "is_complete": not self.left(),
         }
 
@@ -123,21 +125,21 @@ def fill(
     """Fill the shadow from where it is; ``read`` gives the reads of ranges, each of one piece."""
     live = open_table(spec.format, spec.place, spec.binding)
     has = () if live is None else live.columns()
-    columns = {one.key: one for one in (*has, *in_place(has, spec.columns, spec.format))}
+    columns = {column.key: column for column in (*has, *in_place(has, spec.columns, spec.format))}
     beside = replace(shadow_of(spec), columns=tuple(columns.values()))
     if live is not None:
         beside = replace(beside, partition_by=live.partitions())
     writer = TableWriter(beside, f"shadow-{replay}")
     if not writer.table.commits():
-        ordered = tuple(ShardRange(one.shard, one.start, one.end, 0, 0, 0) for one in ranges)
+        ordered = tuple(ShardRange(part.shard, part.start, part.end, 0, 0, 0) for part in ranges)
         writer.table.exchange([], [], Details(writer.job, ordered, replay, kind=_ORDERED), marks=())
     shadow = Shadow.open(spec)
     if shadow.replay != replay:
         raise Conflict(f"table {spec.name!r} has the shadow of another replay. Try: sluice lake tables discard.")
-    for one in shadow.left():
-        if writer.table.next(one.shard) != one.start:
-            writer.begin({one.shard: one.start})
-        for run in read([one]):
+    for part in shadow.left():
+        if writer.table.next(part.shard) != part.start:
+            writer.begin({part.shard: part.start})
+        for run in read([part]):
             writer.write(run)
     return Shadow.open(spec)
 
@@ -146,10 +148,10 @@ def swap(spec: TableSpec, writer: TableWriter) -> dict[str, Any]:
     """Put the rows and dead letters of the shadow in the place of those of its ranges, and remove it; the report.
 
     Raises:
-        Conflict: the shadow is not complete, or does not fit the table any more.
+        Conflict: the shadow is not complete, or no longer fits the table.
     """
     shadow = Shadow.open(spec)
-    if left := sum(one.end - one.start for one in shadow.left()):
+    if left := sum(part.end - part.start for part in shadow.left()):
         raise Conflict(f"the shadow of table {spec.name!r} lacks {left} records. Try: sluice jobs resume, or discard.")
     if shadow.rows.partitions() != writer.table.partitions():
         raise Conflict(f"table {spec.name!r} has other partitions than its shadow. Try: discard it, and replay again.")
@@ -160,7 +162,7 @@ def swap(spec: TableSpec, writer: TableWriter) -> dict[str, Any]:
     version = _taken(writer.table, shadow.rows, shadow.ranges, details, writer)
     dead = writer.open_dead_letters(create=shadow.dead is not None)
     if dead is not None:
-        # A death before this is seen by the audit; the same swap goes on with the dead letters.
+        # A death before this is seen by the audit; the same swap continues with the dead letters.
         _taken(dead, shadow.dead, shadow.ranges, replace(details, kind="dead"), writer)
     report = {**shadow.as_dict(spec.name), "version": version}
     discard(spec)
@@ -171,9 +173,9 @@ def _taken(
     table: LakeTable, shadow: LakeTable | None, ranges: Sequence[Range], details: Details, writer: TableWriter
 ) -> int:
     """Commit what a shadow has, where a swap that was killed did not; the version."""
-    for one in table.commits():
-        if one.details.replay == details.replay:
-            return one.version
+    for commit in table.commits():
+        if commit.details.replay == details.replay:
+            return commit.version
     if shadow is None:
         return replace_ranges(table, ranges, [], details, writer.rewrite)
     ids = {column.key: column.ids for column in table.columns()}
@@ -189,7 +191,7 @@ def discard(spec: TableSpec) -> dict[str, Any]:
     beside = shadow_of(spec)
     dead = open_dead_letters(spec.format, beside.place, spec.binding, create=False)
     rows = open_table(spec.format, beside.place, spec.binding)
-    found = [one for one in (dead, rows) if one is not None]
-    for one in found:
-        one.drop()
-    return {"table": spec.name, "discarded": bool(found)}
+    tables = [table for table in (dead, rows) if table is not None]
+    for table in tables:
+        table.drop()
+    return {"table": spec.name, "discarded": bool(tables)}

@@ -1,4 +1,4 @@
-"""Which commit the records of a shard are of, by the ledger: stretches of offsets that follow each other."""
+"""The commits of a shard's records, by the ledger: stretches of offsets that follow each other."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Stretches:
         return len(self.start)
 
     def within(self, start: int, end: int) -> slice:
-        """Those with offsets of a range."""
+        """The stretches with offsets of a range."""
         return slice(int(np.searchsorted(self.end, start, "right")), int(np.searchsorted(self.start, end, "left")))
 
 
 def is_batch(ledger: pa.Table) -> pa.ChunkedArray:
-    """Which rows of a ledger are of commits that cover records, and neither of the removal of rows by their age nor of
+    """Mask of the ledger's rows whose commits cover records, and are neither of the removal of rows by their age nor of
     a conversion of all rows."""
     is_of_records = pc.equal(pc.fill_null(ledger["expired"], 0), 0)
     return pc.and_(is_of_records, pc.invert(pc.fill_null(ledger["is_rewritten"], False)))
@@ -55,12 +55,12 @@ def stretches_of(ledger: pa.Table, first: int, end: int) -> Stretches:
 
     Of two commits that cover a record, as a replay does, the later one counts.
     """
-    found = {name: array("q") for name in _FIELDS}
+    fields = {name: array("q") for name in _FIELDS}
     covered = _Covered()
 
     def add(**values: int) -> None:
         for name in _FIELDS:
-            found[name].append(values.get(name, 0))
+            fields[name].append(values.get(name, 0))
 
     batches = ledger.filter(is_batch(ledger))
     for start, stop, removed in _removals(ledger):
@@ -73,15 +73,15 @@ def stretches_of(ledger: pa.Table, first: int, end: int) -> Stretches:
     newest_first = batches.sort_by([("table_version", "descending")])
     written = pc.coalesce(newest_first["rows"], newest_first["written"])
     columns = [newest_first[name] for name in ("from_offset", "to_offset", "filtered", "lost", "dead")]
-    columns = [pc.fill_null(one, 0).to_numpy() for one in (*columns, written)]
-    for start, stop, filtered, lost, dead, rows in zip(*(one.tolist() for one in columns), strict=True):
+    columns = [pc.fill_null(column, 0).to_numpy() for column in (*columns, written)]
+    for start, stop, filtered, lost, dead, rows in zip(*(column.tolist() for column in columns), strict=True):
         kind = LOST if lost else COMMIT
         for left, right in covered.add(start, stop):
             is_whole = int((left, right) == (start, stop))
             add(start=left, end=right, kind=kind, rows=rows, filtered=filtered, is_whole=is_whole, weight=rows + dead)
     for left, right in covered.add(first, end):
         add(start=left, end=right, kind=UNKNOWN, is_whole=1, weight=right - left)
-    arrays = {name: np.array(found[name], np.int64) for name in _FIELDS}
+    arrays = {name: np.array(fields[name], np.int64) for name in _FIELDS}
     order = np.argsort(arrays["start"], kind="stable")
     return Stretches(*(arrays[name][order] for name in _FIELDS))
 
@@ -97,12 +97,12 @@ class Cells:
     version: Any
 
     def within(self, start: int, end: int) -> slice:
-        """Those with offsets of a range."""
+        """The cells with offsets of a range."""
         return slice(int(np.searchsorted(self.end, start, "right")), int(np.searchsorted(self.start, end, "left")))
 
 
 def cells_of(ledger: pa.Table) -> Cells:
-    """What is known of the values of a shard's rows by the ledger. Nothing is known of commits from before there were
+    """The sums of a shard's rows by the ledger. There are none for commits from before there were
     sums, and of blocks of offsets of which some rows were replaced or removed since."""
     starts = array("q")
     ends = array("q")
@@ -115,19 +115,19 @@ def cells_of(ledger: pa.Table) -> Cells:
     newest_first = ledger.filter(pc.invert(is_removal)).sort_by([("table_version", "descending")])
     columns = [newest_first[name].to_pylist() for name in ("from_offset", "to_offset", "table_version", "sums")]
     for start, stop, version, text in zip(*columns, strict=True):
-        known = unpacked(text or "", start, stop) or {}
+        sums_by_block = unpacked(text or "", start, stop) or {}
         for left, right in covered.add(start, stop):
-            for block in blocks_of(left, right) if known else ():
+            for block in blocks_of(left, right) if sums_by_block else ():
                 low = max(start, block * BLOCK)
                 high = min(stop, (block + 1) * BLOCK)
                 if left <= low and high <= right:
                     starts.append(low)
                     ends.append(high)
                     versions.append(version)
-                    sums.append(known[block])
-    found = [np.array(one) for one in (starts, ends, sums, versions)]
-    order = np.argsort(found[0], kind="stable")
-    return Cells(*(one[order] for one in found))
+                    sums.append(sums_by_block[block])
+    arrays = [np.array(values) for values in (starts, ends, sums, versions)]
+    order = np.argsort(arrays[0], kind="stable")
+    return Cells(*(values[order] for values in arrays))
 
 
 class _Covered:

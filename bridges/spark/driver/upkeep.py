@@ -1,8 +1,8 @@
 """Upkeep of a table: small files joined, old versions removed, rows removed by their age.
 
-The lake job does some of it by itself; users order it as jobs, with a preview. It runs while batches are written: a
+The lake job does some of it on its own; users order it as jobs, with a preview. It runs while batches are written: a
 commit that is overtaken is made again. What reads and writes rows runs in one task of Spark, for one table at a time
-(``in_one_worker``), so the driver and the other workers go on with the batches of the other tables.
+(``in_one_worker``), so the driver and the other workers continue with the batches of the other tables.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def in_one_worker(
 ) -> Any:
     """Call a function of a module in a task of a session, which leaves the other workers to batches; what it returned,
     as JSON has it. Where there is no other worker, or a worker lacks the library of a format, it runs in this process.
-    ``turn`` is taken when no other call runs any more.
+    ``turn`` is taken when no other call runs.
 
     A worker that is killed is replaced, and the function called again: it must do the rest then.
 
@@ -88,7 +88,7 @@ def _in_worker(session: Any, function: Callable[..., Any], arguments: tuple[Any,
 
 
 def called(plan: tuple[str, str, tuple[Any, ...]], _: None) -> str:
-    """Call a function by module, name and arguments, in a task; JSON of what it returned, or of why it failed."""
+    """Call a function by module, name and arguments, in a task; JSON of its result, or of its error."""
     module, name, arguments = plan
     try:
         return json.dumps({"result": getattr(import_module(module), name)(*arguments)})
@@ -101,13 +101,13 @@ def called(plan: tuple[str, str, tuple[Any, ...]], _: None) -> str:
 def tidy(spec: TableSpec, ledger: Ledger, now: float, session: Any = None, turn: Turn = _NO_TURN) -> LakeTable | None:
     """Bring the ledger up to date, then remove what the table has of old versions and small files; the table.
 
-    Many small files are joined in a worker of the session beside batches; what is quick, in a turn between them.
+    Many small files are joined in a worker of the session during batches; quick work, in a turn between them.
     """
     # Tables of its own: those of the writer belong to the thread of the batches.
     rows = open_table(spec.format, spec.place, spec.binding)
     tables = _tidied(spec)
     ledger.sync(spec, now)
-    if session is not None and any(one.compact(dry_run=True).files >= MANY_SMALL_FILES for one in _tidied(spec)):
+    if session is not None and any(table.compact(dry_run=True).files >= MANY_SMALL_FILES for table in _tidied(spec)):
         in_one_worker(session, tidy_all, spec)
         return rows
     with turn:
@@ -133,7 +133,7 @@ def _tidied(spec: TableSpec) -> list[LakeTable]:
     are those of parts of its keys."""
     rows = None if spec.upsert is not None else open_table(spec.format, spec.place, spec.binding)
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
-    return [one for one in (rows, dead) if one is not None]
+    return [table for table in (rows, dead) if table is not None]
 
 
 def compact_all(spec: TableSpec) -> dict[str, Any]:
@@ -146,20 +146,22 @@ def tables_of(spec: TableSpec) -> list[LakeTable]:
     rows = open_table(spec.format, spec.place, spec.binding)
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
     members = [] if spec.members is None else open_members(spec.format, spec.place, spec.binding).values()
-    return [one for one in (rows, dead, *members) if one is not None]
+    return [table for table in (rows, dead, *members) if table is not None]
 
 
 def compact(name: str, tables: list[LakeTable], *, dry_run: bool) -> dict[str, Any]:
     """Join small files of the tables, or count them; the report."""
-    done = [until_committed(one, lambda table: table.compact(dry_run=dry_run)) for one in tables]
-    counts = {key: sum(getattr(one, key) for one in done) for key in ("files", "bytes", "files_after")}
+    done = [until_committed(lake_table, lambda table: table.compact(dry_run=dry_run)) for lake_table in tables]
+    counts = {key: sum(getattr(entry, key) for entry in done) for key in ("files", "bytes", "files_after")}
     return {"table": name, "dry_run": dry_run, **counts}
 
 
 def expire(name: str, tables: list[LakeTable], older_than_s: float, *, dry_run: bool) -> dict[str, Any]:
     """Remove versions that are older with the files that only they have, or count them; the report."""
-    done = [until_committed(one, lambda table: table.expire(older_than_s, dry_run=dry_run)) for one in tables]
-    counts = {key: sum(getattr(one, key) for one in done) for key in ("snapshots", "files", "bytes")}
+    done = [
+        until_committed(lake_table, lambda table: table.expire(older_than_s, dry_run=dry_run)) for lake_table in tables
+    ]
+    counts = {key: sum(getattr(entry, key) for entry in done) for key in ("snapshots", "files", "bytes")}
     return {"table": name, "dry_run": dry_run, **counts}
 
 
@@ -224,14 +226,14 @@ def remove_rows(spec: TableSpec, job: str, before: datetime, *, dry_run: bool = 
         return 0
     before = spec.layout(tables[0].columns()).floor("_published_at", before)
     if dry_run:
-        return sum(one.places_before(before).num_rows for one in tables)
+        return sum(table.places_before(before).num_rows for table in tables)
 
     def removed(table: LakeTable) -> int:
-        found = [one.places_before(before) for one in tables]
-        ranges = _ranges(pa.concat_tables(found), has_rule=spec.rule is not None)
+        places = [table.places_before(before) for table in tables]
+        ranges = _ranges(pa.concat_tables(places), has_rule=spec.rule is not None)
         if ranges:
             table.delete_before(before, Details(job, ranges, kind=EXPIRED))
-        return sum(one.num_rows for one in found)
+        return sum(table.num_rows for table in places)
 
     count = until_committed(tables[0], removed)
     for dead in tables[1:]:
@@ -241,11 +243,11 @@ def remove_rows(spec: TableSpec, job: str, before: datetime, *, dry_run: bool = 
 
 def _ranges(places: pa.Table, *, has_rule: bool) -> tuple[ShardRange, ...]:
     """By shard, the offsets that the rows are in, and how many records they are."""
-    found = []
+    removed = []
     shards = places.column("_shard").to_numpy()
     offsets = places.column("_offset").to_numpy()
     for shard in np.unique(shards).tolist():
         mine = offsets[shards == shard]
         records = len(np.unique(mine)) if has_rule else len(mine)
-        found.append(ShardRange(shard, int(mine.min()), int(mine.max()) + 1, 0, 0, 0, expired=records))
-    return tuple(found)
+        removed.append(ShardRange(shard, int(mine.min()), int(mine.max()) + 1, 0, 0, 0, expired=records))
+    return tuple(removed)

@@ -1,7 +1,7 @@
 """Batches into a table with a key, on the driver: plan the merge, and commit its files with the offsets.
 
 The commit removes exactly the files that the merge has read. Where another writer was first, it is refused, and the
-batch is merged again with what is there then.
+batch is merged again with the table's files of that moment.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from bridges.spark.tasks.merge import Merged, MergePlan, RunMerges, Unit, merge,
 from bridges.spark.tasks.staged import StagedWriter
 from bridges.spark.tasks.task import DataFile, PartitionWriter, Plan, TaskResult
 
-# How long a file is kept that a batch has replaced: longer than a query that has begun to read it.
+# Seconds for which a file is kept that a batch has replaced: longer than a query that has begun to read it.
 KEPT_REPLACED_S: Final = 900
-# What a dead letter has of a record.
+# The parts of a record that a dead letter has.
 _OF_LETTERS: Final = frozenset({"topic", "payload", "client_id", "ts", "shard", "offset"})
 # For a table whose files are all of another engine: a task's memory is that of a part of it.
 _MANY_LEAVES: Final = cover({f"{number:04b}": "" for number in range(16)})
@@ -44,11 +44,11 @@ def merges_in(session: Any) -> RunMerges:
 
     def run(plan: MergePlan, units: Sequence[Any]) -> list[Merged]:
         run_unit = work("bridges.spark.tasks.merge", "merged", plan)
-        found = [Merged.from_json(text) for text in in_workers(session, run_unit, units)]
-        for one in found:
-            if one.failure is not None:
-                raise TableRefused(sentence_of(one.failure, plan.table.url))
-        return found
+        merged_units = [Merged.from_json(text) for text in in_workers(session, run_unit, units)]
+        for merged_unit in merged_units:
+            if merged_unit.failure is not None:
+                raise TableRefused(sentence_of(merged_unit.failure, plan.table.url))
+        return merged_units
 
     return run
 
@@ -85,8 +85,8 @@ class UpsertWriter(TableWriter):
         return StagedWriter(plan, self._upsert)
 
     def settled_letters(self) -> dict[int, int]:
-        """Those that are older than a deletion, as their key may be what it deleted, and all where the condition looks
-        at what a dead letter does not have."""
+        """The records that are older than a deletion, as their key may be the deleted one, and all where the condition
+        reads parts that a dead letter does not have."""
         ends = self.ends(self.table)
         when = self._upsert.delete_when
         if when and not _OF_LETTERS.issuperset(Condition(when).columns):
@@ -99,24 +99,24 @@ class UpsertWriter(TableWriter):
     def retyped(
         self, columns: Sequence[Column], results: Sequence[TaskResult], details: Details, dead: Mapping[int, int]
     ) -> int:
-        files = [file for one in results for file in one.files]
+        files = [file for result in results for file in result.files]
         try:
             leaves, foreign = leaves_of(self.table.data_files())
             units = units_of(leaves, _all_leaves(leaves, foreign), (), files, everything=True)
             plan = MergePlan(self.spec.place.directory, tuple(columns), self._upsert, is_whole=True)
             merged = self._run(plan, units)
             rows = Counter[int]()
-            for count in (count for one in results for count in one.shards):
+            for count in (count for result in results for count in result.shards):
                 rows[count.shard] += count.rows
             ranges = [
                 ShardRange(shard, self.table.first(shard) or 0, end, rows[shard] + letters, rows[shard], letters)
                 for shard, end in self.ends(self.table).items()
                 for letters in (dead.get(shard, 0),)
             ]
-            added = [file for one in merged for file in one.files]
+            added = [file for result in merged for file in result.files]
             keys = sum(file.rows for file in added)
             counted = _counted(ranges, files, merged)
-            # As of a replay: the ranges that came before are covered again.
+            # Details of a replay: the ranges that came before are covered again.
             details = replace(details, ranges=counted, replay=self.job, keys=keys, key=self._upsert.key)
             return self.table.rewrite(columns, added, details)
         finally:
@@ -143,9 +143,9 @@ class UpsertWriter(TableWriter):
         return until_committed(self.table, lambda _: self._replace(ranges, files, details))
 
     def _replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
-        if any(self.table.next(one.shard) != one.end for one in ranges):
+        if any(self.table.next(part.shard) != part.end for part in ranges):
             raise CommitConflict("the table has further records since the replay began")
-        # Marks, so that a batch which is committed meanwhile is refused, or this is.
+        # Marks, so that a batch which is committed at the same time is refused, or this one is.
         marks = tuple(ShardRange(shard, end, end, 0, 0, 0) for shard, end in self.ends(self.table).items())
         return self._merged(files, details, ranges, marks)
 
@@ -156,22 +156,26 @@ class UpsertWriter(TableWriter):
         ranges: Sequence[Range] = (),
         marks: Sequence[ShardRange] | None = None,
     ) -> int:
-        held = self.table.data_files()
-        leaves, foreign = leaves_of(held)
+        present_files = self.table.data_files()
+        leaves, foreign = leaves_of(present_files)
         units = units_of(leaves, _all_leaves(leaves, foreign), foreign, files, everything=bool(ranges))
-        replaced = tuple((one.shard, one.start, one.end) for one in ranges)
+        replaced = tuple((part.shard, part.start, part.end) for part in ranges)
         plan = MergePlan(self.spec.place.directory, self.table.columns(), self._upsert, replaced)
         results = self._run(plan, units)
-        added = [file for one in results for file in one.files]
-        removed = sorted({path for one in results for path in one.removed})
-        keys = sum(held.values()) - sum(held[path] for path in removed) + sum(file.rows for file in added)
+        added = [file for result in results for file in result.files]
+        removed = sorted({path for result in results for path in result.removed})
+        keys = (
+            sum(present_files.values())
+            - sum(present_files[path] for path in removed)
+            + sum(file.rows for file in added)
+        )
         details = replace(details, ranges=_counted(details.ranges, files, results), keys=keys, key=self._upsert.key)
         return self.table.exchange(removed, added, details, marks)
 
     def _run(self, plan: MergePlan, units: Sequence[Unit]) -> list[Merged]:
         results = self._run_merges(plan, units)
-        for one in results:
-            verify_files(plan.table, one.files, one.host)
+        for result in results:
+            verify_files(plan.table, result.files, result.host)
         return results
 
     def _discard(self, files: Sequence[DataFile]) -> None:
@@ -187,7 +191,7 @@ def _all_leaves(leaves: Mapping[str, str], foreign: Sequence[str]) -> list[str]:
 def _counted(
     ranges: Sequence[ShardRange], files: Sequence[DataFile], results: Sequence[Merged]
 ) -> tuple[ShardRange, ...]:
-    """The ranges with what became of their rows."""
+    """The ranges with the outcome of their rows."""
     superseded = Counter[int]()
     deleted = Counter[int]()
     for file in files:
@@ -196,5 +200,5 @@ def _counted(
         superseded.update(result.superseded)
         deleted.update(result.deleted)
     return tuple(
-        replace(one, superseded=superseded.pop(one.shard, 0), deleted=deleted.pop(one.shard, 0)) for one in ranges
+        replace(part, superseded=superseded.pop(part.shard, 0), deleted=deleted.pop(part.shard, 0)) for part in ranges
     )

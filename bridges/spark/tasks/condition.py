@@ -35,12 +35,12 @@ class Condition(RuleRun):
 
 
 def condition_problem(text: str) -> Problem | None:
-    """Why a condition cannot be used, None where it can."""
+    """The problem with a condition that cannot be used, or None."""
     try:
-        # Without brackets too: one that closes ours is no condition.
+        # Without brackets too: a condition that closes ours is not valid.
         RuleRun(RuleText("delete_when", f'SELECT 1 AS found FROM "#" WHERE\n{text}'))
         Condition(text)
     except Invalid as error:
-        found: Any = error.problems[0]
-        return Problem(found.message, "/delete_when", suggestion=found.suggestion)
+        problem: Any = error.problems[0]
+        return Problem(problem.message, "/delete_when", suggestion=problem.suggestion)
     return None

@@ -102,17 +102,17 @@ def _convert_by_row(payloads: pa.BinaryArray, columns: Sequence[Column]) -> Conv
                 result.discovered[key] = Discovery(
                     kinds[key].text, next(i for i, row in enumerate(rows) if _has(row, key))
                 )
-    known = {key: taker(kind) for key, kind in kinds.items()}
-    values: dict[str, list[Any]] = {key: [] for key in known}
-    found: dict[str, _Found] = {}
+    takers = {key: taker(kind) for key, kind in kinds.items()}
+    values: dict[str, list[Any]] = {key: [] for key in takers}
+    kinds_of_keys: dict[str, _Found] = {}
     kept = 0
-    votes = _votes(objects, known, room)
+    votes = _votes(objects, takers, room)
     for index, row in enumerate(rows):
         try:
             if isinstance(row, Misfit):
                 raise row
-            taken = {key: _take(key, row.get(key), take) for key, take in known.items()}
-            fresh = _take_unknown(row, known, votes, result.null_keys)
+            taken = {key: _take(key, row.get(key), take) for key, take in takers.items()}
+            fresh = _take_unknown(row, takers, votes, result.null_keys)
         except _Refused as refused:
             result.errors[index] = str(refused)
             result.misfits.setdefault(refused.key, Counter())[refused.type] += 1
@@ -123,16 +123,16 @@ def _convert_by_row(payloads: pa.BinaryArray, columns: Sequence[Column]) -> Conv
         for key, value in taken.items():
             values[key].append(value)
         for key, (kind_name, value) in fresh.items():
-            if key not in found:
-                found[key] = _Found(kind_name, index, {})
-            found[key].values[kept] = value
+            if key not in kinds_of_keys:
+                kinds_of_keys[key] = _Found(kind_name, index, {})
+            kinds_of_keys[key].values[kept] = value
         kept += 1
     result.arrays = {key: pa.array(values[key], kind.arrow) for key, kind in kinds.items()}
-    for key, what in found.items():
-        spread = [what.values.get(at) for at in range(kept)]
-        result.arrays[key] = pa.array(spread, ARROW_TYPES[what.type])
-        result.discovered[key] = Discovery(what.type, what.row, dict(votes[key]))
-    result.null_keys -= set(found)
+    for key, key_values in kinds_of_keys.items():
+        spread = [key_values.values.get(at) for at in range(kept)]
+        result.arrays[key] = pa.array(spread, ARROW_TYPES[key_values.type])
+        result.discovered[key] = Discovery(key_values.type, key_values.row, dict(votes[key]))
+    result.null_keys -= set(kinds_of_keys)
     return result
 
 
@@ -168,7 +168,7 @@ def _object(payload: bytes | None) -> dict[str, Any] | Misfit:
 
 
 def _votes(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Any], room: int) -> dict[str, Counter[str]]:
-    """How many values of each key without a column have which type, the type of the first one first; of as many keys as
+    """Votes for the types of keys without a column, the type of a key's first value first; of as many keys as
     there is room for."""
     votes: dict[str, Counter[str]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""One sentence for people out of the traces of Spark and Python."""
+"""One sentence for users out of the traces of Spark and Python."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def sentence_of(trace: str, path: str = "") -> str:
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(_OUR_ERRORS)]
     causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
-    known = [text.format(**found.groupdict()) for pattern, text in _KNOWN if (found := pattern.search(trace))]
-    if known:
-        chosen = known[0]
+    sentences = [text.format(**matched.groupdict()) for pattern, text in _KNOWN if (matched := pattern.search(trace))]
+    if sentences:
+        chosen = sentences[0]
     elif ours:
         chosen = ours[-1].split(": ", 1)[-1]
     elif "://" in path and (said := store_says(trace, path)):
         chosen = said
-    elif python := [found for line in lines if (found := _PYTHON_ERROR.match(line))]:
+    elif python := [matched for line in lines if (matched := _PYTHON_ERROR.match(line))]:
         chosen = _plain(*python[-1].groups())
     elif causes:
         chosen = causes[-1].removeprefix("Caused by: ").removeprefix(": ")
@@ -54,7 +54,7 @@ def sentence_of(trace: str, path: str = "") -> str:
 
 
 def _plain(where: str, error: str, text: str) -> str:
-    """What an error of Python means for a table: ``where`` is the module that the error is of."""
+    """The meaning of a Python error for a table: ``where`` is the module that the error is of."""
     if package := _NO_MODULE.search(text):
         return (
             f"a Python process of Spark lacks package {package[1]!r}. Try: pip install 'sluicemq[spark]' on every host."

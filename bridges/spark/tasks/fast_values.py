@@ -1,4 +1,4 @@
-"""Columns of a type out of what Arrow's JSON reader can read, all rows at once.
+"""Columns of a type from values that Arrow's JSON reader can read, all rows at once.
 
 What the reader has no type for it reads as text or whole numbers, which become the column's type in one call. Whatever
 might not mean the same as ``bridges.spark.tasks.values`` says is left to that.
@@ -29,7 +29,7 @@ class NotAtOnce(Exception):
 
 
 def reading_type(kind: ColumnType, sample: Any) -> pa.DataType:
-    """What the reader reads for a type; ``sample`` is a value, which decides whether times and decimals are text or
+    """The type that the reader reads for a type; ``sample`` is a value, which decides if times and decimals are text or
     numbers.
 
     Raises:
@@ -52,13 +52,13 @@ def reading_type(kind: ColumnType, sample: Any) -> pa.DataType:
 
 
 def has_forms(kind: ColumnType) -> bool:
-    """Whether values of the type have several forms: text, numbers or marks."""
-    inner = [one for _, one in kind.members] if kind.item is None else [kind.item]
+    """True if values of the type have several forms: text, numbers or marks."""
+    inner = [member for _, member in kind.members] if kind.item is None else [kind.item]
     return kind.name in ("date", "decimal", "binary") or kind.name in UNITS or any(map(has_forms, inner))
 
 
 def finished(found: pa.Array, kind: ColumnType) -> pa.Array:
-    """The column of its type, from what the reader has read.
+    """The column of its type, from the reader's result.
 
     Raises:
         NotAtOnce: a value might not fit.

@@ -26,7 +26,7 @@ RECORD_COLUMNS: Final = frozenset(column.name for column in PROVENANCE)
 
 @dataclass(frozen=True, slots=True)
 class Upsert:
-    """How a table keeps one row a key.
+    """Rules by which a table keeps one row a key.
 
     ``delete_when`` is a condition of the rule language on the record: where it holds, the key is removed. With
     ``by_time`` the last record of a key is the one with the highest time of publishing, then shard, then offset; that
@@ -39,14 +39,14 @@ class Upsert:
 
     @classmethod
     def of(cls, key: Sequence[str], delete_when: str, shards: int) -> Upsert | None:
-        """For the key of a table of a stream with so many shards; None where it has no key."""
+        """The rules for the key of a table whose stream has ``shards``; None without a key."""
         # All records of a client are in one shard, so a key with the client has one too.
         by_time = shards > 1 and "_client_id" not in key
         return cls(tuple(key), delete_when, by_time) if key else None
 
     @property
     def has_tombstones(self) -> bool:
-        """Whether a record without a payload has a key, which it then removes."""
+        """True if a record without a payload has a key, which it then removes."""
         return RECORD_COLUMNS.issuperset(self.key)
 
 
@@ -86,14 +86,14 @@ def _canonical_double(values: pa.Array) -> pa.Array:
 def hashes_of(keys: pa.Array) -> Any:
     """The hash of each key, ``uint32``."""
     encoded = keys.dictionary_encode()
-    found = np.fromiter(map(zlib.crc32, encoded.dictionary.to_pylist()), np.uint32, len(encoded.dictionary))
+    hashes = np.fromiter(map(zlib.crc32, encoded.dictionary.to_pylist()), np.uint32, len(encoded.dictionary))
     # The first bits decide about the file, and those of a CRC are alike for keys of one length that differ at the end.
-    mixed = (found.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - HASH_BITS)
+    mixed = (hashes.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - HASH_BITS)
     return mixed.astype(np.uint32)[encoded.indices.to_numpy()]
 
 
 def last_of_each(rows: pa.Table, upsert: Upsert) -> tuple[Any, pa.Array]:
-    """Which rows are the last of their key, as a mask, and the keys of all. Of rows at one place the later one is."""
+    """Mask of the rows that are the last of their key, and the keys of all. Of rows at one place the later one is."""
     keys = keys_of(rows, upsert.key)
     is_last = np.zeros(len(keys), bool)
     if len(keys):

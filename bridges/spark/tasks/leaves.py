@@ -1,4 +1,4 @@
-"""Which file of a table a key is in.
+"""Assignment of keys to a table's files.
 
 Each file is a leaf of a binary tree over the bits of the key's hash: the leaf ``01`` has the keys whose hash begins so.
 A leaf that grows too large is split into two, so a small table is one file, and in a large one a batch rewrites only
@@ -16,7 +16,7 @@ import numpy as np
 
 from bridges.spark.tasks.keys import HASH_BITS
 
-# Rows of a batch are put in order by so many bits of their hash, so that a leaf's task reads a part of them.
+# Bits of their hash by which rows of a batch are put in order, so that a leaf's task reads a part of them.
 GROUP_BITS: Final = 4
 _NAME: Final = re.compile(r"(?:.*/)?key-([01]*)-[0-9a-f]{32}\.parquet")
 
@@ -40,15 +40,15 @@ def leaves_of(paths: Iterable[str]) -> tuple[dict[str, str], list[str]]:
 def cover(leaves: Mapping[str, str]) -> list[str]:
     """The leaves with those that have no file, so that each key is in one."""
     inner = {leaf[:size] for leaf in leaves for size in range(len(leaf))}
-    found = []
+    parts = []
     waiting = [""]
     while waiting:
         leaf = waiting.pop()
         if leaf in inner:
             waiting += [leaf + "1", leaf + "0"]
         else:
-            found.append(leaf)
-    return found
+            parts.append(leaf)
+    return parts
 
 
 def groups_of(leaf: str) -> range:
@@ -59,7 +59,7 @@ def groups_of(leaf: str) -> range:
 
 
 def is_in(hashes: Any, leaf: str) -> Any:
-    """Which hashes are in a leaf, as a mask."""
+    """Mask of the hashes that are in a leaf."""
     if not leaf:
         return np.ones(len(hashes), bool)
     return hashes >> np.uint32(HASH_BITS - len(leaf)) == int(leaf, 2)

@@ -1,4 +1,4 @@
-"""What Spark runs in its workers: partitions of a batch, ranges of a stream, and other work of a table in pieces."""
+"""The work of Spark's workers: partitions of a batch, ranges of a stream, and other work of a table in pieces."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pyspark_sluice.errors import SourceError
 # Errors of a task that come with any records.
 _NOT_OF_RECORDS = (OSError, MemoryError, ImportError, LayoutError, SourceError)
 _BATCH_ROWS = 10_000
-# Record batches of so many rows or bytes are not joined.
+# Record batches with more rows or bytes than these are not joined.
 _BATCH_BYTES = 16 * 1024 * 1024
 # Characters.
 _LONGEST_REASON = 500
@@ -50,8 +50,8 @@ def work(module: str, name: str, plan: Any) -> Callable[[Any], str]:
 
     def run(piece: Any) -> str:
         try:
-            found: str = getattr(import_module(module), name)(pickle.loads(pickled), piece)
-            return found
+            result: str = getattr(import_module(module), name)(pickle.loads(pickled), piece)
+            return result
         except (ImportError, OSError, LayoutError):
             return json.dumps({"failure": traceback.format_exc()})
 
@@ -95,12 +95,12 @@ class MemberWriter(PartitionWriter):
         named = {**provenance_of(self._plan.stream, batch), **named}
         rendered = render(self._split.parts, named, batch.num_rows)
         offsets = batch.column("offset").to_numpy()
-        why = self._why(rendered.texts, rendered.places, batch)
+        sentences = self._why(rendered.texts, rendered.places, batch)
         bad = {
             int(offsets[row]): f"column {column!r} names the table, and the row has no value for it"
             for row, column in rendered.lacking.items()
         }
-        for at, sentence in why.items():
+        for at, sentence in sentences.items():
             for row in np.flatnonzero(rendered.places == at).tolist():
                 bad.setdefault(int(offsets[row]), sentence)
         names = pa.array([text.lower() for text in rendered.texts], pa.string())
@@ -113,7 +113,7 @@ class MemberWriter(PartitionWriter):
 
     def _why(self, texts: list[str], places: Any, batch: pa.RecordBatch) -> dict[int, str]:
         """By the index of a rendered name, why rows with it have no member."""
-        found: dict[int, str] = {}
+        problems: dict[int, str] = {}
         used, first = np.unique(places, return_index=True)
         for at, row in sorted(zip(used.tolist(), first.tolist(), strict=True), key=lambda one: one[1]):
             if at < 0:
@@ -129,8 +129,8 @@ class MemberWriter(PartitionWriter):
                     sentence = split.too_many(name)
                     self._result.over += int((places == at).sum())
             if sentence is not None:
-                found[at] = sentence
-        return found
+                problems[at] = sentence
+        return problems
 
 
 class _MemberFiles(TableFiles):
@@ -149,7 +149,7 @@ class _MemberFiles(TableFiles):
         self.names = []
         if rows.num_rows == 0:
             return []
-        found: list[DataFile] = []
+        data_files: list[DataFile] = []
         for [name], part in _BY_NAME.split(rows):
             counts = np.bincount(part.column("_shard").to_numpy())
             mine = self.rows.setdefault(name, {})
@@ -163,14 +163,14 @@ class _MemberFiles(TableFiles):
             if own.equals(part.schema):
                 part = pa.table(part.columns, schema=own)
             written = write_rows(place, part, self._layout)
-            found += [replace(one, path=f"{name}/{one.path}") for one in written]
-            check_partitions(len(found), self._layout)
-        return found
+            data_files += [replace(file, path=f"{name}/{file.path}") for file in written]
+            check_partitions(len(data_files), self._layout)
+        return data_files
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How tasks read a stream, and what they write of it."""
+    """Tasks' reading of a stream, and the plan of their writing."""
 
     url: str
     token: str = field(repr=False)
@@ -191,9 +191,9 @@ def read_by(reading: Reading, ranges: Sequence[Any]) -> Iterator[pa.RecordBatch]
 
     client = StreamClient(reading.url, reading.token, reading.where.stream)
     schema = arrow_schema(reading.columns)
-    for one in ranges:
-        for batch in client.read(reading.where, one.shard, one.start, one.end):
-            yield project(batch, one.shard, schema)
+    for part in ranges:
+        for batch in client.read(reading.where, part.shard, part.start, part.end):
+            yield project(batch, part.shard, schema)
 
 
 def joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -259,7 +259,7 @@ def _see(seen: dict[int, tuple[int, int]], batch: pa.RecordBatch) -> None:
 
 
 def partition_writer(plan: Plan) -> PartitionWriter:
-    """What writes a task's files with this plan."""
+    """The writer of a task's files with this plan."""
     if plan.split is not None:
         return MemberWriter(plan, plan.split)
     return PartitionWriter(plan) if plan.upsert is None else StagedWriter(plan, plan.upsert)

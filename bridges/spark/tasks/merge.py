@@ -33,7 +33,7 @@ from bridges.spark.tasks.task import DataFile
 LEAF_ROWS: Final = 250_000
 # A file with more rows, or more bytes in memory, is split.
 LEAF_BYTES: Final = 128 * 1024 * 1024
-# So many deletions a file remembers, the last ones.
+# Maximum deletions that a file remembers, the last ones.
 KEPT_DELETIONS: Final = 5_000
 _DELETIONS: Final = b"sluice.deletions"
 _ROW_GROUP: Final = 65_536
@@ -53,7 +53,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """What all tasks of a merge must know. Rows of the table in ``replaced`` (shard, start, end) are left out. With
+    """The plan for all tasks of a merge. Rows of the table in ``replaced`` (shard, start, end) are left out. With
     ``is_whole`` all rows are staged, and of the table's files only the deletions count that they remember."""
 
     table: Place
@@ -66,7 +66,7 @@ class MergePlan:
 
 @dataclass(slots=True)
 class Merged:
-    """What a task did with staged rows, by shard, and the files that it wrote in the place of ``removed``."""
+    """Figures of a task by shard, and the files that it wrote in the place of ``removed``."""
 
     host: str = field(default_factory=socket.gethostname)
     files: list[DataFile] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Merged:
     superseded: dict[int, int] = field(default_factory=dict)
     deleted: dict[int, int] = field(default_factory=dict)
     failure: str | None = None
-    """The trace of what kept the task from writing."""
+    """Trace of the error that kept the task from writing."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -98,7 +98,7 @@ def units_of(
     everything: bool = False,
 ) -> list[Unit]:
     """The tasks of a merge: of the leaves that a staged file may have rows of, or of all leaves with a file."""
-    found = []
+    units = []
     for leaf in all_leaves:
         groups = set(groups_of(leaf))
         parts = []
@@ -107,8 +107,8 @@ def units_of(
             if numbers:
                 parts.append((file.path, numbers))
         if parts or foreign or (everything and leaf in leaves):
-            found.append(Unit(leaf, leaves.get(leaf), tuple(foreign), tuple(parts)))
-    return found
+            units.append(Unit(leaf, leaves.get(leaf), tuple(foreign), tuple(parts)))
+    return units
 
 
 def merged(plan: MergePlan, unit: Unit) -> str:
@@ -132,11 +132,11 @@ def merge(plan: MergePlan, unit: Unit) -> Merged:
     is_last, keys = last_of_each(rows, plan.upsert)
     is_deleted = rows.column(DELETED).to_numpy()
     _count(result, staged, is_last[kept.num_rows :], is_deleted[kept.num_rows :])
-    held = is_last[: kept.num_rows]
+    is_present = is_last[: kept.num_rows]
     fresh = is_last[kept.num_rows :]
-    if not plan.upsert.by_time:  # a deletion of what is not there
+    if not plan.upsert.by_time:  # a deletion of a key that does not exist
         fresh = fresh & ~is_deleted[kept.num_rows :]
-    is_same = held.all() and not fresh.any() and kept.num_rows == old.num_rows
+    is_same = is_present.all() and not fresh.any() and kept.num_rows == old.num_rows
     if is_same and not unit.foreign and not plan.is_whole:
         return result
     result.removed = [path for path in (unit.file, *unit.foreign) if path is not None]
@@ -168,8 +168,8 @@ def _held(plan: MergePlan, unit: Unit, schema: pa.Schema) -> Iterator[pa.Table]:
         yield ds.dataset([path], schema=columns, format="parquet", filesystem=files).to_table()
     if unit.foreign:
         paths = [plan.table.path_of(path) for path in unit.foreign]
-        found = ds.dataset(paths, schema=columns, format="parquet", filesystem=files)
-        for batch in found.to_batches(batch_size=_BATCH_ROWS):
+        staged = ds.dataset(paths, schema=columns, format="parquet", filesystem=files)
+        for batch in staged.to_batches(batch_size=_BATCH_ROWS):
             rows = pa.Table.from_batches([batch], columns)
             whole = np.ones(rows.num_rows, bool)
             for name in plan.upsert.key:
@@ -193,8 +193,8 @@ def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     have = set(rows.column_names)
     return pa.table(
         [
-            rows.column(one.name).cast(one.type) if one.name in have else pa.nulls(rows.num_rows, one.type)
-            for one in schema
+            rows.column(field.name).cast(field.type) if field.name in have else pa.nulls(rows.num_rows, field.type)
+            for field in schema
         ],
         schema=schema,
     )
@@ -218,8 +218,8 @@ def _count(result: Merged, staged: pa.Table, is_last: Any, is_deleted: Any) -> N
         (result.deleted, is_last & is_deleted),
         (result.superseded, ~is_last),
     ):
-        found, times = np.unique(shards[mask], return_counts=True)
-        counts.update(zip(found.tolist(), times.tolist(), strict=True))
+        numbers, times = np.unique(shards[mask], return_counts=True)
+        counts.update(zip(numbers.tolist(), times.tolist(), strict=True))
 
 
 def _chosen(rows: pa.Table, keys: pa.Array, mask: Any) -> pa.Table:
@@ -278,5 +278,5 @@ def _deletions_of(plan: MergePlan, file: str, schema: pa.Schema) -> pa.Table:
     if _DELETIONS not in metadata:
         return schema.empty_table()
     with pa.ipc.open_stream(base64.b64decode(metadata[_DELETIONS])) as stream:
-        found = stream.read_all()
-    return _complete(found.append_column(DELETED, pa.repeat(pa.scalar(True), found.num_rows)), schema)
+        deletions = stream.read_all()
+    return _complete(deletions.append_column(DELETED, pa.repeat(pa.scalar(True), deletions.num_rows)), schema)

@@ -52,7 +52,7 @@ _KEPT = 10_000
 
 @dataclass(slots=True)
 class RuleRows:
-    """What a batch gave.
+    """Result of a batch.
 
     ``rows`` in the order of the records, ``places`` the index in the batch that each came from. ``errors`` says by
     index what failed and where in the SQL; a record in neither was filtered: its topic is not read, or WHERE does not
@@ -74,7 +74,7 @@ class RuleRun:
     def __init__(self, rule: RuleText, functions: Functions | None = None) -> None:
         self.rule = rule
         tree = parse(rule.sql)
-        self.filters = [one.levels for one in sources(tree).filters]
+        self.filters = [filter.levels for filter in sources(tree).filters]
         if problems := list(_elsewhere(tree, self.filters)):
             raise Invalid(f"rule {rule.name!r} cannot run in Spark", problems)
         self._message: Message | None = None
@@ -145,29 +145,29 @@ class RuleRun:
             return map(Message, *published, times, properties)
         identities = map(_identity, *(batch.column(name).to_pylist() for name in ("ts", "shard", "offset")))
         return (
-            Message(topic, payload, qos, retain, client, received_ns, given, _id=identity)
-            for topic, payload, qos, retain, client, received_ns, given, identity in zip(
+            Message(topic, payload, qos, retain, client, received_ns, own_properties, _id=identity)
+            for topic, payload, qos, retain, client, received_ns, own_properties, identity in zip(
                 *published, times, properties, identities, strict=False
             )
         )
 
     def reads(self, topic: str) -> bool:
-        """Whether the rule's FROM matches a topic."""
-        found = self._matching.get(topic)
-        if found is None:
+        """True if the rule's FROM matches a topic."""
+        is_matching = self._matching.get(topic)
+        if is_matching is None:
             if len(self._matching) >= _KEPT:
                 self._matching.clear()
-            found = self._matching[topic] = any(levels_match(levels, topic) for levels in self.filters)
-        return found
+            is_matching = self._matching[topic] = any(levels_match(levels, topic) for levels in self.filters)
+        return is_matching
 
     def _client(self, client_id: str | None, username: str | None) -> Client:
         key = (client_id, username)
-        found = self._clients.get(key)
-        if found is None:
+        client = self._clients.get(key)
+        if client is None:
             if len(self._clients) >= _KEPT:
                 self._clients.clear()
-            found = self._clients[key] = Client(client_id or "", username)
-        return found
+            client = self._clients[key] = Client(client_id or "", username)
+        return client
 
     def _now_ms(self) -> int:
         """The column ``timestamp``: when the broker received the message that the rule runs on."""
@@ -181,7 +181,7 @@ class RuleRun:
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """Which columns of a record a program looks at."""
+    """The columns of a record that a program reads."""
 
     columns: tuple[str, ...]
     identity: bool
@@ -206,16 +206,16 @@ class _Needs:
 
 
 def _elsewhere(tree: exp.Select, filters: Sequence[Any]) -> Iterator[Problem]:
-    """What keeps a rule from running outside of the broker."""
+    """The reason why a rule cannot run outside of the broker."""
     if not filters:
         yield Problem(
             "it reads events only, and a stream keeps messages", "/sql", 1, 1, "name topics in FROM, or use the rows"
         )
     for call in tree.find_all(exp.Anonymous):
-        for start, why in _BOUND_TO_THE_BROKER.items():
+        for start, reason in _BOUND_TO_THE_BROKER.items():
             if call.name.startswith(start):
                 place = call.meta.get("line", 1), call.meta.get("column", 1)
-                yield Problem(f"{call.name} {why}, which Spark does not reach", "/sql", *place)
+                yield Problem(f"{call.name} {reason}, which Spark does not reach", "/sql", *place)
 
 
 def _plain(error: BaseException) -> str:
@@ -303,10 +303,10 @@ def _columns_at_once(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column
 
 
 def _array(values: list[Any], kind: str) -> pa.Array:
-    found = set(map(type, values))
-    if not found <= _FITTING[kind]:  # Arrow takes True for 1.0 and cuts 2.5 to 2
+    types = set(map(type, values))
+    if not types <= _FITTING[kind]:  # Arrow takes True for 1.0 and cuts 2.5 to 2
         raise TypeError(f"not all values are of type {kind}")
-    if type(UNDEFINED) in found:
+    if type(UNDEFINED) in types:
         values = [None if value is UNDEFINED else value for value in values]
     return pa.array(values, ARROW_TYPES[kind])
 

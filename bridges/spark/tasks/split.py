@@ -1,4 +1,4 @@
-"""Which member table a row goes to. Runs in tasks: imports nothing of the broker."""
+"""Assignment of rows to member tables. Runs in tasks: imports nothing of the broker."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _SHOWN: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What tasks must know of the member tables as they are. ``names`` are those that there are; ``room`` is for so
-    many more. Rows for ``refused`` names are dead letters, with the sentence. Rows below ``floors``, by member and
+    """The plan for tasks of a table with members. ``names`` are the existing ones; ``room`` is the number of further
+    ones. Rows for ``refused`` names are dead letters, with the sentence. Rows below ``floors``, by member and
     shard, are in the member already. ``columns`` are of members with other identifiers of columns than the plan."""
 
     parts: tuple[str, ...]
@@ -34,7 +34,7 @@ class Split:
     columns: Mapping[str, tuple[Column, ...]] = field(default_factory=dict)
 
     def too_many(self, name: str) -> str:
-        """Why a row for a further table is a dead letter."""
+        """The sentence for a row of a further table, which is a dead letter."""
         return f"table {name!r} would be one more than max_tables, which is {self.most}"
 
     def without_known(self, rows: pa.Table, names: str) -> pa.Table:
@@ -44,12 +44,12 @@ class Split:
         member = rows.column(names)
         shards = rows.column("_shard").to_numpy()
         offsets = rows.column("_offset").to_numpy()
-        known = np.zeros(rows.num_rows, bool)
+        is_known = np.zeros(rows.num_rows, bool)
         for name, ends in self.floors.items():
             is_mine = pc.equal(member, name).to_numpy()
             for shard, end in ends.items():
-                known |= is_mine & (shards == shard) & (offsets < end)
-        return rows.filter(pa.array(~known))
+                is_known |= is_mine & (shards == shard) & (offsets < end)
+        return rows.filter(pa.array(~is_known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ def _texts(column: pa.Array | None, rows: int) -> pa.Array:
 
 
 def unsafe(text: str) -> str | None:
-    """Why this is no name of a table, None where it is one."""
+    """The problem with a string that is not a table's name, or None."""
     shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-    if found := _SAFE.sub("", text):
-        return f"table name {shown!r}: expected letters, digits, '_' and '-', got {found[0]!r}"
+    if characters := _SAFE.sub("", text):
+        return f"table name {shown!r}: expected letters, digits, '_' and '-', got {characters[0]!r}"
     if len(text) > LONGEST:
         return f"table name {shown!r}: expected at most {LONGEST} characters, got {len(text)}"
     return None

@@ -1,6 +1,6 @@
 """The first half of a batch of a table with a key: rows as files that the merge reads, the last of each key.
 
-The files are in the table's directory, are no part of the table, and are removed after the commit. Their rows are in
+The files are in the table's directory, do not belong to the table, and are removed after the commit. Their rows are in
 groups by the first bits of the key's hash, one row group each.
 """
 
@@ -65,13 +65,13 @@ class StagedWriter(PartitionWriter):
                 is_read = is_read[~tombstones]
         if self._condition is not None and is_read.any():
             at = np.flatnonzero(is_read)
-            found, errors = self._condition.holds(batch.take(pa.array(at)))
-            self._deleting = batch.column("offset").to_numpy()[at[found]]
+            is_deletion, errors = self._condition.holds(batch.take(pa.array(at)))
+            self._deleting = batch.column("offset").to_numpy()[at[is_deletion]]
             if errors:
                 failed = np.zeros(batch.num_rows, bool)
                 failed[at[sorted(errors)]] = True
                 bad = batch.filter(pa.array(failed))
-                sentences = [errors[one] for one in sorted(errors)]
+                sentences = [errors[row] for row in sorted(errors)]
                 self._bury(bad, sentences, ["lake.delete_when"] * len(errors), shard, count)
                 batch = batch.filter(pa.array(~failed))
         if batch.num_rows:
@@ -102,17 +102,17 @@ class StagedWriter(PartitionWriter):
         super()._keep(batch, arrays, count, records)
 
     def _lacking(self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array]) -> dict[str, Any]:
-        """Which rows have no value in which column of the key, as masks."""
+        """Masks of the rows without a value, by column of the key."""
         named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
-        named |= {name: one for name, one in provenance_of(self._plan.stream, batch).items() if name not in named}
-        found = {}
+        named |= {name: array for name, array in provenance_of(self._plan.stream, batch).items() if name not in named}
+        masks = {}
         for name in self._upsert.key:
             values = named.get(name)
             has_none = values is None or pa.types.is_nested(values.type)
             mask = np.ones(batch.num_rows, bool) if has_none else pc.is_null(values).to_numpy(False)
             if mask.any():
-                found[name] = mask
-        return found
+                masks[name] = mask
+        return masks
 
 
 def _by_shard(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -135,7 +135,7 @@ class _StagedFiles(FileWriter):
         batches = []
         for arrays, deleted in zip(self._parts, self.deleted, strict=True):
             named = {**arrays, DELETED: deleted}
-            whole = [whole_array(named.get(one.name), one.type, len(deleted)) for one in schema]
+            whole = [whole_array(named.get(column.name), column.type, len(deleted)) for column in schema]
             batches.append(pa.RecordBatch.from_arrays(whole, schema=schema))
         rows = pa.Table.from_batches(batches, schema)
         is_last, keys = last_of_each(rows, self._upsert)

@@ -1,4 +1,4 @@
-"""What a Spark task does with its part of a micro-batch: typed Parquet files straight into the table's place.
+"""The work of a Spark task on its part of a micro-batch: typed Parquet files straight into the table's place.
 
 Runs on executors: imports nothing of the broker. Files become part of the table only when the driver commits them, so a
 task that dies or runs twice leaves files that no one sees, and that cleaning removes.
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from bridges.spark.tasks.split import Split
 
 ROWS_COLUMNS = ("shard", "offset", "ts", "topic", "payload", "client_id", "rule")
-# What a task needs of the source, for a *rows* and a *topics* stream.
+# Columns of the source that a task needs, for a *rows* and a *topics* stream.
 RAW_COLUMNS = (*ROWS_COLUMNS, "qos", "retain", "username", "properties")
 # The stage of dead letters that the table's format did not take.
 REFUSED = "lake.commit"
-# A file is closed after so many rows, so that a task's memory stays bounded.
+# Maximum rows of a file, so that a task's memory stays bounded.
 FILE_ROWS = 1_000_000
 _AS_THEY_COME = Layout()
 # The last one that has a year of four digits.
@@ -59,7 +59,7 @@ RANGED = ("_shard", "_offset", "_published_at")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a record becomes a dead letter that the table does not take; ``is_buried`` where the letter is written by
+    """Reason for which a record becomes a dead letter; ``is_buried`` if the letter is written by
     now."""
 
     reason: str
@@ -68,7 +68,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all tasks of a micro-batch must know; made by the driver from the table as it is.
+    """The plan for all tasks of a micro-batch; made by the driver from the current table.
 
     Records below ``floors`` (per shard) are in the table already and are passed over; bad ones below ``dead_floors``
     are in the dead-letter table already.
@@ -87,9 +87,9 @@ class Plan:
     """Runs on the messages of a *topics* stream; its rows are the table's. None: the messages as they came."""
     layout: Layout = field(default_factory=Layout)
     upsert: Upsert | None = None
-    """Of a table with a key."""
+    """The rules of a table with a key."""
     split: Split | None = None
-    """Of a table with members, whose directories are in ``table``."""
+    """The members of a table whose directories are in ``table``."""
     until: Mapping[int, int] | None = None
     """The offset, per shard, from which records are left to a later run; None where all are written."""
     refusals: Mapping[int, Mapping[int, Refusal]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Discovered:
 
 @dataclass(slots=True)
 class ShardCount:
-    """What a task saw of a shard: offsets ``first`` to ``last``, all of them.
+    """Counts of a task for a shard: offsets ``first`` to ``last``, all of them.
 
     Records are ``written``, ``dead`` or ``filtered`` by a rule; ``rows`` is more than ``written`` where a rule gives
     several rows a record.
@@ -144,7 +144,7 @@ class ShardCount:
 
 @dataclass(slots=True)
 class TaskResult:
-    """What a task wrote, on ``host``."""
+    """Result of a task, on ``host``."""
 
     host: str = field(default_factory=socket.gethostname)
     files: list[DataFile] = field(default_factory=list)
@@ -161,11 +161,11 @@ class TaskResult:
     over: int = 0
     """Rows that are dead letters since there would be too many member tables."""
     failure: str | None = None
-    """The trace of what kept the task from writing."""
+    """Trace of the error that kept the task from writing."""
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)
     """By shard, the offset of the first record that came, and the one after the last."""
     refused: str | None = None
-    """Why nothing was written though it could be: for the values of some record."""
+    """Reason for which nothing was written though it could be: values of some record."""
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -287,15 +287,15 @@ class PartitionWriter:
         from bridges.spark.tasks.rule_run import typed
 
         ran = rule.run(batch)
-        found = typed(ran, [column for column in self._columns if column.key != ITEM.key], self._plan.pending)
-        good = _with_rule(batch.take(pa.array(found.places, pa.int64())), rule.rule.name)
-        self._learn(found.converted, good, shard)
-        records = len(set(found.places))
-        self._keep(good, {**found.converted.arrays, ITEM.key: _items(found.places)}, count, records)
-        places = sorted(found.errors)
+        typed_rows = typed(ran, [column for column in self._columns if column.key != ITEM.key], self._plan.pending)
+        good = _with_rule(batch.take(pa.array(typed_rows.places, pa.int64())), rule.rule.name)
+        self._learn(typed_rows.converted, good, shard)
+        records = len(set(typed_rows.places))
+        self._keep(good, {**typed_rows.converted.arrays, ITEM.key: _items(typed_rows.places)}, count, records)
+        places = sorted(typed_rows.errors)
         bad = _with_rule(batch.take(pa.array(places, pa.int64())), rule.rule.name)
         stages = ["lake.rule" if place in ran.errors else "lake.columns" for place in places]
-        self._bury(bad, [found.errors[place] for place in places], stages, shard, count)
+        self._bury(bad, [typed_rows.errors[place] for place in places], stages, shard, count)
         count.filtered += batch.num_rows - records - len(places)
 
     def _count(self, shard: int, offsets: Any) -> ShardCount:
@@ -323,15 +323,15 @@ class PartitionWriter:
                 self._columns.append(column)
             offset = batch.column("offset")[discovery.row].as_py()
             self._result.discovered.append(Discovered(column, offset, shard, discovery.votes))
-        known = set(self._result.null_keys)
-        self._result.null_keys += sorted(converted.null_keys - known)
+        known_keys = set(self._result.null_keys)
+        self._result.null_keys += sorted(converted.null_keys - known_keys)
         for key, votes in converted.misfits.items():
             self._result.misfits[key] = dict(votes + Counter(self._result.misfits.get(key, {})))
 
     def _keep(
         self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array], count: ShardCount, records: int | None = None
     ) -> None:
-        """Take rows, made of so many records: as many as there are rows, if not given."""
+        """Take rows that ``records`` records gave; one each by default."""
         if batch.num_rows == 0:
             return
         count.written += batch.num_rows if records is None else records
@@ -366,9 +366,9 @@ class PartitionWriter:
         _, first = np.unique(offsets[is_bad], return_index=True)
         letters = batch.filter(pa.array(is_bad)).take(pa.array(first))
         shard = batch.column("shard")[0].as_py()
-        self._bury(letters, [bad[one] for one in sorted(bad)], [stage] * len(bad), shard, count)
+        self._bury(letters, [bad[row] for row in sorted(bad)], [stage] * len(bad), shard, count)
         records = None if records is None else len(np.unique(offsets[~is_bad]))
-        return batch.filter(good), {key: one.filter(good) for key, one in arrays.items()}, records, good
+        return batch.filter(good), {key: array.filter(good) for key, array in arrays.items()}, records, good
 
     def _bury(
         self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str], shard: int, count: ShardCount
@@ -376,8 +376,8 @@ class PartitionWriter:
         if batch.num_rows == 0:
             return
         count.dead += batch.num_rows
-        known = int(np.searchsorted(batch.column("offset").to_numpy(), self._plan.dead_floors.get(shard, 0)))
-        self._write_letters(batch.slice(known), errors[known:], stages[known:])
+        written = int(np.searchsorted(batch.column("offset").to_numpy(), self._plan.dead_floors.get(shard, 0)))
+        self._write_letters(batch.slice(written), errors[written:], stages[written:])
 
     def _write_letters(self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str]) -> None:
         letters = {
@@ -458,7 +458,7 @@ def _write_file(place: Place, rows: pa.Table, layout: Layout, values: list[Any])
     path = place.path_of(name)
     stats = _stats(rows, layout)
     if layout.format == "delta":  # where the log has the value, as Delta does not look for it in files
-        rows = rows.drop_columns([one.column for one in layout.partition if one.transform == "identity"])
+        rows = rows.drop_columns([field.column for field in layout.partition if field.transform == "identity"])
     with pq.ParquetWriter(path, rows.schema, filesystem=files, compression="zstd", compression_level=1) as file:
         if layout:
             file.write_table(rows, row_group_size=FILE_ROWS)
@@ -521,8 +521,8 @@ def _stats(rows: pa.Table, layout: Layout) -> dict[str, Any]:
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    in_log = {one.column for one in layout.partition if one.transform == "identity"}
-    sources = (one.column for one in layout.partition if one.transform != "identity")
+    in_log = {field.column for field in layout.partition if field.transform == "identity"}
+    sources = (field.column for field in layout.partition if field.transform != "identity")
     # Iceberg takes its statistics from the footers of files.
     indexed = rows.column_names[: _INDEXED if layout.format == "delta" else 0]
     first = (name for name in indexed if name not in in_log)
@@ -553,7 +553,7 @@ def _bound(value: Any, *, is_high: bool) -> Any:
     if isinstance(value, str):
         if not is_high:
             return value[:_LONG_TEXT]
-        # The beginning is followed by what is greater than any next character.
+        # The beginning is followed by any greater text.
         is_short = len(value) <= _LONG_TEXT or value[_LONG_TEXT] == _LAST_CHARACTER
         return value if is_short else value[:_LONG_TEXT] + _LAST_CHARACTER
     if isinstance(value, datetime):

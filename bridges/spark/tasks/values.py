@@ -23,7 +23,7 @@ DECIMAL_TEXT: Final = r"-?[0-9]+(\.[0-9]+)?"
 DATE_TEXT: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _DIGITS = Context(prec=80)
 _LONGEST_DECIMAL = 64
-# A decimal of so many digits comes through a float unchanged.
+# Digits of a decimal that come through a float unchanged.
 EXACT_DIGITS: Final = 15
 # Digits below microseconds, which msgspec rounds.
 _FINER = re.compile(r"(?<=\.[0-9]{6})[0-9]+")
@@ -61,7 +61,7 @@ class NoPlace(Misfit):
 
 @lru_cache(maxsize=4096)
 def taker(kind: ColumnType) -> Take:
-    """What makes a value that is not null one for Arrow, or raises ``Misfit``."""
+    """The function that makes a value that is not null one for Arrow, or raises ``Misfit``."""
     if kind.name == "struct":
         return _struct_taker(kind)
     if kind.name == "array":
@@ -73,24 +73,24 @@ def taker(kind: ColumnType) -> Take:
 
 def _struct_taker(kind: ColumnType) -> Take:
     members = [(key, name, taker(inner)) for (key, inner), name in zip(kind.members, kind.names, strict=True)]
-    known = {key for key, _ in kind.members}
+    member_keys = {key for key, _ in kind.members}
 
     def take(value: Any) -> Any:
         if not isinstance(value, dict):
             raise Misfit("an object")
-        found = {}
+        taken = {}
         for key, name, take_member in members:
             item = value.get(key)
             if item is not None:
                 try:
-                    found[name] = take_member(item)
+                    taken[name] = take_member(item)
                 except Misfit as misfit:
                     raise misfit.inside(f".{key}", item) from None
-        if not value.keys() <= known:
+        if not value.keys() <= member_keys:
             for key, item in value.items():
-                if key not in known and item is not None:
+                if key not in member_keys and item is not None:
                     raise NoPlace("").inside(f".{key}", item)
-        return found
+        return taken
 
     return take
 
@@ -102,13 +102,13 @@ def _array_taker(kind: ColumnType) -> Take:
     def take(value: Any) -> Any:
         if not isinstance(value, list):
             raise Misfit("an array")
-        found = []
+        items = []
         for number, item in enumerate(value, start=1):
             try:
-                found.append(None if item is None else take_item(item))
+                items.append(None if item is None else take_item(item))
             except Misfit as misfit:
                 raise misfit.inside(f"[{number}]", item) from None
-        return found
+        return items
 
     return take
 
@@ -120,13 +120,13 @@ def _map_taker(kind: ColumnType) -> Take:
     def take(value: Any) -> Any:
         if not isinstance(value, dict):
             raise Misfit("an object")
-        found = []
+        entries = []
         for key, item in value.items():
             try:
-                found.append((key, None if item is None else take_item(item)))
+                entries.append((key, None if item is None else take_item(item)))
             except Misfit as misfit:
                 raise misfit.inside(f".{key}", item) from None
-        return found
+        return entries
 
     return take
 
@@ -158,7 +158,7 @@ def _decimal_taker(kind: ColumnType) -> Take:
 
 
 def grown(kind: ColumnType, values: Sequence[Any], room: int) -> ColumnType:
-    """The type with the members that structs of these values have beside, at most ``room`` of them; each of the type of
+    """The type with the further members that structs of these values have, at most ``room``; each of the type of
     most of its values. Inside maps none are added, as not all formats can."""
     if kind.name == "array" and kind.item is not None:
         inner = [item for value in values if isinstance(value, list) for item in value]
@@ -167,23 +167,23 @@ def grown(kind: ColumnType, values: Sequence[Any], room: int) -> ColumnType:
     if kind.name != "struct":
         return kind
     objects = [value for value in values if isinstance(value, dict)]
-    known = dict(kind.members)
+    kinds = dict(kind.members)
     unknown: dict[str, Counter[str]] = {}
-    for one in objects:
-        if not one.keys() <= known.keys():
-            for key, value in one.items():
-                if value is not None and key not in known:
+    for object in objects:
+        if not object.keys() <= kinds.keys():
+            for key, value in object.items():
+                if value is not None and key not in kinds:
                     unknown.setdefault(key, Counter())[type_of(value)] += 1
     fresh = {key: ColumnType(votes.most_common(1)[0][0]) for key, votes in list(unknown.items())[: max(room, 0)]}
     room -= len(fresh)
     is_same = not fresh
     for key, inner_kind in kind.members:
         if inner_kind.name in ("struct", "array"):
-            found = grown(inner_kind, [one[key] for one in objects if one.get(key) is not None], room)
-            room -= found.width - inner_kind.width
-            is_same = is_same and found is inner_kind
-            known[key] = found
-    return kind if is_same else replace(kind, members=(*known.items(), *fresh.items()))
+            inner_grown = grown(inner_kind, [object[key] for object in objects if object.get(key) is not None], room)
+            room -= inner_grown.width - inner_kind.width
+            is_same = is_same and inner_grown is inner_kind
+            kinds[key] = inner_grown
+    return kind if is_same else replace(kind, members=(*kinds.items(), *fresh.items()))
 
 
 def type_of(value: Any) -> str:
@@ -209,18 +209,18 @@ def described(value: Any) -> str:
 
 
 def sentence(key: str, value: Any, misfit: Misfit) -> str:
-    """Why the value of a column does not fit."""
+    """The sentence for a value that does not fit its column."""
     place = f"column {key + misfit.steps!r}"
-    found = described(misfit.value if misfit.steps else value)
+    text = described(misfit.value if misfit.steps else value)
     if isinstance(misfit, NoPlace):
         room = f"a table has at most {MOST_COLUMNS} columns, and structs inside maps only the members of the schema"
-        return f"{place} is not in the table and cannot be added ({room}), the row has {found}"
-    return f"{place} takes {misfit}, the row has {found}"
+        return f"{place} is not in the table and cannot be added ({room}), the row has {text}"
+    return f"{place} takes {misfit}, the row has {text}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What a number is a count of, for times since 1970."""
+    """The unit of a number, for times since 1970."""
 
     words: str
     microseconds: int
@@ -250,7 +250,7 @@ def _double(value: Any) -> float:
 
 
 def _string(value: Any) -> str:
-    """Text, or the mark of bytes that are no text, as JSON."""
+    """Text, or the mark of bytes that are not text, as JSON."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict) and isinstance(value_of_mark(value), bytes):
@@ -339,12 +339,14 @@ def plain(kind: ColumnType, value: Any) -> Any:
     if value is None:
         return None
     if kind.name == "struct":
-        found = {key: plain(inner, value[name]) for (key, inner), name in zip(kind.members, kind.names, strict=True)}
-        return {key: one for key, one in found.items() if one is not None}
+        plain_members = {
+            key: plain(inner, value[name]) for (key, inner), name in zip(kind.members, kind.names, strict=True)
+        }
+        return {key: member for key, member in plain_members.items() if member is not None}
     if kind.item is not None and kind.name == "array":
-        return [plain(kind.item, one) for one in value]
+        return [plain(kind.item, member) for member in value]
     if kind.item is not None:
-        return {key: plain(kind.item, one) for key, one in value.items()}
+        return {key: plain(kind.item, member) for key, member in value.items()}
     if kind.name == "json":
         return msgspec.Raw(value.encode())
     if isinstance(value, Decimal):

@@ -133,7 +133,7 @@ def foreign(offsets: str, who: str, what: str) -> str:
 
 def differs(offsets: str, what: str) -> str:
     """The problem of a deep audit."""
-    return f"shard 0: {offsets} differs from what the stream gives now: the table has {what}"
+    return f"shard 0: {offsets} differs from the records that the stream gives now: the table has {what}"
 
 
 def changed(column: str, value: str, where: str) -> str:

@@ -373,7 +373,7 @@ def test_a_replay_of_single_records_changes_exactly_these(lake: Lake) -> None:
     for one, problem in (((0, 300), "not all of"), ((7, 0), "no shard 7")):
         with pytest.raises(Invalid, match=problem):
             lake.plan(records=[one])
-    with pytest.raises(Invalid, match="no range beside single records"):
+    with pytest.raises(Invalid, match="no range in addition to single records"):
         lake.plan(0, 2, [(0, 0)])
 
 
