@@ -34,6 +34,7 @@ from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.evolution import Held, both, held, in_place
 from bridges.spark.tables.contract import (
     Binding,
+    Change,
     CommitConflict,
     Details,
     LakeTable,
@@ -491,7 +492,7 @@ class TableWriter:
             self.refresh()
             gaps = gaps_of(self.ends(self.table), where)
             with contextlib.suppress(CommitConflict):
-                return gaps, self.table.append([], Details(self.job, gaps)) if gaps else self.table.version()
+                return gaps, self.table.commit(Change(Details(self.job, gaps))) if gaps else self.table.version()
         raise CommitConflict(f"table {self.spec.name!r} has constant conflicts with other writers. Try: run it again.")
 
     def begin_again(self, begins: Mapping[int, int], where: Positions) -> None:
@@ -507,7 +508,7 @@ class TableWriter:
         shards = {gap.shard for gap in gaps}
         starting = (ShardRange(shard, start, start, 0, 0, 0) for shard, start in fresh.items() if shard not in shards)
         if ranges := (*gaps, *starting):
-            self.table.append([], Details(self.job, tuple(sorted(ranges, key=lambda one: one.shard))))
+            self.table.commit(Change(Details(self.job, tuple(sorted(ranges, key=lambda one: one.shard)))))
 
     def begin(self, starts: Mapping[int, int]) -> None:
         """Let a table without records begin at these offsets.
@@ -516,7 +517,7 @@ class TableWriter:
             CommitConflict: another writer was first.
         """
         ranges = tuple(ShardRange(shard, start, start, 0, 0, 0) for shard, start in sorted(starts.items()))
-        self.table.append([], Details(self.job, ranges))
+        self.table.commit(Change(Details(self.job, ranges)))
 
     def tidy(self, session: Any = None) -> None:
         """Tidy member tables, where there are any."""
@@ -549,7 +550,8 @@ class TableWriter:
         Raises:
             CommitConflict: another writer was first.
         """
-        return self.table.rewrite(columns, [file for result in results for file in result.files], details)
+        files = [file for result in results for file in result.files]
+        return self.table.commit(Change(details, files, columns=columns, removes_all=True))
 
     def plan(self) -> Plan:
         """The plan for tasks, from the current table."""
@@ -637,7 +639,7 @@ class TableWriter:
                 for shard, end in ((part.shard, part.end) for part in ranges)
             }
             dead_ranges = tuple(replace(part, end=ends[part.shard]) for part in ranges)
-            self.dead_letters.append(dead_files, Details(self.job, dead_ranges, kind="dead"))
+            self.dead_letters.commit(Change(Details(self.job, dead_ranges, kind="dead"), dead_files))
         self.add_columns(plan, results)
         files = [file for result in results for file in result.files]
         version = self._append(results, details, plan, columns)
@@ -697,7 +699,7 @@ class TableWriter:
             if self.table.partitions() != plan.layout.texts:
                 break
             try:
-                return self.table.append(files, details)
+                return self.table.commit(Change(details, files))
             except CommitConflict:
                 self.table.refresh()
         raise CommitConflict("the table's offsets moved, or its columns or partitions changed")
@@ -908,10 +910,8 @@ def evolved(table: LakeTable, columns: Sequence[Column], table_format: str) -> N
     names = {column.name.lower() for column in table.columns()}
     changed = in_place(table.columns(), columns, table_format)
     # One whose name another column has is left out: tasks find a name for it, and do without ``ITEM``.
-    if fresh := [column for column in changed if column.key not in keys and column.name.lower() not in names]:
-        table.add_columns(fresh)
-    if wider := [column for column in changed if column.key in keys]:
-        table.widen_columns(wider)
+    if changed := [column for column in changed if column.key in keys or column.name.lower() not in names]:
+        table.commit(Change(columns=changed))
 
 
 def has_types(table: LakeTable, columns: Sequence[Column]) -> bool:

@@ -32,6 +32,7 @@ from bridges.spark.driver.member_places import at_once, member_of, member_place,
 from bridges.spark.driver.upkeep import in_one_worker, tidy_one
 from bridges.spark.tables.contract import (
     MANY_SMALL_FILES,
+    Change,
     CommitConflict,
     Details,
     LakeTable,
@@ -272,7 +273,7 @@ class MembersWriter(TableWriter):
             if not has_types(table, columns):
                 break
             try:
-                table.append(share.files, details)
+                table.commit(Change(details, share.files))
             except CommitConflict:
                 table.refresh()
             else:

@@ -22,7 +22,7 @@ from bridges.spark.columns.types import ARROW_TYPES, ColumnType, NotAType, parse
 from bridges.spark.columns.value_sums import Sums, add_sums, packed
 from bridges.spark.driver.batch import Outcome, TableSpec, TableWriter, columns_after, discard
 from bridges.spark.driver.evolution import held
-from bridges.spark.tables.contract import RETYPED, CommitConflict, Details, LakeTable, ShardRange
+from bridges.spark.tables.contract import RETYPED, Change, CommitConflict, Details, LakeTable, ShardRange
 from bridges.spark.tables.files import copied, verify_files
 from bridges.spark.tasks.task import ShardCount
 from bridges.spark.tasks.values import plain
@@ -180,7 +180,7 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     if kept.dead_files:
         dead = writer.dead_letters = writer.open_dead_letters(create=True)
         assert dead is not None
-        dead.append(kept.dead_files, details)
+        dead.commit(Change(details, kept.dead_files))
     rewritten = (
         () if writer.spec.upsert is not None else tuple(_rewritten(table, ends, [*kept.shards, *letter_files.shards]))
     )
@@ -190,7 +190,8 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         copies = [copied(plan.dead, file, plan.dead) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
         ranges = [ShardRange(shard, end, end, 0, 0, 0) for shard, end in ends.items() if dead.next(shard) is not None]
-        dead.rewrite(DEAD_LETTER, [*copies, *letter_files.dead_files], replace(details, ranges=tuple(ranges)))
+        moved = replace(details, ranges=tuple(ranges))
+        dead.commit(Change(moved, [*copies, *letter_files.dead_files], columns=DEAD_LETTER, removes_all=True))
     after = table.rows(), dead.rows() if dead is not None else 0
     return RetypeReport(writer.spec.name, name, kind, *before, *after, version)
 

@@ -16,7 +16,7 @@ from bridges.spark.columns.column import PROVENANCE, arrow_schema
 from bridges.spark.columns.value_sums import packed, together
 from bridges.spark.driver.batch import RunTasks, TableSpec, TableWriter, has_types
 from bridges.spark.driver.evolution import in_place
-from bridges.spark.tables.contract import Details, LakeTable, Range, ShardRange
+from bridges.spark.tables.contract import Change, Details, LakeTable, Range, ShardRange
 from bridges.spark.tables.files import copied
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tables.replacing import replace_ranges
@@ -132,7 +132,7 @@ def fill(
     writer = TableWriter(beside, f"shadow-{replay}")
     if not writer.table.commits():
         ordered = tuple(ShardRange(part.shard, part.start, part.end, 0, 0, 0) for part in ranges)
-        writer.table.exchange([], [], Details(writer.job, ordered, replay, kind=_ORDERED), marks=())
+        writer.table.commit(Change(Details(writer.job, ordered, replay, kind=_ORDERED), marks=()))
     shadow = Shadow.open(spec)
     if shadow.replay != replay:
         raise Conflict(f"table {spec.name!r} has the shadow of another replay. Try: sluice lake tables discard.")

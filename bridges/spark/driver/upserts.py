@@ -19,7 +19,7 @@ from bridges.spark.driver.batch import TableSpec, TableWriter, has_types, rewrit
 from bridges.spark.driver.ledger import ledger_of
 from bridges.spark.driver.members import MembersWriter
 from bridges.spark.driver.upkeep import until_committed
-from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
+from bridges.spark.tables.contract import Change, CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
 from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tables.replacing import rewritten_here
@@ -118,7 +118,7 @@ class UpsertWriter(TableWriter):
             counted = _counted(ranges, files, merged)
             # Details of a replay: the ranges that came before are covered again.
             details = replace(details, ranges=counted, replay=self.job, keys=keys, key=self._upsert.key)
-            return self.table.rewrite(columns, added, details)
+            return self.table.commit(Change(details, added, columns=columns, removes_all=True))
         finally:
             self._discard(files)
 
@@ -170,7 +170,7 @@ class UpsertWriter(TableWriter):
             + sum(file.rows for file in added)
         )
         details = replace(details, ranges=_counted(details.ranges, files, results), keys=keys, key=self._upsert.key)
-        return self.table.exchange(removed, added, details, marks)
+        return self.table.commit(Change(details, added, removed, marks=marks))
 
     def _run(self, plan: MergePlan, units: Sequence[Unit]) -> list[Merged]:
         results = self._run_merges(plan, units)

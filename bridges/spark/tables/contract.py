@@ -158,6 +158,30 @@ class Details:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """One version of a table beside the one before: files added and removed, by their paths, with details.
+
+    It moves the ends of shards to those of ``marks``, or without them of the details' ranges. ``columns`` are added to
+    the table, or widened, and then there is nothing else; with ``removes_all`` no other file stays, and they are all
+    columns that it has. The same rows are in other files where ``keeps_rows``, and readers of changes pass over it.
+    """
+
+    details: Details | None = None
+    add: Sequence[DataFile] = ()
+    remove: Sequence[str] = ()
+    columns: Sequence[Column] = ()
+    marks: Sequence[ShardRange] | None = None
+    removes_all: bool = False
+    keeps_rows: bool = False
+
+    @property
+    def ends(self) -> Sequence[ShardRange]:
+        if self.marks is not None:
+            return self.marks
+        return () if self.details is None else self.details.ranges
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """A past commit of this product: the version it made, when (ms since 1970), and its details."""
 
@@ -420,27 +444,8 @@ class LakeTable(ABC):
         """The time of publishing (µs since 1970) up to which every record is in the table, as far as a commit said."""
 
     @abstractmethod
-    def add_columns(self, columns: Sequence[Column]) -> None:
-        """Add nullable columns, as a version of its own."""
-
-    @abstractmethod
-    def widen_columns(self, columns: Sequence[Column]) -> None:
-        """Give columns of the table another type, of those that ``bridges.spark.driver.evolution`` changes in place."""
-
-    @abstractmethod
-    def append(self, files: Sequence[DataFile], details: Details) -> int:
-        """Add the files' rows and move the shards' ends to those of ``details``, in one version; returns it."""
-
-    @abstractmethod
-    def exchange(
-        self,
-        removed: Sequence[str],
-        files: Sequence[DataFile],
-        details: Details,
-        marks: Sequence[ShardRange] | None = None,
-    ) -> int:
-        """Put files in the place of others, given by their paths, and move the shards' ends to those of ``marks``, or
-        without them of ``details``, in one version; returns it."""
+    def commit(self, change: Change) -> int:
+        """Make a change, in one version; returns it. Delta widens columns in several."""
 
     @abstractmethod
     def bounds(self) -> list[FileBounds]:
@@ -487,12 +492,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def forget_replaced(self, older_than_s: float) -> int:
-        """Remove files that ``exchange`` removed longer ago, and the versions that have them; how many files."""
-
-    @abstractmethod
-    def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
-        """Put the files' rows in the place of all rows, with these columns after provenance, and move the shards' ends
-        to those of ``details``, in one version."""
+        """Remove files that commits removed longer ago, and the versions that have them; how many files."""
 
     @abstractmethod
     def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from math import ceil
-from typing import Any, Literal, Self
+from typing import Any, Self
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -39,6 +39,7 @@ from bridges.spark.tables.contract import (
     SMALL_FILE_BYTES,
     VALID_THROUGH,
     Binding,
+    Change,
     CommitConflict,
     Compaction,
     Details,
@@ -49,7 +50,6 @@ from bridges.spark.tables.contract import (
     Range,
     Rest,
     SchemaVersion,
-    ShardRange,
     TableLost,
     TableRefused,
     TableUnreadable,
@@ -272,9 +272,48 @@ class DeltaLakeTable(LakeTable):
     def valid_through(self) -> int | None:
         return self._transaction(VALID_THROUGH)
 
-    def add_columns(self, columns: Sequence[Column]) -> None:
+    def commit(self, change: Change) -> int:
+        if change.columns and not change.removes_all:
+            self._alter(change.columns)
+            return self.version()
+        now_ms = int(time.time() * 1000)
+        # Not as escapes: delta-rs reads those of some characters wrongly.
+        stats = [json.dumps(file.stats, ensure_ascii=False) for file in change.add]
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.path, file.size, self._partition_texts(file), now_ms, True, text)
+            for file, text in zip(change.add, stats, strict=True)
+        ]
+        actions += [RemoveAction(path, True, now_ms) for path in change.remove]
+        schema = self._table.schema()
+        if change.columns:
+            fields = [_field(column, self._binding) for column in (*PROVENANCE, *change.columns)]
+            schema = Schema([*fields, *self._made()])
         try:
-            self._table.alter.add_columns([_field(column, self._binding) for column in columns])
+            self._table.create_write_transaction(
+                actions,
+                "overwrite" if change.removes_all else "append",
+                schema,
+                self._partition_names(),
+                commit_properties=self._properties(change),
+            )
+        except CommitFailedError as error:
+            raise CommitConflict(str(error)) from error
+        self._table.update_incremental()
+        return self.version()
+
+    def _alter(self, columns: Sequence[Column]) -> None:
+        """Add columns that the table does not have, and widen the others."""
+        fields = {field.name: field for field in self._table.schema().fields}
+        fresh = [_field(column, self._binding) for column in columns if column.name not in fields]
+        try:
+            if fresh:
+                self._table.alter.add_columns(fresh)
+            for column in (column for column in columns if column.name in fields):
+                # delta-rs merges members, not metadata. A death in between leaves members that are added again.
+                metadata = fields[column.name].metadata
+                self._table.alter.add_columns([Field(column.name, _type(column.parsed), metadata=metadata)])
+                metadata = _field(column, self._binding).metadata
+                self._table.alter.set_column_metadata(column.name, metadata)
         except DeltaError as error:
             self._check_conflict(error)
             raise
@@ -286,36 +325,6 @@ class DeltaLakeTable(LakeTable):
         self.refresh()
         if self.version() != before:
             raise CommitConflict(str(error)) from error
-
-    def widen_columns(self, columns: Sequence[Column]) -> None:
-        try:
-            for column in columns:
-                # delta-rs merges members, not metadata. A death in between leaves members that are added again.
-                has = next(field for field in self._table.schema().fields if field.name == column.name)
-                self._table.alter.add_columns([Field(column.name, _type(column.parsed), metadata=has.metadata)])
-                metadata = _field(column, self._binding).metadata
-                self._table.alter.set_column_metadata(column.name, metadata)
-        except DeltaError as error:
-            self._check_conflict(error)
-            raise
-        self.refresh()
-
-    def append(self, files: Sequence[DataFile], details: Details) -> int:
-        return self._write(files, "append", self._table.schema(), self._properties(details))
-
-    def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
-        schema = Schema([*(_field(column, self._binding) for column in (*PROVENANCE, *columns)), *self._made()])
-        return self._write(files, "overwrite", schema, self._properties(details))
-
-    def exchange(
-        self,
-        removed: Sequence[str],
-        files: Sequence[DataFile],
-        details: Details,
-        marks: Sequence[ShardRange] | None = None,
-    ) -> int:
-        properties = self._properties(details, marks)
-        return self._write(files, "append", self._table.schema(), properties, removed)
 
     def bounds(self) -> list[FileBounds]:
         files = pa.table(self._table.get_add_actions(flatten=True))
@@ -372,30 +381,6 @@ class DeltaLakeTable(LakeTable):
             self.place.remove([path for path in paths if path not in kept])
             self._forgotten, found = version, found + len(removed)
         return found
-
-    def _write(
-        self,
-        files: Sequence[DataFile],
-        mode: Literal["append", "overwrite"],
-        schema: Schema,
-        properties: CommitProperties,
-        removed: Sequence[str] = (),
-    ) -> int:
-        now_ms = int(time.time() * 1000)
-        # Not as escapes: delta-rs reads those of some characters wrongly.
-        stats = [json.dumps(file.stats, ensure_ascii=False) for file in files]
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size, self._partition_texts(file), now_ms, True, text)
-            for file, text in zip(files, stats, strict=True)
-        ]
-        actions += [RemoveAction(path, True, now_ms) for path in removed]
-        names = self._partition_names()
-        try:
-            self._table.create_write_transaction(actions, mode, schema, names, commit_properties=properties)
-        except CommitFailedError as error:
-            raise CommitConflict(str(error)) from error
-        self._table.update_incremental()
-        return self.version()
 
     def _partition_texts(self, file: DataFile) -> dict[str, str | None]:
         return {name: _partition_text(value) for name, value in self._partition_values(file).items()}
@@ -519,14 +504,14 @@ class DeltaLakeTable(LakeTable):
         days = [field.name for field in self._made() if field.metadata[_PARTITION] == "day(_published_at)"]
         # By partition no file is read.
         condition = f"{days[0]} < DATE '{at.date()}'" if days else f"_published_at < '{at.isoformat()}'"
-        properties = CommitProperties(custom_metadata=_metadata(details), max_commit_retries=0)
+        change = Change(details, marks=())
         try:
-            done = self._table.delete(condition, commit_properties=properties)
+            done = self._table.delete(condition, commit_properties=self._properties(change))
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         self.refresh()
         if not done["num_removed_files"] and details.ranges:  # of dead letters alone: delta-rs commits nothing then
-            self._write([], "append", self._table.schema(), properties)
+            self.commit(change)
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
         self.refresh()
@@ -571,15 +556,18 @@ class DeltaLakeTable(LakeTable):
     def _first_id(self, shard: int) -> str:
         return f"sluice/{self._binding.epoch}/{shard}/first"
 
-    def _properties(self, details: Details, marks: Sequence[ShardRange] | None = None) -> CommitProperties:
-        ranges = details.ranges if marks is None else marks
-        if not ranges:  # nothing in the log says that another commit was first, so none may be
-            return CommitProperties(custom_metadata=_metadata(details), max_commit_retries=0)
-        ids = [Transaction(self._next_id(one.shard), one.end) for one in ranges]
-        ids += [Transaction(self._first_id(one.shard), one.start) for one in ranges if self.first(one.shard) is None]
-        if details.valid_through is not None:
+    def _properties(self, change: Change) -> CommitProperties:
+        details = change.details
+        metadata = None if details is None else {**details.about, DETAILS_KEY: details.as_dict()}
+        if not change.ends:  # nothing in the log says that another commit was first, so none may be
+            return CommitProperties(custom_metadata=metadata, max_commit_retries=0)
+        ids = [Transaction(self._next_id(one.shard), one.end) for one in change.ends]
+        ids += [
+            Transaction(self._first_id(one.shard), one.start) for one in change.ends if self.first(one.shard) is None
+        ]
+        if details is not None and details.valid_through is not None:
             ids.append(Transaction(VALID_THROUGH, details.valid_through))
-        return CommitProperties(custom_metadata=_metadata(details), app_transactions=ids)
+        return CommitProperties(custom_metadata=metadata, app_transactions=ids)
 
 
 def _is_within(one: Range) -> pc.Expression:
@@ -620,11 +608,6 @@ def _bounds_of(files: pa.Table, column: str) -> list[tuple[int, int] | None]:
         low, high = (one.cast(pa.timestamp("us", one.type.tz)) for one in (low, high))
     low, high = (one.cast(pa.int64()).to_pylist() for one in (low, high))
     return [None if one[0] is None or one[1] is None else one for one in zip(low, high, strict=True)]
-
-
-def _metadata(details: Details) -> dict[str, Any]:
-    """What a commit has in the log beside its files."""
-    return {**details.about, DETAILS_KEY: details.as_dict()}
 
 
 def _details(entry: dict[str, Any]) -> Details | None:

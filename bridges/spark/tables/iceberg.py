@@ -19,8 +19,7 @@ import json
 import re
 import time
 import uuid
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -92,6 +91,7 @@ from bridges.spark.tables.contract import (
     SMALL_FILE_BYTES,
     VALID_THROUGH,
     Binding,
+    Change,
     CommitConflict,
     Compaction,
     Details,
@@ -307,12 +307,6 @@ class IcebergLakeTable(LakeTable):
         read = partial(_data_file, self._table.io, metadata, metadata.default_sort_order_id if is_sorted else None)
         return list(ExecutorFactory.get_or_create().map(lambda one: read(self.place.child(one.path).uri, one), files))
 
-    def _add_files(self, transaction: Transaction, files: Sequence[DataFile], details: Details) -> None:
-        _map_names(transaction)
-        with transaction._append_snapshot_producer(_summary(details)) as change:
-            for one in self._data_files(transaction.table_metadata, files):
-                change.append_data_file(one)
-
     def version(self) -> int:
         snapshot = self._table.current_snapshot()
         return int(snapshot.sequence_number or 0) if snapshot else 0
@@ -374,50 +368,44 @@ class IcebergLakeTable(LakeTable):
         moment = None if text is None else datetime.fromisoformat(text)
         return None if moment is None else (moment - _EPOCH) // timedelta(microseconds=1)
 
-    def add_columns(self, columns: Sequence[Column]) -> None:
-        with self._committing(), self._table.update_schema() as update:
-            for column in columns:
-                update.add_column((column.name,), _type(column.parsed, count()), doc=_doc(column))
-        self.refresh()
+    def commit(self, change: Change) -> int:
+        details = change.details
+        files = self._planned() if change.remove or change.removes_all else {}
+        removed = files.values() if change.removes_all else [files[path] for path in change.remove]
+        with self._committing(details), _Transaction(self._table) as transaction:
+            if details is not None:
+                transaction.set_properties(self._marks(details, change.ends) | self._remember(details))
+            if change.columns:
+                self._change_columns(transaction, change)
+            if details is not None or change.keeps_rows:
+                # Without files it is a snapshot too: a batch is in the history though all of it went to dead letters.
+                self._add_snapshot(transaction, change, removed)
+        return self.version()
 
-    def widen_columns(self, columns: Sequence[Column]) -> None:
+    def _add_snapshot(self, transaction: Transaction, change: Change, removed: Collection[IcebergFile]) -> None:
+        _map_names(transaction)
+        update = transaction.update_snapshot({} if change.details is None else _summary(change.details))
+        producer = update.overwrite() if removed else update.merge_append()
+        if change.keeps_rows:
+            producer = _JoinFiles(Operation.OVERWRITE, transaction, self._table.io)
+        with producer as snapshot:
+            for file in removed:
+                snapshot.delete_data_file(file)
+            for file in self._data_files(transaction.table_metadata, change.add, is_sorted=not change.keeps_rows):
+                snapshot.append_data_file(file)
+
+    def _change_columns(self, transaction: Transaction, change: Change) -> None:
         known = {column.name: column for column in self.columns()}
-        with self._committing(), self._table.update_schema() as update:
-            for column in columns:
-                _widen(update, (column.name,), known[column.name].parsed, column.parsed)
-                update.update_column(column.name, doc=_doc(column))
-        self.refresh()
-
-    def append(self, files: Sequence[DataFile], details: Details) -> int:
-        marks = self._marks(details) | self._remember(details)
-        with self._committing(details), _Transaction(self._table) as transaction:
-            transaction.set_properties(marks)
-            # Without files it is a snapshot too: the batch is in the history though all of it went to dead letters.
-            self._add_files(transaction, files, details)
-        return self.version()
-
-    def exchange(
-        self,
-        removed: Sequence[str],
-        files: Sequence[DataFile],
-        details: Details,
-        marks: Sequence[ShardRange] | None = None,
-    ) -> int:
-        if not removed and not files and marks is None:
-            return self.append([], details)
-        planned = self._planned()
-        io = self._table.io
-        summary = _summary(details)
-        moved = self._marks(details if marks is None else replace(details, ranges=tuple(marks)))
-        with self._committing(details), _Transaction(self._table) as transaction:
-            transaction.set_properties(moved | self._remember(details))
-            _map_names(transaction)
-            with _OverwriteFiles(Operation.OVERWRITE, transaction, io, snapshot_properties=summary) as change:
-                for path in removed:
-                    change.delete_data_file(planned[path])
-                for one in self._data_files(transaction.table_metadata, files):
-                    change.append_data_file(one)
-        return self.version()
+        with transaction.update_schema(allow_incompatible_changes=change.removes_all) as update:
+            if change.removes_all:
+                self._change(update, change.columns)
+                return
+            for column in change.columns:
+                if column.name in known:
+                    _widen(update, (column.name,), known[column.name].parsed, column.parsed)
+                    update.update_column(column.name, doc=_doc(column))
+                else:
+                    update.add_column((column.name,), _type(column.parsed, count()), doc=_doc(column))
 
     def bounds(self) -> list[FileBounds]:
         numbers = {name: self._table.schema().find_field(name).field_id for name in RANGED}
@@ -532,7 +520,8 @@ class IcebergLakeTable(LakeTable):
         """Remove the rows of a condition, in one version. A file with other rows is written again; one of which all
         rows are meant is not read."""
         schema = arrow_schema((*PROVENANCE, *self.columns()))
-        touched = []
+        base = self.place.path.rstrip("/") + "/"
+        removed = []
         added = list[DataFile]()
         filter = parse(condition)
         is_whole = _StrictMetricsEvaluator(self._table.schema(), filter).eval
@@ -544,16 +533,8 @@ class IcebergLakeTable(LakeTable):
                 if left.num_rows == task.file.record_count:
                     continue
                 added += self._write(left.cast(schema))
-            touched.append(task.file)
-        io = self._table.io
-        with self._committing(details), _Transaction(self._table) as transaction:
-            transaction.set_properties(self._remember(details))
-            _map_names(transaction)
-            with _OverwriteFiles(Operation.OVERWRITE, transaction, io, snapshot_properties=_summary(details)) as change:
-                for file in touched:
-                    change.delete_data_file(file)
-                for file in self._data_files(transaction.table_metadata, added):
-                    change.append_data_file(file)
+            removed.append(path_of(task.file.file_path).removeprefix(base))
+        self.commit(Change(details, added, removed, marks=()))
 
     @contextlib.contextmanager
     def _committing(self, details: Details | None = None) -> Iterator[None]:
@@ -599,17 +580,6 @@ class IcebergLakeTable(LakeTable):
         numbered = ((int(line.partition(" ")[0]), line) for line in self._remembered_lines())
         return [line for version, line in numbered if version <= newest and version not in left]
 
-    def rewrite(self, columns: Sequence[Column], files: Sequence[DataFile], details: Details) -> int:
-        with self._committing(details), warnings.catch_warnings(), self._table.transaction() as transaction:
-            warnings.simplefilter("ignore")  # of a table without rows
-            transaction.set_properties(self._marks(details) | self._remember(details))
-            transaction.delete(AlwaysTrue())
-            with transaction.update_schema(allow_incompatible_changes=True) as update:
-                self._change(update, columns)
-            self._add_files(transaction, files, details)
-        self.refresh()
-        return self.version()
-
     def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
         found: dict[str | int, Version] = {}
         for line in self._remembered():
@@ -621,7 +591,7 @@ class IcebergLakeTable(LakeTable):
                 continue
             summary = snapshot.summary
             text = summary.additional_properties.get(DETAILS_KEY) if summary else None
-            # A replacement leaves two snapshots with the same details: the last one is its commit.
+            # Replacements of earlier releases left two snapshots with the same details: the last one is the commit.
             found[text or snapshot.snapshot_id] = Version(
                 int(snapshot.sequence_number or 0),
                 snapshot.timestamp_ms,
@@ -795,17 +765,9 @@ class IcebergLakeTable(LakeTable):
 
     def _swap(self, joined: Sequence[tuple[Sequence[IcebergFile], DataFile]]) -> None:
         """Put joined files in the place of those that they were made of."""
-        io = self._table.io
-        with (
-            self._committing(),
-            _Transaction(self._table) as transaction,
-            _JoinFiles(Operation.OVERWRITE, transaction, io) as change,
-        ):
-            for file in (file for files, _ in joined for file in files):
-                change.delete_data_file(file)
-            made = [file for _, file in joined]
-            for one in self._data_files(transaction.table_metadata, made, is_sorted=False):
-                change.append_data_file(one)
+        base = self.place.path.rstrip("/") + "/"
+        removed = [path_of(file.file_path).removeprefix(base) for files, _ in joined for file in files]
+        self.commit(Change(add=[file for _, file in joined], remove=removed, keeps_rows=True))
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
         return self._sweep(older_than_s, older_than_s, dry_run=dry_run)
@@ -872,12 +834,10 @@ class IcebergLakeTable(LakeTable):
 
         return read
 
-    def _marks(self, details: Details) -> dict[str, str]:
+    def _marks(self, details: Details, ends: Sequence[ShardRange]) -> dict[str, str]:
         """The ends of shards that a commit moves to, as properties."""
-        marks = {f"sluice.next.{one.shard}": str(one.end) for one in details.ranges} | details.about
-        return marks | {
-            f"sluice.first.{one.shard}": str(one.start) for one in details.ranges if self.first(one.shard) is None
-        }
+        firsts = {f"sluice.first.{one.shard}": str(one.start) for one in ends if self.first(one.shard) is None}
+        return {f"sluice.next.{one.shard}": str(one.end) for one in ends} | firsts | details.about
 
     def _property(self, name: str) -> int | None:
         value = self._table.properties.get(name)

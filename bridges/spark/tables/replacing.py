@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from bridges.spark.columns.column import PROVENANCE, arrow_schema
-from bridges.spark.tables.contract import CommitConflict, Details, FileBounds, LakeTable, Range, Rest
+from bridges.spark.tables.contract import Change, CommitConflict, Details, FileBounds, LakeTable, Range, Rest
 from bridges.spark.tables.files import batches_of, verify_files
 from bridges.spark.tasks.task import RANGED, DataFile, TableFiles, TaskResult
 
@@ -118,9 +118,8 @@ def replace_ranges(
         changed = [one.path for one in part if sum(file.rows for file in rests[one.path]) < one.rows]
         with contextlib.suppress(CommitConflict):
             removed = [*(one.path for one in whole), *changed]
-            version = table.exchange(
-                removed, [*files, *(file for path in changed for file in rests[path])], details, marks=()
-            )
+            added = [*files, *(file for path in changed for file in rests[path])]
+            version = table.commit(Change(details, added, removed, marks=()))
             unused = [file for path in rests.keys() - set(changed) for file in rests[path]]
             table.place.remove([table.place.path_of(file.path) for file in unused])
             return version

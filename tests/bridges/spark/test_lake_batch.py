@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 from bridges.spark.columns.column import Column
 from bridges.spark.driver.batch import Gap, TableSpec, TableWriter
 from bridges.spark.driver.retype import EarlyTypes, retype
-from bridges.spark.tables.contract import Binding, TableRefused
+from bridges.spark.tables.contract import Binding, Change, LakeTable, TableRefused
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tasks.task import Plan, TaskResult
 from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
@@ -86,10 +86,14 @@ def test_a_driver_that_died_between_dead_letters_and_rows_repeats_neither(make: 
     class Died(BaseException):
         pass
 
-    def die(*_: object) -> int:
+    commit = dying.table.commit
+
+    def die(change: Change) -> int:
+        if change.details is None:  # of columns
+            return commit(change)
         raise Died
 
-    dying.table.append = die  # type: ignore[method-assign,assignment]  # the moment of death
+    dying.table.commit = die  # type: ignore[method-assign]  # the moment of death
     with pytest.raises(Died):
         dying.write(batch)
     assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [1]
@@ -310,19 +314,16 @@ def test_a_retype_that_dies_between_two_commits_loses_nothing_and_is_finished_by
         pass
 
     left = iter(range(1, commit))
-
-    def until_death(change: Callable[..., int]) -> Callable[..., int]:
-        def changed(*given: object) -> int:
-            if next(left, None) is None:
-                raise Died
-            return change(*given)
-
-        return changed
-
     cls = type(writer.table)
+    committed = cls.commit
+
+    def until_death(table: LakeTable, change: Change) -> int:
+        if change.details is not None and next(left, None) is None:
+            raise Died
+        return committed(table, change)
+
     with monkeypatch.context() as patched:
-        patched.setattr(cls, "append", until_death(cls.append))
-        patched.setattr(cls, "rewrite", until_death(cls.rewrite))
+        patched.setattr(cls, "commit", until_death)
         with pytest.raises(Died):
             retype(writer, "a", "double")
     places = {offset for (offset,) in (*rows_of(spec, "_offset"), *dead_letters_of(spec, "_offset"))}
@@ -359,11 +360,15 @@ def test_a_retype_between_the_two_commits_of_a_batch_loses_nothing(make: Make, m
     class Died(BaseException):
         pass
 
-    def die(*_: object) -> int:
+    dying = TableWriter(spec, "dies")
+    commit = dying.table.commit
+
+    def die(change: Change) -> int:
+        if change.details is None:  # of columns
+            return commit(change)
         raise Died
 
-    dying = TableWriter(spec, "dies")
-    dying.table.append = die  # type: ignore[method-assign,assignment]  # the moment of death
+    dying.table.commit = die  # type: ignore[method-assign]  # the moment of death
     with pytest.raises(Died):
         dying.write(batch)
     assert dead_letters_of(spec, "_offset") == [(1501,), (1502,)]

@@ -18,7 +18,7 @@ from bridges.spark.driver.batch import Members, TableSpec, TableWriter
 from bridges.spark.driver.member_places import member_place, members_place, open_members
 from bridges.spark.driver.members import MembersWriter
 from bridges.spark.driver.upkeep import remove_rows
-from bridges.spark.tables.contract import LakeTable, TableRefused
+from bridges.spark.tables.contract import Change, LakeTable, TableRefused
 from bridges.spark.tables.formats import open_or_create
 from bridges.spark.tasks.split import render, unsafe
 from bridges.spark.tasks.task import Plan, TaskResult
@@ -157,19 +157,19 @@ def test_a_driver_that_died_between_commits_repeats_nothing(
     rows: list[Any] = [*sites("abab"), b"no", *sites("cdcd"), b"no", *sites("eeaebe")]
     dying, left = MembersWriter(spec, "dies"), commits
     kind = type(dying.table)
-    append = kind.append
+    commit = kind.commit
 
-    def counted(table: LakeTable, *given: Any) -> int:
+    def counted(table: LakeTable, change: Change) -> int:
         nonlocal left
         left -= 1
         if left < 0:
             raise Died
-        return append(table, *given)
+        return commit(table, change)
 
-    monkeypatch.setattr(kind, "append", counted)
+    monkeypatch.setattr(kind, "commit", counted)
     with pytest.raises(Died):
         dying.write(tasks(records(3, rows[:10])))
-    monkeypatch.setattr(kind, "append", append)
+    monkeypatch.setattr(kind, "commit", commit)
     end = 10 + further
     MembersWriter(spec, "next").write(tasks(records(3, rows[:end])))
     MembersWriter(spec, "last").write(tasks(records(3 + end, rows[end:])))

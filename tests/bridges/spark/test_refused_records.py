@@ -20,10 +20,9 @@ from bridges.spark.columns.column import Column, columns_of_api
 from bridges.spark.driver.batch import RecordsRefused, TableSpec, TableWriter
 from bridges.spark.driver.replay import Replayed
 from bridges.spark.driver.upserts import open_writer
-from bridges.spark.tables.contract import Details, Range, TableRefused
+from bridges.spark.tables.contract import Change, Range, TableRefused
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tasks.keys import Upsert
-from bridges.spark.tasks.task import DataFile
 from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
 
 Make = Callable[..., TableSpec]
@@ -184,15 +183,16 @@ def test_a_driver_that_dies_while_a_batch_is_split_loses_and_repeats_nothing(
 
     writer = TableWriter(spec, "dies")
     cls = type(writer.table)
-    append, left = cls.append, iter(range(commit))
+    real = cls.commit
+    left = iter(range(commit))
 
-    def until_death(table: Any, files: Sequence[DataFile], details: Details) -> int:
+    def until_death(table: Any, change: Change) -> int:
         if next(left, None) is None:
             raise Died
-        return append(table, files, details)
+        return real(table, change)
 
     with monkeypatch.context() as patched:
-        patched.setattr(cls, "append", until_death)
+        patched.setattr(cls, "commit", until_death)
         with contextlib.suppress(Died):
             writer.write(batch)
     TableWriter(spec, "next").write(batch)
@@ -203,15 +203,19 @@ def test_a_driver_that_dies_while_a_batch_is_split_loses_and_repeats_nothing(
 def test_a_panic_of_the_library_is_for_a_record_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = make(columns=[Column("s", "s", "string")])
     writer = TableWriter(spec, "job")
-    append = type(writer.table).append
+    commit = type(writer.table).commit
 
-    def panics(table: Any, files: Sequence[DataFile], details: Details) -> int:
-        for file in files:
-            if details.kind == "rows" and "panic" in pq.read_table(table.place.path_of(file.path))["s"].to_pylist():
+    def panics(table: Any, change: Change) -> int:
+        for file in change.add:
+            assert change.details is not None
+            if (
+                change.details.kind == "rows"
+                and "panic" in pq.read_table(table.place.path_of(file.path))["s"].to_pylist()
+            ):
                 StructType([DeltaField("a", PrimitiveType("long")), DeltaField("A", PrimitiveType("long"))])
-        return append(table, files, details)
+        return commit(table, change)
 
-    monkeypatch.setattr(type(writer.table), "append", panics)
+    monkeypatch.setattr(type(writer.table), "commit", panics)
     outcome = writer.write(tasks(records(0, [{"s": "a"}, {"s": "panic"}, {"s": "b"}])))
     assert (outcome.written, outcome.dead) == (2, 1)
     assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [1]
@@ -224,7 +228,7 @@ def test_what_no_record_causes_is_no_dead_letter(make: Make, monkeypatch: pytest
     def fails(*_: object) -> int:
         raise RuntimeError("the library is broken")
 
-    monkeypatch.setattr(type(writer.table), "append", fails)
+    monkeypatch.setattr(type(writer.table), "commit", fails)
     with pytest.raises(RecordsRefused, match="RuntimeError: the library is broken"):
         writer.write(tasks(records(0, [{"a": n} for n in range(8)])))
     monkeypatch.undo()

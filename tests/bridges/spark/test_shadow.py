@@ -14,7 +14,7 @@ from bridges.spark.driver import shadow
 from bridges.spark.driver.audit import audit_spec
 from bridges.spark.driver.batch import RunTasks, TableWriter
 from bridges.spark.driver.diff import compare
-from bridges.spark.tables.contract import Range
+from bridges.spark.tables.contract import Change, Range
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.replacing import pieces, replace_ranges
 from bridges.spark.tasks.keys import Upsert
@@ -168,7 +168,7 @@ def test_a_shadow_is_discarded_with_its_files(lake: Lake) -> None:
 def test_a_column_that_changed_meanwhile_keeps_the_table_as_it_is(lake: Lake) -> None:
     corrected(lake)
     fill(lake, RANGES)
-    TableWriter(lake.spec, "other").table.add_columns([Column("b", "b", "double")])
+    TableWriter(lake.spec, "other").table.commit(Change(columns=[Column("b", "b", "double")]))
     with pytest.raises(Conflict, match="other columns than its shadow"):
         swap(lake)
 

@@ -24,7 +24,7 @@ from bridges.spark.driver.replay import Replayed, planned
 from bridges.spark.driver.retype import check_retype, retype
 from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.catalogs import catalog_of
-from bridges.spark.tables.contract import Range, TableRefused
+from bridges.spark.tables.contract import Change, LakeTable, Range, TableRefused
 from bridges.spark.tasks import merge
 from bridges.spark.tasks.keys import Upsert, hashes_of, keys_of
 from bridges.spark.tasks.leaves import cover, file_name, is_in, leaves_of
@@ -263,16 +263,18 @@ def kill(spec: TableSpec, batch: Any, killed: str) -> None:
         return
     which, when = killed.split()
     dying = open_writer(spec, "dies")
-    cls, name = type(dying.table), "append" if which == "dead" else "exchange"
-    change = getattr(cls, name)
+    cls = type(dying.table)
+    commit = cls.commit
 
-    def until_death(*given: Any) -> int:
-        if when == "after":
-            change(*given)
-        raise Died
+    def until_death(table: LakeTable, change: Change) -> int:
+        is_fatal = change.details is not None and (change.details.kind == "dead") == (which == "dead")
+        version = commit(table, change) if not is_fatal or when == "after" else 0
+        if is_fatal:
+            raise Died
+        return version
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cls, name, until_death)
+        patched.setattr(cls, "commit", until_death)
         with contextlib.suppress(Died):
             dying.write(batch)
 
@@ -504,22 +506,24 @@ def test_a_retype_remembers_deletions_for_late_records(make: Make) -> None:
     assert rows_of(spec, "d", "v") == [("a", "new")]
 
 
-@pytest.mark.parametrize("name", ["append", "rewrite"])
-def test_a_retype_that_dies_is_finished_by_the_next(make: Make, name: str) -> None:
+@pytest.mark.parametrize("removes_all", [False, True])
+def test_a_retype_that_dies_is_finished_by_the_next(make: Make, removes_all: bool) -> None:
     spec = make(Upsert(("d",)))
     write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": "x"}, {"d": "a", "v": "y"}, {"d": "c", "v": 2}]))
     dying = open_writer(spec, "dies")
     cls = type(dying.table)
-    change = getattr(cls, name)
+    commit = cls.commit
 
-    def until_death(*given: Any) -> int:
-        change(*given)
-        raise Died
+    def until_death(table: LakeTable, change: Change) -> int:
+        version = commit(table, change)
+        if change.removes_all == removes_all:
+            raise Died
+        return version
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cls, name, until_death)
+        patched.setattr(cls, "commit", until_death)
         with pytest.raises(Died):
-            retype(dying, "v", "boolean" if name == "append" else "json")
+            retype(dying, "v", "json" if removes_all else "boolean")
     report = retype(open_writer(spec, "again"), "v", "json")
     assert (report.rows_after, report.dead_letters_after) == (3, 0)
     assert rows_of(spec, "_offset", "d") == [(1, "b"), (2, "a"), (3, "c")]
