@@ -95,7 +95,7 @@ def report(spec: TableSpec, took_s: list[float], tidied_s: list[float], metadata
     print(f"p50 {p50_s * 1000:.0f} ms, p99 {p99_s * 1000:.0f} ms, max {ordered[-1] * 1000:.0f} ms")
     print(f"tidied {len(tidied_s)} times, {sum(tidied_s):.1f} s in all, at most {max(tidied_s, default=0):.1f} s")
     print(f"first tenth {first:.0f} ms each, last tenth {last:.0f} ms: {last / first:.2f} times")
-    print(f"{metadata / 1e6:.1f} MB of metadata at most, {len(table.file_sizes())} data files")
+    print(f"{metadata / 1e6:.1f} MB of metadata at most, {len(table.files())} data files")
     return int(p99_s > P99_S or last > GROWTH * first or metadata > METADATA_BYTES)
 
 

@@ -187,7 +187,7 @@ class _Rows:
         self._columns = table.columns()
         everything = (column.name for column in (*PROVENANCE, *self._columns))
         self._read = table.reader([*everything] if has_values else self._names)
-        self._files = table.bounds()
+        self._files = table.files()
         low, high = ([[file.get(name) for name in RANGED[:2]] for file in side] for side in self._bounds())
         self._low = np.array([[_LEAST if value is None else value for value in entry] for entry in low]).reshape(-1, 2)
         self._high = np.array([[_MOST if value is None else value for value in entry] for entry in high]).reshape(-1, 2)

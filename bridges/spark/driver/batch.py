@@ -43,8 +43,8 @@ from bridges.spark.tables.contract import (
     Rest,
     ShardRange,
     TableRefused,
+    verify_files,
 )
-from bridges.spark.tables.files import verify_files
 from bridges.spark.tables.formats import (
     DEAD_LETTERS_SUFFIX,
     dead_letters_place,
@@ -896,8 +896,10 @@ class Figures:
 
 def figures_of(table: LakeTable) -> Figures:
     """Size of a table, by its log."""
-    sizes = table.file_sizes()
-    return Figures(table.rows(), len(sizes), sum(sizes), table.partition_count())
+    files = table.files()
+    partitions = {(file.earlier_spec, file.partition) for file in files}
+    rows = sum(file.rows for file in files)
+    return Figures(rows, len(files), sum(file.size for file in files), len(partitions) or 1)
 
 
 def evolved(table: LakeTable, columns: Sequence[Column], table_format: str) -> None:

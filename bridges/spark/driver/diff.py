@@ -118,14 +118,13 @@ def _sides_of(table: LakeTable | None) -> Callable[[Sequence[Range]], Side | Non
     """The plan for tasks that read the rows of ranges of a table."""
     if table is None:
         return lambda _: None
-    bounds = table.bounds()
-    constants = table.constants()
+    files = table.files()
     place = table.place
     columns = table.columns()
 
     def side(ranges: Sequence[Range]) -> Side:
-        paths = [place.path_of(file.path) for file in table.unmasked([b for b in bounds if not b.is_apart(ranges)])]
-        return Side(place.directory, columns, tuple((path, constants.get(path, {})) for path in paths))
+        touched = table.unmasked([file for file in files if not file.is_apart(ranges)])
+        return Side(place.directory, columns, tuple((place.path_of(file.path), file.constants) for file in touched))
 
     return side
 

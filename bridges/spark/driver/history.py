@@ -27,7 +27,7 @@ def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:
     if table is None:
         nothing: dict[str, Any] = dict.fromkeys(("rows", "files", "bytes", "small_files"), 0)
         return {"version": None, **nothing, "versions": [], "schemas": []}
-    sizes = table.file_sizes()
+    sizes = [file.size for file in table.files()]
     return {
         "version": table.version(),
         "rows": table.rows(),

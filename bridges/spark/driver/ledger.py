@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from bridges.spark.columns.place import Place
 from bridges.spark.driver.batch import TableSpec
 from bridges.spark.tables.contract import Committed, LakeTable
-from bridges.spark.tables.delta import delta_table, files_of
+from bridges.spark.tables.delta import delta_table
 from bridges.spark.tables.files import read_columns
 from bridges.spark.tables.formats import open_table
 
@@ -114,8 +115,9 @@ class Ledger:
         ledger = self._opened()
         if ledger is None:
             return SCHEMA.empty_table()
-        files = files_of(ledger, self._place)
-        return read_columns(self._place, [path for path, _ in files], SCHEMA, pc.field("table_id") == table_id)
+        files = pa.table(ledger.get_add_actions(flatten=True)).column("path").to_pylist()
+        paths = [self._place.path_of(unquote(path)) for path in files]
+        return read_columns(self._place, paths, SCHEMA, pc.field("table_id") == table_id)
 
     def _tidy(self) -> None:
         """Join the small files that syncing leaves, when there are many."""

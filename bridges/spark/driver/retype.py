@@ -22,8 +22,8 @@ from bridges.spark.columns.types import ARROW_TYPES, ColumnType, NotAType, parse
 from bridges.spark.columns.value_sums import Sums, add_sums, packed
 from bridges.spark.driver.batch import Outcome, TableSpec, TableWriter, columns_after, discard
 from bridges.spark.driver.evolution import held
-from bridges.spark.tables.contract import RETYPED, Change, CommitConflict, Details, LakeTable, ShardRange
-from bridges.spark.tables.files import copied, verify_files
+from bridges.spark.tables.contract import RETYPED, Change, CommitConflict, Details, LakeTable, ShardRange, verify_files
+from bridges.spark.tables.files import copied
 from bridges.spark.tasks.task import ShardCount
 from bridges.spark.tasks.values import plain
 from broker.core.errors import Invalid, Problem

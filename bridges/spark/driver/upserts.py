@@ -19,8 +19,16 @@ from bridges.spark.driver.batch import TableSpec, TableWriter, has_types, rewrit
 from bridges.spark.driver.ledger import ledger_of
 from bridges.spark.driver.members import MembersWriter
 from bridges.spark.driver.upkeep import until_committed
-from bridges.spark.tables.contract import Change, CommitConflict, Details, LakeTable, Range, ShardRange, TableRefused
-from bridges.spark.tables.files import verify_files
+from bridges.spark.tables.contract import (
+    Change,
+    CommitConflict,
+    Details,
+    LakeTable,
+    Range,
+    ShardRange,
+    TableRefused,
+    verify_files,
+)
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tables.replacing import rewritten_here
 from bridges.spark.tasks.condition import Condition

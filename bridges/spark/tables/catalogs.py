@@ -109,7 +109,7 @@ class _RestCatalog(RestCatalog):
         """The server does it, by the same properties of the table."""
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        """As ever, but a refusal is no proof: it may answer a commit that a proxy sent again after it was done."""
+        """Commit, but take no refusal as proof: it may answer a commit that a proxy sent again after it was done."""
         try:
             done: CommitTableResponse = super().commit_table(table, requirements, updates)
         except CommitFailedException as error:

@@ -1,20 +1,23 @@
-"""What the lake job asks of a table format."""
+"""The interface of a table format for the lake job, and all of it that does not depend on the format."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as fs
+import pyarrow.parquet as pq
 
-from bridges.spark.columns.column import Column
+from bridges.spark.columns.column import PROVENANCE, Column, arrow_schema
 from bridges.spark.columns.layout import Layout
 from bridges.spark.columns.place import Place
+from bridges.spark.tables.files import read_tail
 from bridges.spark.tasks.task import RANGED, DataFile
 from broker.core.errors import Conflict, Unavailable, Unreadable
 from pyspark_sluice.ranges import Range as Range
@@ -32,9 +35,9 @@ EXPIRED = "expired"
 RETYPED = "retype"
 # Readers open every file: many small ones are slow to read.
 SMALL_FILE_BYTES = 64 * 1024 * 1024
-# So many are joined.
+# Small files of a table before they are joined.
 MANY_SMALL_FILES = 100
-# About the size of a file that others were joined to.
+# Target size of a file that others are joined to.
 JOINED_BYTES = 2 * SMALL_FILE_BYTES
 # How long files are kept that no version refers to: longer than any query that began before, or any micro-batch.
 KEPT_HOURS = 168
@@ -93,7 +96,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class ShardRange:
-    """What a commit covers of a shard: records ``start`` up to ``end``; ``read = written + filtered + dead``.
+    """The records of a shard that a commit covers: ``start`` up to ``end``; ``read = written + filtered + dead``.
 
     ``rows`` is what ``written`` records gave where that is not one row each, as a rule may give several. ``lost`` are
     records that retention removed before they were read, and that the table was accepted to lack. In a table with a
@@ -123,14 +126,14 @@ class ShardRange:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is known of a commit, kept in its own metadata and so atomic with its data."""
+    """Details of a commit, kept in its own metadata and so atomic with its data."""
 
     job: str
     ranges: tuple[ShardRange, ...]
     replay: str | None = None
     kind: str = "rows"
     keys: int | None = None
-    """How many rows a table with a key has since."""
+    """Number of rows that a table with a key has since."""
     key: tuple[str, ...] = ()
     """The columns of that key."""
     tables: str = ""
@@ -141,12 +144,12 @@ class Details:
     """The time of publishing (µs since 1970) up to which every record is in the table with this commit."""
 
     def as_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        members: dict[str, Any] = msgspec.to_builtins(self)
+        return members
 
     @property
     def about(self) -> dict[str, str]:
-        """What other engines show of a commit beside the details."""
+        """Members that other engines show of a commit, in addition to the details."""
         if self.valid_through is None:
             return {}
         moment = datetime.fromtimestamp(self.valid_through // 1_000_000, UTC)
@@ -217,10 +220,15 @@ class Compaction:
     bytes: int = 0
     files_after: int = 0
 
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[TableFile]]) -> Self:
+        """One file made of each group."""
+        return cls(sum(map(len, groups)), sum(file.size for group in groups for file in group), len(groups))
+
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What went with old versions, or would go: snapshots, where the format has them, and files with their bytes."""
+    """Old versions that were removed, or would be: snapshots, where the format has them, and files with their bytes."""
 
     snapshots: int = 0
     files: int = 0
@@ -228,19 +236,34 @@ class Expiry:
 
 
 @dataclass(frozen=True, slots=True)
-class FileBounds:
-    """A data file by its path, relative to the table's directory, with its rows and the least and greatest values of
-    the columns in ``RANGED``, as far as the table knows them; times in microseconds since 1970. ``is_masked`` where
-    another engine deleted rows that the file still has, and that readers leave out."""
+class TableFile:
+    """A data file of a table, as the table's log has it.
+
+    Its path is relative to the table's directory. ``low`` and ``high`` are the least and greatest values of the columns
+    in ``RANGED``, as far as the log has them; times in microseconds since 1970. ``is_masked`` where another engine
+    deleted rows that the file still has, and that readers leave out.
+    """
 
     path: str
+    size: int
     rows: int
     low: Mapping[str, int]
     high: Mapping[str, int]
+    partition: tuple[Any, ...] = ()
+    """The values of the partition fields."""
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    """Values of columns that all its rows share and that only the log has."""
+    earlier_spec: int | None = None
+    """The partition spec of a file from before the table got the one that it has now."""
     is_masked: bool = False
 
+    @property
+    def last_published(self) -> int:
+        """Time of publishing of the last row, as far as it is known."""
+        return self.high.get("_published_at", 0)
+
     def is_apart(self, ranges: Sequence[Range]) -> bool:
-        """Whether no row can be in one of the ranges."""
+        """True if no row can be in one of the ranges."""
         if not self._is_known:
             return False
         low = self.low
@@ -251,7 +274,7 @@ class FileBounds:
         )
 
     def is_inside(self, ranges: Sequence[Range]) -> bool:
-        """Whether all rows must be in the ranges."""
+        """True if all rows must be in the ranges."""
         if not self._is_known:
             return False
         low = self.low
@@ -282,6 +305,11 @@ class Rest:
 FileReader = Callable[[Sequence[str], "Range | None"], Iterator[pa.RecordBatch]]
 
 
+def micros(at: datetime) -> int:
+    """A time in microseconds since 1970."""
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
 def bins(sizes: Sequence[int]) -> list[list[int]]:
     """Files by their place in ``sizes``, in their order, in groups of about the size that one file should have; those
     that would be alone are left out."""
@@ -294,6 +322,31 @@ def bins(sizes: Sequence[int]) -> list[list[int]]:
         groups[-1].append(at)
         size += one
     return [group for group in groups if len(group) > 1]
+
+
+def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
+    """Check that files of a task on ``host`` are in the table's place, as long as it says, with a footer.
+
+    Raises:
+        TableRefused: one is not; nothing may be committed.
+    """
+    for file in files:
+        path = place.path_of(file.path)
+        try:
+            rows = pq.read_metadata(path, filesystem=place.files).num_rows
+            size = place.files.get_file_info(path).size
+        except FileNotFoundError:
+            raise TableRefused(
+                f"{place}: expected the file {file.path} of worker {host!r}, got none: the worker has a disk of "
+                f"its own. Try: a path that all hosts share."
+            ) from None
+        except (OSError, pa.ArrowException) as error:
+            raise TableRefused(f"{path} of worker {host!r} cannot be read: {error}") from error
+        if (size, rows) != (file.size, file.rows):
+            raise TableRefused(
+                f"{path} of worker {host!r}: expected {file.rows} rows in {file.size} bytes, got {rows} rows in {size} "
+                f"bytes"
+            )
 
 
 class LakeTable(ABC):
@@ -322,12 +375,12 @@ class LakeTable(ABC):
         cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout = AS_THEY_COME
     ) -> Self:
         """The table at a place, made with ``columns`` after those of provenance when there is none."""
-        found = cls.open(place, binding)
-        if found is None:
+        table = cls.open(place, binding)
+        if table is None:
             cls._create(place, binding, columns, layout)
-            found = cls.open(place, binding)
-        assert found is not None, place
-        return found
+            table = cls.open(place, binding)
+        assert table is not None, place
+        return table
 
     @classmethod
     @abstractmethod
@@ -336,7 +389,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def partitions(self) -> tuple[str, ...]:
-        """What the table is partitioned by, as in ``partition_by`` of its spec."""
+        """The partition fields, as in ``partition_by`` of its spec."""
 
     @abstractmethod
     def set_layout(self, layout: Layout) -> None:
@@ -379,7 +432,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def has_left(self, version: int) -> bool:
-        """Whether another engine has gone back to before a version, and counts on from there."""
+        """True if another engine went back to before a version, and counts on from there."""
 
     @abstractmethod
     def newest_file(self) -> str:
@@ -393,9 +446,9 @@ class LakeTable(ABC):
     def identity(self) -> str:
         """An identifier that a table created again in the same place does not share."""
 
-    @abstractmethod
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
+        return sum(file.rows for file in self.files())
 
     @abstractmethod
     def columns(self) -> tuple[Column, ...]:
@@ -415,8 +468,11 @@ class LakeTable(ABC):
                     f"it since another member begins with the same name. Try: another 'path', filled from the stream."
                 )
 
+    format: ClassVar[str]
+    applies_deletes: ClassVar = False
+    """True if ``rest`` gives a file without the rows that another engine has deleted."""
     has_ids: ClassVar = False
-    """Whether the format finds columns of files by identifiers."""
+    """True if the format finds columns of files by identifiers."""
 
     @classmethod
     def columns_at_first(cls, columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -448,8 +504,8 @@ class LakeTable(ABC):
         """Make a change, in one version; returns it. Delta widens columns in several."""
 
     @abstractmethod
-    def bounds(self) -> list[FileBounds]:
-        """All data files."""
+    def files(self) -> list[TableFile]:
+        """All data files of the open version."""
 
     def data_files(self) -> dict[str, int]:
         """The paths of all data files, relative to the table's directory, and the rows of each.
@@ -457,9 +513,9 @@ class LakeTable(ABC):
         Raises:
             TableRefused: readers leave out rows of one.
         """
-        return {one.path: one.rows for one in self.unmasked(self.bounds())}
+        return {one.path: one.rows for one in self.unmasked(self.files())}
 
-    def unmasked(self, files: Sequence[FileBounds]) -> Sequence[FileBounds]:
+    def unmasked(self, files: Sequence[TableFile]) -> Sequence[TableFile]:
         """Files that are to be replaced.
 
         Raises:
@@ -483,12 +539,23 @@ class LakeTable(ABC):
         if place.is_local:
             place.files.delete_dir(place.path)
             return
-        found = place.files.get_file_info(fs.FileSelector(place.path, recursive=True, allow_not_found=True))
-        place.remove([one.path for one in found if one.type is fs.FileType.File])
+        infos = place.files.get_file_info(fs.FileSelector(place.path, recursive=True, allow_not_found=True))
+        place.remove([info.path for info in infos if info.type is fs.FileType.File])
 
-    @abstractmethod
-    def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
-        """What a task must know to write a data file again without the rows of ranges."""
+    def rest(self, file: TableFile, ranges: Sequence[Range]) -> Rest:
+        """The parameters of a task that writes a data file again without the rows of ranges."""
+        names = {column.name for column in (*PROVENANCE, *self.columns())}
+        shared = {name: value for name, value in file.constants.items() if name in names}
+        return Rest(self.place.directory, file.path, self.columns(), self.layout(), tuple(ranges), shared)
+
+    def layout(self) -> Layout:
+        """The layout of new files."""
+        types = {column.name: column.type for column in (*PROVENANCE, *self.columns())}
+        return Layout.parse(self.format, self.partitions(), self.sort_texts(), types)
+
+    def sort_texts(self) -> tuple[str, ...]:
+        """The order of rows in new files, as in ``sort_by`` of the table's spec."""
+        return ()
 
     @abstractmethod
     def forget_replaced(self, older_than_s: float) -> int:
@@ -501,20 +568,12 @@ class LakeTable(ABC):
 
     def commits(self, after: int = -1) -> Sequence[Committed]:
         """The commits of this product that are known and newer than ``after``, oldest first."""
-        known = reversed(self.versions(after=after))
-        return [Committed(one.version, one.at_ms, one.details) for one in known if one.details is not None]
+        versions = reversed(self.versions(after=after))
+        return [Committed(one.version, one.at_ms, one.details) for one in versions if one.details is not None]
 
     @abstractmethod
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
         """The schemas that are known, newest first; the first is the one of the version that is open."""
-
-    @abstractmethod
-    def file_sizes(self) -> Sequence[int]:
-        """The size of each data file, in bytes."""
-
-    @abstractmethod
-    def partition_count(self) -> int:
-        """How many partitions have files; 1 for a table without."""
 
     @abstractmethod
     def tidy(self) -> bool:
@@ -525,13 +584,33 @@ class LakeTable(ABC):
         and tries again.
         """
 
-    @abstractmethod
     def compact(self, *, dry_run: bool = False) -> Compaction:
         """Join the small files of each partition, as a version that readers of changes pass over.
 
         Raises:
             CommitConflict: another writer removed such files meanwhile.
         """
+        self.refresh()
+        groups = self._small_groups()
+        if groups and not dry_run:
+            return self._join(groups)
+        return Compaction.of(groups)
+
+    def _small_groups(self) -> list[list[TableFile]]:
+        """The files that are joined to one: of a partition, as new files have it, in the order of their times."""
+        by_partition: dict[tuple[Any, ...], list[TableFile]] = {}
+        for file in sorted(self.files(), key=lambda file: file.last_published):
+            if file.size < SMALL_FILE_BYTES and not file.is_masked and file.earlier_spec is None:
+                by_partition.setdefault(file.partition, []).append(file)
+        return [
+            [files[at] for at in group]
+            for files in by_partition.values()
+            for group in bins([file.size for file in files])
+        ]
+
+    @abstractmethod
+    def _join(self, groups: Sequence[Sequence[TableFile]]) -> Compaction:
+        """Make one file of each group, in one version."""
 
     @abstractmethod
     def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
@@ -542,9 +621,16 @@ class LakeTable(ABC):
             TableRefused: the table's own settings promise readers a longer time.
         """
 
-    @abstractmethod
     def places_before(self, at: datetime) -> pa.Table:
         """``_shard`` and ``_offset`` of the rows that were published before a time."""
+        is_older = pc.field("_published_at") < pa.scalar(at, pa.timestamp("us", "UTC"))
+        paths = [file.path for file in self.begun_before(at)]
+        return self.read(RANGED, paths).filter(is_older).select(["_shard", "_offset"])
+
+    def begun_before(self, at: datetime) -> list[TableFile]:
+        """The files that may have rows that were published before a time."""
+        at_us = micros(at)
+        return [file for file in self.files() if file.low.get("_published_at", at_us - 1) < at_us]
 
     @abstractmethod
     def delete_before(self, at: datetime, details: Details) -> None:
@@ -558,21 +644,47 @@ class LakeTable(ABC):
         A file of a commit in progress is such a file until it is committed: give more than a batch takes.
         """
 
-    @abstractmethod
     def newest(self, limit: int) -> pa.Table:
-        """About the last ``limit`` rows by offset, out of the newest files only; all columns."""
+        """About the last ``limit`` rows by time and offset, newest first, out of the newest files only; all columns.
 
-    @abstractmethod
+        Of a file only as many row groups are read as are needed, from its end.
+        """
+        schema = self._schema(None)
+        tables = [schema.empty_table()]
+        missing = limit
+        for file in sorted(self.files(), key=lambda file: file.last_published, reverse=True):
+            if missing <= 0:
+                break
+            if file.is_masked or self.has_renamed():
+                tables.append(self.read(None, [file.path]))
+            else:
+                tables.append(read_tail(self.place, file.path, missing, schema, file.constants))
+            missing -= tables[-1].num_rows
+        rows = pa.concat_tables(tables)
+        return rows.sort_by([("_published_at", "descending"), ("_offset", "descending")]).slice(0, limit)
+
+    def has_renamed(self) -> bool:
+        """True if a column may have another name in a file."""
+        return False
+
     def scan(self, columns: Sequence[str]) -> pa.Table:
         """These columns of all rows."""
+        return self.read(columns, [file.path for file in self.files()])
 
-    def constants(self) -> Mapping[str, Mapping[str, Any]]:
-        """By path of a file, as ``Place.files`` has it, the columns that all its rows share and that files lack."""
-        return {}
-
-    @abstractmethod
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All rows, all columns, in parts that fit into memory."""
+        yield from self.reader(self._schema(None).names)([file.path for file in self.files()], None)
+
+    def read(self, columns: Sequence[str] | None, paths: Sequence[str]) -> pa.Table:
+        """These columns of files, or all, without the rows that other engines have deleted."""
+        schema = self._schema(columns)
+        batches = self.reader(schema.names)(paths, None)
+        return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)
+
+    def _schema(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The Arrow schema of these columns, or of all."""
+        schema = arrow_schema((*PROVENANCE, *self.columns()))
+        return schema if columns is None else pa.schema([schema.field(name) for name in columns])
 
     @abstractmethod
     def at(self, version: int) -> Self:

@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from math import ceil
 from typing import Any, Self
 from urllib.parse import unquote
@@ -21,12 +21,12 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as fs
-from deltalake import CommitProperties, DeltaTable, Field, QueryBuilder, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import ArrayType, MapType, PrimitiveType, StructType
 from deltalake.transaction import AddAction, RemoveAction
 
-from bridges.spark.columns.column import PROVENANCE, Column, arrow_schema
+from bridges.spark.columns.column import PROVENANCE, Column
 from bridges.spark.columns.layout import Layout, PartitionField
 from bridges.spark.columns.place import Place
 from bridges.spark.columns.types import ColumnType, parse_type
@@ -36,7 +36,6 @@ from bridges.spark.tables.contract import (
     KEPT_HOURS,
     MANY_SMALL_FILES,
     RETYPED,
-    SMALL_FILE_BYTES,
     VALID_THROUGH,
     Binding,
     Change,
@@ -44,19 +43,17 @@ from bridges.spark.tables.contract import (
     Compaction,
     Details,
     Expiry,
-    FileBounds,
     FileReader,
     LakeTable,
     Range,
-    Rest,
     SchemaVersion,
+    TableFile,
     TableLost,
     TableRefused,
     TableUnreadable,
     Version,
-    bins,
 )
-from bridges.spark.tables.files import Constants, batches_of, read_columns, read_newest
+from bridges.spark.tables.files import Constants, batches_of
 from bridges.spark.tasks.task import RANGED, DataFile
 from broker.core.store_clients import store_says
 
@@ -79,6 +76,7 @@ _PRIMITIVES = {"json": "string", "enum": "string", "timestamp(us)": "timestamp"}
 class DeltaLakeTable(LakeTable):
     """See ``LakeTable``."""
 
+    format = "delta"
     _forgotten: int | None = None
     """Up to which version the files are removed that it removed, as far as this object knows."""
 
@@ -169,22 +167,6 @@ class DeltaLakeTable(LakeTable):
         """The columns that there are only as partitions."""
         return [field for field in self._table.schema().fields if _PARTITION in field.metadata]
 
-    def _arrow_schema(self) -> pa.Schema:
-        made = [pa.field(field.name, pa.date32()) for field in self._made()]
-        return pa.schema([*arrow_schema((*PROVENANCE, *self.columns())), *made])
-
-    def constants(self) -> Constants:
-        """The partition values of each file, which files do not have."""
-        names = self._partition_names()
-        if not names:
-            return {}
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        values = {name: files.column(f"partition.{name}").to_pylist() for name in names}
-        return {
-            self.place.path_of(unquote(path)): {name: values[name][at] for name in names}
-            for at, path in enumerate(files.column("path").to_pylist())
-        }
-
     def _partition_values(self, file: DataFile) -> dict[str, Any]:
         """The values of a file as this table has them; a partition of days is one of dates."""
         made = {field.name for field in self._made()}
@@ -202,13 +184,8 @@ class DeltaLakeTable(LakeTable):
             self._id = str(self._table.metadata().id)
         return self._id
 
-    def rows(self) -> int:
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        masked = sum(len(mask) - int(pc.sum(mask).as_py() or 0) for mask in self._masks().values())
-        return int(pc.sum(files.column("num_records")).as_py() or 0) - masked
-
     def _masks(self) -> dict[str, pa.Array]:
-        """Of files with a deletion vector, by path as ``Place.files`` has it: which of the first rows are there."""
+        """Masks of files with a deletion vector, by path as ``Place.files`` has it: true for a row that is there."""
         if "deletionVectors" not in (self._table.protocol().reader_features or ()):
             return {}
         vectors = pa.table(self._table.deletion_vectors())
@@ -217,18 +194,13 @@ class DeltaLakeTable(LakeTable):
         masks = (vector.values for vector in vectors.column("selection_vector"))
         return {self.place.path_of(path): mask for path, mask in zip(paths, masks, strict=True)}
 
-    def _read(self, paths: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of files in parts, without those that a deletion vector leaves out."""
-        yield from self._read_masked(paths, schema, self._masks(), self.constants())
-
     def at(self, version: int) -> Self:
         return type(self)(delta_table(self.place, version), self.place, self._binding)
 
     def reader(self, columns: Sequence[str]) -> FileReader:
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        wanted = pa.schema([schema.field(name) for name in columns])
+        wanted = self._schema(columns)
         masks = self._masks()
-        constants = self.constants()
+        constants = {self.place.path_of(file.path): file.constants for file in self.files() if file.constants}
 
         def read(paths: Sequence[str], within: Range | None) -> Iterator[pa.RecordBatch]:
             full = [self.place.path_of(path) for path in paths]
@@ -326,48 +298,49 @@ class DeltaLakeTable(LakeTable):
         if self.version() != before:
             raise CommitConflict(str(error)) from error
 
-    def bounds(self) -> list[FileBounds]:
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        known = {name: _bounds_of(files, name) for name in RANGED}
-        paths = map(unquote, files.column("path").to_pylist())
-        rows = files.column("num_records").to_pylist()
+    def files(self) -> list[TableFile]:
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        bounds = {name: _bounds_of(actions, name) for name in RANGED}
+        partitions = {name: actions.column(f"partition.{name}").to_pylist() for name in self._partition_names()}
+        sizes = actions.column("size_bytes").to_pylist()
+        counts = actions.column("num_records").to_pylist()
         masks = self._masks()
-        found = []
-        for at, path in enumerate(paths):
-            bounds = {name: one[at] for name, one in known.items()}
-            low, high = ({name: one[side] for name, one in bounds.items() if one is not None} for side in (0, 1))
-            found.append(FileBounds(path, rows[at], low, high, self.place.path_of(path) in masks))
-        return found
+        files = []
+        for at, quoted in enumerate(actions.column("path").to_pylist()):
+            path = unquote(quoted)
+            pairs = [(name, column[at]) for name, column in bounds.items()]
+            low = {name: pair[0] for name, pair in pairs if pair is not None}
+            high = {name: pair[1] for name, pair in pairs if pair is not None}
+            mask = masks.get(self.place.path_of(path)) if masks else None
+            hidden = 0 if mask is None else len(mask) - int(pc.sum(mask).as_py() or 0)
+            constants = {name: values[at] for name, values in partitions.items()}
+            partition = tuple(constants.values())
+            rows = (counts[at] or 0) - hidden
+            files.append(TableFile(path, sizes[at], rows, low, high, partition, constants, is_masked=mask is not None))
+        return files
 
     def written(self) -> list[DataFile]:
-        names = self._partition_names()
-        constants = self.constants()
-        found = []
         made = {field.name for field in self._made()}
-        for one in self.versions():
-            for entry in self._entries(one.version, b'{"add"'):
-                path = unquote(entry["add"]["path"])
+        constants = {file.path: file.constants for file in self.files()}
+        files = []
+        for version in self.versions():
+            for entry in self._entries(version.version, b'{"add"'):
                 add = entry["add"]
-                values = [(name, constants[self.place.path_of(path)][name]) for name in names]
-                values = [(value - _EPOCH_DAY).days if name in made and value else value for name, value in values]
+                path = unquote(add["path"])
+                values = [
+                    (value - _EPOCH_DAY).days if name in made and value else value
+                    for name, value in constants[path].items()
+                ]
                 stats = json.loads(add["stats"])
-                found.append(DataFile(path, add["size"], stats["numRecords"], stats, values))
-        return found
-
-    def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
-        types = {column.name: column.type for column in (*PROVENANCE, *self.columns())}
-        layout = Layout.parse("delta", self.partitions(), (), types)
-        shared = {
-            name: value for name, value in self.constants().get(self.place.path_of(path), {}).items() if name in types
-        }
-        return Rest(self.place.directory, path, self.columns(), layout, tuple(ranges), shared)
+                files.append(DataFile(path, add["size"], stats["numRecords"], stats, values))
+        return files
 
     def forget_replaced(self, older_than_s: float) -> int:
         kept_s = max(older_than_s, _seconds_of(self._promise()))
         before_ms = int((time.time() - kept_s) * 1000)
         newest = self.version()
         found = 0
-        kept = {path for path, _ in files_of(self._table, self.place)}
+        kept = {self.place.path_of(file.path) for file in self.files()}
         first = max(0, newest - _MOST_ENTRIES) if self._forgotten is None else self._forgotten + 1
         for version in range(first, newest + 1):
             try:
@@ -398,7 +371,7 @@ class DeltaLakeTable(LakeTable):
         return found
 
     def _logged(self, version: int) -> Version | None:
-        """What the log says of a version. Read here, not by delta-rs: that would hold the interpreter meanwhile."""
+        """A version as the log has it. Read here, not by delta-rs, which would hold the interpreter."""
         try:
             infos = [entry["commitInfo"] for entry in self._entries(version, b'{"commitInfo"')]
         except FileNotFoundError:
@@ -423,14 +396,6 @@ class DeltaLakeTable(LakeTable):
                 found.append(SchemaVersion(one.version, one.at_ms, _columns(delta_table(self.place, one.version))))
         return found or [SchemaVersion(None, None, self.columns())]
 
-    def file_sizes(self) -> Sequence[int]:
-        return [
-            int(size) for size in pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
-        ]
-
-    def partition_count(self) -> int:
-        return len({tuple(values.values()) for values in self.constants().values()}) or 1
-
     def tidy(self) -> bool:
         self.refresh()
         if self.compact(dry_run=True).files < MANY_SMALL_FILES:
@@ -439,11 +404,7 @@ class DeltaLakeTable(LakeTable):
         self.clean(KEPT_HOURS * 3600)
         return True
 
-    def compact(self, *, dry_run: bool = False) -> Compaction:
-        self.refresh()
-        if dry_run:
-            groups = self._small_groups()
-            return Compaction(sum(map(len, groups)), sum(map(sum, groups)), len(groups))
+    def _join(self, groups: Sequence[Sequence[TableFile]]) -> Compaction:
         try:
             done = self._table.optimize.compact(target_size=JOINED_BYTES, max_concurrent_tasks=1)
         except DeltaError as error:
@@ -451,16 +412,6 @@ class DeltaLakeTable(LakeTable):
         self.refresh()
         removed = json.loads(done["filesRemoved"]) if isinstance(done["filesRemoved"], str) else done["filesRemoved"]
         return Compaction(done["numFilesRemoved"], int(removed["totalSize"]), done["numFilesAdded"])
-
-    def _small_groups(self) -> list[list[int]]:
-        """The sizes of the files that are joined to one, by partition."""
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        names = [name for name in files.column_names if name.startswith("partition.")]
-        by_partition: dict[tuple[Any, ...], list[int]] = {}
-        for row in files.select(["size_bytes", *names]).to_pylist():
-            if row["size_bytes"] < SMALL_FILE_BYTES:
-                by_partition.setdefault(tuple(row[name] for name in names), []).append(row["size_bytes"])
-        return [[sizes[at] for at in group] for sizes in by_partition.values() for group in bins(sizes)]
 
     def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
         self.refresh()
@@ -480,25 +431,8 @@ class DeltaLakeTable(LakeTable):
         return Expiry(0, len(found), sum(one.size or 0 for one in infos))
 
     def _promise(self) -> str:
-        """How long the table's own settings keep files for readers; empty where they do not say."""
+        """Time that the table's own settings keep files for readers; empty without such a setting."""
         return str(self._table.metadata().configuration.get(_PROMISE, ""))
-
-    def places_before(self, at: datetime) -> pa.Table:
-        files = pa.table(self._table.get_add_actions(flatten=True))
-        lows = files.column("min._published_at").to_pylist() if "min._published_at" in files.column_names else None
-        paths = [
-            self.place.path_of(unquote(path))
-            for place, path in enumerate(files.column("path").to_pylist())
-            if lows is None or lows[place] is None or lows[place].replace(tzinfo=UTC) < at
-        ]
-        schema = arrow_schema(PROVENANCE)
-        wanted = pa.schema([schema.field(name) for name in ("_shard", "_offset", "_published_at")])
-        is_older = pc.field("_published_at") < pa.scalar(at, wanted.field("_published_at").type)
-        if self._masks():
-            found = pa.Table.from_batches(self._read(paths, wanted), wanted).filter(is_older)
-        else:
-            found = read_columns(self.place, paths, wanted, is_older, self.constants())
-        return found.select(["_shard", "_offset"])
 
     def delete_before(self, at: datetime, details: Details) -> None:
         days = [field.name for field in self._made() if field.metadata[_PARTITION] == "day(_published_at)"]
@@ -524,27 +458,6 @@ class DeltaLakeTable(LakeTable):
         )
         self.refresh()
         return found
-
-    def newest(self, limit: int) -> pa.Table:
-        files = files_of(self._table, self.place)
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        if self._masks():
-            order = f"_published_at DESC, _offset DESC LIMIT {limit}"
-            rows = QueryBuilder().register("t", self._table).execute(f"SELECT * FROM t ORDER BY {order}").read_all()
-            return pa.table(rows).select(schema.names).cast(schema)
-        return read_newest(self.place, files, limit, schema, self.constants())
-
-    def scan(self, columns: Sequence[str]) -> pa.Table:
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        wanted = pa.schema([schema.field(name) for name in columns])
-        paths = [path for path, _ in files_of(self._table, self.place)]
-        if self._masks():
-            return pa.Table.from_batches(self._read(paths, wanted), wanted)
-        return read_columns(self.place, paths, wanted, constants=self.constants())
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        paths = [path for path, _ in files_of(self._table, self.place)]
-        yield from self._read(paths, arrow_schema((*PROVENANCE, *self.columns())))
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)
@@ -584,18 +497,6 @@ def delta_table(place: Place, version: int | None = None) -> DeltaTable:
 def _stamp(info: fs.FileInfo) -> tuple[Any, ...]:
     """Attributes that distinguish a file from another one of the same name."""
     return info.type, info.size, info.mtime_ns
-
-
-def files_of(table: DeltaTable, place: Place) -> list[tuple[str, int]]:
-    """The paths of a table's files with their rows, newest first."""
-    files = pa.table(table.get_add_actions(flatten=True))
-    if files.num_rows == 0:
-        return []
-    # A commit of a partitioned table adds files of many times.
-    keys = [name for name in ("modification_time", "max._published_at") if name in files.column_names]
-    files = files.sort_by([(name, "descending") for name in keys])
-    held = zip(files.column("path").to_pylist(), files.column("num_records").to_pylist(), strict=True)
-    return [(place.path_of(unquote(path)), rows) for path, rows in held]
 
 
 def _bounds_of(files: pa.Table, column: str) -> list[tuple[int, int] | None]:

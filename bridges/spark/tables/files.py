@@ -15,59 +15,16 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from bridges.spark.columns.place import Place
-from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tasks.task import DataFile
 
 _ROW_GROUP_BYTES = 32 * 1024 * 1024
 _BATCH_ROWS = 50_000
 _NONE: Final[Mapping[str, Mapping[str, Any]]] = {}
-
-
-def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
-    """Check that files of a task on ``host`` are in the table's place, as long as it says, with a footer.
-
-    Raises:
-        TableRefused: one is not; nothing may be committed.
-    """
-    for file in files:
-        path = place.path_of(file.path)
-        try:
-            rows = pq.read_metadata(path, filesystem=place.files).num_rows
-            size = place.files.get_file_info(path).size
-        except FileNotFoundError:
-            raise TableRefused(
-                f"{place}: expected the file {file.path} of worker {host!r}, got none: the worker has a disk of "
-                f"its own. Try: a path that all hosts share."
-            ) from None
-        except (OSError, pa.ArrowException) as error:
-            raise TableRefused(f"{path} of worker {host!r} cannot be read: {error}") from error
-        if (size, rows) != (file.size, file.rows):
-            raise TableRefused(
-                f"{path} of worker {host!r}: expected {file.rows} rows in {file.size} bytes, got {rows} rows in {size} "
-                f"bytes"
-            )
+_NO_CONSTANTS: Final[Mapping[str, Any]] = {}
 
 
 # By path of a file, the values of columns that all its rows share and that only the table's log has.
 Constants = Mapping[str, Mapping[str, Any]]
-
-
-def read_newest(
-    place: Place, files: Sequence[tuple[str, int]], limit: int, schema: pa.Schema, constants: Constants = _NONE
-) -> pa.Table:
-    """The last ``limit`` rows by time and offset, newest first, of files (path and rows) that come newest first.
-
-    Of a file only as many row groups are read as are needed, from its end.
-    """
-    tables = []
-    rows = 0
-    for path, held in files:
-        if rows >= limit:
-            break
-        tables.append(_complete(_tail(place, path, limit - rows), schema, constants.get(path, {})))
-        rows += held
-    found = pa.concat_tables(tables) if tables else schema.empty_table()
-    return found.sort_by([("_published_at", "descending"), ("_offset", "descending")]).slice(0, limit)
 
 
 def read_columns(
@@ -139,23 +96,24 @@ def _dataset(place: Place, paths: Sequence[str], schema: pa.Schema, constants: C
     return ds.FileSystemDataset(fragments, schema, form, place.files)
 
 
-def _tail(place: Place, path: str, limit: int) -> pa.Table:
-    with pq.ParquetFile(path, filesystem=place.files) as file:
+def read_tail(
+    place: Place, path: str, limit: int, schema: pa.Schema, constants: Mapping[str, Any] = _NO_CONSTANTS
+) -> pa.Table:
+    """At least the last ``limit`` rows of a file, if it has so many; a column that it lacks has its constant, or
+    null."""
+    with pq.ParquetFile(place.path_of(path), filesystem=place.files) as file:
         groups: list[int] = []
-        rows = 0
+        count = 0
         for group in reversed(range(file.num_row_groups)):
-            if rows >= limit:
+            if count >= limit:
                 break
             groups.insert(0, group)
-            rows += file.metadata.row_group(group).num_rows
-        return file.read_row_groups(groups)
-
-
-def _complete(found: pa.Table, schema: pa.Schema, constants: Mapping[str, Any]) -> pa.Table:
+            count += file.metadata.row_group(group).num_rows
+        rows = file.read_row_groups(groups)
     arrays = [
-        found.column(field.name)
-        if field.name in found.column_names
-        else pa.repeat(pa.scalar(constants.get(field.name), field.type), found.num_rows)
+        rows.column(field.name)
+        if field.name in rows.column_names
+        else pa.repeat(pa.scalar(constants.get(field.name), field.type), rows.num_rows)
         for field in schema
     ]
     return pa.table(arrays, schema=schema)

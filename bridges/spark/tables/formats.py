@@ -18,7 +18,7 @@ DEAD_LETTERS_SUFFIX: Final = "__dead_letters"
 
 
 def dead_letters_place(place: Place) -> Place:
-    """Where the dead letters of the table at a place are: next to it."""
+    """The place of the dead letters of a table: next to it."""
     return place.beside(DEAD_LETTERS_SUFFIX)
 
 
@@ -38,7 +38,7 @@ def open_table(table_format: str, place: Place, binding: Binding) -> LakeTable |
 
 
 def exists(table_format: str, place: Place) -> bool:
-    """Whether there is a table at a place, as far as that is known without opening it."""
+    """True if there is a table at a place, as far as that is known without opening it."""
     if place.entry is None:
         log = place.path_of("_delta_log" if table_format == "delta" else "metadata")
         return bool(place.files.get_file_info(log).type is not fs.FileType.NotFound)

@@ -23,10 +23,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import accumulate, count, pairwise
+from itertools import count, pairwise
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 from pyiceberg.exceptions import (
@@ -37,9 +38,8 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.expressions import AlwaysTrue, Not
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.parser import parse
-from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     ArrowScan,
@@ -51,7 +51,7 @@ from pyiceberg.manifest import DataFile as IcebergFile
 from pyiceberg.manifest import DataFileContent, FileFormat, ManifestFile
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
-from pyiceberg.table import FileScanTask, Table, TableProperties, Transaction
+from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import MetadataLogEntry, Operation, Snapshot, SnapshotLogEntry, Summary
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
@@ -78,7 +78,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.concurrent import ExecutorFactory
 
-from bridges.spark.columns.column import PROVENANCE, Column, arrow_schema
+from bridges.spark.columns.column import PROVENANCE, Column
 from bridges.spark.columns.layout import Layout
 from bridges.spark.columns.layout import PartitionField as OurField
 from bridges.spark.columns.place import Place, path_of
@@ -88,7 +88,6 @@ from bridges.spark.tables.contract import (
     DETAILS_KEY,
     KEPT_HOURS,
     MANY_SMALL_FILES,
-    SMALL_FILE_BYTES,
     VALID_THROUGH,
     Binding,
     Change,
@@ -96,20 +95,20 @@ from bridges.spark.tables.contract import (
     Compaction,
     Details,
     Expiry,
-    FileBounds,
     FileReader,
     LakeTable,
     Range,
     Rest,
     SchemaVersion,
     ShardRange,
+    TableFile,
     TableLost,
     TableRefused,
     TableUnreadable,
     Version,
-    bins,
+    micros,
 )
-from bridges.spark.tables.files import join_files, read_newest
+from bridges.spark.tables.files import join_files
 from bridges.spark.tables.pyiceberg_nulls import keep_nulls
 from bridges.spark.tasks.task import RANGED, DataFile, write_rows
 
@@ -174,9 +173,11 @@ _PRIMITIVES: dict[str, IcebergType] = {
 class IcebergLakeTable(LakeTable):
     """See ``LakeTable``. A column's key and type are in its field's ``doc``, as JSON."""
 
+    format = "iceberg"
+    applies_deletes = True
     has_ids = True
     _left: tuple[str, Mapping[int, int]] | None = None
-    """What ``_left_behind`` gave, and for which metadata."""
+    """The last answer of ``_left_behind``, with the metadata that it is of."""
 
     @classmethod
     def open(cls, place: Place, binding: Binding) -> Self | None:
@@ -271,7 +272,7 @@ class IcebergLakeTable(LakeTable):
     def set_layout(self, layout: Layout) -> None:
         now = set(self.partitions())
         wanted = set(layout.texts)
-        if now == wanted and self._sort_texts() == layout.sort_texts:
+        if now == wanted and self.sort_texts() == layout.sort_texts:
             return
         names = dict(zip(self.partitions(), self._partition_fields(), strict=True))
         with self._committing(), self._table.transaction() as transaction:
@@ -290,15 +291,11 @@ class IcebergLakeTable(LakeTable):
     def _name_of(self, field_id: int) -> str:
         return str(self._table.schema().find_field(field_id).name)
 
-    def _sort_texts(self) -> tuple[str, ...]:
+    def sort_texts(self) -> tuple[str, ...]:
         return tuple(
             self._name_of(one.source_id) + (" desc" if one.direction == SortDirection.DESC else "")
             for one in self._table.sort_order().fields
         )
-
-    def _layout(self) -> Layout:
-        types = {column.name: column.type for column in (*PROVENANCE, *self.columns())}
-        return Layout.parse("iceberg", self.partitions(), self._sort_texts(), types)
 
     def _data_files(
         self, metadata: TableMetadata, files: Sequence[DataFile], *, is_sorted: bool = True
@@ -407,32 +404,37 @@ class IcebergLakeTable(LakeTable):
                 else:
                     update.add_column((column.name,), _type(column.parsed, count()), doc=_doc(column))
 
-    def bounds(self) -> list[FileBounds]:
+    def files(self) -> list[TableFile]:
+        if self._table.current_snapshot() is None:
+            return []
         numbers = {name: self._table.schema().find_field(name).field_id for name in RANGED}
+        spec = self._table.metadata.default_spec_id
+        masked = {path_of(one.file.file_path) for one in self._table.scan().plan_files() if one.delete_files}
         return [
-            FileBounds(
-                path, file.record_count, _bounds(file.lower_bounds, numbers), _bounds(file.upper_bounds, numbers)
+            TableFile(
+                path,
+                file.file_size_in_bytes,
+                file.record_count,
+                _bounds(file.lower_bounds, numbers),
+                _bounds(file.upper_bounds, numbers),
+                tuple(file.partition[at] for at in range(len(file.partition))),
+                earlier_spec=None if file.spec_id == spec else file.spec_id,
+                is_masked=self.place.path_of(path) in masked,
             )
             for path, file in self._planned().items()
         ]
 
     def data_files(self) -> dict[str, int]:
-        has_rows = self._table.current_snapshot() is not None
-        masked = {one.file.file_path for one in self._table.scan().plan_files() if one.delete_files} if has_rows else ()
-        self.unmasked([FileBounds(path, 0, {}, {}, is_masked=True) for path in masked])
-        found = super().data_files()
-        if self._has_renamed() and not all(self._is_named_alike(self.place.path_of(path)) for path in found):
+        files = super().data_files()
+        if self.has_renamed() and not all(self._is_named_alike(self.place.path_of(path)) for path in files):
             raise TableRefused(
                 f"{self.place}: expected columns with the names that its files give them, got one that another engine "
                 f"renamed. Try: rename it back in that engine."
             )
-        return found
+        return files
 
     def written(self) -> list[DataFile]:
-        return [
-            DataFile(path, one.file_size_in_bytes, one.record_count, {}, list(self._values_of(one)))
-            for path, one in self._planned().items()
-        ]
+        return [DataFile(file.path, file.size, file.rows, {}, list(file.partition)) for file in self.files()]
 
     def drop(self) -> None:
         if self.place.entry is not None:
@@ -440,29 +442,23 @@ class IcebergLakeTable(LakeTable):
                 catalog_of(self.place).drop_table(_identifier(self.place))
         super().drop()
 
-    def rest(self, path: str, ranges: Sequence[Range]) -> Rest:
-        full = self.place.path_of(path)
-        [task] = [one for one in self._table.scan().plan_files() if path_of(one.file.file_path) == full]
-        if task.delete_files or not self._is_named_alike(full):  # a task reads files as they are
+    def rest(self, file: TableFile, ranges: Sequence[Range]) -> Rest:
+        if file.is_masked or not self._is_named_alike(self.place.path_of(file.path)):  # a task reads files as they are
             path = f"applied-{uuid.uuid4().hex}.parquet"
-            pq.write_table(self._read([task]), self.place.path_of(path), filesystem=self.place.files)
-        return Rest(self.place.directory, path, self.columns(), self._layout(), tuple(ranges), {})
+            pq.write_table(self.read(None, [file.path]), self.place.path_of(path), filesystem=self.place.files)
+            file = replace(file, path=path)
+        return super().rest(file, ranges)
 
-    def _read(self, tasks: Iterable[FileScanTask]) -> pa.Table:
-        """The rows of files as readers see them."""
-        everything = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), AlwaysTrue())
-        return everything.to_table(tasks)
-
-    def _has_renamed(self) -> bool:
-        """Whether a column ever had another name, which another engine has changed."""
+    def has_renamed(self) -> bool:
+        """True if another engine ever renamed a column."""
         return _RENAMED.search(self._table.properties.get(TableProperties.DEFAULT_NAME_MAPPING, "")) is not None
 
     def _is_named_alike(self, path: str) -> bool:
-        """Whether columns are called in a file as in the table, and so can be read by name: another engine may have
+        """True if columns are called in a file as in the table, and so can be read by name: another engine may have
         renamed one, or dropped it and made another one of its name."""
         has = dict(_leaf_ids(pq.read_metadata(path, filesystem=self.place.files).schema.to_arrow_schema()))
         ids = parquet_path_to_id_mapping(self._table.schema())
-        return all(ids.get(name) == its_id for name, its_id in has.items()) if has else not self._has_renamed()
+        return all(ids.get(name) == its_id for name, its_id in has.items()) if has else not self.has_renamed()
 
     def _planned(self) -> dict[str, IcebergFile]:
         """The data files by their paths, relative to the table's directory."""
@@ -475,6 +471,7 @@ class IcebergLakeTable(LakeTable):
             entry.data_file
             for manifest in snapshot.manifests(self._table.io)
             for entry in manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
+            if entry.data_file.content == DataFileContent.DATA
         ]
         return {path_of(file.file_path).removeprefix(base): file for file in files}
 
@@ -512,29 +509,6 @@ class IcebergLakeTable(LakeTable):
                 files |= {path_of(entry.data_file.file_path) for entry in entries}
                 files.add(path_of(manifest.manifest_path))
         return files
-
-    def _write(self, rows: pa.Table) -> list[DataFile]:
-        return write_rows(self.place.directory, rows, self._layout()) if rows.num_rows else []
-
-    def _delete(self, condition: str, details: Details) -> None:
-        """Remove the rows of a condition, in one version. A file with other rows is written again; one of which all
-        rows are meant is not read."""
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        base = self.place.path.rstrip("/") + "/"
-        removed = []
-        added = list[DataFile]()
-        filter = parse(condition)
-        is_whole = _StrictMetricsEvaluator(self._table.schema(), filter).eval
-        others = ArrowScan(self._table.metadata, self._table.io, self._table.schema(), Not(filter))
-        planned = [] if self._table.current_snapshot() is None else self._table.scan(row_filter=filter).plan_files()
-        for task in planned:
-            if not is_whole(task.file) or task.delete_files:
-                left = others.to_table([task])
-                if left.num_rows == task.file.record_count:
-                    continue
-                added += self._write(left.cast(schema))
-            removed.append(path_of(task.file.file_path).removeprefix(base))
-        self.commit(Change(details, added, removed, marks=()))
 
     @contextlib.contextmanager
     def _committing(self, details: Details | None = None) -> Iterator[None]:
@@ -574,7 +548,7 @@ class IcebergLakeTable(LakeTable):
         return str(self._table.properties.get(_COMMITS, "")).splitlines()
 
     def _remembered(self) -> list[str]:
-        """Those of the commits that the open version has."""
+        """The remembered commits that the open version has."""
         newest = self.version()
         left = set(self._left_behind().values())
         numbered = ((int(line.partition(" ")[0]), line) for line in self._remembered_lines())
@@ -610,20 +584,12 @@ class IcebergLakeTable(LakeTable):
             found.append(SchemaVersion(version, at_ms, _columns(schema)))
         return found
 
-    def file_sizes(self) -> Sequence[int]:
-        if self._table.current_snapshot() is None:
-            return []
-        return [task.file.file_size_in_bytes for task in self._table.scan().plan_files()]
-
-    def partition_count(self) -> int:
-        if self._table.current_snapshot() is None or not self.partitions():
-            return 1
-        return len({(one.file.spec_id, str(one.file.partition)) for one in self._table.scan().plan_files()}) or 1
-
     def tidy(self) -> bool:
         with self._committing():
             expired = self._expire()
-            joined = self._join()
+            joined = self.compact(dry_run=True).files >= MANY_SMALL_FILES
+            if joined:
+                self.compact()
         if (expired or joined) and self._is_sweep_due():
             with self._committing(), self._table.transaction() as transaction:
                 transaction.set_properties({_SWEPT: str(_now_ms())})
@@ -635,7 +601,7 @@ class IcebergLakeTable(LakeTable):
         return int(self._table.properties.get(_SWEPT, 0)) < _now_ms() - _SWEEP_MS
 
     def _kept_ms(self, default: int = _DAY_MS) -> int:
-        """How long a version can be read after it was replaced."""
+        """Milliseconds for which a version can be read after it was replaced."""
         return int(self._table.properties.get(_KEPT_MS, default))
 
     def _replaced(self, longer_ago_s: float) -> list[Snapshot]:
@@ -693,81 +659,49 @@ class IcebergLakeTable(LakeTable):
             self.place.remove(unused)
         return Expiry(len(old), len(unused), sum(one.size or 0 for one in infos))
 
-    def places_before(self, at: datetime) -> pa.Table:
-        fields = ("_shard", "_offset")
-        if self._table.current_snapshot() is None:
-            return arrow_schema(PROVENANCE).empty_table().select(fields)
-        return self._table.scan(row_filter=_before(at), selected_fields=fields).to_arrow()
-
     def delete_before(self, at: datetime, details: Details) -> None:
-        self._delete(_before(at), details)
+        is_later = pc.field("_published_at") >= pa.scalar(at, pa.timestamp("us", "UTC"))
+        removed = []
+        added = list[DataFile]()
+        for file in self.begun_before(at):
+            if file.is_masked or file.high.get("_published_at", micros(at)) >= micros(at):
+                left = self.read(None, [file.path]).filter(is_later)
+                if left.num_rows == file.rows:
+                    continue
+                if left.num_rows:
+                    added += write_rows(self.place.directory, left, self.layout())
+            removed.append(file.path)
+        self.commit(Change(details, added, removed, marks=()))
 
-    def _join(self) -> bool:
-        """Put small files together, as a version that readers of changes pass over."""
-        if self.compact(dry_run=True).files < MANY_SMALL_FILES:
-            return False
-        self.compact()
-        return True
-
-    def compact(self, *, dry_run: bool = False) -> Compaction:
-        self.refresh()
-        groups = self._small_groups()
-        done = Compaction(
-            sum(map(len, groups)), sum(one.file_size_in_bytes for group in groups for one in group), len(groups)
-        )
-        if dry_run or not groups:
-            return done
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        joined = [(files, self._joined(files, schema)) for files in groups]
+    def _join(self, groups: Sequence[Sequence[TableFile]]) -> Compaction:
+        joined = [(files, self._joined(files)) for files in groups]
         for _ in range(_ATTEMPTS):
             try:
-                self._swap(joined)
+                removed = [file.path for files, _ in joined for file in files]
+                self.commit(Change(add=[file for _, file in joined], remove=removed, keeps_rows=True))
             except CommitConflict:
                 # What was written stays good as long as the files that it was made of are there.
                 self.refresh()
-                there = {task.file.file_path for task in self._table.scan().plan_files() if not task.delete_files}
-                joined = [one for one in joined if all(file.file_path in there for file in one[0])]
+                there = {file.path for file in self.files() if not file.is_masked}
+                joined = [one for one in joined if all(file.path in there for file in one[0])]
                 if not joined:
                     raise
             else:
                 self.refresh()
-                return done
+                return Compaction.of(groups)
         raise CommitConflict(f"{self.place} has constant conflicts with other writers")
 
-    def _small_groups(self) -> list[list[IcebergFile]]:
-        """The files that are joined to one: of a partition, as new files have it, in the order of their times."""
-        by_partition: dict[tuple[Any, ...], list[IcebergFile]] = {}
-        spec = self._table.metadata.default_spec_id
-        for one in [] if self._table.current_snapshot() is None else self._table.scan().plan_files():
-            file = one.file
-            if file.file_size_in_bytes < SMALL_FILE_BYTES and not one.delete_files and file.spec_id == spec:
-                by_partition.setdefault(self._values_of(file), []).append(file)
-        groups = []
-        for files in by_partition.values():
-            files.sort(key=_last_published)
-            groups += [[files[at] for at in group] for group in bins([one.file_size_in_bytes for one in files])]
-        return groups
-
-    def _values_of(self, file: IcebergFile) -> tuple[Any, ...]:
-        return tuple(file.partition[at] for at in range(len(self._table.spec().fields)))
-
-    def _joined(self, files: Sequence[IcebergFile], schema: pa.Schema) -> DataFile:
+    def _joined(self, files: Sequence[TableFile]) -> DataFile:
         name = f"joined-{uuid.uuid4().hex}.parquet"
-        path = self.place.path_of(name)
-        paths = [path_of(file.file_path) for file in files]
+        target = self.place.path_of(name)
+        paths = [self.place.path_of(file.path) for file in files]
         if all(map(self._is_named_alike, paths)):
-            join_files(self.place, paths, path, schema)
+            join_files(self.place, paths, target, self._schema(None))
         else:
-            found = self._read([FileScanTask(file) for file in files]).cast(schema)
-            pq.write_table(found, path, filesystem=self.place.files, compression="zstd", compression_level=1)
-        rows = sum(file.record_count for file in files)
-        return DataFile(name, self.place.files.get_file_info(path).size, rows, {}, list(self._values_of(files[0])))
-
-    def _swap(self, joined: Sequence[tuple[Sequence[IcebergFile], DataFile]]) -> None:
-        """Put joined files in the place of those that they were made of."""
-        base = self.place.path.rstrip("/") + "/"
-        removed = [path_of(file.file_path).removeprefix(base) for files, _ in joined for file in files]
-        self.commit(Change(add=[file for _, file in joined], remove=removed, keeps_rows=True))
+            rows = self.read(None, [file.path for file in files])
+            pq.write_table(rows, target, filesystem=self.place.files, compression="zstd", compression_level=1)
+        count = sum(file.rows for file in files)
+        return DataFile(name, self.place.files.get_file_info(target).size, count, {}, list(files[0].partition))
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
         return self._sweep(older_than_s, older_than_s, dry_run=dry_run)
@@ -791,25 +725,6 @@ class IcebergLakeTable(LakeTable):
         if not dry_run:
             self.place.remove(found)
         return found
-
-    def newest(self, limit: int) -> pa.Table:
-        schema = arrow_schema((*PROVENANCE, *self.columns()))
-        if self._table.current_snapshot() is None:
-            return schema.empty_table()
-        files = [task.file for task in self._table.scan().plan_files()]
-        files.sort(key=_last_published, reverse=True)
-        if self._has_renamed():
-            before = accumulate((one.record_count for one in files), initial=0)
-            tasks = [FileScanTask(file) for file, rows in zip(files, before, strict=False) if rows < limit]
-            order = [("_published_at", "descending"), ("_offset", "descending")]
-            return self._read(tasks).cast(schema).sort_by(order).slice(0, limit)
-        return read_newest(self.place, [(path_of(one.file_path), one.record_count) for one in files], limit, schema)
-
-    def scan(self, columns: Sequence[str]) -> pa.Table:
-        return self._table.scan(selected_fields=tuple(columns)).to_arrow()
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        yield from self._table.scan().to_arrow_batch_reader()
 
     def at(self, version: int) -> Self:
         table = self._table
@@ -888,12 +803,6 @@ def _bounds(bounds: dict[int, bytes] | None, numbers: Mapping[str, int]) -> dict
     return {name: int.from_bytes(one, "little", signed=True) for name, one in found.items() if one is not None}
 
 
-def _last_published(file: IcebergFile) -> int:
-    """When the last row of a file was published, as far as its statistics say."""
-    bound = file.upper_bounds.get(_PUBLISHED_AT) if file.upper_bounds else None
-    return int.from_bytes(bound or b"", "little", signed=True)
-
-
 def _map_names(transaction: Transaction) -> None:
     """Let readers find columns by their names in files without identifiers, as earlier releases wrote them."""
     mapping = TableProperties.DEFAULT_NAME_MAPPING
@@ -909,12 +818,8 @@ def _is_within(one: Range) -> str:
     return f"_shard = {one.shard} AND _offset >= {one.start} AND _offset < {one.end}"
 
 
-def _before(at: datetime) -> str:
-    return f"_published_at < '{at.isoformat()}'"
-
-
 def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str, file: DataFile) -> IcebergFile:
-    """As pyiceberg makes it of a footer, with the partition that the writer says: it finds no bucket by statistics."""
+    """The entry that pyiceberg makes of a footer, with the writer's partition: it finds no bucket by statistics."""
     schema = metadata.schema()
     footer = pq.read_metadata(io.new_input(uri).open())
     ids = parquet_path_to_id_mapping(schema)

@@ -14,8 +14,17 @@ import numpy as np
 import pyarrow as pa
 
 from bridges.spark.columns.column import PROVENANCE, arrow_schema
-from bridges.spark.tables.contract import Change, CommitConflict, Details, FileBounds, LakeTable, Range, Rest
-from bridges.spark.tables.files import batches_of, verify_files
+from bridges.spark.tables.contract import (
+    Change,
+    CommitConflict,
+    Details,
+    LakeTable,
+    Range,
+    Rest,
+    TableFile,
+    verify_files,
+)
+from bridges.spark.tables.files import batches_of
 from bridges.spark.tasks.task import RANGED, DataFile, TableFiles, TaskResult
 
 # The streaming job commits about once a second, a replacement takes a fraction of that.
@@ -69,26 +78,22 @@ def rewritten_here(rests: Sequence[Rest]) -> list[TaskResult]:
     return [TaskResult.from_json(rewritten(None, one)) for one in rests]
 
 
-def overlapping(table: LakeTable, ranges: Sequence[Range]) -> tuple[list[FileBounds], list[FileBounds]]:
+def overlapping(table: LakeTable, ranges: Sequence[Range]) -> tuple[list[TableFile], list[TableFile]]:
     """The data files with rows of the ranges alone, and those that may have others too.
 
     Raises:
         TableRefused: another engine deleted rows of one without writing it again.
     """
-    found = table.unmasked([one for one in table.bounds() if not one.is_apart(ranges)])
+    found = [file for file in table.files() if not file.is_apart(ranges)]
+    if not table.applies_deletes:
+        table.unmasked(found)
     whole = [one for one in found if one.is_inside(ranges)]
     return whole, [one for one in found if not one.is_inside(ranges)]
 
 
 def places_in(table: LakeTable, paths: Sequence[str], ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
     """The columns ``RANGED`` of the rows of files that are in ranges, in parts."""
-    if not paths:
-        return
-    schema = arrow_schema(PROVENANCE)
-    place = table.place
-    wanted = pa.schema([schema.field(name) for name in RANGED])
-    constants = table.constants()
-    for batch in batches_of(place, [place.path_of(path) for path in paths], wanted, constants):
+    for batch in table.reader(RANGED)(paths, None):
         yield batch.filter(pa.array(inside(batch, ranges)))
 
 
@@ -111,10 +116,10 @@ def replace_ranges(
         whole, part = overlapping(table, ranges)
         if files and {one.path for one in whole}.issuperset(one.path for one in files):
             return table.version()  # only the answer of the commit was lost
-        fresh = [one.path for one in part if one.path not in rests]
-        for path, result in zip(fresh, rewrite([table.rest(path, ranges) for path in fresh]), strict=True):
+        fresh = [file for file in part if file.path not in rests]
+        for file, result in zip(fresh, rewrite([table.rest(file, ranges) for file in fresh]), strict=True):
             verify_files(table.place, result.files, result.host)
-            rests[path] = result.files
+            rests[file.path] = result.files
         changed = [one.path for one in part if sum(file.rows for file in rests[one.path]) < one.rows]
         with contextlib.suppress(CommitConflict):
             removed = [*(one.path for one in whole), *changed]

@@ -478,7 +478,7 @@ def test_joining_small_files_changes_no_row_and_stops_no_writer(lake: Lake) -> N
 
     assert writer.write(overtaken).written == 1
     assert not other.tidy()
-    assert len(other.file_sizes()) == 2
+    assert len(other.files()) == 2
     assert rows_of(lake.spec, "_offset", "a") == [(n, float(n)) for n in range(102)]
     assert [row["a"] for row in other.newest(3).to_pylist()] == [101.0, 100.0, 99.0]
     assert audit_spec(lake.api_spec, lake.positions()).problems == []

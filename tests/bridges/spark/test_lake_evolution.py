@@ -298,7 +298,7 @@ def test_small_files_of_before_and_after_are_joined_and_a_range_is_replaced(
     count = 10
     table = open_table(after.format, after.place, after.binding)
     assert table is not None
-    assert (table.tidy(), table.rows(), len(table.file_sizes())) == (True, count, 1)
+    assert (table.tidy(), table.rows(), len(table.files())) == (True, count, 1)
     again = records(3, [{"pos": {"lat": -3, "fix": {"at": 0}}}, {"pos": {"lat": "x"}}])
     report = Replayed(after).run([Range(0, 3, 5)], lambda _: tasks(again))
     assert (report.rows_after, report.dead_letters_after) == (1, 1)

@@ -14,7 +14,7 @@ from bridges.spark.columns.column import Column
 from bridges.spark.columns.place import CatalogEntry
 from bridges.spark.columns.template import NameTemplate
 from bridges.spark.driver.audit import audit_once
-from bridges.spark.driver.batch import Members, TableSpec, TableWriter
+from bridges.spark.driver.batch import Members, TableSpec, TableWriter, figures_of
 from bridges.spark.driver.member_places import member_place, members_place, open_members
 from bridges.spark.driver.members import MembersWriter
 from bridges.spark.driver.upkeep import remove_rows
@@ -255,7 +255,7 @@ def test_members_have_the_partitions_and_the_order_of_the_table(make: Make) -> N
     rows = [{"site": site, "room": room, "n": n} for n, (site, room) in enumerate(zip("aabab", "xyxxy", strict=True))]
     MembersWriter(spec, "job").write(tasks(records(0, rows)))
     members = open_members(spec.format, spec.place, spec.binding)
-    assert {name: (one.partitions(), one.partition_count()) for name, one in members.items()} == {
+    assert {name: (one.partitions(), figures_of(one).partitions) for name, one in members.items()} == {
         "t_a": (("room",), 2),
         "t_b": (("room",), 2),
     }

@@ -16,12 +16,12 @@ from pyiceberg.table import Table
 from bridges.spark.broker_side.advice import advice_of
 from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.audit import audit_spec
-from bridges.spark.driver.batch import TableWriter
+from bridges.spark.driver.batch import TableWriter, figures_of
 from bridges.spark.driver.history import history_of
 from bridges.spark.driver.ledger import Ledger
 from bridges.spark.driver.replay import ReplayRun
 from bridges.spark.driver.upkeep import Retention, compact, expire, remove_rows, retain, tables_of, tidy
-from bridges.spark.tables import delta, iceberg
+from bridges.spark.tables import contract, iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import TableRefused
 from bridges.spark.tables.formats import open_table
@@ -59,7 +59,7 @@ def test_a_compaction_joins_what_its_preview_says_and_loses_no_offset(lake: Lake
     fill(lake, 4)
     planned = compact("readings", tables_of(lake.spec), dry_run=True)
     assert (planned["files"], planned["files_after"]) == (8, 2), "rows and dead letters"
-    assert len(open_table(lake.spec.format, lake.spec.place, lake.spec.binding).file_sizes()) == 4  # type: ignore[union-attr]
+    assert len(open_table(lake.spec.format, lake.spec.place, lake.spec.binding).files()) == 4  # type: ignore[union-attr]
     done = compact("readings", tables_of(lake.spec), dry_run=False)
     assert done == {**planned, "dry_run": False}
     assert compact("readings", tables_of(lake.spec), dry_run=True)["files"] == 0
@@ -74,7 +74,7 @@ def test_a_batch_that_is_committed_meanwhile_does_not_stop_a_compaction(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(lake, 3)
-    module, name = (iceberg, "join_files") if lake.spec.format == "iceberg" else (delta, "bins")
+    module, name = (iceberg, "join_files") if lake.spec.format == "iceberg" else (contract, "bins")
     real = getattr(module, name)
 
     def overtaken(*arguments: Any) -> Any:
@@ -104,7 +104,7 @@ def test_partitions_are_joined_each_for_itself(server: StreamServer, tmp_path: P
         clients = [f"meter-{n}" for n in range(2)]
         assert [client for (client,) in rows_of(lake.spec, "_client_id")] == clients * 3
         assert problems(lake) == []
-        assert tables_of(lake.spec)[0].partition_count() == 2
+        assert figures_of(tables_of(lake.spec)[0]).partitions == 2
 
 
 def test_an_expiry_removes_old_versions_with_their_files_and_keeps_what_is_named(lake: Lake) -> None:

@@ -174,7 +174,7 @@ def test_many_small_files_are_joined_by_a_worker_beside_batches(
     assert calls == [1]
     table = open_table(lake.spec.format, lake.spec.place, lake.spec.binding)
     assert table is not None
-    assert (table.rows(), len(table.file_sizes()) < MANY_SMALL_FILES) == (MANY_SMALL_FILES + 1, True)
+    assert (table.rows(), len(table.files()) < MANY_SMALL_FILES) == (MANY_SMALL_FILES + 1, True)
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 
