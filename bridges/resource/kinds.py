@@ -1,8 +1,9 @@
-"""Connectors, actions and sources."""
+"""Connectors, actions and sources, and dead letters of actions."""
 
 from __future__ import annotations
 
 from broker.core.kinds import ENABLE, Abilities, Kind, Switch
+from broker.core.resources import SLOW_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb
 
 _STATUS = {"name": "name", "type": "type", "status": "status", "reason": "status_reason"}
 
@@ -56,4 +57,118 @@ KINDS = (
     ),
     _with_connector("action", "Where rules send rows, as `<type>:<name>`."),
     _with_connector("source", 'What rules read with `FROM "$bridges/<type>:<name>"`.'),
+)
+
+_ACTION = Parameter(name="name", type="name", is_required=True, is_argument=True, help="Its name.")
+_OFFSETS = Parameter(
+    name="offset", text="Only those with this `offset`; may be repeated.", type=int, many=True, longest=200,
+    keyword="offsets", help="Only the row with this offset in ls; may be repeated.",
+)  # fmt: skip
+RESOURCES = (
+    Resource(
+        name="type of connector",
+        path="/connector-types",
+        tag="Bridges",
+        service="services.connectors",
+        commands="connectors",
+        verbs=(
+            Verb(
+                id="listConnectorTypes",
+                text="List the types of connectors. Returns each type with the JSON Schemas of its settings, and what "
+                "is missing where it cannot be used here.",
+                call="types",
+                row="bridges.resource.registry:ConnectorTypeView",
+                model="ConnectorTypes",
+                page_text="The types of connectors.",
+                command=Command(
+                    name="types",
+                    help="List the types of connectors, and what each needs.",
+                    show="broker.cli.bridges:print_types",
+                ),
+            ),
+        ),
+    ),
+    Resource(
+        name="action",
+        path="/actions",
+        tag="Bridges",
+        service="services.actions",
+        commands="actions",
+        verbs=(
+            Verb(
+                id="drainAction",
+                text="Drain an action. Accepts no more rows, sends those in the buffer, then stops. Returns when the "
+                "buffer is empty or `timeout_s` is over.",
+                call="drain",
+                method="POST",
+                path="/{name}:drain",
+                takes=(_ACTION,),
+                body=(Parameter(name="timeout_s", type=float, default=30, least=0, most=3600),),
+                body_text="How long to wait for the rows that are left to be sent, in seconds.",
+                model="Drain",
+                answer="bridges.resource.services:DrainedAction",
+                does="change",
+            ),
+        ),
+    ),
+    Resource(
+        name="dead letter",
+        path="/actions/{name}/dead-letters",
+        tag="Bridges",
+        service="services.actions",
+        commands="actions dead-letters",
+        about="Rows that an action gave up and kept.",
+        verbs=(
+            Verb(
+                id="listDeadLetters",
+                text="List the dead letters of an action. Returns rows that the action gave up, oldest first, each "
+                "with its `offset`, the reason and its attempts.",
+                call="dead_letters",
+                takes=(
+                    _ACTION,
+                    Parameter(
+                        name="limit",
+                        text="Maximum number of items.",
+                        type=int,
+                        default=20,
+                        least=1,
+                        most=1000,
+                        help="Maximum number of rows.",
+                    ),
+                    _OFFSETS,
+                ),
+                answer="bridges.resource.services:DeadLetterList",
+                command=Command(
+                    name="ls",
+                    help="Show the oldest dead letters, and why each was given up.",
+                    columns=("offset", "cause", "reason", "attempts", "topic", "clientid", "row"),
+                    known="sluice actions ls",
+                ),
+            ),
+            Verb(
+                id="redriveDeadLetters",
+                text="Send dead letters again. Sends dead letters again, oldest first. One that fails again becomes a "
+                "new dead letter. It is a job: `Prefer: respond-async` does not wait for its end.",
+                call="redrive",
+                method="POST",
+                path=":redrive",
+                takes=(_ACTION, _OFFSETS),
+                body=TAKE_AGAIN,
+                body_text="How many messages to take out of quarantine at most.",
+                model="TakeAgain",
+                answer="bridges.resource.services:RedrivenLetters",
+                takes_key=True,
+                does="change",
+                job=Job(kind="redrive", unit="dead letters", plan="to_redrive"),
+                command=Command(
+                    name="redrive",
+                    help="Send dead letters to the action once more, oldest first. One that fails again becomes a new "
+                    "one.",
+                    show="broker.cli.bridges:print_redriven",
+                    known="sluice actions ls",
+                    timeout_s=SLOW_S,
+                ),
+            ),
+        ),
+    ),
 )

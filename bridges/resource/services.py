@@ -431,6 +431,11 @@ class ActionService(_MemberService[ActionSpec, Action]):
         letters = self._member(name).letters
         return {"action": name, "waiting": letters.waiting, "items": [*await letters.show(limit, offsets)]}
 
+    async def to_redrive(self, name: str, limit: int, offsets: Sequence[int] | None) -> int:
+        """Count the dead letters that ``redrive`` would send."""
+        letters = await self.dead_letters(name, 1000 if offsets else 1, offsets)
+        return min(limit, letters["waiting"] if offsets is None else len(letters["items"]))
+
     async def redrive(
         self,
         name: str,

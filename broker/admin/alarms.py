@@ -5,11 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from broker.core.clock import Clock
 from broker.core.times import rfc3339
-from broker.observe.alarms import Alarm, Alarms
+from broker.observe.alarms import Alarm as KeptAlarm
+from broker.observe.alarms import Alarms
 
-Answer = dict[str, Any]
+
+class Alarm(TypedDict):
+    """Something that is or was wrong: ``message`` in a sentence, ``details`` in numbers. Times are RFC 3339 in UTC."""
+
+    name: str
+    message: str
+    details: dict[str, Any]
+    activated_at: str
+    deactivated_at: str | None
+    lasted_s: float
 
 
 class AlarmService:
@@ -19,19 +31,19 @@ class AlarmService:
         self._alarms = alarms
         self._clock = clock
 
-    def active(self) -> Sequence[Answer]:
+    def active(self) -> Sequence[Alarm]:
         """What is wrong now, newest first."""
         return [self._shown(alarm) for alarm in self._alarms.active()]
 
-    def history(self) -> Sequence[Answer]:
+    def history(self) -> Sequence[Alarm]:
         """What is over, newest first."""
         return [self._shown(alarm) for alarm in self._alarms.history()]
 
-    def forget_history(self) -> int:
-        """Forget what is over; returns how many alarms that were."""
-        return self._alarms.forget_history()
+    def forget_history(self) -> None:
+        """Forget what is over."""
+        self._alarms.forget_history()
 
-    def _shown(self, alarm: Alarm) -> Answer:
+    def _shown(self, alarm: KeptAlarm) -> Alarm:
         until_ns = self._clock.now_ns() if alarm.is_active else alarm.deactivated_ns
         return {
             "name": alarm.name,

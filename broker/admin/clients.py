@@ -119,6 +119,13 @@ class Unsubscribed(TypedDict):
     subscriptions: list[SubscriptionRow]
 
 
+class Kicked(TypedDict):
+    """How many clients were disconnected, and which of them were not connected."""
+
+    kicked: int
+    not_connected: list[str]
+
+
 class ClientService:
     """Lists, shows, disconnects, subscribes and unsubscribes clients. Used on the event loop."""
 
@@ -126,9 +133,9 @@ class ClientService:
         self._hub = hub
         self._samplers: OrderedDict[str, Sampler] = OrderedDict()
 
-    async def page(self, wanted: Selection, order: str, limit: int, cursor: Cursor | None) -> Spec:
-        """A page of clients, connected or with a session that waits for them."""
-        return await listing.page(self._hub.sessions, wanted, order, limit, cursor, client_row)
+    async def page(self, sort: str, limit: int, cursor: Cursor | None, **filters: Any) -> Spec:
+        """A page of clients, connected or with a session that waits for them; filters are those of a ``Selection``."""
+        return await listing.page(self._hub.sessions, Selection(**filters), sort, limit, cursor, client_row)
 
     def show(self, client_id: str) -> ClientView:
         """One client with its session and, while it is connected, its connection. Rates are 0 when it is first shown.
@@ -150,7 +157,7 @@ class ClientService:
             "inflight_messages": _in_flight(session),
         }
 
-    def kick(self, client_ids: Sequence[str]) -> Spec:
+    def kick(self, client_ids: Sequence[str]) -> Kicked:
         """Close the connections of clients (0x98); their sessions stay as their expiry says."""
         kicked = 0
         not_connected = []
@@ -165,9 +172,9 @@ class ClientService:
         return {"kicked": kicked, "not_connected": not_connected}
 
     async def subscribe(
-        self, client_id: str, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
+        self, client_id: str, subscriptions: Sequence[Mapping[str, Any]], check_acl: bool = True
     ) -> Subscribed:
-        """Subscribe a connected client, as if it had sent SUBSCRIBE.
+        """Subscribe a connected client, as if it had sent SUBSCRIBE; each subscription is a ``SubscriptionRequest``.
 
         Raises:
             Invalid: every filter was refused.
@@ -176,7 +183,8 @@ class ClientService:
             broker.core.errors.Unavailable: the store takes nothing.
         """
         connection = self._connected(client_id)
-        outcomes = self._hub.subscribing.subscribe_for(connection, requests, checks_rules=checks_rules)
+        requests = [SubscriptionRequest(**options) for options in subscriptions]
+        outcomes = self._hub.subscribing.subscribe_for(connection, requests, checks_rules=check_acl)
         await self._hub.context.writer.committed()
         results = [_result(asked, outcome) for asked, outcome in zip(requests, outcomes, strict=True)]
         refused = [

@@ -43,12 +43,11 @@ class DelayedService:
         self._delayed = delayed
         self._clock = clock
 
-    def list(self, limit: int, after: str | None) -> Spec:
-        """A page of them in the order in which they are due, without payloads; ``after`` is an identifier."""
-        found = self._delayed.page(after, min(limit, MAX_LISTED))
-        items = [self._shown(kept) for kept in found]
-        following = found[-1].id if len(found) == limit else None
-        return {"items": items, "next": following, "total": len(self._delayed), "total_is_estimate": False}
+    def page(self, limit: int, cursor: tuple[str] | None) -> Spec:
+        """A page of them in the order in which they are due, without payloads; a cursor is an identifier."""
+        messages = self._delayed.page(cursor and cursor[0], min(limit, MAX_LISTED))
+        following = (messages[-1].id,) if len(messages) == limit else None
+        return {"items": list(map(self._shown, messages)), "next": following, "total": len(self._delayed)}
 
     def get(self, id: str) -> DelayedView:
         """One of them with its payload; raises ``NotFound``."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from glob import escape
 from typing import Final
 
 from broker.admin.access import AccessService
 from broker.admin.clients import connection_of
 from broker.admin.delayed import MAX_LISTED
-from broker.admin.listing import SLICE
+from broker.admin.listing import SLICE, Selection
 from broker.auth.authorize import Authorizer
 from broker.connection.hub import Hub
 from broker.core.client import Client
@@ -107,10 +108,10 @@ class ClientImpact(Contributor):
             yield f"{are(tally.wills, 'will')} published."
 
     def _of_session(self, change: Change) -> Sentences:
-        tests = change.options["selection"].tests()
-        tally = yield from self._tally(
-            lambda session: all(test(session) for test in tests), change.options["selection"].prefix
-        )
+        is_one = change.verb == "delete"
+        wanted = Selection(client_id=escape(change.target.name)) if is_one else Selection(**change.options)
+        tests = wanted.tests(self._hub.context.clock.now_ns())
+        tally = yield from self._tally(lambda session: all(test(session) for test in tests), wanted.prefix)
         yield from _ended(tally)
         yield from _disconnected(tally)
 
@@ -163,7 +164,7 @@ class ClientImpact(Contributor):
 
     def _of_retained(self, change: Change) -> Sentences:
         options = change.options
-        walk = FilterWalk(TopicFilter.parse(options["filter"]))
+        walk = FilterWalk(TopicFilter.parse(change.target.name))
         count = size_bytes = 0
         now_ns = self._hub.context.clock.now_ns()
         at: bytes | None = b""

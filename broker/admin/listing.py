@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import translate
 from functools import partial
 from heapq import nsmallest
@@ -40,12 +40,12 @@ class Selection:
     address: str | None = None
     listener: str | None = None
     zone: str | None = None
-    attributes: Mapping[str, str] = field(default_factory=dict)
-    is_connected: bool | None = None
-    is_durable: bool | None = None
-    protocol_version: int | None = None
-    away_before_ns: int | None = None
-    """Away, and since before that time."""
+    attribute: Mapping[str, str] | None = None
+    connected: bool | None = None
+    durable: bool | None = None
+    protocol: str | None = None
+    older_than_s: int | None = None
+    """Away, and for at least so long."""
     min_queued: int | None = None
     min_queue_bytes: int | None = None
 
@@ -60,17 +60,19 @@ class Selection:
         text = self.client_id or ""
         return text[: next((at for at, sign in enumerate(text) if sign in _GLOB), len(text))]
 
-    def tests(self) -> list[Test]:
-        """What a session has to pass."""
+    def tests(self, now_ns: int = 0) -> list[Test]:
+        """The tests that a session has to pass."""
         tests = [_text(pattern, of) for name, of in _TEXTS.items() if (pattern := getattr(self, name)) is not None]
-        tests += [_text(wanted, partial(_attribute, name)) for name, wanted in self.attributes.items()]
-        if (connected := self.is_connected) is not None:
+        tests += [_text(wanted, partial(_attribute, name)) for name, wanted in (self.attribute or {}).items()]
+        if (connected := self.connected) is not None:
             tests.append(lambda session: session.is_away is not connected)
-        if (durable := self.is_durable) is not None:
+        if (durable := self.durable) is not None:
             tests.append(lambda session: session.is_durable is durable)
-        if (version := self.protocol_version) is not None:
+        if self.protocol is not None:
+            version = _VERSIONS[self.protocol]
             tests.append(lambda session: session.client.protocol_version == version)
-        if (before_ns := self.away_before_ns) is not None:
+        if self.older_than_s is not None:
+            before_ns = now_ns - self.older_than_s * 1_000_000_000
             tests.append(lambda session: session.is_away and session.away_since_ns <= before_ns)
         if (queued := self.min_queued) is not None:
             tests.append(lambda session: session.waiting_messages >= queued)
@@ -88,6 +90,8 @@ ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
     "subscriptions": lambda session: len(session.subscriptions),
 }
 
+
+_VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 
 # What the patterns of a selection are compared with.
 _TEXTS: Final[Mapping[str, Callable[[Session], str | None]]] = {

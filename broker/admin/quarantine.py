@@ -165,6 +165,10 @@ class QuarantineService:
                     return {**self._state(stream), "items": items}
         return {**self._state(stream), "items": items}
 
+    def to_take_again(self, stream: str, limit: int, records: Sequence[Place] | None) -> int:
+        """Count the messages that ``take_again`` would read. Raises ``NotFound``."""
+        return min(limit, self.get(stream, 0)["waiting"] if records is None else len(records))
+
     async def take_again(
         self,
         stream: str,

@@ -43,6 +43,22 @@ class RetainedView(TypedDict):
     properties: dict[str, Any]
 
 
+class RetainedCount(TypedDict):
+    """How many topics have a retained message, and bytes of topics, payloads and properties."""
+
+    messages: int
+    bytes: int
+
+
+class Cleared(TypedDict):
+    """What was cleared, or would be, and some of the topics."""
+
+    messages: int
+    payload_bytes: int
+    samples: list[str]
+    dry_run: bool
+
+
 class RetainedService:
     """Lists, shows, deletes and clears retained messages.
 
@@ -54,26 +70,26 @@ class RetainedService:
         self._writer = hub.context.writer
         self._clock = hub.context.clock
 
-    def count(self) -> Spec:
+    def count(self) -> RetainedCount:
         """How many there are, and their bytes, topics and properties included."""
         return {"messages": self._retained.count, "bytes": self._retained.size_bytes}
 
-    async def page(self, topic_filter: str, limit: int, after: str | None) -> Spec:
-        """A page of those whose topics match, in the order of their topics by level; ``after`` is a topic.
+    async def page(self, filter: str, limit: int, cursor: tuple[str] | None) -> Spec:
+        """A page of those whose topics match, in the order of their topics by level; a cursor is a topic.
 
         Raises:
             broker.core.errors.PeerError: it is no topic filter.
         """
-        walk = FilterWalk(TopicFilter.parse(topic_filter))
+        walk = FilterWalk(TopicFilter.parse(filter))
         await self._settled()
         items: list[Message] = []
         following = None
-        async for entry in self._entries(walk, b"" if after is None else topic_key(after) + b"\0", limit + 1):
+        async for entry in self._entries(walk, b"" if cursor is None else topic_key(*cursor) + b"\0", limit + 1):
             if len(items) == limit:
-                following = items[-1].topic
+                following = (items[-1].topic,)
                 break
             items.append(entry.message)
-        total = self._retained.count if topic_filter == "#" else None
+        total = self._retained.count if filter == "#" else None
         return {"items": [self._shown(item, _SHOWN_BYTES) for item in items], "next": following, "total": total}
 
     def get(self, topic: str) -> RetainedView:
@@ -89,14 +105,14 @@ class RetainedService:
             raise NotFound("retained message", topic)
         await self._writer.committed()
 
-    async def clear(self, topic_filter: str, *, only_expired: bool, dry_run: bool) -> Spec:
+    async def clear(self, filter: str, *, only_expired: bool, dry_run: bool) -> Cleared:
         """Delete those whose topics match, or the expired ones among them; with ``dry_run`` only count them.
 
         Raises:
             broker.core.errors.PeerError: it is no topic filter.
             broker.core.errors.Unavailable: the store takes nothing.
         """
-        walk = FilterWalk(TopicFilter.parse(topic_filter))
+        walk = FilterWalk(TopicFilter.parse(filter))
         await self._settled()
         now_ns = self._clock.now_ns()
         count = 0

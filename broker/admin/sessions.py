@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import nlargest
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
@@ -17,7 +18,6 @@ from broker.core.errors import NotFound
 from broker.core.objects import Spec
 from broker.session.session import Session
 
-MAX_TOP: Final = 1000
 _SAMPLES: Final = 10
 
 
@@ -50,15 +50,27 @@ class LongQueue(QueueRow):
     zone: str
 
 
+class Purged(TypedDict):
+    """What was purged, or would be: counts, what waited for the sessions, and some of their identifiers."""
+
+    sessions: int
+    subscriptions: int
+    inflight: int
+    queued: int
+    queued_bytes: int
+    samples: list[str]
+    dry_run: bool
+
+
 class SessionService:
     """Lists, shows and purges sessions. Used on the event loop; what visits all sessions does so in slices."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    async def page(self, wanted: Selection, order: str, limit: int, cursor: Cursor | None) -> Spec:
-        """A page of sessions."""
-        return await listing.page(self._hub.sessions, wanted, order, limit, cursor, session_row)
+    async def page(self, sort: str, limit: int, cursor: Cursor | None, **filters: Any) -> Spec:
+        """A page of sessions; filters are those of a ``Selection``."""
+        return await listing.page(self._hub.sessions, Selection(**filters), sort, limit, cursor, session_row)
 
     def show(self, client_id: str) -> SessionView:
         """One session with its subscriptions and what waits for it, in memory and in the log.
@@ -76,12 +88,13 @@ class SessionService:
             "log_next": str(self._hub.session_log.log_next),
         }
 
-    async def purge(self, wanted: Selection, *, dry_run: bool) -> Spec:
-        """Delete the sessions selected, also those of connected clients where the selection includes them; these are
-        disconnected (0x98). With ``dry_run`` only counts."""
-        counts = {"sessions": 0, "subscriptions": 0, "inflight": 0, "queued": 0, "queued_bytes": 0}
+    async def purge(self, dry_run: bool, **filters: Any) -> Purged:
+        """Delete the sessions that a ``Selection`` of these filters has, also those of connected clients where it
+        includes them; these are disconnected (0x98). With ``dry_run`` only counts."""
+        wanted = Selection(**filters)
+        tests = wanted.tests(self._hub.context.clock.now_ns())
+        counts = Counter[str]()
         samples: list[str] = []
-        tests = wanted.tests()
         async for some in listing.slices(self._hub.sessions, prefix=wanted.prefix):
             meant = [session for session in some if all(test(session) for test in tests)]
             for session in meant:
@@ -91,7 +104,15 @@ class SessionService:
                     self._end(session)
         if not dry_run and counts["sessions"]:
             await self._hub.context.writer.committed()
-        return {**counts, "samples": samples, "dry_run": dry_run}
+        return {
+            "sessions": counts["sessions"],
+            "subscriptions": counts["subscriptions"],
+            "inflight": counts["inflight"],
+            "queued": counts["queued"],
+            "queued_bytes": counts["queued_bytes"],
+            "samples": samples,
+            "dry_run": dry_run,
+        }
 
     async def delete(self, client_id: str) -> None:
         """Delete one session; raises ``NotFound``."""
@@ -101,7 +122,7 @@ class SessionService:
         self._end(session)
         await self._hub.context.writer.committed()
 
-    async def top(self, count: int, by: Literal["messages", "bytes"]) -> Spec:
+    async def top(self, count: int, by: Literal["messages", "bytes"]) -> list[LongQueue]:
         """The sessions with the longest queues, in memory and in the log together, longest first."""
         best: list[tuple[int, str, tuple[Session, QueueRow]]] = []
         async for some in listing.slices(self._hub.sessions):
@@ -111,7 +132,7 @@ class SessionService:
                 for session, row in rows
             ]
             best = nlargest(count, [*best, *placed], key=lambda one: one[:2])
-        items: list[LongQueue] = [
+        return [
             {
                 "client_id": session.client_id,
                 "username": session.client.username,
@@ -122,7 +143,6 @@ class SessionService:
             }
             for _, _, (session, row) in best
         ]
-        return {"items": items, "next": None, "total": len(items), "total_is_estimate": False}
 
     def _end(self, session: Session) -> None:
         connection = connection_of(session)
@@ -142,7 +162,7 @@ def _queue(session: Session) -> QueueRow:
     }
 
 
-def _add(counts: dict[str, int], session: Session) -> None:
+def _add(counts: Counter[str], session: Session) -> None:
     counts["sessions"] += 1
     counts["subscriptions"] += len(session.subscriptions)
     counts["inflight"] += len(session.window.inflight)

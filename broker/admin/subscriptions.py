@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Final
+from typing import Any, Final
 
 from broker.admin import listing
 from broker.admin.session_rows import subscription_row
@@ -31,7 +31,7 @@ class SubscriptionSelection:
     filter: str | None = None
     match: str | None = None
     share_group: str | None = None
-    is_durable: bool | None = None
+    durable: bool | None = None
     qos: int | None = None
 
     def includes(self, session: Session, subscription: Subscription) -> bool:
@@ -42,7 +42,7 @@ class SubscriptionSelection:
             return False
         if self.qos is not None and subscription.qos != self.qos:
             return False
-        return self.is_durable is None or session.is_durable is self.is_durable
+        return self.durable is None or session.is_durable is self.durable
 
 
 class SubscriptionService:
@@ -51,12 +51,13 @@ class SubscriptionService:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 
-    async def page(self, wanted: SubscriptionSelection, limit: int, cursor: Cursor | None) -> Spec:
-        """A page in the order of client identifiers and filters.
+    async def page(self, limit: int, cursor: Cursor | None, **filters: Any) -> Spec:
+        """A page in the order of client identifiers and filters; filters are those of a ``SubscriptionSelection``.
 
         Raises:
             broker.core.errors.PeerError: the topic to match is no topic name.
         """
+        wanted = SubscriptionSelection(**filters)
         if wanted.match is not None:
             check_topic_name(wanted.match)
             found = await self._matching(wanted, wanted.match, limit, cursor)

@@ -251,7 +251,7 @@ class MessageTails:
             "user_properties": [list(pair) for pair in user_properties],
         }
 
-    async def latest(self, topic_filter: str, limit: int, wait_s: float) -> dict[str, Any]:
+    async def latest(self, filter: str, limit: int, wait: float) -> dict[str, Any]:
         """The latest messages on a filter's topics, newest first: of streams that capture them and retained ones, else
         what is published while it waits and reaches rules; where all of that is dropped before, what was dropped. The
         event of each is the message as the stages left it.
@@ -259,12 +259,12 @@ class MessageTails:
         Raises:
             Invalid: it is no topic filter.
         """
-        wanted = check_filter(topic_filter)
+        wanted = check_filter(filter)
         found: list[Found] = []
         async for some in self._stored(wanted, limit):
             found = _newest([*found, *some], limit)
-        if not found and wait_s:
-            found = _newest(await self._live(wanted, limit, wait_s), limit)
+        if not found and wait:
+            found = _newest(await self._live(wanted, limit, wait), limit)
         return {"items": [one.shown() for one in found]}
 
     async def _stored(self, wanted: TopicFilter, limit: int) -> AsyncIterator[list[Found]]:

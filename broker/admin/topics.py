@@ -77,14 +77,14 @@ class TopicService:
         self._counts = hub.topic_counts
         self._retained = hub.retained
 
-    async def page(self, under: str | None, search: str | None, order: str, limit: int, cursor: Cursor | None) -> Spec:
+    async def page(self, under: str | None, search: str | None, sort: str, limit: int, cursor: Cursor | None) -> Spec:
         """A page of the levels right below ``under``, None being the root; with ``search``, of all topics below it that
         match the pattern. ``next`` is where the following page begins.
 
         Raises:
             Invalid: there is no such order.
         """
-        name = order.removeprefix("-")
+        name = sort.removeprefix("-")
         number = ORDERS.get(name)
         if number is None:
             detail = f"sort: expected one of {', '.join(ORDERS)}, got {name!r}"
@@ -96,12 +96,13 @@ class TopicService:
         if above is None:
             above = Level(None, "", under or "")
         found = list(above.children.values()) if search is None else await self._matching(above, search)
-        page, following = _page(found, number, limit, cursor, is_falling=order.startswith("-"))
+        page, following = _page(found, number, limit, cursor, is_falling=sort.startswith("-"))
         retained = self._retained.among(one.topic for one in (above, *page) if one.is_topic)
         return {
             "items": [_row(one, retained) for one in page],
             "next": following,
             "total": len(found),
+            "total_is_estimate": above.rest_topics > 0,
             "under": _row(above, retained),
             "rest": _rest(above),
             "counting_since": rfc3339_or_none(self._counts.since_ns),

@@ -1,8 +1,9 @@
-"""Kinds of access control: access rules, authenticators, sources of access rules, users and bans."""
+"""Kinds of access control: access rules, authenticators, sources of access rules, users and bans; failed logins."""
 
 from __future__ import annotations
 
 from broker.core.kinds import EVERY_VERB, ORDERED, Abilities, Kind
+from broker.core.resources import Command, Resource, Verb
 
 _AUTHENTICATORS = "broker.auth.authenticators"
 KINDS = (
@@ -75,5 +76,27 @@ KINDS = (
         abilities=Abilities(verbs=EVERY_VERB - {"put"}),
         has_any_name=True,
         deletion="Clients that it matched may connect again.",
+    ),
+)
+RESOURCES = (
+    Resource(
+        name="failed login",
+        path="/login-failures",
+        tag="Access",
+        service="access.limits",
+        commands="access",
+        page="LoginFailure",
+        verbs=(
+            Verb(
+                id="listLoginFailures",
+                text="List addresses with failed logins. Returns the addresses from which logins of clients or of the "
+                "API failed within `login_limits.window`, at most 1,000, those with the most failures first.",
+                call="failures",
+                row="broker.auth.login_limits:FailedLogins",
+                key="address",
+                at="all",
+                command=Command(name="failures", columns=("address", "counted", "is_limited", "last_failed_at")),
+            ),
+        ),
     ),
 )

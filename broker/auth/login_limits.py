@@ -8,16 +8,21 @@ address no more than that user's measure. Measures empty evenly, within the wind
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable
 from hashlib import blake2b
+from heapq import nlargest
 from ipaddress import ip_address
+from math import ceil
 from typing import Final, TypeVar
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from broker.config.model import Settings
 from broker.config.units import Duration
 from broker.core.clock import Clock
+from broker.core.times import rfc3339
 from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
@@ -30,6 +35,9 @@ _V = TypeVar("_V")
 ALARM: Final = "logins_limited"
 # Measures, and clients that are known: some 20 MB of each at most. The oldest go first.
 _MAX_KEPT: Final = 100_000
+# Addresses in the list of failures, and measures that are read between two turns of the loop.
+_MAX_LISTED: Final = 1_000
+_AT_ONCE: Final = 10_000
 _KEY_BYTES: Final = 16
 _IPV6_NETWORK_BYTES: Final = 8
 
@@ -49,6 +57,17 @@ class LoginLimitSettings(Settings):
         default=300, ge=1, description="Failed logins from one address, or one IPv6 network (/64), within the window. "
         "Above it, only clients that logged in from there before are not refused."
     )  # fmt: skip
+
+
+class FailedLogins(TypedDict):
+    """An address, or the network of an IPv6 one, from which a login failed within ``login_limits.window``; with ``api``
+    in front, a login to the API. ``counted`` is how many failures still count. From an ``is_limited`` one only clients
+    that logged in before may log in."""
+
+    address: str
+    counted: int
+    is_limited: bool
+    last_failed_at: str
 
 
 class LoginLimits:
@@ -107,6 +126,27 @@ class LoginLimits:
     def knows(self, address: str, user: str) -> bool:
         """True if the user has logged in from this address."""
         return _key(address, user, "") in self._known
+
+    async def failures(self) -> list[FailedLogins]:
+        """Addresses from which logins failed lately, at most 1,000, those with the most failures that count first."""
+        most = self.settings.max_failures_per_address
+        now_s = self._clock.monotonic_s()
+        places: list[tuple[float, float, str]] = []
+        for number, (key, (_, at_s)) in enumerate(list(self._levels.items())):
+            if isinstance(key, str) and now_s - at_s < self.settings.window:
+                places.append((self._level(key, most), at_s, key))
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # others have their turn
+        now_ns = self._clock.now_ns()
+        return [
+            {
+                "address": address,
+                "counted": ceil(level),
+                "is_limited": level > most - 1,
+                "last_failed_at": rfc3339(now_ns - round((now_s - at_s) * 1e9)),
+            }
+            for level, at_s, address in nlargest(_MAX_LISTED, places)
+        ]
 
     def tick(self) -> None:
         """Raise the alarm, or say that it is over; called twice a second."""

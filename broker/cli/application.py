@@ -37,9 +37,11 @@ from broker.cli import (
     traffic,
 )
 from broker.cli.completion import Names
+from broker.cli.resources import add_commands
 from broker.cli.verbs import Verbs, complete
 from broker.cli.version import show_version, version
 from broker.core.kinds import kinds
+from broker.core.resources import resources
 
 _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     run.serve,
@@ -70,20 +72,12 @@ class _Group(NamedTuple):
 
 _GROUPS: Final = (
     _Group(bridges.group, "bridges"),
-    _Group(gates.quarantine, "quarantine"),
-    _Group(traffic.clients, "clients", "client"),
-    _Group(traffic.sessions, "sessions", "session"),
-    _Group(traffic.subscriptions, "subscriptions", "subs"),
-    _Group(topics.group, "topics", "topic"),
-    _Group(traffic.retained, "retained"),
     _Group(access.access, "access"),
-    _Group(traffic.delayed, "delayed"),
     _Group(metrics.group, "metrics"),
     _Group(lake.group, "lake"),
     _Group(imports.group, "import"),
-    _Group(jobs.group, "jobs", "job"),
 )
-# What kinds of objects have beside the verbs that their declaration names, by path.
+# Commands beside those that declarations name, by the path of a kind or resource.
 _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to),
     "rewrites": (gates.add_rewrites,),
@@ -100,6 +94,12 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "bans": (access.add_bans,),
     "groups": (traffic.add_groups,),
     "listeners": (listeners.add_to,),
+    "actions/{name}/dead-letters": (bridges.add_dead_letters,),
+    "jobs": (jobs.add_to,),
+    "topics": (topics.add_to,),
+    "clients": (traffic.add_clients,),
+    "sessions": (traffic.add_sessions,),
+    "subscriptions": (traffic.add_subscriptions,),
 }
 # Groups that have the commands of kinds in them.
 _ABOVE: Final = {"access": access.access, "lake": lake.group}
@@ -117,7 +117,9 @@ def _application() -> typer.Typer:
     application.callback()(_options)
     for command in _COMMANDS:
         application.command()(command)
-    for commands, name, alias in (_Group(config.group, "config"), *_of_objects(), *_GROUPS):
+    groups = [_Group(config.group, "config"), *_of_objects(), *_GROUPS]
+    groups += _of_resources({group.name: group.commands for group in groups})
+    for commands, name, alias in groups:
         application.add_typer(commands, name=name, cls=Verbs)
         if alias:
             application.add_typer(commands, name=alias, hidden=True, cls=Verbs)
@@ -147,6 +149,28 @@ def _of_objects() -> Iterator[_Group]:
             _ABOVE[above[0]].add_typer(commands, name=alias, hidden=True)
 
 
+def _of_resources(groups: dict[str, typer.Typer]) -> Iterator[_Group]:
+    """The groups of resources that are not among these; those of others get their commands."""
+    for resource in resources():
+        if not resource.commands:
+            continue
+        *above, name = resource.commands.split()
+        parent = groups[above[0]] if above else None
+        below = {group.name: group.typer_instance for group in parent.registered_groups} if parent else groups
+        if (commands := below.get(name)) is not None:
+            add_commands(commands, resource)
+            continue
+        commands = typer.Typer(help=resource.about, no_args_is_help=True)
+        add_commands(commands, resource)
+        for add in _BEYOND.get(resource.path[1:], ()):
+            add(commands)
+        if parent is not None:
+            parent.add_typer(commands, name=name)
+        else:
+            groups[name] = commands
+            yield _Group(commands, name, resource.alias)
+
+
 app = _application()
 complete(
     {
@@ -155,7 +179,7 @@ complete(
         if kind.commands[0] != "access" and kind.path != "bans"  # whose commands begin with what a ban compares
     }
 )
-complete({"clients": Names("/clients", "client_id"), "sessions": Names("/sessions", "client_id")})
+complete({one.commands: Names(one.path, one.named_by) for one in resources() if one.named_by})
 
 
 def part_with(words: Sequence[str]) -> typer.Typer:

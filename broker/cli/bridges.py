@@ -12,12 +12,11 @@ from broker.cli.client import name_path
 from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError
 from broker.cli.files import read_objects
-from broker.cli.objects import Name, add_rows, lists, path_of
+from broker.cli.objects import Name, lists, path_of
 from broker.cli.output import print_columns, print_line, print_table, say
 from broker.core.kinds import Kind, kind_at
 
 group = typer.Typer(help="All connectors, actions and sources at once.", no_args_is_help=True)
-_dead_letters = typer.Typer(help="Rows that an action gave up and kept.", no_args_is_help=True)
 _ACTIONS = "sluice actions ls"
 _SHOWN = ("connectors", "actions", "sources")
 _COLUMNS = {
@@ -35,14 +34,12 @@ _COLUMNS = {
 def add_connectors(commands: typer.Typer) -> None:
     """Add what connectors have beside the verbs of every kind."""
     _add_test(commands, kind_at("connectors"))
-    command(commands, "types")(list_types)
 
 
 def add_actions(commands: typer.Typer) -> None:
     """Add what actions have beside the verbs of every kind."""
     _add_test(commands, kind_at("actions"))
     command(commands, "drain", known=_ACTIONS)(drain)
-    commands.add_typer(_dead_letters, name="dead-letters")
 
 
 def add_sources(commands: typer.Typer) -> None:
@@ -73,14 +70,10 @@ def _add_test(commands: typer.Typer, kind: Kind) -> None:
             raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
-def list_types(call: Call) -> None:
-    """List the types of connectors, and what each needs."""
-
-    def show(found: Mapping[str, Any]) -> None:
-        rows = [(one["name"], one["title"], one["problem"] or one["summary"]) for one in found["items"]]
-        print_table(("type", "title", "summary"), rows)
-
-    call.show(call.api.get("/connector-types"), show)
+def print_types(answer: Mapping[str, Any]) -> None:
+    """The types of connectors, each with what is missing where it cannot be used."""
+    rows = [(one["name"], one["title"], one["problem"] or one["summary"]) for one in answer["items"]]
+    print_table(("type", "title", "summary"), rows)
 
 
 def drain(
@@ -107,17 +100,6 @@ def list_bridges(call: Call) -> None:
     call.show({path: list(call.api.items(f"/{path}")) for path in _SHOWN}, show)
 
 
-add_rows(
-    _dead_letters,
-    "ls",
-    Name,
-    lambda name: f"{name_path('/actions', name)}/dead-letters",
-    ("offset", "cause", "reason", "attempts", "topic", "clientid", "row"),
-    help="Show the oldest dead letters, and why each was given up.",
-    known=_ACTIONS,
-)
-
-
 OffsetOption = Annotated[
     list[int] | None, typer.Option("--offset", min=0, help="Only the row with this offset in ls; may be repeated.")
 ]
@@ -127,30 +109,21 @@ def _only(offsets: list[int] | None) -> str:
     return "?" + "&".join(f"offset={offset}" for offset in offsets) if offsets else ""
 
 
-@command(_dead_letters, "redrive", known=_ACTIONS, timeout_s=SLOW_S)
-def redrive(
-    call: Call,
-    name: Name,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of rows.")] = 10_000,
-    offset: OffsetOption = None,
-) -> None:
-    """Send dead letters to the action once more, oldest first. One that fails again becomes a new one."""
-
-    def show(found: Mapping[str, Any]) -> None:
-        print_line(f"action {name}: {found['sent']:,} sent, {found['waiting']:,} wait")
-        if found["problem"]:
-            say(found["problem"])
-
-    call.show(
-        call.api.post(f"{name_path('/actions', name)}/dead-letters:redrive{_only(offset)}", {"limit": limit}), show
-    )
+def print_redriven(answer: Mapping[str, Any]) -> None:
+    """How many dead letters were sent again, and what stopped it."""
+    print_line(f"action {answer['action']}: {answer['sent']:,} sent, {answer['waiting']:,} wait")
+    if answer["problem"]:
+        say(answer["problem"])
 
 
-@command(_dead_letters, "purge", known=_ACTIONS, confirms=True)
-def purge(call: Call, name: Name, offset: OffsetOption = None) -> None:
-    """Delete all dead letters of an action, or those with an --offset."""
-    place = f"{name_path('/actions', name)}/dead-letters:purge{_only(offset)}"
-    question = f"Delete {len(offset) if offset else 'all'} dead letters of action {name!r}?"
-    call.confirm(question, [("POST", place, None)])
-    found = call.api.post(place)
-    call.show(found, f"action {name}: {found['purged']:,} dead letters deleted")
+def add_dead_letters(group: typer.Typer) -> None:
+    """Add deleting dead letters."""
+
+    @command(group, "purge", known=_ACTIONS, confirms=True)
+    def purge(call: Call, name: Name, offset: OffsetOption = None) -> None:
+        """Delete all dead letters of an action, or those with an --offset."""
+        place = f"{name_path('/actions', name)}/dead-letters:purge{_only(offset)}"
+        question = f"Delete {len(offset) if offset else 'all'} dead letters of action {name!r}?"
+        call.confirm(question, [("POST", place, None)])
+        found = call.api.post(place)
+        call.show(found, f"action {name}: {found['purged']:,} dead letters deleted")

@@ -99,6 +99,10 @@ class ApiClient:
         """Delete an object."""
         self._request("DELETE", path)
 
+    def send(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer to a request that changes something."""
+        return self._request(method, path, body=body).json
+
     def effect_of(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """What a request would change."""
         asked = f"{path}{'&' if '?' in path else '?'}dry_run=true"

@@ -19,14 +19,12 @@ from broker.cli.client import ApiClient
 from broker.cli.errors import CommandError, checking, hinting
 from broker.cli.output import effect_lines, print_columns, print_effect, print_json, print_line, print_members, say
 from broker.cli.target import Target, find_target
+from broker.core.resources import LONG_S as LONG_S  # for commands that are not declared
+from broker.core.resources import SLOW_S as SLOW_S
 
 DATA_DIR_VARIABLE: Final = "SLUICE_DATA_DIR"
 # The broker's directory where no option names one.
 DATA_DIR: Final = Path("data")
-# Timeout of calls that open or close connections.
-SLOW_S: Final = 120
-# Timeout of calls that read a log, or many messages.
-LONG_S: Final = 600
 _PAGE: Final = 1000
 
 

@@ -11,10 +11,10 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.client import name_path
-from broker.cli.command import LONG_S, Call, RecordOption, api_command, command
+from broker.cli.command import Call, api_command, command
 from broker.cli.errors import CommandError
 from broker.cli.files import pairs, read_objects, read_payload, read_text
-from broker.cli.objects import Name, ResetOption, add_list, add_rows, lists, metrics_of, path_of
+from broker.cli.objects import Name, ResetOption, lists, metrics_of, path_of
 from broker.cli.output import print_columns, print_line, print_members, print_table, shown
 from broker.core.kinds import Kind, kind_at
 
@@ -31,10 +31,7 @@ Retain = Annotated[bool, typer.Option("--retain", help="Its retain flag.")]
 Property = Annotated[
     list[str] | None, typer.Option("--user-property", metavar="NAME=VALUE", help="A user property; may be repeated.")
 ]
-Stream = Annotated[str, typer.Argument(help="The stream in which they are kept.")]
 
-quarantine = typer.Typer(help="Messages that gates stopped and kept: list and reprocess them.", no_args_is_help=True)
-_QUARANTINES = "sluice quarantine ls"
 _DRAFTS = "Try these in place of saved ones of the same name: JSON or HOCON, one or a list."
 _MORE = """
 
@@ -267,33 +264,8 @@ def _show_message(message: dict[str, Any]) -> None:
     print_members(members | ({"properties": message["properties"]} if message.get("properties") else {}))
 
 
-add_list(quarantine, "/quarantine", ("stream", "waiting"), "List all quarantines with how many messages wait.")
-
-
-add_rows(
-    quarantine,
-    "show",
-    Stream,
-    lambda stream: name_path("/quarantine", stream),
-    ("shard", "offset", "topic", "clientid", "stage", "name", "path", "reason", "payload"),
-    help="Show what waits in a quarantine, oldest first, and why it was stopped.",
-    known=_QUARANTINES,
-)
-
-
-@command(quarantine, "take-again", known=_QUARANTINES, timeout_s=LONG_S)
-def reprocess(
-    call: Call,
-    stream: Stream,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of messages.")] = 10_000,
-    record: RecordOption = None,
-) -> None:
-    """Publish what waits, or each --record, through all stages. What fails again goes to the end with a new reason."""
-
-    def show(answer: Mapping[str, Any]) -> None:
-        print_members({key: answer[key] for key in ("read", "published", "failed", "skipped", "waiting")})
-        if answer["failures"]:
-            print_columns(answer["failures"], ("offset", "topic", "reason"))
-
-    only = "?" + "&".join(f"record={one}" for one in record) if record else ""
-    call.show(call.api.post(f"{name_path('/quarantine', stream)}:take-again{only}", {"limit": limit}), show)
+def print_taken_again(answer: Mapping[str, Any]) -> None:
+    """How many messages of a quarantine were published, and some that failed again."""
+    print_members({key: answer[key] for key in ("read", "published", "failed", "skipped", "waiting")})
+    if answer["failures"]:
+        print_columns(answer["failures"], ("offset", "topic", "reason"))

@@ -12,7 +12,6 @@ import typer
 from broker.cli.client import ApiClient, name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError
-from broker.cli.objects import add_list, add_show
 from broker.cli.output import print_line
 
 _POLL_S = 0.25
@@ -20,53 +19,19 @@ _SAY_EVERY_S = 10.0
 _KNOWN = "sluice jobs ls"
 JobId = Annotated[str, typer.Argument(metavar="ID", help="Its identifier.")]
 
-group = typer.Typer(help="List, watch, pause and cancel long work of the broker.", no_args_is_help=True)
-add_list(
-    group,
-    "/jobs",
-    {
-        "id": "id",
-        "kind": "kind",
-        "name": "name",
-        "state": "state",
-        "done": "progress/done",
-        "of": "progress/total",
-        "unit": "progress/unit",
-        "per second": "rate",
-        "started": "started_at",
-    },
-    "List jobs that run and those that ended, newest first.",
-)
-add_show(group, "/jobs", JobId, help="Show a job, with its result once it ended.", known=_KNOWN)
 
+def add_to(group: typer.Typer) -> None:
+    """Add watching a job."""
 
-@command(group, "cancel", known=_KNOWN)
-def cancel_job(call: Call, id: JobId) -> None:
-    """End a job after the piece that it works on; what is done stays done."""
-    call.show(call.api.post(f"{name_path('/jobs', id)}:cancel"), f"job {id} is to end")
-
-
-@command(group, "watch", known=_KNOWN)
-def watch_job(call: Call, id: JobId) -> None:
-    """Follow a job until it ends. Ctrl-C stops watching, not the job."""
-    job = followed(call.api, name_path("/jobs", id), call.api.get(name_path("/jobs", id)))
-    done, total, unit = (job["progress"][member] for member in ("done", "total", "unit"))
-    call.show(job, f"{job['kind']} {job['name']}: {job['state']}, {done:,} of {total:,} {unit}")
-    if job["state"] in ("failed", "interrupted"):
-        verb = "failed" if job["state"] == "failed" else "was interrupted"
-        raise CommandError(f"the {job['kind']} {verb}: {job['error']}")
-
-
-@command(group, "pause", known=_KNOWN)
-def pause_job(call: Call, id: JobId) -> None:
-    """Have a replay of a stream or table, or an audit, wait, until it is resumed."""
-    call.show(call.api.post(f"{name_path('/jobs', id)}:pause"), f"job {id} is paused")
-
-
-@command(group, "resume", known=_KNOWN)
-def resume_job(call: Call, id: JobId) -> None:
-    """Have a replay or an audit continue that is paused, or a replay of a stream that failed."""
-    call.show(call.api.post(f"{name_path('/jobs', id)}:resume"), f"job {id} continues")
+    @command(group, "watch", known=_KNOWN)
+    def watch_job(call: Call, id: JobId) -> None:
+        """Follow a job until it ends. Ctrl-C stops watching, not the job."""
+        job = followed(call.api, name_path("/jobs", id), call.api.get(name_path("/jobs", id)))
+        done, total, unit = (job["progress"][member] for member in ("done", "total", "unit"))
+        call.show(job, f"{job['kind']} {job['name']}: {job['state']}, {done:,} of {total:,} {unit}")
+        if job["state"] in ("failed", "interrupted"):
+            verb = "failed" if job["state"] == "failed" else "was interrupted"
+            raise CommandError(f"the {job['kind']} {verb}: {job['error']}")
 
 
 def follow(call: Call, job: dict[str, Any], verb: str, detach: bool, text: Callable[[dict[str, Any]], str]) -> None:

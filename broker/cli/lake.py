@@ -220,17 +220,9 @@ def add_to(tables: typer.Typer) -> None:
     command(tables, "wait")(wait_for_rows)
     command(tables, "preview", known="sluice lake tables ls")(preview)
     command(tables, "history", known="sluice lake tables ls")(history)
-    command(tables, "retype", known="sluice lake tables ls", timeout_s=LONG_S)(retype)
-    command(tables, "clean", known="sluice lake tables ls", timeout_s=LONG_S)(clean)
-    command(tables, "compact", known="sluice lake tables ls", timeout_s=LONG_S)(compact)
-    command(tables, "expire", known="sluice lake tables ls", timeout_s=LONG_S)(expire)
-    command(tables, "retain", known="sluice lake tables ls", timeout_s=LONG_S)(retain)
     command(tables, "shadow", known="sluice lake tables ls")(shadow)
     command(tables, "diff", known="sluice lake tables ls", timeout_s=LONG_S)(diff)
     command(tables, "swap", known="sluice lake tables ls", timeout_s=LONG_S)(swap)
-    command(tables, "discard", known="sluice lake tables ls", timeout_s=LONG_S)(discard)
-    command(tables, "accept-gap", known="sluice lake tables ls", timeout_s=LONG_S)(accept_gap)
-    command(tables, "recreate", known="sluice lake tables ls")(recreate)
     tables.command("audit")(audit)
 
 
@@ -266,26 +258,8 @@ def history(call: Call, name: TableArgument, limit: LimitOption = 20, member: Me
 DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")]
 
 
-def retype(
-    call: Call,
-    name: TableArgument,
-    column: Annotated[str, typer.Argument(metavar="COLUMN")],
-    type: Annotated[
-        str, typer.Argument(metavar="TYPE", help="Such as double, timestamp, json or 'struct<lat: double>'.")
-    ],
-    detach: DetachOption = False,
-) -> None:
-    """Give a column another type; dead letters that fit then become rows.
-
-    It also approves a change of the schema or the rule that could not be made in place: the table says which command
-    does so. Rows that do not fit the new type become dead letters. It is a job of the broker, run by the lake job.
-    """
-    path = f"{name_path('/lake/tables', name)}:retype"
-    job = call.api.post(path, {"column": column, "type": type}, prefer="respond-async")
-    follow(call, job, "retype", detach, _retyped)
-
-
-def _retyped(report: dict[str, Any]) -> str:
+def retyped(report: dict[str, Any]) -> str:
+    """The rows and dead letters of a table whose column has another type."""
     return (
         f"column {report['column']} of table {report['table']} is {report['type']}: {report['rows_before']:,} rows and "
         f"{report['dead_letters_before']:,} dead letters are {report['rows_after']:,} rows and "
@@ -293,50 +267,15 @@ def _retyped(report: dict[str, Any]) -> str:
     )
 
 
-def clean(
-    call: Call,
-    name: TableArgument,
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Minimum age of a file, longer than a batch takes.")
-    ] = "7d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files; change nothing.")] = False,
-    detach: DetachOption = False,
-) -> None:
-    """Remove files that no version of a table refers to.
-
-    Tasks that were killed and commits that were refused leave such files. It is a job of the broker, run by the lake
-    job; the table is not filled meanwhile.
-    """
-    path = f"{name_path('/lake/tables', name)}:clean" + ("?dry_run=true" if dry_run else "")
-    job = call.api.post(path, {"older_than": older_than}, prefer="respond-async")
-    follow(call, job, "cleaning", detach, _cleaned)
-
-
-def _cleaned(report: dict[str, Any]) -> str:
+def cleaned(report: dict[str, Any]) -> str:
+    """How many files were removed that no version refers to."""
     verb = "would remove" if report["dry_run"] else "removed"
     letters = f"{report['dead_letter_files']:,} files of its dead letters"
     return f"{verb} {report['files']:,} files of table {report['table']} and {letters} that no version refers to"
 
 
-def compact(
-    call: Call,
-    name: TableArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the files; change nothing.")] = False,
-    detach: DetachOption = False,
-) -> None:
-    """Join the small files of a table.
-
-    Files of less than 64 MiB in the same partition become files of about 128 MiB. Rows stay as they are, and the table
-    is filled meanwhile. It is a job of the broker, run by the lake job.
-    """
-    path = f"{name_path('/lake/tables', name)}:compact"
-    if dry_run:
-        call.show(call.api.post(f"{path}?dry_run=true"), lambda report: print_line(_compacted(report)))
-        return
-    follow(call, call.api.post(path, prefer="respond-async"), "compaction", detach, _compacted)
-
-
-def _compacted(report: dict[str, Any]) -> str:
+def compacted(report: dict[str, Any]) -> str:
+    """How many small files were joined."""
     verb = "would join" if report["dry_run"] else "joined"
     return (
         f"{verb} {report['files']:,} small files of table {report['table']}, {report['bytes']:,} bytes, to "
@@ -344,58 +283,15 @@ def _compacted(report: dict[str, Any]) -> str:
     )
 
 
-def expire(
-    call: Call,
-    name: TableArgument,
-    older_than: Annotated[
-        str, typer.Option("--older-than", metavar="DURATION", help="Minimum age of a version that goes.")
-    ] = "7d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; change nothing.")] = False,
-    detach: DetachOption = False,
-) -> None:
-    """Remove old versions of a table, and the files that only they have.
-
-    Readers that began with such a version may fail. The newest version stays, and so do Iceberg's branches and tags. It
-    is a job of the broker, run by the lake job.
-    """
-    path = f"{name_path('/lake/tables', name)}:expire"
-    body = {"older_than": older_than}
-    if dry_run:
-        call.show(call.api.post(f"{path}?dry_run=true", body), lambda report: print_line(_expired(report)))
-        return
-    follow(call, call.api.post(path, body, prefer="respond-async"), "expiry", detach, _expired)
-
-
-def _expired(report: dict[str, Any]) -> str:
+def expired(report: dict[str, Any]) -> str:
+    """How many files went with old versions."""
     verb = "would remove" if report["dry_run"] else "removed"
     snapshots = f"{report['snapshots']:,} snapshots and " if report["snapshots"] else ""
     return f"{verb} {snapshots}{report['files']:,} files of table {report['table']}, {report['bytes']:,} bytes"
 
 
-def retain(
-    call: Call,
-    name: TableArgument,
-    older_than: Annotated[
-        str | None,
-        typer.Option("--older-than", metavar="DURATION", help="Minimum age of a row. Default: the table's retention."),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the rows; change nothing.")] = False,
-    detach: DetachOption = False,
-) -> None:
-    """Remove the rows and dead letters of a table that were published longer ago.
-
-    The lake job does so about once an hour for a table with 'retention'. It is a job of the broker, run by the lake
-    job.
-    """
-    path = f"{name_path('/lake/tables', name)}:retain"
-    body = {} if older_than is None else {"older_than": older_than}
-    if dry_run:
-        call.show(call.api.post(f"{path}?dry_run=true", body), lambda report: print_line(_retained(report)))
-        return
-    follow(call, call.api.post(path, body, prefer="respond-async"), "removal of rows", detach, _retained)
-
-
-def _retained(report: dict[str, Any]) -> str:
+def retained(report: dict[str, Any]) -> str:
+    """How many old rows were removed."""
     verb = "would remove" if report["dry_run"] else "removed"
     return f"{verb} {report['rows']:,} rows and dead letters of table {report['table']}"
 
@@ -470,39 +366,15 @@ def _swapped(report: dict[str, Any]) -> str:
     )
 
 
-def discard(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
-    """Remove the shadow of a table; the table stays as it is."""
-    job = call.api.post(f"{name_path('/lake/tables', name)}:discard", prefer="respond-async")
-    follow(call, job, "discard", detach, _discarded)
-
-
-def _discarded(report: dict[str, Any]) -> str:
+def discarded(report: dict[str, Any]) -> str:
+    """A shadow that was removed."""
     return f"table {report['table']} {'has no shadow any more' if report['discarded'] else 'had no shadow'}"
 
 
-def accept_gap(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
-    """Continue a table that fell behind retention, without the records that were removed.
-
-    The ledger records which ones the table lacks. It is a job of the broker, run by the lake job.
-    """
-    job = call.api.post(f"{name_path('/lake/tables', name)}:accept-gap", prefer="respond-async")
-    follow(call, job, "acceptance", detach, _accepted)
-
-
-def _accepted(report: dict[str, Any]) -> str:
+def accepted(report: dict[str, Any]) -> str:
+    """The records that a table continues without."""
     ranges = ", ".join(f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["ranges"])
     return f"table {report['table']} continues without {report['records']:,} records: {ranges or 'it has no gap'}"
-
-
-def recreate(call: Call, name: TableArgument) -> None:
-    """Let a table go on that was removed, replaced or put back to an older version.
-
-    What is gone is created again, and filled with what the stream still has; what is there stays as it is. The same
-    holds for its dead-letter table and the tables that rows go into. sluice replay does so too, waits until the table
-    is filled, and says which records are missing.
-    """
-    report = call.api.post(f"{name_path('/lake/tables', name)}:recreate")
-    say(f"table {report['table']} at {report['path']} goes on, and what is gone of it is created again")
 
 
 def _show_history(found: dict[str, Any]) -> None:

@@ -15,8 +15,6 @@ from broker.cli.errors import CommandError
 from broker.cli.files import duration_s
 from broker.cli.output import print_columns, print_line, print_table, say, shown
 
-group = typer.Typer(help="Topics: what is published where, how often, and when last.", no_args_is_help=True)
-
 # Rates are those between two looks.
 _LOOK_AGAIN_S: Final = 1.1
 _LONGEST_S: Final = 86_400
@@ -26,7 +24,6 @@ _STYLES: Final = {"dropped": "red", "transformed": "cyan", "passed": ""}
 _SIGNS: Final = 500
 
 
-@command(group, "tree")
 def tree(
     call: Call,
     under: Annotated[str | None, typer.Argument(help="Only below this level, as site/hall; else all.")] = None,
@@ -88,7 +85,6 @@ def _rows(page: Mapping[str, Any], indent: str) -> Iterator[list[Any]]:
         ]
 
 
-@command(group, "top")
 def top(
     call: Call,
     pattern: Annotated[str, typer.Argument(help="Topics that match this pattern with * ? [abc].")] = "*",
@@ -100,7 +96,6 @@ def top(
     call.show(page, lambda found: print_columns(found["items"], ("topic", *_ROW[1:])))
 
 
-@command(group, "latest")
 def latest(
     call: Call,
     topic_filter: Annotated[str, typer.Argument(help="A topic filter.")],
@@ -119,6 +114,12 @@ def latest(
         for item in answer["items"]
     ]
     call.show(answer, lambda _: print_columns(rows, ("at", "source", "topic", "client_id", "qos", "payload")))
+
+
+def add_to(group: typer.Typer) -> None:
+    """Add looking at the tree, the busiest topics and the latest messages."""
+    for function in (tree, top, latest):
+        command(group, function.__name__)(function)
 
 
 @api_command()

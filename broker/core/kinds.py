@@ -14,7 +14,7 @@ from typing import Any, Final
 
 # Modules of kinds, in the order in which objects refer to each other: a reload adds them in this order and removes
 # them in reverse.
-_DECLARED_IN: Final = (
+DECLARED_IN: Final = (
     "schema_validation.kinds",
     "transforms.kinds",
     "broker.auth.kinds",
@@ -204,7 +204,7 @@ def load(name: str) -> Any:
 @cache
 def kinds() -> Sequence[Kind]:
     """Every kind there is, in the order in which objects refer to each other."""
-    return tuple(kind for module in _DECLARED_IN for kind in import_module(module).KINDS)
+    return tuple(kind for module in DECLARED_IN for kind in import_module(module).KINDS)
 
 
 @cache

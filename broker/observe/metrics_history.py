@@ -287,7 +287,12 @@ class MetricsHistory:
     # Reading.
 
     async def read(
-        self, names: Sequence[str], labels: Mapping[str, str], from_us: int | None, to_us: int | None, step_s: int
+        self,
+        names: Sequence[str] | None,
+        labels: Mapping[str, str] | None,
+        from_us: int | None,
+        to_us: int | None,
+        step_s: int,
     ) -> dict[str, Any]:
         """Points of the series of these names, or of all, between two times, as ``ui.api.models.node`` describes it.
 
@@ -302,7 +307,7 @@ class MetricsHistory:
         if begin_s >= end_s:
             problem = Problem("from: expected a time before `to` and before now", "/query/from")
             raise Invalid("the history cannot be read", [problem])
-        chosen = self._chosen(names, labels)
+        chosen = self._chosen(names or (), labels or {})
         resolution, step_s = _resolution(begin_s, end_s, now_s, step_s, len(chosen))
         begin_s = max(begin_s, now_s - resolution.span_s)
         first_s = int(begin_s) - int(begin_s) % step_s

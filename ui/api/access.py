@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 
-from broker.admin.access import AccessCheck, AccessDecision, AccessService
+from broker.admin.access import AccessService
 from broker.auth.user_import import UserImport
 from broker.core.objects import Spec
 from ui.api.effects import DryRun, as_spec, effect_of, would_change
 from ui.api.models.access import ImportedUsers
 from ui.api.models.shapes import Affected
 from ui.api.objects import KindRoutes
-from ui.api.operation import Operations
 from ui.api.parameters import AnyName
 
 _MOST_AFFECTED = 1000
@@ -65,16 +64,3 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
         await would_change(lambda: users.rotate(name))
         shown = as_spec(routes.kind, users.get(name))
         return effect_of("replace", shown, shown, disconnected([name]))
-
-
-def add_check(router: APIRouter, access: AccessService) -> None:
-    """Add ``/access:check``."""
-
-    @Operations(router, "Access").post(
-        "/access:check", "checkAccess", "Check what a client may do", answer=AccessDecision
-    )
-    async def check_access(body: AccessCheck) -> AccessDecision:
-        """Explains whether a client may connect, publish or subscribe, and which authenticator or rule decides. Nothing
-        is stored.
-        """
-        return await access.check(body)

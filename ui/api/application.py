@@ -8,28 +8,28 @@ from typing import Any
 from fastapi import APIRouter, Depends, FastAPI
 
 from broker.core.kinds import Kind, kinds
-from ui.api import node, pages, registry, topics, traffic
-from ui.api.access import add_check, add_users
-from ui.api.bridges import add_dead_letters, add_drain, add_types
+from broker.core.resources import resources
+from ui.api import node, pages, registry, topics
+from ui.api.access import add_users
+from ui.api.bridges import add_dead_letters
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.document import install as install_document
 from ui.api.ingest import add_ingest
-from ui.api.jobs import BacktestJobs, add_jobs
+from ui.api.jobs import BacktestJobs
 from ui.api.lake import add_lake
 from ui.api.live import add_live
 from ui.api.messages import add_publishing
 from ui.api.middleware import Edge
 from ui.api.objects import KindRoutes, Saving, draining
 from ui.api.parameters import refuse_unknown_parameters
-from ui.api.pipeline import add_pipeline
 from ui.api.problems import install as install_problems
-from ui.api.quarantine import add_quarantine
+from ui.api.resources import ResourceRoutes
 from ui.api.rules import add_catalogues, add_rules
 from ui.api.schemas import add_schemas
 from ui.api.security import require_administrator, require_same_origin
 from ui.api.streams import add_imports, add_replays, add_streams
-from ui.api.verbs import VERBS, add_verb
+from ui.api.verbs import PREVIEW, VERBS, add_verb
 
 BASE = "/api/v1"
 
@@ -73,29 +73,17 @@ def _work_out_routes(app: FastAPI) -> None:
 
 def _operations(context: ApiContext) -> APIRouter:
     router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)])
-    node.add_status(router, context)
     add_publishing(router, context)
     calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)
     if context.streams is not None:
         add_streams(router, context.streams, calls)
     if context.lake is not None:
         add_lake(router, context.lake, context.jobs)
-    parts: Sequence[tuple[Callable[..., None], Any]] = (
-        (node.add_alarms, context.alarms),
-        (node.add_history, context.history),
-        (node.add_reload, context.reload),
-        (node.add_settings, context.settings),
-        (add_check, context.access),
-        (topics.add_tails, context.tails),
-    )
+    parts: Sequence[tuple[Callable[..., None], Any]] = ((topics.add_tails, context.tails),)
     for add, part in parts:
         if part is not None:
             add(router, part)
-    if context.delayed is not None:
-        traffic.add_delayed(router, context.delayed, context.contributors)
     add_catalogues(router, context)
-    if context.quarantine is not None:
-        add_quarantine(router, context.quarantine, context.jobs)
     rules: Any = context.services.get("rules")
     if rules is not None:
         context.jobs.sources.append(BacktestJobs(rules, context.jobs))
@@ -104,21 +92,16 @@ def _operations(context: ApiContext) -> APIRouter:
         add_replays(router, context.replays, context.jobs)
     if context.imports is not None:
         add_imports(router, context.imports)
-    add_jobs(router, context.jobs)
     for kind in kinds():
         if kind.path in context.services:
             _add_kind(router, kind, context, calls)
-    if context.traffic is not None:
-        traffic.add_clients(router, context.traffic.clients, context.contributors)
-        traffic.add_sessions(router, context.traffic.sessions, context.clock, context.contributors)
-        traffic.add_subscriptions(router, context.traffic.subscriptions)
-        traffic.add_retained(router, context.traffic.retained, context.contributors)
-        topics.add_topics(router, context.traffic.topics)
+    for resource in resources():
+        ResourceRoutes(router, resource, context).add()
     for verb in VERBS:
         if verb.kind in context.services:
             add_verb(router, verb, context.services[verb.kind], calls)
     if context.pipeline is not None:
-        add_pipeline(router, context.pipeline, calls)
+        add_verb(router, PREVIEW, context.pipeline, calls)
     return router
 
 
@@ -138,10 +121,7 @@ def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: Bounded
             routes = KindRoutes(router, kind, service, context)
     routes.add()
     match kind.path:
-        case "connectors":
-            add_types(router, service.types)
         case "actions":
-            add_drain(router, kind, service.drain)
             add_dead_letters(router, kind, service, context)
         case "listeners":
             node.add_listeners(routes)

@@ -8,20 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from bridges.spark.broker_side.views import (
     AuditDepth,
-    CleanReport,
-    CompactReport,
-    DiscardReport,
-    ExpireReport,
     FoundShadow,
-    GapReport,
-    RecreateReport,
     ReplayReport,
-    RetainReport,
-    RetypeReport,
     SwapReport,
     TableAudit,
     TableDiff,
@@ -83,7 +75,7 @@ class Streams(Protocol):
 
 
 class Lake(Protocol):
-    """The verbs of the lakehouse that are not create, replace and delete. ``NotFound`` when there is no such table."""
+    """The verbs of the lakehouse that are no declarations. ``NotFound`` when there is no such table."""
 
     def report(self, table: str, report: Spec) -> None:
         """What the job says about its progress. Runs on the event loop.
@@ -139,58 +131,6 @@ class Lake(Protocol):
 
     async def swap(self, id: str, name: str, advance: Callable[[int], bool]) -> SwapReport:
         """Put a shadow in the place of the rows of its ranges."""
-        ...
-
-    async def discard(self, id: str, name: str, advance: Callable[[int], bool]) -> DiscardReport:
-        """Remove a shadow."""
-        ...
-
-    def plan_retype(self, name: str, column: str, kind: str) -> int:
-        """How many rows and dead letters a retype would convert again. Blocks; run in a thread."""
-        ...
-
-    async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> RetypeReport:
-        """Give a column another type and convert everything again, as the job ``id``."""
-        ...
-
-    async def clean(
-        self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Callable[[int], bool]
-    ) -> CleanReport:
-        """Remove files that no version of a table refers to, in the lake job."""
-        ...
-
-    def plan_compact(self, name: str) -> CompactReport:
-        """What a compaction would join. Blocks; run in a thread."""
-        ...
-
-    async def compact(self, id: str, name: str, advance: Callable[[int], bool]) -> CompactReport:
-        """Join the small files of a table, as the job ``id``."""
-        ...
-
-    def plan_expire(self, name: str, older_than_s: float) -> ExpireReport:
-        """What would go with old versions. Blocks; run in a thread."""
-        ...
-
-    async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> ExpireReport:
-        """Remove old versions of a table, as the job ``id``."""
-        ...
-
-    def plan_retain(self, name: str, older_than_s: float | None) -> RetainReport:
-        """How many rows would go for their age. Blocks; run in a thread."""
-        ...
-
-    async def retain(
-        self, id: str, name: str, older_than_s: float | None, advance: Callable[[int], bool]
-    ) -> RetainReport:
-        """Remove the rows of a table that are older, as the job ``id``."""
-        ...
-
-    def recreate(self, name: str) -> RecreateReport:
-        """Have a table that is gone created again."""
-        ...
-
-    async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> GapReport:
-        """Continue a table after records that retention removed, as the job ``id``."""
         ...
 
     def plan_audit(self, name: str, depth: AuditDepth | None) -> tuple[Spec, int]:
@@ -300,6 +240,13 @@ class ApiContext:
         self.sign_in = SignIn(self.clock, self.values, self.token)
         self.jobs = Jobs(self.values, self.clock)
         self.keys = IdempotencyKeys(self.values, self.clock)
+
+    def service(self, place: str) -> Any:
+        """The service at a place of a declaration, as ``traffic.clients``; None where the node has none."""
+        part: Any = self
+        for name in filter(None, place.split(".")):
+            part = part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
+        return part
 
     def section_of(self, kind: Kind) -> ObjectSection | None:
         """Where the configuration has the objects of a kind; None where their service says what is saved."""

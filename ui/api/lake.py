@@ -12,16 +12,8 @@ from starlette.responses import Response
 
 from bridges.spark.broker_side.views import (
     AuditDepth,
-    CleanReport,
-    CompactReport,
-    DiscardReport,
-    ExpireReport,
     FoundShadow,
-    GapReport,
-    RecreateReport,
     ReplayReport,
-    RetainReport,
-    RetypeReport,
     SwapReport,
     TableAudit,
     TableDiff,
@@ -35,7 +27,7 @@ from ui.api.bodies import Json, answer
 from ui.api.context import Lake
 from ui.api.effects import DryRun
 from ui.api.jobs import result_of
-from ui.api.models.streams import CleanRequest, ExpireRequest, ReplayRequest, RetainRequest, RetypeRequest, TableReport
+from ui.api.models.streams import ReplayRequest, TableReport
 from ui.api.operation import Handler, Operations
 from ui.api.parameters import NamePath, places_of
 
@@ -84,7 +76,6 @@ def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
     ops = Operations(router, "Lake")
     _add_reads(ops, lake)
     _add_replays(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
-    _add_upkeep(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
     _add_audits(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
 
 
@@ -139,16 +130,6 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
     async def shadow(name: NamePath) -> Json:
         """Reads from the shadow how far its replay is. It is `null` where the table has none."""
         return await reads.shadow(name)
-
-    @ops.post(
-        "/lake/tables/{name}:recreate", "recreateTable", "Create a table again that is gone", answer=RecreateReport
-    )
-    def recreate(name: NamePath) -> RecreateReport:
-        """A table that was removed, replaced by another one or put back to an older version is `failed`: its job does
-        not create it again by itself, as records may be gone from the stream. The same holds for its dead-letter table
-        and the tables that its rows go into. This lets it go on: what is gone is created again with what the stream
-        still has, what is there stays as it is."""
-        return lake.recreate(name)
 
 
 async def _shadow_of(lake: Lake, table: str) -> TableShadow:
@@ -206,14 +187,6 @@ def _add_replays(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, 
 
     jobs.takes_orders("swap", lambda job: lake.swap(job.id, job.name, job.advance))
 
-    @post("/lake/tables/{name}:discard", "discardTableShadow", "Remove the shadow of a table", answer=DiscardReport)
-    async def discard(name: NamePath, request: Request) -> Response | DiscardReport:
-        """Removes the shadow with its files; the table stays as it is. It is no error when there is none. It is a job:
-        `Prefer: respond-async` does not wait for its end.
-        """
-        job = jobs.start("discard", name, "files", 0, lambda job: lake.discard(job.id, name, job.advance))
-        return await result_of(request, job)
-
 
 def _add_audits(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
     async def start(name: str, depth: AuditDepth | None = None) -> Job:
@@ -242,93 +215,3 @@ def _add_audits(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, j
         "audit", lambda job: lake.audit(job.id, job.name, job.order or {}, job.advance, lambda: job.is_paused)
     )
     lake.starts_audits(start)
-
-
-def _add_upkeep(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
-    @post("/lake/tables/{name}:retype", "retypeTable", "Give a column of a table another type", answer=RetypeReport)
-    async def retype(name: NamePath, body: RetypeRequest, request: Request) -> Response | RetypeReport:
-        """Converts all rows and dead letters again: dead letters that fit become rows, rows that do not fit become dead
-        letters. The table is not filled meanwhile. It is a job: `Prefer: respond-async` does not wait for its end.
-        """
-        total = await asyncio.to_thread(lake.plan_retype, name, body.column, body.type)
-        job = jobs.start(
-            "retype", name, "rows", total, lambda job: lake.retype(job.id, name, body.column, body.type, job.advance)
-        )
-        return await result_of(request, job)
-
-    @post(
-        "/lake/tables/{name}:clean",
-        "cleanTable",
-        "Remove files that no version of a table refers to",
-        answer=CleanReport,
-    )
-    async def clean(
-        name: NamePath, body: CleanRequest, request: Request, dry_run: DryRun = False
-    ) -> Response | CleanReport:
-        """Removes what tasks that were killed and commits that were refused left, and files that were joined. With
-        `dry_run` returns how many. The table is not filled meanwhile. It is a job: `Prefer: respond-async` does not
-        wait for its end.
-        """
-        job = jobs.start(
-            "clean", name, "files", 0, lambda job: lake.clean(job.id, name, body.older_than, dry_run, job.advance)
-        )
-        return await result_of(request, job)
-
-    @post("/lake/tables/{name}:compact", "compactTable", "Join the small files of a table", answer=CompactReport)
-    async def compact(name: NamePath, request: Request, dry_run: DryRun = False) -> Response | CompactReport:
-        """Joins the small files of each partition, of the table and of its dead letters; rows stay as they are, and
-        the table is filled meanwhile. With `dry_run` returns what would be joined. It is a job: `Prefer: respond-async`
-        does not wait for its end.
-        """
-        plan = await asyncio.to_thread(lake.plan_compact, name)
-        if dry_run:
-            return plan
-        job = jobs.start("compact", name, "files", plan["files"], lambda job: lake.compact(job.id, name, job.advance))
-        return await result_of(request, job)
-
-    @post("/lake/tables/{name}:expire", "expireTable", "Remove old versions of a table", answer=ExpireReport)
-    async def expire(
-        name: NamePath, body: ExpireRequest, request: Request, dry_run: DryRun = False
-    ) -> Response | ExpireReport:
-        """Removes versions that are older, and the files that only they have, of the table and of its dead letters. The
-        newest version stays, and so do Iceberg's branches and tags; a time shorter than a Delta table promises by its
-        `delta.deletedFileRetentionDuration` is refused. With `dry_run` returns what would go. It is a job:
-        `Prefer: respond-async` does not wait for its end.
-        """
-        plan = await asyncio.to_thread(lake.plan_expire, name, body.older_than)
-        if dry_run:
-            return plan
-        job = jobs.start(
-            "expire", name, "files", plan["files"],
-            lambda job: lake.expire(job.id, name, body.older_than, job.advance),
-        )  # fmt: skip
-        return await result_of(request, job)
-
-    @post("/lake/tables/{name}:retain", "retainTable", "Remove old rows of a table", answer=RetainReport)
-    async def retain(
-        name: NamePath, body: RetainRequest, request: Request, dry_run: DryRun = False
-    ) -> Response | RetainReport:
-        """Removes rows and dead letters that were published longer ago, as the lake job does about once an hour in
-        tables with `retention`; of a table with partitions by `_published_at` whole partitions. With `dry_run` returns
-        how many. It is a job: `Prefer: respond-async` does not wait for its end.
-        """
-        plan = await asyncio.to_thread(lake.plan_retain, name, body.older_than)
-        if dry_run:
-            return plan
-        job = jobs.start(
-            "retain", name, "rows", plan["rows"], lambda job: lake.retain(job.id, name, body.older_than, job.advance)
-        )
-        return await result_of(request, job)
-
-    @post(
-        "/lake/tables/{name}:accept-gap",
-        "acceptTableGap",
-        "Continue a table after records that retention removed",
-        answer=GapReport,
-    )
-    async def accept_gap(name: NamePath, request: Request) -> Response | GapReport:
-        """Continues with the first record that the stream has; the ledger records which ones the table lacks. It is a
-        job: `Prefer: respond-async` does not wait for its end.
-        """
-        job = jobs.start("accept-gap", name, "records", 0, lambda job: lake.accept_gap(job.id, name, job.advance))
-        return await result_of(request, job)

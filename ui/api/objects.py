@@ -547,7 +547,9 @@ def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None
     listed = Listed.of(objects, key)
     start = 0
     if cursor is not None:
-        position, name = decode_cursor(cursor)  # behind the object of that name, or where it was when it is gone
+        position, name = decode_cursor(
+            cursor, (int, str)
+        )  # behind the object of that name, or where it was when it is gone
         start = next((at + 1 for at, known in enumerate(listed.names) if known == name), position)
     items = listed[start : start + limit]
     end = start + len(items)

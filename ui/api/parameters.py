@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -111,25 +111,24 @@ def named_values(texts: Iterable[str], parameter: str) -> dict[str, str]:
     return found
 
 
-def encode_cursor(position: int, name: str) -> str:
-    """Where the next page begins: after the object of that name, which was at that position."""
-    return base64.urlsafe_b64encode(jsontext.encode([position, name])).decode()
+def encode_cursor(*place: int | str) -> str:
+    """Where the next page begins: behind the item at this place, such as its position and its name."""
+    return base64.urlsafe_b64encode(jsontext.encode([*place])).decode()
 
 
-def decode_cursor(cursor: str) -> tuple[int, str]:
-    """Position and name of the last object shown.
+def decode_cursor(cursor: str, types: Sequence[type]) -> tuple[Any, ...]:
+    """The place of the last item shown, of values of these types.
 
     Raises:
         broker.core.errors.Invalid: it is no cursor of ours.
     """
     try:
-        position, name = jsontext.decode(base64.urlsafe_b64decode(cursor.encode()))
+        place = jsontext.decode(base64.urlsafe_b64decode(cursor.encode()))
     except (binascii.Error, ValueError, TypeError):
-        position = None
-        name = None
-    if not isinstance(position, int) or not isinstance(name, str):
-        raise _wrong("cursor", "it is not the 'next' of an earlier answer")
-    return position, name
+        place = None
+    if not isinstance(place, list) or [type(value) for value in place] != list(types):
+        raise _wrong("cursor", "expected `next` of an earlier answer")
+    return tuple(place)
 
 
 def _wrong(parameter: str, message: str) -> Invalid:

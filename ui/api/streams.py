@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import RedirectResponse
 
 from broker.admin.jobs import Jobs
-from broker.admin.replays.request import StreamReplayPlan, StreamReplayReport, StreamReplayRequest
+from broker.admin.replays.request import StreamReplayReport, StreamReplayRequest
 from broker.admin.replays.service import StreamReplays
 from broker.admin.stream_imports import ImportedPart, StreamImports
 from broker.admin.stream_records import RecordQuery
@@ -31,20 +31,8 @@ from ui.api.security import reads_until_s
 
 
 def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
-    """Add ``POST /streams/{name}:replay`` and its plan."""
+    """Add ``POST /streams/{name}:replay``."""
     ops = Operations(router, "Streams")
-
-    @ops.post(
-        "/streams/{name}:plan-replay",
-        "planStreamReplay",
-        "Show what a replay of a stream would send",
-        answer=StreamReplayPlan,
-    )
-    async def plan(name: NamePath, body: StreamReplayRequest) -> StreamReplayPlan:
-        """Returns the records, their bytes and times, the time that the rate permits, what is sent for the first of
-        them, and what else it would lead to. Nothing is sent.
-        """
-        return await replays.plan(name, body)
 
     @ops.post(
         "/streams/{name}:replay",

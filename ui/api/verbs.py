@@ -14,6 +14,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from broker.admin.pipeline import PipelineTrial
 from broker.admin.rewrites import RewriteTrial, RewrittenTopic
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem, SluiceError
@@ -28,7 +29,7 @@ from schema_validation.validation_service import ValidationsTrial
 from transforms.service import TransformsTrial, VariformValue
 from ui.api.bodies import Json, plain
 from ui.api.deadline import BoundedCalls
-from ui.api.models.gates import TransformPreview, ValidationTest, VariformEval
+from ui.api.models.gates import PipelinePreview, TransformPreview, ValidationTest, VariformEval
 from ui.api.models.rules import RuleCheck, RuleExplain, RuleSources, RuleTest, RuleTests, SqlText, TemplateRender
 from ui.api.models.schemas import SchemaDecode, SchemaEncode, SchemaSource, SchemaValidate
 from ui.api.operation import Operations
@@ -90,6 +91,14 @@ VERBS: Sequence[Verb] = (
          "Encode a value. The schema is part of the body and is not saved."),
     Verb("/schemas:validate", "validateWithSchema", "schemas", "validate", SchemaValidate, Fit,
          "Validate a value or payload. The schema is part of the body and is not saved."),
+)  # fmt: skip
+
+
+# Of the pipeline, which is no kind.
+PREVIEW = Verb(
+    "/pipeline:preview", "previewPipeline", "pipeline", "preview", PipelinePreview, PipelineTrial,
+    "Run the whole pipeline on one message. Validations, transformations and rules as configured, with drafts in place"
+    " of saved ones. Nothing is delivered, and no action runs.",
 )  # fmt: skip
 
 

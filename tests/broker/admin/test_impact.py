@@ -6,7 +6,6 @@ from typing import Any, cast
 
 from broker.admin.access import AccessService
 from broker.admin.impact import ClientImpact
-from broker.admin.listing import Selection
 from broker.codec.packets import Publish, SubscriptionRequest, Will
 from broker.core.contributor import Change
 from broker.core.objects import Reference, Spec
@@ -68,7 +67,7 @@ async def test_the_end_of_sessions_says_how_many_messages_wait() -> None:
         for number in range(3):
             publisher.send(Publish("own/x", b"x", 1, packet_id=number + 1))
         await node.until(lambda: node.server.hub.sessions.by_client_id["lasting"].waiting_messages == 3)
-        told_of = told(node, "session", "lasting", {}, None, selection=Selection(client_id="lasting"))
+        told_of = told(node, "session", "lasting", {}, None, client_id="lasting")
         assert told_of == ["1 session ends, with 3 messages waiting."]
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
@@ -148,6 +149,30 @@ def test_clients_and_subscriptions_are_shown(ask: Callable[..., Any], node: Node
     assert main(["clients", "kick", "odd/id #1", "--yes"]) == exit_codes.NOT_FOUND
     assert main(["clients", "show", "nobody"]) == exit_codes.NOT_FOUND
     assert main(["clients", "subscribe", "odd/id #1", "x"]) == exit_codes.CONFLICT
+
+
+def test_a_dry_run_on_what_is_live_says_what_would_happen(
+    ask: Callable[..., Any], node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask("publish", "$delayed/600/dry/later", "-m", "x")
+    ask("publish", "dry/kept", "-m", "x", "-r")
+    visit(node, "dry", "d/#")
+    [delayed] = [row["id"] for row in ask("delayed", "ls")["items"] if row["topic"] == "dry/later"]
+    for words in (("delayed", "rm", delayed), ("retained", "rm", "dry/kept"), ("sessions", "rm", "dry")):
+        capsys.readouterr()
+        assert main([*words, "--dry-run"]) == exit_codes.DONE, capsys.readouterr().err
+        assert capsys.readouterr().out.startswith("dry run: It would be deleted.")
+    assert ask("retained", "show", "dry/kept")["payload"]["data"] == "x"
+    assert ask("delayed", "show", delayed)["topic"] == "dry/later"
+    assert ask("sessions", "show", "dry")["client_id"] == "dry"
+
+
+def test_addresses_with_failed_logins_are_listed(ask: Callable[..., Any], node: Node) -> None:
+    wrong = httpx.get(f"{node.url}/api/v1/status", headers={"Authorization": "Bearer wrong"})
+    assert wrong.status_code == 401
+    [row] = ask("access", "failures")["items"]
+    assert (row["address"], row["is_limited"]) == ("api 127.0.0.1", False)
+    assert row["counted"] <= 1
 
 
 def test_topics_are_shown_as_a_tree_and_the_busiest_first(

@@ -1,4 +1,4 @@
-"""The gate: validations, transformations, quarantine, and messages to try them on."""
+"""Validations and transformations, and messages to try them on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from broker.admin.quarantine import QuarantineRow
 from ui.api.models.messages import EncodedPayload
-from ui.api.models.shapes import Body, Page
 
 
 class TestMessage(BaseModel, extra="forbid"):
@@ -59,13 +57,3 @@ class VariformEval(BaseModel, extra="forbid"):
     expression: str
     bindings: dict[str, Any] = {}
     raw: bool = False
-
-
-class QuarantinePage(Page[QuarantineRow]):
-    """A page of quarantines."""
-
-
-class TakeAgain(Body):
-    """How many messages to take out of quarantine at most."""
-
-    limit: int = Field(default=10_000, ge=1, le=100_000)

@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from ui.api.models.shapes import Page
-
 
 class JobProgress(BaseModel):
     """How much of a job is done, in ``unit``."""
@@ -39,7 +37,3 @@ class JobWithResult(Job):
     """A job with its result."""
 
     result: dict[str, Any] | None
-
-
-class JobList(Page[Job]):
-    """A page of the jobs that run and those that ended, newest first."""

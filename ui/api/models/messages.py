@@ -1,4 +1,4 @@
-"""Messages: published, retained; topics that are rewritten."""
+"""Messages to publish."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, SkipValidation
 
-from broker.admin.delayed import DelayedRow
-from broker.admin.retained import RetainedView
-from ui.api.models.shapes import Body, Page
+from ui.api.models.shapes import Body
 
 
 class EncodedPayload(BaseModel, extra="forbid"):
@@ -47,35 +45,3 @@ class Published(BaseModel):
     receivers: int
     outcome: Literal["delivered", "no_subscribers"]
     retained: bool
-
-
-class RetainedPage(Page[RetainedView]):
-    """A page of retained messages."""
-
-
-class DelayedPage(Page[DelayedRow]):
-    """A page of delayed messages, those due first come first."""
-
-
-class RetainedCount(BaseModel):
-    """How many topics have a retained message, and bytes of topics, payloads and properties."""
-
-    messages: int
-    bytes: int
-
-
-class ClearRetained(Body):
-    """Which retained messages to delete: those whose topics match."""
-
-    filter: str
-    only_expired: bool = False
-    dry_run: bool = False
-
-
-class Cleared(BaseModel):
-    """What was cleared, or would be, and some of the topics."""
-
-    messages: int
-    payload_bytes: int
-    samples: list[str]
-    dry_run: bool

@@ -1,21 +1,10 @@
-"""The node itself: alarms."""
+"""The history of metrics."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, Field
-
-
-class Alarm(BaseModel):
-    """Something that is or was wrong: ``message`` in a sentence, ``details`` in numbers. Times are RFC 3339 in UTC."""
-
-    name: str
-    message: str
-    details: dict[str, Any]
-    activated_at: str
-    deactivated_at: str | None
-    lasted_s: float
 
 
 class SeriesPoints(BaseModel):
@@ -49,12 +38,3 @@ class MetricsWindow(BaseModel):
     step_s: int
     series: list[SeriesPoints]
     markers: list[HistoryMarker]
-
-
-class AlarmList(BaseModel):
-    """Alarms, newest first."""
-
-    items: list[Alarm]
-    next: None
-    total: int
-    total_is_estimate: bool

@@ -18,7 +18,6 @@ from bridges.spark.broker_side.views import (
 from broker.admin.replays.request import MAX_RATE
 from broker.admin.stream_records import RecordPage
 from broker.config.places import Place
-from broker.config.units import Duration
 from ui.api.models.shapes import Body
 from ui.api.parameters import RecordId
 
@@ -97,31 +96,3 @@ class ReplayRequest(Body):
         None, description="`shadow`: into a table beside it, to be compared and swapped. Default: into the table."
     )
     rate: int | None = Field(None, ge=1, le=MAX_RATE, description="Maximum records per second. Null means no limit.")
-
-
-class CleanRequest(Body):
-    """How old files must be. A file of a commit in progress elsewhere is such a file until it is committed."""
-
-    older_than: Duration = Field(7 * 86400.0, ge=0)
-
-
-class ExpireRequest(Body):
-    """How old versions must be. A reader that began with one of them may fail afterwards."""
-
-    older_than: Duration = Field(7 * 86400.0, ge=0)
-
-
-class RetainRequest(Body):
-    """How long ago rows were published that go."""
-
-    older_than: Duration | None = Field(None, ge=0, description="Default: the table's `retention`.")
-
-
-class RetypeRequest(Body):
-    """A column by its name, and the type that it is to have."""
-
-    column: str
-    type: str = Field(
-        description="Such as `double`, `timestamp`, `decimal(10, 2)`, `array<long>`, `map<string, double>` or "
-        "`struct<lat: double, lon: double>`."
-    )

@@ -1,0 +1,199 @@
+"""Resources: lists and verbs of what is live, each declared once as data in ``kinds.py`` of its package.
+
+Routes and OpenAPI (``ui.api.resources``), commands with their options and completion (``broker.cli.resources``) and the
+reference pages come from the declarations. They are read without importing what a verb needs to work: services, models
+and printing functions are named, and loaded when they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any, Final, Literal
+
+from broker.core.kinds import DECLARED_IN
+
+# Timeouts of commands: calls that open or close connections, and calls that read a log or many messages, in seconds.
+SLOW_S: Final = 120
+LONG_S: Final = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A filter of a list, an option of a verb, or a member of its body.
+
+    ``type`` is ``str``, ``int``, ``float``, ``bool``, the allowed words, ``module:Class``, or one of these names:
+    ``name`` of an object, ``pattern`` with ``*``, ``?`` and ``[abc]``, ``pairs`` (``NAME=VALUE``), ``record``
+    (``SHARD/OFFSET``), ``time`` (in the service microseconds since 1970), ``duration`` (on the command line ``1d``,
+    else seconds). With ``many`` it is a list of them. The service gets the value as the keyword ``keyword``, else
+    ``name``.
+
+    ``option`` are the words of the command line, as ``--connected/--away``, where they are not ``--`` and the name;
+    with ``is_argument`` it is the word that the help has for it; None where the command has no such option. ``help`` is
+    its text, where it is not ``text``.
+    """
+
+    name: str
+    text: str = ""
+    type: Any = str
+    many: bool = False
+    default: Any = None
+    is_required: bool = False
+    least: float | None = None
+    most: float | None = None
+    longest: int | None = None
+    shortest: int | None = None
+    keyword: str = ""
+    option: str | None = ""
+    is_argument: bool = False
+    help: str = ""
+
+    @property
+    def key(self) -> str:
+        """The keyword of the service."""
+        return self.keyword or self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Command:
+    """The command of a verb.
+
+    ``name`` is the word behind those of the group. ``help`` is its help, where it is not the text of the verb.
+    ``columns`` are those of a list, which is the member ``rows`` where the answer is none; ``show`` is the function
+    that prints another answer, as ``module:function``, and ``done`` the line that is printed instead, with the
+    answer's members and the parameters in braces. ``check`` gets the answer once it is printed, and raises where it is
+    a failure. ``question`` is asked first, with parameters and ``{count}`` in braces. ``counts`` is the member of the
+    answer that a first, dry, request counts for it, and ``needs`` the error where such a request would select
+    everything. ``follows`` is what a job is called whose end the command waits for; ``show`` then gives the text.
+    ``known`` is the command that lists what exists. ``limit`` is the default of ``--limit``; None where a
+    list is printed whole.
+    """
+
+    name: str
+    help: str = ""
+    columns: Mapping[str, str] | Sequence[str] = ()
+    show: str = ""
+    done: str = ""
+    check: str = ""
+    question: str = ""
+    counts: str = ""
+    needs: str = ""
+    rows: str = ""
+    follows: str = ""
+    known: str = ""
+    limit: int | None = 100
+    timeout_s: float = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Job:
+    """The long work that a verb starts, on so many of a ``unit``.
+
+    ``plan`` is the method that counts them, from what the verb gets: a number, or an answer with it as the member
+    ``total``; without one the number is not known. Where it ``blocks``, it runs on a thread. With ``shows_plan`` a dry
+    run returns that answer. ``passes`` are the members of the job that the verb gets beside its parameters.
+    """
+
+    kind: str
+    unit: str
+    plan: str = ""
+    total: str = ""
+    blocks: bool = False
+    shows_plan: bool = False
+    passes: Sequence[str] = ("advance",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Verb:
+    """Something to do with a resource: an operation of the API, and a command.
+
+    ``text`` is the summary, then more. ``call`` is the method of the service, which gets the parameters and the members
+    of the body as keywords. ``path`` follows that of the resource. A ``body`` is members, which make a model that
+    ``body_text`` describes, or a model as ``module:Class``, which the service gets as ``body_key``. ``answer`` is the
+    type of the answer as ``module:Class``. A list has the type of its ``row`` instead; with ``after``, the types of the
+    values that a cursor is made of, the service gives pages, and with ``key``, the member that names an item, whole
+    lists that are cut into pages. ``model`` is the name of the type of the body or the list, where it is another than
+    that of the operation or the resource.
+
+    ``does`` says who may call it: ``read``, ``change``, ``try`` (nothing is saved). ``at`` says where it runs: on this
+    ``node``, at the ``owner`` of the client or topic that it names, or on ``all`` nodes, whose answers are joined:
+    lists in their order, numbers by their sum. ``effect`` is the kind that a dry run asks for its consequences; its
+    name is the first parameter. ``exists`` is the method that raises for a dry run where that is not there.
+    """
+
+    id: str
+    text: str
+    call: str
+    path: str = ""
+    method: str = "GET"
+    takes: Sequence[Parameter] = ()
+    body: Sequence[Parameter] | str = ()
+    body_text: str = ""
+    body_key: str = "body"
+    answer: str = ""
+    row: str = ""
+    after: Sequence[type] = ()
+    key: str = ""
+    model: str = ""
+    page_text: str = ""
+    job: Job | None = None
+    problems: Sequence[int] = ()
+    outcome: str = "Done"
+    takes_key: bool = False
+    does: Literal["read", "change", "try"] = "read"
+    at: Literal["node", "owner", "all"] = "node"
+    effect: str = ""
+    exists: str = ""
+    command: Command | None = None
+
+    @property
+    def members(self) -> Sequence[Parameter]:
+        """The members of its body that are declared here."""
+        return () if isinstance(self.body, str) else self.body
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether its answer is a page of a list that may be long."""
+        return bool(self.after or self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Resource:
+    """Something with an address: what it is called, which service has it, and its verbs.
+
+    ``name`` is one of them in a sentence, ``page`` the beginning of the name of a list's type. ``service`` is where the
+    API finds it, from ``ui.api.context.ApiContext`` on: ``traffic.clients``. ``commands`` are the words behind
+    ``sluice``, and ``about`` the help of that group, ``alias`` another word for the last of them. ``named_by`` is the
+    member that names one, for completion.
+    """
+
+    name: str
+    path: str
+    tag: str
+    service: str
+    commands: str
+    verbs: Sequence[Verb]
+    page: str = ""
+    about: str = ""
+    alias: str = ""
+    named_by: str = ""
+
+    @property
+    def known(self) -> str:
+        """The command that lists what exists."""
+        names = [verb.command.name for verb in self.verbs if verb.command is not None]
+        return f"sluice {self.commands} ls" if "ls" in names else ""
+
+
+# How many messages, or rows, a verb takes that processes kept ones again.
+TAKE_AGAIN: Final = (
+    Parameter(name="limit", type=int, default=10_000, least=1, most=100_000, help="Maximum number of messages."),
+)
+
+
+@cache
+def resources() -> Sequence[Resource]:
+    """Every resource, in the order of the packages."""
+    return tuple(resource for module in DECLARED_IN for resource in getattr(import_module(module), "RESOURCES", ()))

@@ -1,0 +1,257 @@
+"""The routes of what is live, from what is declared (``broker.core.resources``)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from inspect import Parameter as Argument
+from inspect import Signature
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import AfterValidator, BaseModel, Field, create_model
+
+from broker.admin.jobs import Job as RunningJob
+from broker.core.errors import Invalid, Problem
+from broker.core.kinds import load, plural
+from broker.core.objects import Reference
+from broker.core.resources import Job, Parameter, Resource, Verb
+from ui.api.context import ApiContext
+from ui.api.effects import DryRun, effect_of_verb
+from ui.api.jobs import result_of
+from ui.api.models.shapes import Body, Page
+from ui.api.objects import Cursor, Limit, page_of, settled, whole_list
+from ui.api.operation import Operations
+from ui.api.parameters import (
+    NamePath,
+    RecordId,
+    decode_cursor,
+    encode_cursor,
+    microseconds,
+    named_values,
+    places_of,
+)
+
+# Of a pattern: more of either could take long to match.
+_MOST_SIGNS: Final = 256
+_MOST_STARS: Final = 8
+
+
+def pattern_of(text: str | None) -> str | None:
+    """A pattern that can be matched quickly.
+
+    Raises:
+        Invalid: it is too long, or has so many stars that matching might take long.
+    """
+    if text is not None and (text.count("*") > _MOST_STARS or ("*" in text and len(text) > _MOST_SIGNS)):
+        limits = f"at most {_MOST_STARS} stars and {_MOST_SIGNS} characters"
+        raise Invalid("the pattern cannot be used", [Problem(limits)])
+    return text
+
+
+def _pairs(texts: Sequence[str], name: str) -> dict[str, str]:
+    return {key: pattern_of(value) or "" for key, value in named_values(texts, name).items()}
+
+
+# What the API has for the types that declarations name.
+_TYPES: Final[Mapping[str, Any]] = {
+    "pattern": Annotated[str, AfterValidator(pattern_of)],
+    "pairs": str,
+    "time": str,
+    "duration": int,
+    "record": RecordId,
+}
+# How values of these types are read, with the name of the parameter.
+_READ: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "pairs": _pairs,
+    "time": microseconds,
+    "record": lambda records, _: places_of(records),
+}
+
+
+def _type(parameter: Parameter) -> Any:
+    declared = parameter.type
+    if isinstance(declared, tuple):
+        declared = Literal.__getitem__(declared)
+    elif isinstance(declared, str):
+        declared = load(declared) if ":" in declared else _TYPES[declared]
+    declared = list[declared] if parameter.many else declared  # type: ignore[valid-type]  # known when it runs
+    is_optional = parameter.default is None and not parameter.is_required
+    return declared | None if is_optional else declared
+
+
+def _constraints(parameter: Parameter) -> dict[str, Any]:
+    bounds = {
+        "description": parameter.text or None,
+        "ge": parameter.least,
+        "le": parameter.most,
+        "min_length": parameter.shortest,
+        "max_length": parameter.longest,
+    }
+    return {name: bound for name, bound in bounds.items() if bound is not None}
+
+
+def _read(parameter: Parameter) -> AfterValidator:
+    read = _READ[parameter.type]
+    return AfterValidator(lambda value: None if value is None else read(value, parameter.name))
+
+
+def _argument(parameter: Parameter, path: str) -> Argument:
+    """A parameter as FastAPI reads it."""
+    where = Path if f"{{{parameter.name}" in path else Query
+    alias: dict[str, Any] = {} if parameter.key == parameter.name else {"alias": parameter.name}
+    annotation: Any
+    if parameter.type == "name":
+        annotation = Annotated[NamePath, Path(**alias)]
+    else:
+        annotation = Annotated[_type(parameter), where(**_constraints(parameter), **alias)]
+    if parameter.type in _READ:
+        annotation = Annotated[annotation, _read(parameter)]
+    default = Argument.empty if parameter.is_required else parameter.default
+    return Argument(parameter.key, Argument.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+@cache
+def _body_model(name: str, text: str, members: Sequence[Parameter]) -> type[BaseModel]:
+    fields: dict[str, Any] = {
+        member.key: (
+            _type(member),
+            Field(
+                ... if member.is_required else member.default,
+                alias=member.name if member.key != member.name else None,
+                **_constraints(member),
+            ),
+        )
+        for member in members
+    }
+    return create_model(name, __base__=Body, __doc__=text, **fields)
+
+
+def _body_of(verb: Verb) -> type[BaseModel] | None:
+    """The model of a body, by its name or from its members."""
+    if isinstance(verb.body, str):
+        model: type[BaseModel] = load(verb.body)
+        return model
+    name = verb.model or f"{verb.id[0].upper()}{verb.id[1:]}"
+    return _body_model(name, verb.body_text, tuple(verb.body)) if verb.body else None
+
+
+def _may_be_dry(verb: Verb) -> bool:
+    return bool(verb.effect) or (verb.job is not None and verb.job.shows_plan)
+
+
+@cache
+def _page_of(name: str, row: str, text: str) -> type[BaseModel]:
+    base: Any = Page[load(row)]  # type: ignore[misc]  # the row is known when it runs
+    model: type[BaseModel] = create_model(name, __base__=base, __doc__=text)
+    return model
+
+
+class ResourceRoutes:
+    """Adds the routes of one resource; none where the node has no such service."""
+
+    def __init__(self, router: APIRouter, resource: Resource, context: ApiContext) -> None:
+        self._ops = Operations(router, resource.tag)
+        self._resource = resource
+        self._context = context
+        self._service = context.service(resource.service)
+
+    def add(self) -> None:
+        """Add all of its verbs."""
+        for verb in self._resource.verbs if self._service is not None else ():
+            self._add(verb)
+
+    def _add(self, verb: Verb) -> None:
+        path = f"{self._resource.path}{verb.path}"
+        body = _body_of(verb)
+        arguments = [_argument(parameter, path) for parameter in verb.takes]
+        further: list[tuple[str, Any, Any]] = [("request", Request, Argument.empty)] if verb.job else []
+        if body is not None:
+            further.append(("body", body, Argument.empty))
+        further += [("limit", Limit, 100), ("cursor", Cursor, None)] if verb.is_paged else []
+        further += [("dry_run", DryRun, False)] if _may_be_dry(verb) else []
+        arguments += [
+            Argument(name, Argument.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, annotation, default in further
+        ]
+
+        async def run(**values: Any) -> Any:
+            return await self._run(verb, **values)
+
+        run.__signature__ = Signature(arguments)  # type: ignore[attr-defined]  # read by Operations
+        summary, _, text = verb.text.partition(". ")
+        add = getattr(self._ops, verb.method.lower())
+        add(
+            path,
+            verb.id,
+            summary,
+            description=text or None,
+            body=body,
+            answer=self._answer(verb),
+            problems=tuple(verb.problems),
+            outcome=verb.outcome,
+            takes_key=verb.takes_key,
+            may_be_dry=bool(verb.effect),
+            may_be_a_job=verb.job is not None,
+        )(run)
+
+    def _answer(self, verb: Verb) -> Any:
+        if verb.answer or not verb.row:
+            return load(verb.answer) if verb.answer else None
+        name = verb.model or f"{self._resource.page or self._resource.name.capitalize()}Page"
+        return _page_of(name, verb.row, verb.page_text or f"A page of {plural(self._resource.name)}.")
+
+    async def _run(
+        self,
+        verb: Verb,
+        request: Request | None = None,
+        body: Any = None,
+        cursor: str | None = None,
+        **values: Any,
+    ) -> Any:
+        is_dry = _may_be_dry(verb) and values.pop("dry_run")
+        if body is not None:
+            values |= body.model_dump() if verb.members else {verb.body_key: body}
+        call = getattr(self._service, verb.call)
+        if verb.job is not None and request is not None:
+            return await self._start(verb.job, call, values, request, is_dry=is_dry)
+        if is_dry:
+            return await self._effect(verb, values)
+        if verb.key:
+            limit = values.pop("limit")
+            return page_of(await settled(call(**values)), limit, cursor, verb.key)
+        if verb.after:
+            values["cursor"] = None if cursor is None else decode_cursor(cursor, verb.after)
+        answer = await settled(call(**values))
+        if verb.after:
+            following = answer["next"]
+            return {"total_is_estimate": False, **answer, "next": following and encode_cursor(*following)}
+        return whole_list(answer) if verb.row else answer
+
+    async def _start(
+        self, job: Job, call: Callable[..., Any], values: Mapping[str, Any], request: Request, *, is_dry: bool
+    ) -> Any:
+        plan: Any = 0
+        if job.plan:
+            make = partial(getattr(self._service, job.plan), **values)
+            plan = await asyncio.to_thread(make) if job.blocks else await settled(make())
+        if is_dry:
+            return plan
+        total = plan[job.total] if job.total else plan
+
+        def work(running: RunningJob) -> Any:
+            return call(**values, **{name: getattr(running, name) for name in job.passes})
+
+        name = next(iter(values.values()))
+        return await result_of(request, self._context.jobs.start(job.kind, name, job.unit, total, work))
+
+    async def _effect(self, verb: Verb, values: Mapping[str, Any]) -> Any:
+        """The answer to a dry run, or the error that the verb would end with."""
+        if verb.exists:
+            await settled(getattr(self._service, verb.exists)(**values))
+        first = next(iter(values.values()))
+        name = ", ".join(first) if isinstance(first, list) else first or ""
+        word = verb.path.rpartition(":")[2] if verb.method == "POST" else verb.method.lower()
+        options = {key: value for key, value in values.items() if key != "dry_run"}
+        return await effect_of_verb(self._context.contributors, Reference(verb.effect, name), word, **options)
