@@ -82,7 +82,8 @@ _CLIENT = Parameter(
 _MEMBER = replace(_CLIENT, text="")
 _SESSION_FILTERS = (
     Parameter(
-        name="client_id", text=_PATTERN, type="pattern", option="--id",
+        name="client_id", text=_PATTERN, type="pattern", option="--client",
+        old="--id",
         help="An identifier, or a pattern with * ? [abc].",
     ),
     Parameter(name="username", text=_PATTERN, type="pattern", option="--user", help="A user name, or a pattern."),
@@ -337,7 +338,8 @@ RESOURCES = (
                         name="client_id",
                         text="An identifier, or a pattern with `*`, `?` and `[abc]`.",
                         type="pattern",
-                        option="--id",
+                        option="--client",
+                        old="--id",
                     ),
                     Parameter(name="username", text="A user name, or a pattern.", type="pattern", option="--user"),
                     Parameter(
@@ -383,7 +385,7 @@ RESOURCES = (
                     help="Delete sessions, with what waits for them.",
                     question="Delete {count}?",
                     counts="sessions",
-                    needs="say which sessions: by --id, --user, --zone or --older-than",
+                    needs="say which sessions: by --client, --user, --zone or --older-than",
                     timeout_s=LONG_S,
                 ),
             ),

@@ -10,7 +10,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.client import name_path
-from broker.cli.command import Call, command
+from broker.cli.command import Call, command, renamed
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import duration_s, pairs, read_text
 from broker.cli.objects import show_saved
@@ -28,7 +28,8 @@ AskOption = Annotated[bool, typer.Option("--ask", help="Ask for the password on 
 Superuser = Annotated[
     bool | None, typer.Option("--superuser/--no-superuser", help="Whether access rules do not apply.")
 ]
-ClientId = Annotated[str | None, typer.Option("--clientid", help="The only client identifier the user may use.")]
+ClientId = Annotated[str | None, typer.Option("--client", help="The only client identifier the user may use.")]
+OldClientId = Annotated[str | None, typer.Option("--clientid", hidden=True)]
 Description = Annotated[str | None, typer.Option("--description", help="Who the user is.")]
 BanKind = Annotated[
     str,
@@ -183,7 +184,9 @@ def _add_saving(
         superuser: Superuser = None,
         clientid: ClientId = None,
         description: Description = None,
+        old_clientid: OldClientId = None,
     ) -> None:
+        clientid = renamed(clientid, old_clientid, "--clientid", "--client")
         given = _given(is_superuser=superuser, clientid=clientid, description=description)
         saved = save(call, name, {**_password(password_file, ask=ask), **given})
         show_saved(call, saved, f"user {name} {done}")

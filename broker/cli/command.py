@@ -163,6 +163,14 @@ class Call:
             raise CommandError("nothing was changed")
 
 
+def renamed(value: Any, earlier: Any, was: str, now: str) -> Any:
+    """The value of an option, which its earlier name may give, with a warning."""
+    if earlier is None:
+        return value
+    say(f"warning: {was} is now {now}; {was} will be removed in the next release")
+    return earlier
+
+
 def _query(filters: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: str(value).lower() if isinstance(value, bool) else value

@@ -11,7 +11,7 @@ import typer
 
 from broker.cli import exit_codes
 from broker.cli.client import name_path
-from broker.cli.command import Call, api_command, command
+from broker.cli.command import Call, api_command, command, renamed
 from broker.cli.errors import CommandError
 from broker.cli.files import pairs, read_objects, read_payload, read_text
 from broker.cli.objects import Name, ResetOption, lists, metrics_of, path_of
@@ -137,10 +137,12 @@ def try_rewrites(
     call: Call,
     topic: Annotated[str, typer.Argument(help="The topic, or with --subscribe the filter, that a client names.")],
     subscribe: Annotated[bool, typer.Option("--subscribe", help="As a filter of SUBSCRIBE.")] = False,
-    clientid: Annotated[str, typer.Option("--clientid", help="The client's identifier.")] = "client",
+    clientid: Annotated[str, typer.Option("--client", help="The client's identifier.")] = "client",
+    old_clientid: Annotated[str | None, typer.Option("--clientid", hidden=True)] = None,
     username: Annotated[str | None, typer.Option("--username", help="Its user name.")] = None,
 ) -> None:
     """Show what a topic is rewritten to, and by which rewrite. Nothing is published."""
+    clientid = renamed(clientid, old_clientid, "--clientid", "--client")
     body = {"topic": topic, "action": "subscribe" if subscribe else "publish", "clientid": clientid}
     found = call.api.post("/rewrites:test", body | ({"username": username} if username else {}))
     unchanged = f"{topic} stays as it is: no rewrite matches"

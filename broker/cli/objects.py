@@ -1,5 +1,4 @@
-"""Commands that come from declarations: ``ls``, ``show`` and ``rm`` of anything that the API lists, and all commands of
-the kinds of objects (``broker.core.kinds``)."""
+"""The commands of the kinds of objects, from what the kinds declare (``broker.core.kinds``)."""
 
 from __future__ import annotations
 
@@ -22,16 +21,7 @@ Names = Annotated[list[str], typer.Argument(help="Their names.")]
 FileOption = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")]
 CascadeOption = Annotated[bool, typer.Option("--cascade", help="Remove what uses it too: all of it, or nothing.")]
 DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
-RowsOption = Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows.")]
 ResetOption = Annotated[bool, typer.Option("--reset", help="Set the counters to zero first.")]
-
-
-def add_list(group: typer.Typer, path: str, columns: Sequence[str] | Mapping[str, str], help: str) -> None:
-    """Add ``ls``: the whole list at a path of the API, as a table with these columns."""
-
-    @command(group, "ls", help=help)
-    def list_all(call: Call) -> None:
-        call.show_rows(call.items(path), columns)
 
 
 def add_show(
@@ -53,49 +43,14 @@ def add_show(
     command(group, "show", help=help, known=known, timeout_s=timeout_s)(show_one)
 
 
-def add_rows(
-    group: typer.Typer,
-    verb: str,
-    argument: Any,
-    path: Callable[[str], str],
-    columns: Sequence[str],
-    *,
-    help: str,
-    known: str,
-) -> None:
-    """Add a command that shows the first rows at a path of the API that a name, which is this argument, leads to."""
+def _add_remove(group: typer.Typer, kind: Kind) -> None:
+    help = f"Remove {kind.one}. {kind.deletion}".rstrip()
 
-    def show_rows(call: Call, name: Any, limit: RowsOption = 20) -> None:
-        call.show_rows(call.api.get(path(name), limit=limit), columns)
-
-    show_rows.__annotations__["name"] = argument
-    command(group, verb, help=help, known=known)(show_rows)
-
-
-def add_remove(
-    group: typer.Typer,
-    path: str,
-    argument: Any,
-    *,
-    what: str,
-    help: str,
-    known: str,
-    none_left: str = "",
-    cascades: bool = True,
-) -> None:
-    """Add ``rm``. ``none_left`` is printed when the last one was removed. Where objects may use it, it ``cascades``."""
-
-    def remove_one(call: Call, name: Any) -> None:
-        remove(call, path, [name], what=what)
-
-    def remove_with_users(call: Call, name: Any, cascade: CascadeOption = False) -> None:
-        remove(call, path, [name], what=what, query=query_of(cascade=cascade))
-        if none_left and not call.api.get(path)["items"]:
-            say(none_left)
-
-    removing = remove_with_users if cascades else remove_one
-    removing.__annotations__["name"] = argument
-    command(group, "rm", help=help, known=known, confirms=True, writes=True)(removing)
+    @command(group, "rm", help=help, known=lists(kind), confirms=True, writes=True)
+    def remove_one(call: Call, name: Name, cascade: CascadeOption = False) -> None:
+        remove(call, path_of(kind), [name], what=kind.short, query=query_of(cascade=cascade))
+        if kind.none_left and not call.api.get(path_of(kind))["items"]:
+            say(kind.none_left)
 
 
 def remove(call: Call, path: str, names: Sequence[str], *, what: str, query: str = "") -> None:
@@ -133,13 +88,16 @@ def group_for(kind: Kind) -> typer.Typer:
     path = path_of(kind)
     known = lists(kind)
     verbs = kind.abilities.verbs
-    add_list(group, path, kind.columns, f"List all {kind.many} in their order.")
+
+    @command(group, "ls", help=f"List all {kind.many} in their order.")
+    def list_all(call: Call) -> None:
+        call.show_rows(call.items(path), kind.columns)
+
     add_show(group, path, Name, help=f"Show {kind.one}.", known=known)
     if "put" in verbs:
         _add_apply(group, kind)
     if "delete" in verbs:
-        help = f"Remove {kind.one}. {kind.deletion}".rstrip()
-        add_remove(group, path, Name, what=kind.short, help=help, known=known, none_left=kind.none_left)
+        _add_remove(group, kind)
     for switch in kind.abilities.switches:
         _add_switch(group, kind, switch)
     if kind.abilities.can_reorder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from inspect import Parameter as Argument
 from inspect import Signature
 from math import isinf
@@ -12,7 +13,7 @@ from urllib.parse import quote, urlencode
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.command import Call, LimitOption, command
+from broker.cli.command import Call, LimitOption, command, renamed
 from broker.cli.errors import CommandError
 from broker.cli.files import duration_s
 from broker.cli.jobs import follow
@@ -22,6 +23,7 @@ from broker.core.resources import Command, Parameter, Resource, Verb
 
 DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")]
 DryPlanOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be changed; change nothing.")]
+_METAVARS: Final = {"duration": "DURATION", "pairs": "NAME=VALUE", "record": "SHARD/OFFSET"}
 # What an option is where a declaration names the type.
 _TYPES: Final = dict.fromkeys(("duration", "name", "pairs", "pattern", "record", "time"), str)
 
@@ -56,7 +58,9 @@ class _Function:
     def __signature__(self) -> Signature:
         """The parameters that typer reads, worked out for the one command of a hundred that runs."""
         arguments = [Argument("call", Argument.POSITIONAL_OR_KEYWORD, annotation=Call)]
-        arguments += [_argument(one) for one in self._parameters if one.option is not None]
+        offered = [one for one in self._parameters if one.option is not None]
+        arguments += [_argument(one) for one in offered]
+        arguments += [_argument(replace(one, option=one.old), hidden=True) for one in offered if one.old]
         job = self._verb.job
         further = [("plan_only", DryPlanOption, False)] if job is not None and job.shows_plan else []
         further += [("detach", DetachOption, False)] if self._command.follows else []
@@ -79,6 +83,9 @@ class _Function:
 
     def __call__(self, call: Call, limit: int = 0, plan_only: bool = False, detach: bool = False, **given: Any) -> None:
         verb = self._verb
+        for one in self._parameters:
+            if one.old:
+                given[one.key] = renamed(given[one.key], given[f"old_{one.key}"], one.old, str(one.option))
         values = {one.name: _sent(one, given.get(one.key)) for one in self._parameters}
         values = {name: value for name, value in values.items() if value is not None}
         path = f"{self._resource.path}{verb.path}".replace(":path}", "}")
@@ -144,8 +151,8 @@ class _Function:
             load(command.check)(answer)
 
 
-def _argument(parameter: Parameter) -> Argument:
-    """A parameter as typer reads it."""
+def _argument(parameter: Parameter, *, hidden: bool = False) -> Argument:
+    """A parameter as typer reads it; a hidden one is an earlier name of an option."""
     declared = parameter.type
     is_model = isinstance(declared, str) and ":" in declared
     kind: Any = str if is_model or isinstance(declared, tuple) else _TYPES.get(declared, declared)
@@ -157,11 +164,11 @@ def _argument(parameter: Parameter) -> Argument:
     else:
         words = (parameter.option or f"--{parameter.name.replace('_', '-')}").split()
         bounds: dict[str, Any] = {"min": parameter.least, "max": parameter.most} if declared in (int, float) else {}
-        metavar = "DURATION" if is_model else None
-        info = typer.Option(*words, help=text, metavar=metavar, **bounds)
+        metavar = "DURATION" if is_model else _METAVARS.get(declared)
+        info = typer.Option(*words, help=text, metavar=metavar, hidden=hidden, **bounds)
     annotation: Any = Annotated[kind if default is not None or parameter.is_required else kind | None, info]
     return Argument(
-        parameter.key,
+        f"old_{parameter.key}" if hidden else parameter.key,
         Argument.KEYWORD_ONLY,
         annotation=annotation,
         default=Argument.empty if parameter.is_required else default,

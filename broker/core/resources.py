@@ -32,7 +32,8 @@ class Parameter:
 
     ``option`` are the words of the command line, as ``--connected/--away``, where they are not ``--`` and the name;
     with ``is_argument`` it is the word that the help has for it; None where the command has no such option. ``help`` is
-    its text, where it is not ``text``.
+    its text, where it is not ``text``. ``old`` is an earlier name of the option, which works for one release, with a
+    warning.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Parameter:
     option: str | None = ""
     is_argument: bool = False
     help: str = ""
+    old: str = ""
 
     @property
     def key(self) -> str:
@@ -189,7 +191,7 @@ class Resource:
 
 # How many messages, or rows, a verb takes that processes kept ones again.
 TAKE_AGAIN: Final = (
-    Parameter(name="limit", type=int, default=10_000, least=1, most=100_000, help="Maximum number of messages."),
+    Parameter(name="limit", type=int, default=10_000, least=1, most=100_000, help="Maximum number of entries."),
 )
 
 

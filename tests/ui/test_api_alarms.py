@@ -18,9 +18,10 @@ from broker.core.events import Events
 from broker.core.objects import Spec
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
+from rules.service import RuleService
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import Node, Running
-from ui.api.backtests import BacktestVerbs, add_backtests
+from ui.api.backtests import add_backtests
 from ui.api.deadline import BoundedCalls
 
 
@@ -88,7 +89,7 @@ def test_no_back_test_begins_while_the_node_is_overloaded() -> None:
             raise AssertionError("it must not begin")
 
     router = APIRouter()
-    add_backtests(router, cast(BacktestVerbs, Backtests()), BoundedCalls(0.1, is_put_off=lambda: True))
+    add_backtests(router, cast(RuleService, Backtests()), BoundedCalls(0.1, is_put_off=lambda: True))
     [start] = [
         route.endpoint for route in router.routes if isinstance(route, APIRoute) and route.path.endswith(":backtest")
     ]

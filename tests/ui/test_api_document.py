@@ -100,6 +100,12 @@ def test_the_document_is_whole() -> None:
         assert {"400", "401", "403", "429", "500", "503"} <= operation.description["responses"].keys()
 
 
+def test_a_declared_verb_says_what_it_does_and_where_it_runs() -> None:
+    declared = {one.id: one.description["x-resource"] for one in OPERATIONS if "x-resource" in one.description}
+    assert declared["cancelJob"] == {"name": "job", "does": "change", "at": "all"}
+    assert declared["getStatus"] == {"name": "node", "does": "read", "at": "node"}
+
+
 def test_the_document_is_compressed_for_clients_that_take_it(api: httpx.Client) -> None:
     answer = api.get("/openapi.json", headers={"Accept-Encoding": "br, gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"

@@ -153,18 +153,6 @@ class Lake(Protocol):
         ...
 
 
-class ShowSettings(Protocol):
-    """The settings in force (``broker.app.reload``)."""
-
-    async def __call__(self) -> SettingsInForce: ...
-
-
-class ReloadConfig(Protocol):
-    """Reads the configuration again (``broker.app.reload``)."""
-
-    async def __call__(self, *, drain: bool = False) -> ReloadedConfig: ...
-
-
 class Logins(Protocol):
     """How often logins to the API may fail (``broker.app.api_logins``)."""
 
@@ -204,8 +192,8 @@ class ApiContext:
     tokens: Tokens | None = None
     logins: Logins | None = None
     delayed: DelayedService | None = None
-    reload: ReloadConfig | None = None
-    settings: ShowSettings | None = None
+    reload: Callable[..., Awaitable[ReloadedConfig]] | None = None
+    settings: Callable[[], Awaitable[SettingsInForce]] | None = None
     alarms: AlarmService | None = None
     history: MetricsHistory | None = None
     pipeline: PipelineView | None = None

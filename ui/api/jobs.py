@@ -10,8 +10,8 @@ from starlette.responses import Response
 from broker.admin.jobs import Job, Jobs, NoPause
 from broker.core.errors import Unavailable
 from broker.core.objects import Spec
+from rules.service import RuleService
 from rules.trials.backtest import BacktestView
-from ui.api.backtests import BacktestVerbs
 from ui.api.bodies import answer
 
 PATH = "/api/v1/jobs"
@@ -29,7 +29,7 @@ async def result_of(request: Request, job: Job) -> Response:
 class BacktestJobs(NoPause):
     """Back-tests as jobs (``broker.admin.jobs.JobSource``)."""
 
-    def __init__(self, service: BacktestVerbs, jobs: Jobs) -> None:
+    def __init__(self, service: RuleService, jobs: Jobs) -> None:
         self._service = service
         service.follow_backtests(lambda view: jobs.keep(_job_of(view)))
 

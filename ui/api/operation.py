@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import Parameter, Signature, isawaitable, signature
 from typing import Any, Final, Literal
@@ -183,11 +183,13 @@ def described(
     may_be_dry: bool = False,
     takes_key: bool = False,
     may_be_a_job: bool = False,
+    resource: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
     The body of a kind is validated by the service, with the models that the document shows. ``problems`` are those
     beside the ones of every operation, of bodies, of parameters (422) and of paths that name something (404).
+    ``resource`` says of a declared verb what it is about, what it does and where it runs.
     """
     status = status or (204 if answer is None else 200)
     responses: dict[int | str, dict[str, Any]] = {status: {"description": outcome}}
@@ -211,7 +213,7 @@ def described(
     with_key = (409, 422) if takes_key else ()
     for code in sorted({*_OF_EVERY, *with_body, *with_key, *problems}):
         responses[code] = {"$ref": f"{RESPONSES}Problem{code}", "description": PROBLEMS[code]}
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {} if resource is None else {"x-resource": resource}
     if body is not None:
         named = ref_of_kind(body, "Patch" if is_patch else "Spec") if isinstance(body, Kind) else ref(body)
         content = {"application/json": {"schema": {"$ref": named}}}

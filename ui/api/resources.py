@@ -194,6 +194,7 @@ class ResourceRoutes:
             takes_key=verb.takes_key,
             may_be_dry=bool(verb.effect),
             may_be_a_job=verb.job is not None,
+            resource={"name": self._resource.name, "does": verb.does, "at": verb.at},
         )(run)
 
     def _answer(self, verb: Verb) -> Any:

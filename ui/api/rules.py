@@ -5,17 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol, cast
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import APIRouter, Path, Query, Request
 
 from broker.core.kinds import Kind, kind_at
 from broker.core.objects import Spec
-from rules.service import SparkForm
+from rules.service import RuleService, SparkForm
 from rules.sql.type_checker.lineage import RuleLineage
 from rules.trials.cases import CasesReport
-from rules.versions import VersionDifference, VersionRow, VersionView
-from ui.api.backtests import BacktestVerbs, add_backtests
+from rules.versions import VersionDifference, VersionView
+from ui.api.backtests import add_backtests
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun
@@ -33,32 +33,6 @@ PartOfName = Annotated[str, Query(description="Part of the name.")]
 _ONE = "/rules/{name}"
 # Characters of SQL from which on it is compiled off the event loop.
 _LONG_SQL = 4_000
-
-
-class RuleVerbs(Objects, BacktestVerbs, Protocol):
-    """The service of rules (``rules.service``)."""
-
-    def prepare(self, spec: Spec) -> None: ...
-
-    def check(self, body: Spec) -> Spec: ...
-
-    def versions(self, name: str) -> Sequence[VersionRow]: ...
-
-    def version(self, name: str, number: int) -> VersionView: ...
-
-    def difference(self, name: str, before: int, after: int) -> VersionDifference: ...
-
-    def restore(self, name: str, number: int, *, force: bool = False) -> Spec: ...
-
-    def try_cases(self, spec: Spec) -> None: ...
-
-    def run_cases(self, name: str) -> CasesReport: ...
-
-    def program_of(self, name: str) -> str: ...
-
-    def lineage(self, name: str) -> RuleLineage: ...
-
-    def spark_form(self, name: str) -> SparkForm: ...
 
 
 async def _forced(force: Force = False) -> bool:
@@ -106,7 +80,7 @@ def add_catalogues(router: APIRouter, context: ApiContext) -> None:
         return {**whole_list(found), "plugins": list(context.plugins())}
 
 
-def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, context: ApiContext, calls: BoundedCalls) -> None:
+def add_rules(router: APIRouter, kind: Kind, service: RuleService, context: ApiContext, calls: BoundedCalls) -> None:
     """Add all that rules have, but what is tried without being saved (``ui.api.verbs``)."""
 
     async def prepare(spec: Spec, _name: str | None, force: bool) -> tuple[Options, Options]:
@@ -119,9 +93,8 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, context: ApiCon
             await calls.run("running the test cases", lambda: service.try_cases(spec))
         return {"force": True}, {"force": True}
 
-    def warnings(spec: Mapping[str, Any]) -> Sequence[Spec]:
-        found: Sequence[Spec] = service.check(dict(spec))["warnings"]
-        return found
+    def warnings(spec: Mapping[str, Any]) -> Sequence[Any]:
+        return service.check(dict(spec))["warnings"]
 
     routes = KindRoutes(router, kind, service, context, Saving(prepare, _forced, warnings=warnings, deleting=_deleting))
     routes.add()
@@ -170,7 +143,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleVerbs, context: ApiCon
         )
 
 
-def _add_versions(routes: KindRoutes, service: RuleVerbs, prepare: Prepare) -> None:
+def _add_versions(routes: KindRoutes, service: RuleService, prepare: Prepare) -> None:
     ops = routes.ops
     routes.show(
         "/versions",

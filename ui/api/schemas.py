@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel
@@ -18,10 +18,10 @@ from broker.core import jsontext
 from broker.core.contributor import Contributors
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
-from broker.core.objects import ObjectService, Reference, Spec, Version
+from broker.core.objects import Reference, Spec, Version
 from broker.core.schema import SchemaEffect
 from schema_validation.serdes.base import InferredSchema
-from schema_validation.service import SchemaDifference, SchemaUsers, SchemaVersionSource
+from schema_validation.service import SchemaDifference, SchemaService, SchemaUsers, SchemaVersionSource
 from schema_validation.trials import DecodedValue, EncodedValue, Fit, SchemaCheck
 from ui.api import preconditions
 from ui.api.bodies import Json, answer, plain
@@ -51,39 +51,6 @@ VersionPath = Annotated[str, Path(description="The number of a version, 'latest'
 
 _ONE = "/schemas/{name}"
 _VERSION = f"{_ONE}/versions/{{version}}"
-
-
-@runtime_checkable
-class SchemaVerbs(ObjectService, Protocol):
-    """The service of schemas (``schema_validation.service``)."""
-
-    def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Any]: ...
-
-    def version(self, name: str, number: str) -> SchemaVersionSource: ...
-
-    def use(self, name: str, version: int, *, force: bool = False) -> Spec: ...
-
-    def effects_of_deleting(self, name: str, number: int) -> Sequence[SchemaEffect]: ...
-
-    def delete_version(self, name: str, number: int, *, force: bool = False, permanent: bool = False) -> None: ...
-
-    def users(self, name: str) -> SchemaUsers: ...
-
-    def difference(self, name: str, before: str, after: str) -> SchemaDifference: ...
-
-    def mode_of(self, name: str | None) -> str: ...
-
-    def set_mode(self, name: str | None, mode: str) -> str: ...
-
-    def prepare_check(self, body: Spec) -> Callable[[], SchemaCheck]: ...
-
-    def prepare_infer(self, body: Spec) -> Callable[[], InferredSchema]: ...
-
-    def decode(self, body: Spec) -> DecodedValue: ...
-
-    def encode(self, body: Spec) -> EncodedValue: ...
-
-    def validate(self, body: Spec) -> Fit: ...
 
 
 async def _forced(force: Force = False) -> bool:
@@ -131,7 +98,7 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext
     _add_trying(Operations(router, "Try"), service, calls)
 
 
-def _add_versions(routes: KindRoutes, service: SchemaVerbs, kind: Kind) -> None:
+def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> None:
     ops = routes.ops
 
     @ops.get(_VERSION, "getSchemaVersion", "Show a version of a schema", answer=SchemaVersionSource)
@@ -188,7 +155,7 @@ def _add_versions(routes: KindRoutes, service: SchemaVerbs, kind: Kind) -> None:
         return service.difference(name, before, after)
 
 
-def _add_modes(ops: Operations, service: SchemaVerbs) -> None:
+def _add_modes(ops: Operations, service: SchemaService) -> None:
     def add(path: str, subject: str, what: str, mode_name: Callable[..., Any]) -> None:
         @ops.get(path, f"get{subject}Compatibility", f"Show the compatibility mode {what}", answer=Compatibility)
         def get_mode(request: Request, name: Any = Depends(mode_name)) -> Any:
@@ -233,7 +200,7 @@ _TRIES: Sequence[tuple[str, str, str, type[BaseModel], type[Any]]] = (
 )  # fmt: skip
 
 
-def _add_trying(ops: Operations, service: SchemaVerbs, calls: BoundedCalls) -> None:
+def _add_trying(ops: Operations, service: SchemaService, calls: BoundedCalls) -> None:
     for call in _TRIES:
         _add_try(ops, service, calls, *call)
 
@@ -248,7 +215,7 @@ def _add_trying(ops: Operations, service: SchemaVerbs, calls: BoundedCalls) -> N
 
 def _add_try(
     ops: Operations,
-    service: SchemaVerbs,
+    service: SchemaService,
     calls: BoundedCalls,
     verb: str,
     id: str,

@@ -150,7 +150,7 @@ def _reads(
     """Say in a sentence why the files of a table cannot be read, whichever library finds out."""
 
     @wraps(read)
-    def reading(self: LakeTableService, name: str, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def reading(self: LakeTableService, name: str, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return read(self, name, *args, **kwargs)
         except SecretUnreadable as error:
@@ -163,7 +163,7 @@ def _reads(
             kind = Unreadable if isinstance(error, FileNotFoundError) else Unavailable
             raise kind(f"table {name!r} cannot be read: {reason}") from error
 
-    return reading
+    return reading  # type: ignore[return-value]  # the name may be a keyword too
 
 
 @dataclass(eq=False)

@@ -105,7 +105,7 @@ def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: No
     visit(node, "line-2", "l/1")
     for number in range(1, 4):
         ask("publish", f"l/{number}", "-m", "12345", "-q", "1")
-    rows = ask("sessions", "ls", "--id", "line-*", "--away")["items"]
+    rows = ask("sessions", "ls", "--client", "line-*", "--away")["items"]
     assert [(row["client_id"], row["connected"], row["durable"]) for row in rows] == [
         ("line-1", False, True),
         ("line-2", False, True),
@@ -114,9 +114,9 @@ def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: No
     assert main(["sessions", "top", "-n", "1", "--csv", "top.csv"]) == exit_codes.DONE
     [row] = list(csv.DictReader((tmp_path / "top.csv").read_text().splitlines()))
     assert (row["client_id"], row["queued"], row["queued_bytes"]) == ("line-1", "3", "24")
-    assert ask("sessions", "purge", "--id", "line-*", "--older-than", "1d", "--yes")["sessions"] == 0
-    assert ask("sessions", "purge", "--id", "line-1", "--zone", "other", "--yes")["sessions"] == 0
-    assert ask("sessions", "purge", "--id", "line-1", "--zone", "default", "--yes")["queued"] == 3
+    assert ask("sessions", "purge", "--client", "line-*", "--older-than", "1d", "--yes")["sessions"] == 0
+    assert ask("sessions", "purge", "--client", "line-1", "--zone", "other", "--yes")["sessions"] == 0
+    assert ask("sessions", "purge", "--client", "line-1", "--zone", "default", "--yes")["queued"] == 3
     assert main(["sessions", "rm", "line-2", "--yes"]) == exit_codes.DONE
     assert ask("sessions", "ls", "--id", "line-*")["items"] == []
 
@@ -143,12 +143,24 @@ def test_purging_without_saying_which_is_refused(ask: Callable[..., Any], capsys
 def test_clients_and_subscriptions_are_shown(ask: Callable[..., Any], node: Node) -> None:
     visit(node, "odd/id #1", "q/+", "z")
     assert ask("clients", "show", "odd/id #1")["subscriptions_count"] == 2
-    assert ask("clients", "ls", "--id", "odd*")["items"][0]["connected"] is False
+    assert ask("clients", "ls", "--client", "odd*")["items"][0]["connected"] is False
     assert [row["filter"] for row in ask("subscriptions", "match", "q/7")["items"]] == ["q/+"]
     assert len(ask("subscriptions", "ls", "--client", "odd/id #1", "--durable")["items"]) == 2
     assert main(["clients", "kick", "odd/id #1", "--yes"]) == exit_codes.NOT_FOUND
     assert main(["clients", "show", "nobody"]) == exit_codes.NOT_FOUND
     assert main(["clients", "subscribe", "odd/id #1", "x"]) == exit_codes.CONFLICT
+
+
+def test_an_earlier_name_of_an_option_works_with_a_warning(
+    ask: Callable[..., Any], node: Node, capsys: pytest.CaptureFixture[str]
+) -> None:
+    visit(node, "earlier", "e/#")
+    assert main(["clients", "ls", "--id", "earlier", "--json"]) == exit_codes.DONE
+    out, err = capsys.readouterr()
+    assert [row["client_id"] for row in json.loads(out)["items"]] == ["earlier"]
+    assert err == "warning: --id is now --client; --id will be removed in the next release\n"
+    assert main(["clients", "ls", "--client", "earlier"]) == exit_codes.DONE
+    assert capsys.readouterr().err == ""
 
 
 def test_a_dry_run_on_what_is_live_says_what_would_happen(

@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field
 
 from broker.core.examples import FunctionView
 from rules.functions.plugin_loading import Plugin
-from rules.trials.backtest import BacktestView
 from rules.versions import VersionRow
 from ui.api.models.shapes import Page
 
@@ -70,10 +69,6 @@ class RuleExplain(RuleTest):
 
 class VersionPage(Page[VersionRow]):
     """The versions of a rule, newest first."""
-
-
-class BacktestPage(Page[BacktestView]):
-    """Back-tests, newest first, without their results."""
 
 
 class TemplateRender(BaseModel, extra="forbid"):
