@@ -304,6 +304,8 @@ class HttpClient(Connector):
         host, port = _place(origin)
         where = f"{host}:{port}"
         proxy = self._proxy and f"the proxy {self._proxy.host}:{self._proxy.port}"
+        if isinstance(error, aiohttp.InvalidURL):  # 127.1, 2130706433
+            return BadSettings(f"{origin}: {origin.host!r} is not a valid host. Try: an IPv4 address of four numbers")
         if isinstance(error, aiohttp.ClientHttpProxyError):
             if error.status == _PROXY_LOGIN_REFUSED:
                 return BadSettings(f"{proxy} refuses the login")

@@ -72,13 +72,16 @@ class AddressGuard:
 
         Raises:
             AddressDenied: none is left.
-            OSError: the name is not known.
+            OSError: the name is not known, or not valid.
         """
         host = host.strip("[]")
         if reason := self.why_not_host(host):
             raise AddressDenied(f"{host} must not be called: {reason}")
-        address_infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in address_infos))
+        try:
+            entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except UnicodeError:  # an empty label, or one of more than 63 characters
+            raise socket.gaierror(socket.EAI_NONAME, f"{host!r} is not a valid host name") from None
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
         allowed = [address for address in addresses if self.why_not_address(address) is None]
         if not allowed:
             raise AddressDenied(f"{host} must not be called: {self.why_not_address(addresses[0])}")

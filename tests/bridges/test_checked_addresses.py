@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bridges.http.client import HttpClient
+from bridges.http.settings import HttpSettings
 from bridges.kafka.clients import Connection, GuardedId
 from bridges.kafka.cluster import KafkaCluster
 from bridges.kafka.settings import KafkaSettings
@@ -19,8 +21,9 @@ from bridges.postgresql.connector import PostgresConnector
 from bridges.postgresql.settings import PostgresSettings
 from bridges.resource.contract import Connector, Context
 from bridges.resource.errors import BadSettings, ReconnectFirst
-from bridges.resource.probe import connect_step, tls_step
+from bridges.resource.probe import connect_step, run_probe, tls_step
 from bridges.resource.settings.tls import TlsOptions
+from broker.config.outgoing import CallFailed, call
 from broker.config.ssrf import AddressDenied, AddressGuard, GuardedLoop, SsrfSettings
 from tests.support.certificates import Authority
 from tests.support.features import make_services
@@ -77,8 +80,14 @@ def kafka(port: int, guard: AddressGuard, host: str) -> Connector:
     return KafkaCluster(settings, Context("kafka:k", make_services(), guard, 2.0))
 
 
+def http(port: int, guard: AddressGuard, host: str) -> Connector:
+    settings = HttpSettings.model_validate({"url": f"http://{host}:{port}"})
+    return HttpClient(settings, Context("http:service", make_services(), guard, 5.0))
+
+
 Make = Callable[[int, AddressGuard, str], Connector]
 MAKERS = [mqtt, websocket, postgresql, kafka]
+"""Connectors that connect through ``GuardedLoop``."""
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -113,6 +122,39 @@ async def test_a_connector_to_a_forbidden_address_connects_to_nothing(make: Make
         await connector.close()
         server.close()
     assert listening.connections == 0
+
+
+@pytest.mark.parametrize("make", [*MAKERS, http])
+@pytest.mark.parametrize("host", ["a..b", f"{'x' * 64}.invalid"])
+@on_loop
+async def test_a_connector_says_that_a_host_is_not_a_valid_name(make: Make, host: str) -> None:
+    connector = make(1883, AddressGuard(SsrfSettings()), host)
+    try:
+        with pytest.raises(ReconnectFirst, match="is not a valid host name"):
+            await connector.open()
+        probe = await run_probe(connector, (), lambda text: text)
+    finally:
+        await connector.close()
+    assert "is not a valid host name" in probe["steps"][0]["message"]
+
+
+@pytest.mark.parametrize("host", ["127.1", "2130706433"])
+@pytest.mark.parametrize("guard", [AddressGuard(SsrfSettings()), DENYING])
+@on_loop
+async def test_a_short_form_of_an_address_is_no_host_of_an_http_service(host: str, guard: AddressGuard) -> None:
+    connector = http(1883, guard, host)
+    try:
+        with pytest.raises(BadSettings, match="is not a valid host"):
+            await connector.open()
+    finally:
+        await connector.close()
+
+
+@on_loop
+async def test_a_call_says_that_a_host_is_not_a_valid_name() -> None:
+    guard = AddressGuard(SsrfSettings())
+    with pytest.raises(CallFailed, match="is not a valid host name"):
+        await call("GET", "http://a..b/", guard, None, timeout_s=5, most_bytes=10)
 
 
 @on_loop
