@@ -66,7 +66,7 @@ COMMANDS: Final = {
 
 def _templates() -> Iterator[str]:
     """The texts of the sources that are commands, each value in them replaced by ``VALUE``."""
-    for file in sorted(SOURCES.glob("*.ts*")):
+    for file in sorted(SOURCES.rglob("*.ts*")):
         text = re.sub(r"^\s*(?://|/\*\*).*$", "", file.read_text(), flags=re.M)
         for begin in re.finditer(r"(?<=[`\"'>])(?:(?:echo|printf) [^\n]*?\| )?sluice (?=[a-z$])", text):
             end = {"`": "`", ">": "<"}.get(text[begin.start() - 1], text[begin.start() - 1])

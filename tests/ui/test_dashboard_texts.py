@@ -18,7 +18,7 @@ GREW, OTHERS = "the data of the broker grew by", "Other programs took"
 
 def said(function: str, *arguments: Any) -> str:
     """What a function of ``format.ts`` returns."""
-    call = f"import {{ {function} }} from './src/format.ts'; console.log({function}(...{json.dumps(arguments)}))"
+    call = f"import {{ {function} }} from './src/parts/format.ts'; console.log({function}(...{json.dumps(arguments)}))"
     node = build._home() / "bin" / "node"
     command = [str(node), "--input-type=module", "--eval", call]
     done = subprocess.run(command, cwd=build.WEB, capture_output=True, text=True, check=True)

@@ -10,6 +10,8 @@ import pytest
 
 from ui.web import build
 
+WEB = build.WEB
+
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -34,7 +36,7 @@ def test_sources_that_are_built_need_no_node(sources: Path) -> None:
     assert hook.dependencies() == []
 
 
-@pytest.mark.parametrize("changed", ["src/app.css", "package-lock.json", "index.html", "build.py"])
+@pytest.mark.parametrize("changed", ["src/app/app.css", "package-lock.json", "index.html", "build.py"])
 def test_a_changed_source_is_built_again(sources: Path, changed: str) -> None:
     _stamp(sources)
     with (sources / changed).open("a") as file:
@@ -62,3 +64,32 @@ def test_without_node_it_says_what_to_do(sources: Path, monkeypatch: pytest.Monk
 def test_lock_of_packages_names_no_server_and_node_is_that_of_the_lock() -> None:
     assert '"resolved"' not in (build.WEB / "package-lock.json").read_text()
     assert (build.ROOT / "locks" / "web.txt").read_text().startswith(f"{build.NODE} \\\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "rule"),
+    [
+        ("parts/format.ts", 'import type { Column } from "./card";\nexport type Shown = Column;', "no circles"),
+        ("api/kinds.ts", 'export const load = () => import("./live");\nimport "./messages";', ""),
+        ("api/channel.ts", 'export const load = () => import("./live");', "no circles"),
+        ("api/client.ts", 'import "../parts/format";', "api imports no layer above it"),
+        ("parts/job.tsx", 'import type { Row } from "../pages/objects/menu";', "parts imports no layer above it"),
+        ("pages/rules/sql.ts", 'import "../../app/shell";', "pages imports no layer above it"),
+        (
+            "pages/rules/sql.ts",
+            'export const load = () => import("../streams/streams");',
+            "a page imports no other page",
+        ),
+        ("pages/tables/shadow.tsx", 'import "../registry";', "no circles"),
+    ],
+)
+def test_circles_and_imports_against_the_layers_are_refused(sources: Path, source: str, line: str, rule: str) -> None:
+    build.install(WEB)
+    (sources / "node_modules").symlink_to(WEB / "node_modules")
+    with (sources / "src" / source).open("a") as file:
+        file.write(f"{line}\n")
+    if not rule:
+        build.check_imports(sources)
+        return
+    with pytest.raises(SystemExit, match=f"error {rule}"):
+        build.check_imports(sources)

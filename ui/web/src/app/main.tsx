@@ -1,0 +1,48 @@
+// The dashboard: routes, and what reloads the page after the server was updated under it.
+
+import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
+import { createRootRoute, createRoute, createRouter, RouterProvider } from "@tanstack/react-router";
+import { StrictMode } from "react";
+import { createRoot } from "react-dom/client";
+import { linkNow } from "../api/channel";
+import { Refused } from "../api/client";
+import { NewPage, NotFound, ObjectPage } from "../pages/objects/detail";
+import { ListPage } from "../pages/objects/list";
+import { Overview, overviewSearch } from "../pages/overview/overview";
+import { Start } from "../pages/start/start";
+import { Shell } from "./shell";
+import "./app.css";
+
+const root = createRootRoute({
+  component: Shell,
+  notFoundComponent: NotFound,
+  validateSearch: ({ tz }: Record<string, unknown>): { tz?: string } => (typeof tz === "string" ? { tz } : {}),
+});
+const start = createRoute({ getParentRoute: () => root, path: "/", component: Start });
+const overview = createRoute({ getParentRoute: () => root, path: "/overview", component: Overview, validateSearch: overviewSearch });
+const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
+const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
+const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: ObjectPage });
+const router = createRouter({ routeTree: root.addChildren([start, overview, create, list, object]), defaultPreload: false, scrollRestoration: true });
+
+declare module "@tanstack/react-router" {
+  interface Register { router: typeof router }
+}
+
+const queries = new QueryClient({
+  defaultOptions: { queries: { retry: (times, error) => !(error instanceof Refused) && times < 3 && linkNow().state !== "paused", retryDelay: 1000, networkMode: "always", refetchOnWindowFocus: "always" } },
+});
+
+window.addEventListener("vite:preloadError", () => {
+  const at = Number(sessionStorage.getItem("sluice.reloaded") ?? 0);
+  if (Date.now() - at < 10_000) return;
+  sessionStorage.setItem("sluice.reloaded", String(Date.now()));
+  location.reload();
+});
+
+const place = document.getElementById("root");
+if (place) {
+  createRoot(place).render(
+    <StrictMode><QueryClientProvider client={queries}><RouterProvider router={router} /></QueryClientProvider></StrictMode>,
+  );
+}

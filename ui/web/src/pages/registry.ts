@@ -1,0 +1,31 @@
+// The pages of all kinds. Each is loaded when it is opened first.
+
+import { useQuery } from "@tanstack/react-query";
+import type { KindPage } from "../parts/kind-page";
+
+type AnyPage = KindPage<any>;
+
+/** The modules, loaded when a page of their kind is opened. */
+const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
+  schemas: () => import("./schemas/schemas"),
+  validations: async () => ({ page: (await import("./validations-transforms/pages")).validations }),
+  transforms: async () => ({ page: (await import("./validations-transforms/pages")).transforms }),
+  rules: () => import("./rules/rules"),
+  connectors: async () => ({ page: (await import("./bridges/bridges")).connectors }),
+  actions: async () => ({ page: (await import("./bridges/bridges")).actions }),
+  sources: async () => ({ page: (await import("./bridges/bridges")).sources }),
+  streams: () => import("./streams/streams"),
+  tables: () => import("./tables/tables"),
+};
+
+const PLAIN: AnyPage = { columns: [], tabs: [], create: () => null };
+
+/** The page of a kind; undefined until it is loaded. */
+export function useKindPage(path: string): AnyPage | undefined {
+  const load = MODULES[path];
+  const { data, error } = useQuery({ queryKey: ["module", path], queryFn: async () => (load ? (await load()).page : PLAIN), staleTime: Infinity });
+  if (error) throw error;
+  return data;
+}
+
+export const canCreate = (path: string) => path in MODULES;

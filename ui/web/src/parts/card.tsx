@@ -1,0 +1,37 @@
+// What pages are made of: cards, states, links to objects, and what stands where there is nothing.
+
+import { Link } from "@tanstack/react-router";
+import type { ReactNode } from "react";
+import { Command } from "./copy";
+import { mark } from "./format";
+
+export function State({ state, children, tone = state }: { state: string; children?: ReactNode; tone?: string }) {
+  const [shape, kind] = mark(tone);
+  return <span className={`state ${kind}`} data-mark={shape}>{children ?? state}</span>;
+}
+
+export function Card({ title, note, children, id }: { title: string; note?: ReactNode; children: ReactNode; id?: string }) {
+  return (
+    <section className="card" aria-label={title} id={id}>
+      <div className="head"><h2>{title}</h2>{note && <div className="muted small">{note}</div>}</div>
+      {children}
+    </section>
+  );
+}
+
+/** Why there is nothing here, and what to do about it. */
+export function Empty({ children, command }: { children: ReactNode; command?: string }) {
+  return <><p className="empty">{children}</p>{command && <Command text={command} />}</>;
+}
+
+export function ObjectLink({ kind, name }: { kind: string; name: string }) {
+  return <Link className="name" to="/$kind/$name" params={{ kind, name }}>{name}</Link>;
+}
+
+export const Why = ({ children }: { children: ReactNode }) => (children ? <span className="why">{children}</span> : null);
+
+export const stateOf = (row: Record<string, unknown>) => String(row.enable === false ? "disabled" : (row.state ?? row.status ?? ""));
+export const causeOf = (row: Record<string, unknown>) => {
+  const cause = row.problem ?? row.reason ?? row.status_reason;
+  return typeof cause === "string" ? cause : "";
+};

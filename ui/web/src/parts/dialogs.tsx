@@ -1,0 +1,64 @@
+// Dialogs: one that asks for confirmation of a request, with its effect, and one that a button opens.
+
+import { useEffect, useState } from "react";
+import { Button, Dialog, DialogTrigger, Modal, ModalOverlay } from "react-aria-components";
+import { call, type Effect, Refused, sentence } from "../api/client";
+import { State } from "./card";
+import { EffectView } from "./saving";
+
+/** Asks what a request would change, shows it, and sends it on confirmation. Without an ``etag``, that of the answer counts.
+ *  A deletion of what others use shows those too, and deletes all of them. */
+export function Confirm({ title, method, path, body, etag, query = {}, close, onDone }: {
+  title: string; method: string; path: string; body?: unknown; etag?: string; query?: Record<string, string | boolean | undefined>; close: () => void; onDone?: () => void;
+}) {
+  const [{ effect, seen }, show] = useState<{ effect?: Effect; seen?: string }>({});
+  const [says, setSays] = useState("");
+  const [cascade, setCascade] = useState<true | undefined>();
+  const ask = async (cascade?: true) => {
+    const answer = await call<Effect>(method, path, { body, etag, query: { ...query, cascade, dry_run: true } });
+    show({ effect: answer.body, seen: answer.etag });
+  };
+  useEffect(() => {
+    ask().catch((error) => {
+      if (method !== "DELETE" || !(error instanceof Refused) || error.problem?.code !== "in_use") throw error;
+      setCascade(true);
+      return ask(true);
+    }).catch((error) => setSays(sentence(error)));
+  }, []);
+  const verb = cascade ? "Delete all" : title.split(" ")[0];
+  const go = async () => {
+    try {
+      await call(method, path, { body, etag: etag ?? seen, query: { ...query, cascade } });
+      close();
+      onDone?.();
+    } catch (error) {
+      setSays(sentence(error));
+    }
+  };
+  return (
+    <ModalOverlay isDismissable isOpen onOpenChange={(open) => !open && close()} className="overlay">
+      <Modal className="modal">
+        <Dialog className="dialog" role="alertdialog" aria-label={title}>
+          <h2>{title}?</h2>
+          {cascade && <p>Other objects use it. They would be deleted too.</p>}
+          {effect ? <EffectView effect={effect} /> : !says && <p className="muted" role="status">Asking the server what this changes…</p>}
+          <div role="alert">{says && <State state="failed">{says}</State>}</div>
+          <div className="buttons">
+            <button type="button" className={method === "DELETE" ? "danger" : "primary"} disabled={!effect} onClick={() => void go()}>{verb}</button>
+            <Button slot="close" className="button">Cancel</Button>
+          </div>
+        </Dialog>
+      </Modal>
+    </ModalOverlay>
+  );
+}
+
+/** A button that opens a dialog. */
+export function Opens({ label, title, children }: { label: string; title: string; children: (close: () => void) => React.ReactNode }) {
+  return (
+    <DialogTrigger>
+      <Button className="button">{label}</Button>
+      <ModalOverlay isDismissable className="overlay"><Modal className="modal"><Dialog className="dialog" aria-label={title}>{({ close }) => children(close)}</Dialog></Modal></ModalOverlay>
+    </DialogTrigger>
+  );
+}
