@@ -1,4 +1,4 @@
-"""Writes the pages of ``docs/reference`` from the code: ``python -m docs.generate``.
+"""Writes ``docs/reference`` from the code, and the kinds that the dashboard knows: ``python -m docs.generate``.
 
 A test holds the pages equal to what this writes, so they cannot say anything else than the code does. What stands on
 which page is in the modules of ``docs.reference_pages``.
@@ -19,6 +19,7 @@ from broker.app.build import Node, section_models
 from broker.app.reload import ConfigReload
 from broker.config.options import ServeOptions
 from broker.config.root import load_config
+from broker.core.kinds import kinds
 from docs import conformance
 from docs.reference_pages.api import api
 from docs.reference_pages.cli import cli
@@ -29,6 +30,7 @@ from docs.reference_pages.objects import objects
 from docs.reference_pages.settings import settings
 
 DIRECTORY: Final = Path(__file__).parent / "reference"
+DASHBOARD_KINDS: Final = Path(__file__).parent.parent / "ui" / "web" / "src" / "api" / "kinds.json"
 SNAPSHOT: Final = DIRECTORY / "openapi.json"
 """The OpenAPI document as it was committed last: a test names what changes in it, and what breaks clients."""
 
@@ -57,6 +59,24 @@ async def _pages() -> dict[str, str]:
     return {name: f"{text.rstrip()}\n" for name, text in texts.items()}
 
 
+def dashboard_kinds() -> str:
+    """Each kind for the dashboard: where it is in the API, in commands and in files, and its verbs."""
+    declared = [
+        {
+            "name": kind.name,
+            "many": kind.many,
+            "path": kind.path,
+            "command": " ".join(kind.commands),
+            "section": kind.section,
+            "model": f"{kind.id}Spec",
+            "verbs": [switch.verb for switch in kind.abilities.switches],
+            "is_ordered": kind.abilities.can_reorder,
+        }
+        for kind in kinds()
+    ]
+    return f"{json.dumps(declared, indent=2)}\n"
+
+
 @asynccontextmanager
 async def _node() -> Any:
     """A node that is put together and not started."""
@@ -75,6 +95,7 @@ def main() -> None:
     DIRECTORY.mkdir(exist_ok=True)
     for name, text in pages().items():
         (DIRECTORY / name).write_text(text)
+    DASHBOARD_KINDS.write_text(dashboard_kinds())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from broker.app.build import section_models
 from broker.config.reference import describe
 from broker.config.root import REMOVED
 from broker.core.kinds import kinds, object_sections
-from docs.generate import DIRECTORY, pages
+from docs.generate import DASHBOARD_KINDS, DIRECTORY, dashboard_kinds, pages
 from tests.docs.session import ROOT
 
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"])
@@ -32,6 +32,10 @@ def test_reference_is_what_the_code_says() -> None:
     written = {page.name: page.read_text() for page in DIRECTORY.glob("*.md")}
     said = {name: text for name, text in pages().items() if name.endswith(".md")}
     assert written == said, "run 'python -m docs.generate' and commit what it writes"
+
+
+def test_dashboard_knows_the_kinds_as_they_are_declared() -> None:
+    assert DASHBOARD_KINDS.read_text() == dashboard_kinds(), "run 'python -m docs.generate' and commit what it writes"
 
 
 def test_reference_has_every_metric_that_the_code_names() -> None:

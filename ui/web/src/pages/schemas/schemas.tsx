@@ -4,7 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type ChangeEvent, type DragEvent, type ReactNode, useCallback, useState } from "react";
 import { call, client, patiently, Refused, sentence, settled } from "../../api/client";
-import { KINDS } from "../../api/kinds";
+import { kindNamed } from "../../api/kinds";
 import { latestOf, textOf as payloadOf } from "../../api/messages";
 import type { components } from "../../api/openapi";
 import { useParameter } from "../../parts/address";
@@ -243,12 +243,11 @@ const Changes = ({ changes }: { changes: Schemas["ChangeView"][] }) => (
   </ul>
 );
 
-const PATHS: Record<string, string> = { "lake table": "tables", ...Object.fromEntries(KINDS.map(({ one, path }) => [one.toLowerCase(), path])) };
-
 /** `rule 'hot'`, as the API names an object, as a link. */
 function UserLink({ user }: { user: string }) {
   const [, kind = "", name = ""] = /^([a-z ]+) ["'](.*)["']$/.exec(user) ?? [];
-  return PATHS[kind] ? <>{kind} <ObjectLink kind={PATHS[kind]} name={name} /></> : <>{user}</>;
+  const path = kindNamed(kind)?.path;
+  return path ? <>{kind} <ObjectLink kind={path} name={name} /></> : <>{user}</>;
 }
 
 // The tabs of a schema

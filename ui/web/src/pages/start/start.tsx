@@ -4,7 +4,7 @@ import { keepPreviousData, useQuery, useQueryClient } from "@tanstack/react-quer
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useDeferredValue, useEffect, useRef, useState } from "react";
 import { call, createRule, createStream, getAny, Refused, type RuleOutcome, sentence, type Status, type TailedMessage, tryRule } from "../../api/client";
-import { KINDS } from "../../api/kinds";
+import { kindNamed } from "../../api/kinds";
 import { useEvery, useHistory, useStatus, useTail } from "../../api/live";
 import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
 import { Command, CopyButton, publishCommand } from "../../parts/copy";
@@ -311,9 +311,8 @@ const MOST_RECENT = 20;
 /** The objects that were added or changed last. */
 function Recent({ nowMs }: { nowMs: number }) {
   const { data, error } = useHistory(["connections"], WEEK_S, null);
-  const kindOf = (name: string) => KINDS.find(({ one, api }) => name === one.toLowerCase() || name === api.replace("/", " ").replace(/s$/, ""));
   const newest = new Map(data?.markers.toReversed().flatMap((marker) => {
-    const kind = kindOf(marker.kind);
+    const kind = kindNamed(marker.kind);
     return kind ? [[`${marker.kind} ${marker.name}`, { ...marker, path: kind.path, title: kind.one }] as const] : [];
   }).toReversed());
   const rows = [...newest.values()].filter(({ what }) => what !== "removed").sort((a, b) => b.at.localeCompare(a.at)).slice(0, MOST_RECENT);
