@@ -3,7 +3,7 @@
 import { type FormEvent, useState } from "react";
 import { connect } from "../api/channel";
 import { Refused, signIn } from "../api/client";
-import { State } from "../parts/card";
+import { Failure } from "../parts/card";
 
 /** The address had a code, which the server has exchanged, or refused, by now; it is not kept in the address. */
 const hadCode = new URLSearchParams(location.search).has("code");
@@ -37,7 +37,7 @@ export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
           <label htmlFor="token">API token</label>
           <input id="token" name="token" type="password" autoComplete="current-password" spellCheck={false} required />
           <button type="submit" className="primary">Sign in</button>
-          <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+          <Failure>{problem}</Failure>
         </form>
         <p className="muted small">
           The token is <code>SLUICE_API_TOKEN</code> where that is set, else the one the server keeps in <code>api.token</code> in

@@ -2,6 +2,7 @@
 
 import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
+import { sentence } from "../api/client";
 import { Command } from "./copy";
 import { mark } from "./format";
 
@@ -9,6 +10,12 @@ export function State({ state, children, tone = state }: { state: string; childr
   const [shape, kind] = mark(tone);
   return <span className={`state ${kind}`} data-mark={shape}>{children ?? state}</span>;
 }
+
+/** Why what was asked for failed; nothing without children. It stays on the page, so that it is read out. */
+export const Failure = ({ children }: { children: string | undefined }) => <div role="alert">{children && <State state="failed">{children}</State>}</div>;
+
+/** Why something could not be loaded. */
+export const LoadFailure = ({ error }: { error: unknown }) => (error ? <p role="alert"><State state="failed">{sentence(error)}</State></p> : null);
 
 export function Card({ title, note, children, id }: { title: string; note?: ReactNode; children: ReactNode; id?: string }) {
   return (

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "react";
 import { Button, Dialog, DialogTrigger, Modal, ModalOverlay } from "react-aria-components";
 import { call, type Effect, Refused, sentence } from "../api/client";
-import { State } from "./card";
+import { Failure } from "./card";
 import { EffectView } from "./saving";
 
 /** Asks what a request would change, shows it, and sends it on confirmation. Without an ``etag``, that of the answer counts.
@@ -42,7 +42,7 @@ export function Confirm({ title, method, path, body, etag, query = {}, close, on
           <h2>{title}?</h2>
           {cascade && <p>Other objects use it. They would be deleted too.</p>}
           {effect ? <EffectView effect={effect} /> : !says && <p className="muted" role="status">Asking the server what this changes…</p>}
-          <div role="alert">{says && <State state="failed">{says}</State>}</div>
+          <Failure>{says}</Failure>
           <div className="buttons">
             <button type="button" className={method === "DELETE" ? "danger" : "primary"} disabled={!effect} onClick={() => void go()}>{verb}</button>
             <Button slot="close" className="button">Cancel</Button>

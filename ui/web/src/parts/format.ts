@@ -60,6 +60,9 @@ export function cell(value: unknown): string {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
+/** A value as JSON of several lines. */
+export const pretty = (value: unknown) => JSON.stringify(value, null, 2) ?? "";
+
 /** "validation failed 45, expired 3": the counts that are not 0, largest first. */
 export function byReason(counts: Record<string, number>): string {
   const reasons = Object.entries(counts).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);

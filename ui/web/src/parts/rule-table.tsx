@@ -4,7 +4,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useId, useState } from "react";
 import { call, type Effect, patiently, Refused, sentence } from "../api/client";
 import { useChanges } from "../api/live";
-import { State, Why } from "./card";
+import { Failure, Why } from "./card";
 
 const CHOICES = [["messages", "Run the rule over messages"], ["rows", "Keep the rows that the rule writes"]] as const;
 type Follows = (typeof CHOICES)[number][0];
@@ -69,7 +69,7 @@ export function RuleTable({ name, etag }: { name: string; etag?: string }) {
         <label className="check">Format <select value={format} onChange={(event) => setFormat(event.target.value)}><option value="delta">Delta</option><option value="iceberg">Iceberg</option></select></label>
         <button type="button" className="primary" disabled={!plans[follows]?.effect} onClick={() => void create()}>Create a table from this rule</button>
       </div>
-      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+      <Failure>{problem}</Failure>
     </div>
   );
 }

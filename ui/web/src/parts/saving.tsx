@@ -6,6 +6,7 @@ import { type Call, call, type Effect, type Problem, Refused, sentence } from ".
 import { kindOf } from "../api/kinds";
 import { ObjectLink, State } from "./card";
 import { Difference } from "./editor";
+import { pretty } from "./format";
 import { useFixed } from "./read-only";
 
 const PLACE = "sluice.draft.";
@@ -175,8 +176,6 @@ export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDi
     </div>
   );
 }
-
-const pretty = (value: unknown) => JSON.stringify(value, null, 2);
 
 /** The members of theirs that mine has too: the others are added by the server. */
 function common(theirs: Record<string, unknown>, mine: unknown): Record<string, unknown> {

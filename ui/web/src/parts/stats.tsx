@@ -2,15 +2,26 @@
 
 import type { ReactNode } from "react";
 
-interface Stat { label: string; value: ReactNode; unit?: string; under?: ReactNode }
+export interface Stat {
+  label: string;
+  /** In place of the label, where it is a link. */
+  head?: ReactNode;
+  value: ReactNode;
+  unit?: string;
+  under?: ReactNode;
+  /** The exact value, on hover. */
+  exact?: string;
+  /** In smaller letters. */
+  isLong?: boolean;
+}
 
-export function Stats({ label, stats }: { label: string; stats: Stat[] }) {
+export function Stats({ label, id, stats }: { label: string; id?: string; stats: Stat[] }) {
   return (
-    <section className="figures" aria-label={label}>
-      {stats.map(({ label, value, unit, under }) => (
+    <section className="figures" aria-label={label} id={id}>
+      {stats.map(({ label, head, value, unit, under, exact, isLong }) => (
         <div className="figure" key={label}>
-          <p className="label">{label}</p>
-          <p className="value">{value} {unit && <small>{unit}</small>}</p>
+          <p className="label">{head ?? label}</p>
+          <p className={isLong ? "value long" : "value"} title={exact}>{value} {unit && <small>{unit}</small>}</p>
           <div className="under">{under}</div>
         </div>
       ))}

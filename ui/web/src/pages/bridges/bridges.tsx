@@ -9,7 +9,7 @@ import { call, type Effect, getAny, type Job, sentence } from "../../api/client"
 import { kindOf } from "../../api/kinds";
 import { useAlarms, useEvery, useHistory, useList, useStatus } from "../../api/live";
 import type { components } from "../../api/openapi";
-import { Card, Empty, ObjectLink, State, stateOf, Why } from "../../parts/card";
+import { Card, Empty, Failure, LoadFailure, ObjectLink, State, stateOf, Why } from "../../parts/card";
 import { Command, CopyAs, CopySpec, download } from "../../parts/copy";
 import { Opens } from "../../parts/dialogs";
 import { ago, byReason, bytes, count, counted, duration, exact, UNKNOWN } from "../../parts/format";
@@ -19,6 +19,7 @@ import type { KindPage, ObjectProps } from "../../parts/kind-page";
 import { useFixed } from "../../parts/read-only";
 import { DraftStrip, EffectView, SaveBar, useDraft, useSave } from "../../parts/saving";
 import { type JsonSchema, SchemaForm, type Schemas as FormSchemas, useSchemas, withoutSecrets } from "../../parts/schema-form";
+import { type Stat, Stats } from "../../parts/stats";
 import { Table, useSelection } from "../../parts/table";
 import { clock, keepTimeZone, useTimeZone } from "../../parts/time";
 
@@ -358,15 +359,7 @@ function Buffer({ action }: { action: Action }) {
   );
 }
 
-function Figures({ figures }: { figures: [string, number | null | undefined, string, string][] }) {
-  return (
-    <section className="figures" aria-label="Figures">
-      {figures.map(([label, value, shown, under]) => (
-        <div className="figure" key={label}><p className="label">{label}</p><p className={shown.length > 7 ? "value long" : "value"} title={exact(value)}>{shown}</p><p className="under">{under}</p></div>
-      ))}
-    </section>
-  );
-}
+const stat = (label: string, value: number | null | undefined, shown: string, under: string): Stat => ({ label, value: shown, under, exact: exact(value), isLong: shown.length > 7 });
 
 function Rules({ rules, empty }: { rules: string[]; empty: ReactNode }) {
   return (
@@ -405,13 +398,13 @@ function ActionNow({ object }: ObjectProps<Action>) {
   const sum = m.success + m.failed + m.dropped + m.queuing + m.inflight;
   return (
     <>
-      <Figures figures={[
-        ["Rate", m.rate, `${perSecond(m.rate)} /s`, `${perSecond(m.rate_last5m)} /s over 5 min, ${perSecond(m.rate_max)} at most`],
-        ["Waiting", m.queuing, count(m.queuing), bytes(m.queuing_bytes)],
-        ["Oldest waits", m.lag_s, m.queuing + m.inflight ? duration(m.lag_s) : "none", "not confirmed yet"],
-        ["In flight", m.inflight, count(m.inflight), "rows without an answer"],
-        ["Confirmed", m.success, count(m.success), `${count(m.retried)} needed a retry`],
-        ["Given up", m.failed + m.dropped, count(m.failed + m.dropped), `${count(letters)} dead letters kept`],
+      <Stats label="Figures" stats={[
+        stat("Rate", m.rate, `${perSecond(m.rate)} /s`, `${perSecond(m.rate_last5m)} /s over 5 min, ${perSecond(m.rate_max)} at most`),
+        stat("Waiting", m.queuing, count(m.queuing), bytes(m.queuing_bytes)),
+        stat("Oldest waits", m.lag_s, m.queuing + m.inflight ? duration(m.lag_s) : "none", "not confirmed yet"),
+        stat("In flight", m.inflight, count(m.inflight), "rows without an answer"),
+        stat("Confirmed", m.success, count(m.success), `${count(m.retried)} needed a retry`),
+        stat("Given up", m.failed + m.dropped, count(m.failed + m.dropped), `${count(letters)} dead letters kept`),
       ]} />
       <section className="card ledger" aria-label="Ledger">
         <h2>Ledger</h2>
@@ -465,7 +458,7 @@ function DeadLetters({ object: { name, metrics, dead_letters_waiting: waiting, d
   return (
     <Card title="Dead letters" note={<CopyAs path={`${place}?limit=${MOST_LETTERS}`} cli={`sluice actions dead-letters ls ${name}`} />}>
       <p className="muted">Rows that were given up, with the reason. {causes ? `Kept: those that ${causes.replace("failed", "the target refused").replace("expired", "waited too long").replace("queue_full", "found the buffer full")}.` : "The settings keep none."} At most {count(kept?.max_records)} rows and {bytes(Number(kept?.max_bytes))}; then the oldest make room.</p>
-      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      <LoadFailure error={error} />
       {n > 0 && (
         <div className="buttons">
           <Opens label={chosen.length ? `Send ${what} again…` : "Send again…"} title={`Send dead letters of ${name} again`}>{(close) => <Redrive name={name} waiting={chosen.length || n} offsets={offsets} close={close} />}</Opens>
@@ -512,7 +505,7 @@ function Redrive({ name, waiting, offsets, close }: Chosen) {
           <Command text={`sluice actions dead-letters redrive ${name}${offsets.length ? flags(offsets) : ` --limit ${limit}`}`} />
         </>
       )}
-      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+      <Failure>{says}</Failure>
       <div className="buttons">{!job && <button type="button" className="primary" onClick={() => void press()}>Send again</button>}<Button className="button" onPress={close}>Close</Button></div>
     </>
   );
@@ -544,7 +537,7 @@ function Purge({ name, waiting, offsets, close }: Chosen) {
       {effect && <EffectView effect={effect} />}
       <p>To keep a copy first:</p>
       <Command text={`sluice actions dead-letters ls ${name} --limit 1000 -o json > dead-letters.json`} />
-      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+      <Failure>{says}</Failure>
       <div className="buttons"><button type="button" className="danger" onClick={() => void press()}>Delete {count(waiting)} dead letters</button><Button className="button" onPress={close}>Keep them</Button></div>
     </>
   );
@@ -557,13 +550,13 @@ function SourceNow({ object }: ObjectProps<Source>) {
   const { metrics: m } = object;
   return (
     <>
-      <Figures figures={[
-        ["Rate", m.rate, `${perSecond(m.rate)} /s`, `${perSecond(m.rate_last5m)} /s over 5 min, ${perSecond(m.rate_max)} at most`],
-        ["Not read yet", m.lag_records, count(m.lag_records), m.lag_as_of ? `records in the other system at ${clock(Date.parse(m.lag_as_of), timeZone)}` : "not known now"],
-        ["Read", m.received, count(m.received), `${count(m.duplicates)} came again`],
-        ["Committed", m.success, count(m.success), "acknowledged to the other system"],
-        ["Refused", m.refused, count(m.refused), "by validations and transformations"],
-        ["Failed", m.failed, count(m.failed), "handed over again"],
+      <Stats label="Figures" stats={[
+        stat("Rate", m.rate, `${perSecond(m.rate)} /s`, `${perSecond(m.rate_last5m)} /s over 5 min, ${perSecond(m.rate_max)} at most`),
+        stat("Not read yet", m.lag_records, count(m.lag_records), m.lag_as_of ? `records in the other system at ${clock(Date.parse(m.lag_as_of), timeZone)}` : "not known now"),
+        stat("Read", m.received, count(m.received), `${count(m.duplicates)} came again`),
+        stat("Committed", m.success, count(m.success), "acknowledged to the other system"),
+        stat("Refused", m.refused, count(m.refused), "by validations and transformations"),
+        stat("Failed", m.failed, count(m.failed), "handed over again"),
       ]} />
       <div className="columns">
         <Now path="sources" object={object} />

@@ -10,6 +10,7 @@ import { dash } from "../../parts/chart";
 import { Command, CopyButton, curl, publishCommand } from "../../parts/copy";
 import { ago, byReason, bytes, cell, count, counted, diskOutlook, duration, exact, UNKNOWN } from "../../parts/format";
 import { type ChartOf, Charts, type HistorySearch, perSecond, RANGES, wordsOf } from "../../parts/history-charts";
+import { type Stat, Stats } from "../../parts/stats";
 import { Table } from "../../parts/table";
 import { keepTimeZone } from "../../parts/time";
 
@@ -64,24 +65,18 @@ function Counted({ kind, state, children }: { kind: string; state?: string; chil
 function Figures({ status: { counters, rates, connections, sessions, subscriptions, tables } }: { status: Status }) {
   const lag = tables.reduce((most, table) => Math.max(most, table.lag_records ?? 0), 0);
   const rows = tables.reduce((sum, table) => sum + (table.rows ?? 0), 0);
-  const figures: [string, number | null | undefined, string, string, string?][] = [
-    ["Received", rates.received, "/s", `${count(counters.received)} in all · ${bytes(counters.bytes_received)}`],
-    ["Delivered", rates.delivered, "/s", `${count(counters.delivered)} in all · ${bytes(counters.bytes_sent)}`],
-    ["Dropped", rates.dropped, "/s", `${count(counters.dropped)} in all`],
-    ["Rules", rates.rules_matched, "/s", `${count(counters.rules_passed)} passed · ${count(counters.rules_failed)} failed`, "rules"],
-    ["In tables", tables.length ? rows : null, "", tables.length ? `rows · ${counted(lag, "record")} behind` : "no table yet", "tables"],
-    ["Connections", connections, "", `${counted(sessions, "session")} · ${counted(subscriptions, "subscription")}`],
-  ];
+  const stat = (label: string, value: number | null | undefined, unit: string, under: string, kind?: string): Stat => ({
+    label, head: kind && <Counted kind={kind}>{label}</Counted>, value: count(value), unit, under, exact: exact(value),
+  });
   return (
-    <section className="figures" aria-label="Now" id="figures">
-      {figures.map(([label, value, unit, under, kind]) => (
-        <div className="figure" key={label}>
-          <p className="label">{kind ? <Counted kind={kind}>{label}</Counted> : label}</p>
-          <p className="value" title={exact(value)}>{count(value)}<small>{unit && ` ${unit}`}</small></p>
-          <p className="under">{under}</p>
-        </div>
-      ))}
-    </section>
+    <Stats label="Now" id="figures" stats={[
+      stat("Received", rates.received, "/s", `${count(counters.received)} in all · ${bytes(counters.bytes_received)}`),
+      stat("Delivered", rates.delivered, "/s", `${count(counters.delivered)} in all · ${bytes(counters.bytes_sent)}`),
+      stat("Dropped", rates.dropped, "/s", `${count(counters.dropped)} in all`),
+      stat("Rules", rates.rules_matched, "/s", `${count(counters.rules_passed)} passed · ${count(counters.rules_failed)} failed`, "rules"),
+      stat("In tables", tables.length ? rows : null, "", tables.length ? `rows · ${counted(lag, "record")} behind` : "no table yet", "tables"),
+      stat("Connections", connections, "", `${counted(sessions, "session")} · ${counted(subscriptions, "subscription")}`),
+    ]} />
   );
 }
 

@@ -6,11 +6,11 @@ import { type KeyboardEvent, type ReactNode, useCallback, useMemo, useRef, useSt
 import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } from "../../api/client";
 import { useActions, useChanges, useList, useNow, useRested } from "../../api/live";
 import type { components } from "../../api/openapi";
-import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
+import { Card, Empty, Failure, ObjectLink, State, Why } from "../../parts/card";
 import { Command, CopySpec } from "../../parts/copy";
 import { Confirm } from "../../parts/dialogs";
 import { Difference, Editor } from "../../parts/editor";
-import { ago, count, counted, duration, exact, UNKNOWN } from "../../parts/format";
+import { ago, count, counted, duration, exact, pretty, UNKNOWN } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import type { KindPage, ObjectProps } from "../../parts/kind-page";
 import { useFixed } from "../../parts/read-only";
@@ -116,7 +116,7 @@ function SqlEditor({ sql, set, known }: { sql: string; set: (sql: string) => voi
       <Editor label="SQL" language="sql" value={sql} onChange={set} lint={lint} functions={names} readOnly={isFixed}
         complete={(text, at, signal, isAsked) => complete(text, at, signal, isAsked, known)} hover={async (text, at) => hover(text, at, known)}  />
       <div className="buttons"><button type="button" disabled={isFixed} onClick={() => void format()} aria-keyshortcuts="Shift+Alt+F" title="Shift Alt F">Format</button></div>
-      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+      <Failure>{says}</Failure>
     </div>
   );
 }
@@ -327,7 +327,7 @@ function Backtest({ name, object, etag }: ObjectProps<RuleObject>) {
           <button type="submit" className="primary" disabled={!stream}>Run</button>
         </form>
       )}
-      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+      <Failure>{problem}</Failure>
       {job && <JobView key={job} id={job}>{({ id }) => <Compared id={id} />}</JobView>}
     </Card>
   );
@@ -356,7 +356,6 @@ function Compared({ id }: { id: string }) {
   );
 }
 
-const pretty = (value: unknown) => (value === undefined ? "" : JSON.stringify(value, null, 2));
 
 // Versions
 

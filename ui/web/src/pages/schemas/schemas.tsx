@@ -8,7 +8,7 @@ import { kindNamed } from "../../api/kinds";
 import { latestOf, textOf as payloadOf } from "../../api/messages";
 import type { components } from "../../api/openapi";
 import { useParameter } from "../../parts/address";
-import { Card, Empty, ObjectLink, State } from "../../parts/card";
+import { Card, Empty, Failure, ObjectLink, State } from "../../parts/card";
 import type { Finding, Language } from "../../parts/codemirror";
 import { CopyButton, CopySpec } from "../../parts/copy";
 import { Confirm } from "../../parts/dialogs";
@@ -88,7 +88,7 @@ function Files({ draft, change }: { draft: Draft; change: (draft: Draft) => void
       <label>Files: .avsc, .json, or one or more .proto; choose them, or drop them here
         <input type="file" multiple accept=".avsc,.json,.proto" onChange={(event: ChangeEvent<HTMLInputElement>) => { void take(event.target.files); }} />
       </label>
-      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+      <Failure>{problem}</Failure>
     </div>
   );
 }
@@ -353,7 +353,7 @@ function Versions({ name, object, etag }: ObjectProps<SchemaObject>) {
       <Card title="Versions" note={(
         <label>Compatibility of new versions <select disabled={isFixed} value={object.compatibility} onChange={(event) => void choose(event.target.value)}>{MODES.map((one) => <option key={one}>{one}</option>)}</select></label>
       )}>
-        <div role="alert">{mode && <State state="failed">{mode}</State>}</div>
+        <Failure>{mode}</Failure>
         <Table label={`Versions of ${name}`} rows={[...object.versions].reverse()} keyOf={({ version }) => version} columns={[
           { title: "Version", show: ({ version, in_use }) => <>{version} {in_use && <State state="done">in use</State>}</> },
           { title: "Identifier", kind: "num", show: ({ id }) => id },

@@ -6,7 +6,7 @@ import { call, type Job, sentence } from "../../api/client";
 import { useActions, useJobs } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { inAddress } from "../../parts/address";
-import { Card, State } from "../../parts/card";
+import { Card, Failure } from "../../parts/card";
 import { CopyAs, word } from "../../parts/copy";
 import { bytes, cell, count, duration, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
@@ -76,7 +76,7 @@ export function StreamReplay({ name, object }: ObjectProps<Schemas["StreamObject
             <CopyAs path={`${path}:replay`} method="POST" body={body} cli={asCommand(name, body)} />
           </div>
         </form>
-        <div role="alert">{says && <State state="failed">{says}</State>}</div>
+        <Failure>{says}</Failure>
         {planned && <Planned plan={planned} />}
       </Card>
       {job && (

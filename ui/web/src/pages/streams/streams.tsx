@@ -8,7 +8,7 @@ import { getAny, sentence } from "../../api/client";
 import { useNow, useStatus } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { inAddress, recordsFrom } from "../../parts/address";
-import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
+import { Card, Empty, LoadFailure, ObjectLink, State, Why } from "../../parts/card";
 import { Command, CopyAs, download, word } from "../../parts/copy";
 import { Opens } from "../../parts/dialogs";
 import { bytes, count, counted, duration, exact } from "../../parts/format";
@@ -180,7 +180,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
         <CopyAs path={`streams/${name}/records?${search}`} cli={`sluice streams records ${name} --shard ${shard} --from ${word(String(from))} --limit ${limit}${topics ? ` --filter ${word(topics)}` : ""}${place.plain ? "" : " --decode"}`} />
         {items[0] && <Opens label="Export…" title={`Export records of ${name}`}>{(close) => <Export stream={name} shard={shard} first={items[0]!.offset} end={end} decode={!place.plain} topics={topics} close={close} />}</Opens>}
       </div>
-      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      <LoadFailure error={error} />
       {data && !items.length && <Empty>{data.next ? `No topic from offset ${from} to ${BigInt(data.next) - 1n} matches the filter. Next looks further.` : topics ? "No topic at this place or after it matches the filter." : end > first ? "There is no record at this place or after it." : object.topics?.length ? "Nothing has arrived on its topics yet." : "No rule has written a row yet."}</Empty>}
       {items.length > 0 && !shown.length && <Empty>None of these {items.length} records contains “{place.find}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
       {shown.length > 0 && (

@@ -5,7 +5,7 @@ import { useState } from "react";
 import { call, getAny, type Job, sentence } from "../../api/client";
 import { useJobs } from "../../api/live";
 import type { components } from "../../api/openapi";
-import { Card, Empty, State } from "../../parts/card";
+import { Card, Empty, Failure, State } from "../../parts/card";
 import { CopyAs, word } from "../../parts/copy";
 import { counted, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
@@ -51,7 +51,7 @@ export function ShadowCard({ name, isBusy, replay }: { name: string; isBusy: boo
           </div>
         </>
       )}
-      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+      <Failure>{problem}</Failure>
       {job && <JobView id={job.id}>{({ result }) => <Done verb={job.verb} result={result} />}</JobView>}
     </Card>
   );

@@ -7,7 +7,7 @@ import { call, getAny, type Job, sentence } from "../../api/client";
 import { useObject } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { inAddress, recordsFrom } from "../../parts/address";
-import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
+import { Card, Empty, Failure, LoadFailure, ObjectLink, State, Why } from "../../parts/card";
 import { Command, CopyAs, download, word } from "../../parts/copy";
 import { bytes, cell, count, counted, duration, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
@@ -74,7 +74,7 @@ function Health({ name, object }: Props) {
         { label: "Version", value: data?.version === null ? "none" : count(data?.version), under: object.format },
         { label: "Last commit", value: <RelativeTime at={report?.last_commit_at} />, under: report?.last_commit_rows ? counted(report.last_commit_rows, "row") : "" },
       ]} />
-      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      <LoadFailure error={error} />
       {data && data.small_files > 100 && <p className="note">{exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them. <Link to="." search={tab("maintain")}>Compact the table</Link></p>}
       {object.advice?.map((text) => <p key={text} className="note">{text} <Link to="." search={tab("maintain")}>Maintain</Link></p>)}
       {object.replay && <p className="note" role="status">A job works on the table. <Link to="." search={tab("replay")}>See how far it is</Link></p>}
@@ -145,7 +145,7 @@ function Held({ name, held }: { name: string; held: Schemas["HeldColumn"][] }) {
           </div>
         ))}
       </dl>
-      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+      <Failure>{says}</Failure>
       {job && <JobView id={job}>{() => <p role="status"><State state="ok">The column is converted.</State></p>}</JobView>}
     </Card>
   );
@@ -229,7 +229,7 @@ function Rows({ name, object }: Props) {
         <label>Newest<select value={limit} onChange={(event) => set({ limit: Number(event.target.value) })}>{LIMITS.map((one) => <option key={one}>{one}</option>)}</select></label>
         <CopyAs path={`${place(name)}/preview?limit=${limit}${letters ? "&dead_letters=true" : member ? `&member=${member}` : ""}`} cli={`sluice lake tables preview ${name} --limit ${limit}${letters ? " --dead-letters" : member ? ` --member ${member}` : ""}`} />
       </div>
-      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      <LoadFailure error={error} />
       {data && !data.rows.length && <Empty>{letters ? "No record was dead-lettered: all of them fit the columns." : object.state === "running" ? "The stream has given no row yet." : "No row has been written yet; Spark takes some seconds to start."}</Empty>}
       {data && data.rows.length > 0 && !shown.length && <Empty>None of these rows contains “{String(found)}”. <button type="button" className="quiet" onClick={() => set({ find: undefined })}>Show all</button></Empty>}
       {letters && shown.length > 0 && (
@@ -313,7 +313,7 @@ function Replay({ name, object }: Props) {
             <CopyAs path={`${place(name)}:replay`} method="POST" body={body} cli={`sluice replay ${name}${options}`} />
           </div>
         </form>
-        <div role="alert">{says && <State state="failed">{says}</State>}</div>
+        <Failure>{says}</Failure>
         {planned && <Planned plan={planned} stream={object.stream} />}
       </Card>
       {job && (
@@ -410,7 +410,7 @@ function Upkeeping({ name, verb, body, cli, says }: { name: string; verb: string
         {plan && Boolean(plan.files || plan.snapshots || plan.rows) && <button type="button" className="primary" onClick={start}>{verb === "compact" ? "Join them" : "Remove them"}</button>}
         <CopyAs path={path} method="POST" body={body} cli={`sluice lake tables ${verb} ${word(name)}${cli}`} />
       </div>
-      <div role="alert">{problem && <State state="failed">{problem}</State>}</div>
+      <Failure>{problem}</Failure>
       {plan && <p role="status">{says(plan)}</p>}
       {job && <JobView id={job}>{(done) => <p role="status"><State state="ok">{says(done.result as unknown as Upkeep)}</State></p>}</JobView>}
     </>
@@ -439,7 +439,7 @@ function AuditTab({ name, object }: Props) {
         <button type="button" className="primary" disabled={Boolean(replay)} onClick={() => void run()}>{replay?.audit ? "Reading the table…" : started ? "Audit again" : "Audit"}</button>
         <CopyAs path={path} body={{}} cli={`sluice audit ${name}${depth === "offsets" ? "" : ` --${depth}`}`} />
       </div>
-      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+      <Failure>{says}</Failure>
       {last && !job && (
         <>
           <p>Last audit, <RelativeTime at={last.at} />: <State state={last.ok ? "ok" : "failed"}>{last.ok ? "every record was accounted for, once" : counted(last.problem_count, "problem")}</State></p>

@@ -5,13 +5,14 @@ import { type ReactNode, useState } from "react";
 import { Card } from "../../parts/card";
 import { CopySpec } from "../../parts/copy";
 import { Editor } from "../../parts/editor";
+import { pretty } from "../../parts/format";
 import type { ObjectProps } from "../../parts/kind-page";
 import { useFixed } from "../../parts/read-only";
 import { DraftStrip, SaveBar, useDraft, useSave } from "../../parts/saving";
 import { SchemaForm } from "../../parts/schema-form";
 import { specOf } from "../../parts/spec-form";
 import { Preview } from "./preview";
-import { type Gate, pretty, type Spec, type Which } from "./shared";
+import { type Gate, type Spec, type Which } from "./shared";
 
 /** The object as code. The text stays as typed while it means the same as the form. */
 function Code({ value, onChange }: { value: Spec; onChange: (value: Spec) => void }) {

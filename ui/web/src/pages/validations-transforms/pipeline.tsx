@@ -7,7 +7,7 @@ import { type Kind, KINDS } from "../../api/kinds";
 import { useChanges } from "../../api/live";
 import { textOf, useMessages } from "../../api/messages";
 import { useParameter } from "../../parts/address";
-import { Card, Empty, ObjectLink, State } from "../../parts/card";
+import { Card, Empty, LoadFailure, ObjectLink, State } from "../../parts/card";
 import { EffectView } from "../../parts/saving";
 import { Became } from "./outcome";
 import { preview, type Stage, type Trial } from "./shared";
@@ -35,7 +35,7 @@ export function Pipeline() {
         <datalist id="seen">{[...new Set(messages.map((one) => one.message.topic))].map((one) => <option key={one}>{one}</option>)}</datalist>
         <button type="submit">Show</button>
       </form>
-      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      <LoadFailure error={error} />
       {!topic && <Empty>Name a topic, and see which validations, transformations and rules a message meets there.</Empty>}
       {shown && <p className="small muted wraps">Payload: <code>{textOf(shown.message)}</code></p>}
       {stages?.topic === topic && <Order topic={topic} stages={stages.stages} trial={shown?.trial} />}

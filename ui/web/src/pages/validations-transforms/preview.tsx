@@ -4,7 +4,7 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useDeferredValue, useState } from "react";
 import { Refused, sentence } from "../../api/client";
 import { type Found, type Message, textOf, useMessages } from "../../api/messages";
-import { Card, Empty, State } from "../../parts/card";
+import { Card, Empty, Failure, State } from "../../parts/card";
 import { Difference } from "../../parts/editor";
 import { count, counted } from "../../parts/format";
 import { clock, useTimeZone } from "../../parts/time";
@@ -82,7 +82,7 @@ export function Preview({ which, draft, setProblems }: { which: Which; draft: Sp
         </div>
       )}
       {!candidates.length && <Empty>No message of {wanted} is known yet. The next one that arrives is shown here; or write one.</Empty>}
-      <div role="alert">{data?.says && <State state="failed">{data.says}</State>}</div>
+      <Failure>{data?.says}</Failure>
       {trial && message && (
         <div className="stack" aria-live="polite">
           <div>

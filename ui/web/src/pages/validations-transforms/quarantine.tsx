@@ -6,7 +6,7 @@ import { useState } from "react";
 import { call, getAny, type Job, sentence } from "../../api/client";
 import { useJobs, useObject } from "../../api/live";
 import type { components } from "../../api/openapi";
-import { Card, Empty, ObjectLink, State } from "../../parts/card";
+import { Card, Empty, Failure, LoadFailure, ObjectLink } from "../../parts/card";
 import { CopyAs } from "../../parts/copy";
 import { count, counted } from "../../parts/format";
 import { JobView } from "../../parts/job";
@@ -46,7 +46,7 @@ function Kept({ stream }: { stream: string }) {
   };
   return (
     <Card title="Quarantine" note={<ObjectLink kind="streams" name={stream} />}>
-      {error && <p role="alert"><State state="failed">{sentence(error)}</State></p>}
+      <LoadFailure error={error} />
       {data && <p role="status">{counted(data.waiting, "message")} in stream {stream}.{data.waiting > data.items.length && ` Below are the oldest ${data.items.length}.`}</p>}
       {data && data.items.length > 0 && (
         <>
@@ -66,7 +66,7 @@ function Kept({ stream }: { stream: string }) {
           <p className="muted small">They pass all stages again; what fails again comes back with its new reason.</p>
         </>
       )}
-      <div role="alert">{says && <State state="failed">{says}</State>}</div>
+      <Failure>{says}</Failure>
       {job && <JobView id={job}>{({ result }) => <p role="status">{count(result?.published as number)} published, {count(result?.failed as number)} failed again.</p>}</JobView>}
     </Card>
   );

@@ -3,7 +3,7 @@
 import { call, patiently } from "../../api/client";
 import { type Found, type Message, textOf } from "../../api/messages";
 import type { components } from "../../api/openapi";
-import { count, counted } from "../../parts/format";
+import { count, counted, pretty } from "../../parts/format";
 
 type Schemas = components["schemas"];
 export type Step = Schemas["TrialStep"];
@@ -31,7 +31,6 @@ export const preview = (body: { message: Message; validations?: Spec[]; transfor
 
 // One gate: a form, the same as code, and what it does to real messages
 
-export const pretty = (value: unknown) => JSON.stringify(value, null, 2);
 
 /** A message as text to compare: a payload of JSON as JSON. */
 export function written(message: { topic: string; payload?: unknown; qos?: number; retain?: boolean; user_properties?: unknown }) {
