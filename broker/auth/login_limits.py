@@ -128,7 +128,7 @@ class LoginLimits:
         return _key(address, user, "") in self._known
 
     async def failures(self) -> list[FailedLogins]:
-        """Addresses from which logins failed lately, at most 1,000, those with the most failures that count first."""
+        """Addresses from which logins failed recently, at most 1,000, those with the most failures that count first."""
         most = self.settings.max_failures_per_address
         now_s = self._clock.monotonic_s()
         places: list[tuple[float, float, str]] = []

@@ -21,9 +21,9 @@ from broker.core.marks import have_json_types, is_finite, marked
 
 # Deepest nesting of arrays and objects accepted.
 MAX_DEPTH = 128
-# Maximum number of arrays and objects in one text.
+# Maximum number of arrays and objects in one document.
 MAX_CONTAINERS = 100_000
-# Length of a text, in characters, that never takes more than some milliseconds.
+# Length of a document, in characters, that never takes more than some milliseconds.
 _SMALL_LENGTH = 4096
 # An exponent from 290 on. msgspec takes 6 to 10 µs for each such float, 200 times what it takes for others, ``float``
 # 0.7. RE2 looks through 1 MB in a millisecond, ``re`` in eleven.

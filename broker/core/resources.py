@@ -1,4 +1,4 @@
-"""Resources: lists and verbs of what is live, each declared once as data in ``kinds.py`` of its package.
+"""Resources: lists and verbs of live objects, each declared once as data in ``kinds.py`` of its package.
 
 Routes and OpenAPI (``ui.api.resources``), commands with their options and completion (``broker.cli.resources``) and the
 reference pages come from the declarations. They are read without importing what a verb needs to work: services, models
@@ -91,11 +91,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """The long work that a verb starts, on so many of a ``unit``.
+    """The long work that a verb starts, counted in a ``unit``.
 
-    ``plan`` is the method that counts them, from what the verb gets: a number, or an answer with it as the member
+    ``plan`` is the method that counts them, from the parameters of the verb: a number, or an answer with it as the member
     ``total``; without one the number is not known. Where it ``blocks``, it runs on a thread. With ``shows_plan`` a dry
-    run returns that answer. ``passes`` are the members of the job that the verb gets beside its parameters.
+    run returns that answer. ``passes`` are the members of the job that the verb gets in addition to its parameters.
     """
 
     kind: str
@@ -157,7 +157,7 @@ class Verb:
 
     @property
     def is_paged(self) -> bool:
-        """Whether its answer is a page of a list that may be long."""
+        """True if its answer is a page of a list that may be long."""
         return bool(self.after or self.key)
 
 
@@ -189,7 +189,7 @@ class Resource:
         return f"sluice {self.commands} ls" if "ls" in names else ""
 
 
-# How many messages, or rows, a verb takes that processes kept ones again.
+# Number of kept messages or rows that a verb processes again.
 TAKE_AGAIN: Final = (
     Parameter(name="limit", type=int, default=10_000, least=1, most=100_000, help="Maximum number of entries."),
 )
