@@ -94,8 +94,9 @@ class Job:
     """The long work that a verb starts, counted in a ``unit``.
 
     ``plan`` is the method that counts them, from the parameters of the verb: a number, or an answer with it as the
-    member ``total``; without one the number is not known. Where it ``blocks``, it runs on a thread. With ``shows_plan`` a dry
-    run returns that answer. ``passes`` are the members of the job that the verb gets in addition to its parameters.
+    member ``total``; without one the number is not known. Where it ``blocks``, it runs on a thread. With
+    ``shows_plan`` a dry run returns that answer. ``passes`` are the members of the job that the verb gets in addition
+    to its parameters.
     """
 
     kind: str
