@@ -59,9 +59,10 @@ demo: ui ## run the product: broker, demo fleet, a Delta table, a page to open
 
 format: $(DEV) ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py format
 
 # The type checkers of both languages side by side, since each needs one core.
-check: $(DEV) ## ruff, mypy --strict, tsc, import rules, words
+check: $(DEV) ## ruff, mypy --strict, tsc, prettier, import rules, words
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(BIN)/lint-imports && $(BIN)/python -m docs.words
 	@test "$$SLUICE_UI" = skip || $(BIN)/python ui/web/build.py check & types=$$!; $(BIN)/mypy && wait $$types
 

@@ -93,3 +93,13 @@ def test_circles_and_imports_against_the_layers_are_refused(sources: Path, sourc
         return
     with pytest.raises(SystemExit, match=f"error {rule}"):
         build.check_imports(sources)
+
+
+def test_sources_that_are_not_formatted_are_refused(sources: Path) -> None:
+    build.install(WEB)
+    (sources / "node_modules").symlink_to(WEB / "node_modules")
+    build.check_format(sources)
+    with (sources / "src" / "api" / "kinds.ts").open("a") as file:
+        file.write("export const columns = [" + "120, " * 30 + "];\n")
+    with pytest.raises(SystemExit, match=r"kinds\.ts"):
+        build.check_format(sources)

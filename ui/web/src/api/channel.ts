@@ -1,5 +1,5 @@
-// The live channel: one WebSocket per tab. Its snapshots and numbered deltas are kept by channel and parameters, for all
-// components that show them; see docs/how-to/follow-changes-live.md. live.ts has the hooks.
+// The live channel: one WebSocket per tab. Its snapshots and numbered deltas are kept by channel and parameters, for
+// all components that show them; see docs/how-to/follow-changes-live.md. live.ts has the hooks.
 
 import type { components } from "./openapi";
 
@@ -9,13 +9,23 @@ export type Problem = Schemas["LiveError"];
 type Members = Record<string, unknown>;
 
 /** What a subscription shows: nothing before its first snapshot. */
-export interface Shown<T> { data?: T; problem?: Problem }
+export interface Shown<T> {
+  data?: T;
+  problem?: Problem;
+}
 export type Link =
   | { state: "connecting" | "paused" | "signed out" }
   | { state: "live"; skipped: number }
   | { state: "lost"; sinceMs: number; retryAtMs: number; why: string };
 
-interface Feed { id: string; channel: string; parameters: Members; seq?: number; shown: Shown<Members>; listeners: Set<() => void> }
+interface Feed {
+  id: string;
+  channel: string;
+  parameters: Members;
+  seq?: number;
+  shown: Shown<Members>;
+  listeners: Set<() => void>;
+}
 
 const SIGNED_OUT = 4401;
 const FIRST_RETRY_MS = 500;
@@ -52,7 +62,7 @@ export const shown = (key: string) => feeds.get(key)?.shown ?? NOTHING;
 export function watch(key: string, channel: string, parameters: Members, listener: () => void): () => void {
   let feed = feeds.get(key);
   if (!feed) {
-    feeds.set(key, feed = { id: `${++lastId}`, channel, parameters, shown: NOTHING, listeners: new Set() });
+    feeds.set(key, (feed = { id: `${++lastId}`, channel, parameters, shown: NOTHING, listeners: new Set() }));
     subscribe(feed);
   }
   feed.listeners.add(listener);
@@ -121,7 +131,13 @@ function over(code: number, why: string) {
   reason = why || reason;
   const waitMs = Math.min(FIRST_RETRY_MS * 2 ** (failures - 1), LONGEST_RETRY_MS) * (0.75 + Math.random() / 2);
   timer = setTimeout(connect, waitMs);
-  if (failures > 1) say({ state: "lost", sinceMs: link.state === "lost" ? link.sinceMs : heardMs, retryAtMs: Date.now() + waitMs, why: reason });
+  if (failures > 1)
+    say({
+      state: "lost",
+      sinceMs: link.state === "lost" ? link.sinceMs : heardMs,
+      retryAtMs: Date.now() + waitMs,
+      why: reason,
+    });
 }
 
 function say(changed: Link) {
@@ -146,7 +162,10 @@ function take({ ch, seq, kind, data }: Frame) {
   } else if (kind === "error") {
     feed.seq = undefined;
     show(feed, { ...feed.shown, problem: data as Problem });
-    setTimeout(() => feeds.get(keyOf(feed.channel, feed.parameters)) === feed && feed.seq === undefined && subscribe(feed), FAILED_RETRY_MS);
+    setTimeout(
+      () => feeds.get(keyOf(feed.channel, feed.parameters)) === feed && feed.seq === undefined && subscribe(feed),
+      FAILED_RETRY_MS,
+    );
   } else if (kind === "skipped" && link.state === "live") {
     clearTimeout(noting);
     noting = setTimeout(() => link.state === "live" && say({ state: "live", skipped: 0 }), NOTE_MS);
@@ -161,12 +180,14 @@ function show(feed: Feed, what: Shown<Members>) {
 
 function merged({ channel, shown }: Feed, isDelta: boolean, data: Members): Members {
   if (channel === "tail") {
-    const known = shown.data?.messages as unknown[] | undefined ?? [];
-    const fresh = data.messages as unknown[] | undefined ?? [];
+    const known = (shown.data?.messages as unknown[] | undefined) ?? [];
+    const fresh = (data.messages as unknown[] | undefined) ?? [];
     return { ...shown.data, ...data, messages: [...fresh.toReversed(), ...known].slice(0, MESSAGES_KEPT) };
   }
   if (!isDelta) return data;
-  return channel === "lists" ? { ...data, rows: changed(shown.data?.rows as Members, data.rows as Members) } : changed(shown.data, data);
+  return channel === "lists"
+    ? { ...data, rows: changed(shown.data?.rows as Members, data.rows as Members) }
+    : changed(shown.data, data);
 }
 
 const changed = (known: Members | undefined, delta: Members): Members =>

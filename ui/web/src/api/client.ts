@@ -15,17 +15,25 @@ export type Effect = Schemas["Effect"];
 export type Job = Schemas["JobWithResult"];
 
 export const client = createClient<paths>({ baseUrl: "", signal: undefined });
-client.use({ onRequest: ({ request }) => new Request(request, { signal: AbortSignal.any([request.signal, AbortSignal.timeout(5000)]) }) });
+client.use({
+  onRequest: ({ request }) =>
+    new Request(request, { signal: AbortSignal.any([request.signal, AbortSignal.timeout(5000)]) }),
+});
 
 /** An error response of the server. */
 export class Refused extends Error {
-  constructor(readonly status: number, detail: string, readonly problem?: Problem) {
+  constructor(
+    readonly status: number,
+    detail: string,
+    readonly problem?: Problem,
+  ) {
     super(detail);
   }
 }
 
 /** What went wrong, in a sentence; without an answer nothing was changed. */
-export const sentence = (error: unknown) => (error instanceof Refused ? error.message : "The server does not answer. Nothing was saved; what you typed is kept.");
+export const sentence = (error: unknown) =>
+  error instanceof Refused ? error.message : "The server does not answer. Nothing was saved; what you typed is kept.";
 
 function refused(response: Response, error: unknown): Refused {
   const problem = error as Problem | undefined;
@@ -65,19 +73,41 @@ export const tryRule = (sql: string, event: Record<string, unknown>) =>
 export const createRule = (body: Schemas["RuleSpec"]) => settled(client.POST("/api/v1/rules", { body }));
 export const createStream = (body: Schemas["StreamSpec"]) => settled(client.POST("/api/v1/streams", { body }));
 
-export interface Call { query?: Record<string, string | number | boolean | undefined>; body?: unknown; etag?: string; signal?: AbortSignal; isAsync?: boolean }
-interface Answered<T> { body: T; etag: string }
+export interface Call {
+  query?: Record<string, string | number | boolean | undefined>;
+  body?: unknown;
+  etag?: string;
+  signal?: AbortSignal;
+  isAsync?: boolean;
+}
+interface Answered<T> {
+  body: T;
+  etag: string;
+}
 
 const LONGEST_MS = 30_000;
 
 /** An operation that is known by its path only, as those of any kind of object are. ``etag`` is sent as If-Match; with
  *  ``isAsync`` long work answers with its job at once. */
-export async function call<T = Record<string, unknown>>(method: string, path: string, { query = {}, body, etag, signal, isAsync }: Call = {}): Promise<Answered<T>> {
-  const chosen = Object.entries(query).flatMap(([name, value]) => (value === undefined || value === "" ? [] : [[name, String(value)]]));
-  const headers = { ...(body !== undefined && { "Content-Type": "application/json" }), ...(etag && { "If-Match": `"${etag}"` }), ...(isAsync && { Prefer: "respond-async" }) };
+export async function call<T = Record<string, unknown>>(
+  method: string,
+  path: string,
+  { query = {}, body, etag, signal, isAsync }: Call = {},
+): Promise<Answered<T>> {
+  const chosen = Object.entries(query).flatMap(([name, value]) =>
+    value === undefined || value === "" ? [] : [[name, String(value)]],
+  );
+  const headers = {
+    ...(body !== undefined && { "Content-Type": "application/json" }),
+    ...(etag && { "If-Match": `"${etag}"` }),
+    ...(isAsync && { Prefer: "respond-async" }),
+  };
   const limit = AbortSignal.timeout(method === "GET" ? 5000 : LONGEST_MS);
   const response = await fetch(`/api/v1/${path}${chosen.length ? `?${new URLSearchParams(chosen)}` : ""}`, {
-    method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: signal ? AbortSignal.any([signal, limit]) : limit,
+    method,
+    headers,
+    body: body === undefined ? undefined : JSON.stringify(body),
+    signal: signal ? AbortSignal.any([signal, limit]) : limit,
   });
   const text = await response.text();
   const answer = text && response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : undefined;
@@ -85,14 +115,17 @@ export async function call<T = Record<string, unknown>>(method: string, path: st
   return { body: answer as T, etag: (response.headers.get("etag") ?? "").replaceAll('"', "") };
 }
 
-export const getAny = async <T = Record<string, unknown>>(path: string, given?: Call): Promise<T> => (await call<T>("GET", path, given)).body;
+export const getAny = async <T = Record<string, unknown>>(path: string, given?: Call): Promise<T> =>
+  (await call<T>("GET", path, given)).body;
 
 /** The names of all objects of a kind, in their order. */
 export async function namesOf(path: string): Promise<string[]> {
   const names: string[] = [];
   let cursor: string | undefined;
   do {
-    const page = await getAny<{ items: { name: string }[]; next: string | null }>(path, { query: { limit: 1000, cursor } });
+    const page = await getAny<{ items: { name: string }[]; next: string | null }>(path, {
+      query: { limit: 1000, cursor },
+    });
     names.push(...page.items.map(({ name }) => name));
     cursor = page.next ?? undefined;
   } while (cursor);

@@ -27,7 +27,11 @@ export interface Kind {
 /** In the order of a message's path. ``title``: where pages have a shorter word than the API. */
 const SHOWN: { api: string; key: string; title?: string; purpose: string }[] = [
   { api: "schemas", key: "c", purpose: "What payloads look like: Avro, JSON Schema and Protobuf, with versions." },
-  { api: "validations", key: "v", purpose: "Messages of a topic that fit no schema are dropped, kept apart, or only counted." },
+  {
+    api: "validations",
+    key: "v",
+    purpose: "Messages of a topic that fit no schema are dropped, kept apart, or only counted.",
+  },
   { api: "transforms", key: "t", purpose: "Messages of a topic are changed before rules and subscribers get them." },
   { api: "rules", key: "r", purpose: "SQL over messages and events; each row goes to the rule's actions." },
   { api: "connectors", key: "n", purpose: "Connections to Kafka, MQTT brokers, HTTP servers, PostgreSQL and files." },
@@ -42,8 +46,18 @@ const capitalized = (text: string) => text[0]!.toUpperCase() + text.slice(1);
 export const KINDS: Kind[] = SHOWN.map(({ api, key, title, purpose }) => {
   const { name, many, command, section, model, verbs, is_ordered } = declared.find(({ path }) => path === api)!;
   return {
-    path: api.split("/").at(-1)!, api, name, one: title ?? capitalized(name), many: title ? `${title}s` : capitalized(many), cli: command, file: section!, model, key,
-    canDisable: verbs.includes("disable"), isOrdered: is_ordered, purpose,
+    path: api.split("/").at(-1)!,
+    api,
+    name,
+    one: title ?? capitalized(name),
+    many: title ? `${title}s` : capitalized(many),
+    cli: command,
+    file: section!,
+    model,
+    key,
+    canDisable: verbs.includes("disable"),
+    isOrdered: is_ordered,
+    purpose,
   };
 });
 

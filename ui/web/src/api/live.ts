@@ -13,7 +13,10 @@ export const Paused = createContext({ paused: false, setPaused: (_: boolean) => 
 /** What a channel shows with these parameters, for as long as the component does. No channel: nothing. */
 function useChannel<T>(channel: string, parameters: Record<string, unknown> = {}, isWanted = true): Shown<T> {
   const key = keyOf(channel, parameters);
-  const subscribe = useCallback((listener: () => void) => (isWanted ? watch(key, channel, parameters, listener) : () => {}), [key, isWanted]);
+  const subscribe = useCallback(
+    (listener: () => void) => (isWanted ? watch(key, channel, parameters, listener) : () => {}),
+    [key, isWanted],
+  );
   return useSyncExternalStore(subscribe, () => shown(key)) as Shown<T>;
 }
 
@@ -29,14 +32,32 @@ export const useJobs = () => useChannel<Record<string, Schemas["Job"]>>("jobs").
 /** The active alarms, by name. */
 export const useAlarms = () => useChannel<Record<string, Schemas["LiveAlarm"]>>("alarms");
 
-/** ``limit`` objects of a list that pass the filters, from ``position`` on, each with its ETag; ``kind`` is a path below
- *  /api/v1, such as lake/tables. */
-export function useList<T = Record<string, unknown>>(kind: string, { filters = {}, position = 0, limit = 200 }: { filters?: Record<string, string>; position?: number; limit?: number } = {}, isWanted = true) {
+/** ``limit`` objects of a list that pass the filters, from ``position`` on, each with its ETag; ``kind`` is a path
+ *  below  /api/v1, such as lake/tables. */
+export function useList<T = Record<string, unknown>>(
+  kind: string,
+  {
+    filters = {},
+    position = 0,
+    limit = 200,
+  }: { filters?: Record<string, string>; position?: number; limit?: number } = {},
+  isWanted = true,
+) {
   const { data, problem } = useChannel<Schemas["LiveList"]>("lists", { kind, filters, position, limit }, isWanted);
   const list = useMemo(() => {
     if (!data) return undefined;
-    const rows = Object.entries(data.rows).flatMap(([name, row]) => (row ? [[name, row] as const] : [])).sort(([, a], [, b]) => a.position - b.position);
-    return { total: data.total, isEstimate: data.total_is_estimate, position, items: rows.map(([name, { object, etag, state, fixed_by }]) => ({ ...(object ?? { state, isCut: true }), name, etag, fixed_by }) as T) };
+    const rows = Object.entries(data.rows)
+      .flatMap(([name, row]) => (row ? [[name, row] as const] : []))
+      .sort(([, a], [, b]) => a.position - b.position);
+    return {
+      total: data.total,
+      isEstimate: data.total_is_estimate,
+      position,
+      items: rows.map(
+        ([name, { object, etag, state, fixed_by }]) =>
+          ({ ...(object ?? { state, isCut: true }), name, etag, fixed_by }) as T,
+      ),
+    };
   }, [data]);
   return { list, problem };
 }
@@ -47,7 +68,11 @@ export const useObject = <T = Record<string, unknown>>(kind: string, name: strin
 
 /** The latest 200 messages of a filter, newest first, and how many were matched, shown and skipped. No filter: none. */
 export const useTail = (filter: string | undefined, messagesPerS = 5) =>
-  useChannel<Schemas["LiveTail"]>("tail", { filter: filter ?? "", messages_per_s: messagesPerS, bytes_per_s: 65_536 }, filter !== undefined);
+  useChannel<Schemas["LiveTail"]>(
+    "tail",
+    { filter: filter ?? "", messages_per_s: messagesPerS, bytes_per_s: 65_536 },
+    filter !== undefined,
+  );
 
 /** The state of the connection to the broker. */
 export const useLink = (): Link => useSyncExternalStore(watchLink, linkNow);
@@ -81,8 +106,14 @@ export function useNow(isNeeded = true): number {
 
 export const useActions = () => useList<Action>("actions").list;
 
-/** The history of metrics over the last ``seconds``, or between two times; of series with these ``labels``, as ``NAME=VALUE``. */
-export function useHistory(names: string[], seconds: number, zoom: { from: number; to: number } | null, labels: string[] = []) {
+/** The history of metrics over the last ``seconds``, or between two times; of series with these ``labels``, as
+ *  ``NAME=VALUE``. */
+export function useHistory(
+  names: string[],
+  seconds: number,
+  zoom: { from: number; to: number } | null,
+  labels: string[] = [],
+) {
   const span = zoom ? (zoom.to - zoom.from) / 1000 : seconds;
   const step = Math.max(1, Math.round(span / 300));
   const every = useEvery(Math.min(Math.max(step, 10), 60) * 1000);
@@ -90,7 +121,13 @@ export function useHistory(names: string[], seconds: number, zoom: { from: numbe
     queryKey: ["history", names, labels, seconds, zoom],
     queryFn: () => {
       const to = zoom ? zoom.to : Date.now();
-      return getHistory(names, String(Math.round(zoom ? zoom.from : to - seconds * 1000)), String(Math.round(to)), step, labels);
+      return getHistory(
+        names,
+        String(Math.round(zoom ? zoom.from : to - seconds * 1000)),
+        String(Math.round(to)),
+        step,
+        labels,
+      );
     },
     refetchInterval: zoom ? false : every,
     placeholderData: keepPreviousData,

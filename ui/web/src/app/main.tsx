@@ -19,18 +19,36 @@ const root = createRootRoute({
   validateSearch: ({ tz }: Record<string, unknown>): { tz?: string } => (typeof tz === "string" ? { tz } : {}),
 });
 const start = createRoute({ getParentRoute: () => root, path: "/", component: Start });
-const overview = createRoute({ getParentRoute: () => root, path: "/overview", component: Overview, validateSearch: overviewSearch });
+const overview = createRoute({
+  getParentRoute: () => root,
+  path: "/overview",
+  component: Overview,
+  validateSearch: overviewSearch,
+});
 const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
 const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
 const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: ObjectPage });
-const router = createRouter({ routeTree: root.addChildren([start, overview, create, list, object]), defaultPreload: false, scrollRestoration: true });
+const router = createRouter({
+  routeTree: root.addChildren([start, overview, create, list, object]),
+  defaultPreload: false,
+  scrollRestoration: true,
+});
 
 declare module "@tanstack/react-router" {
-  interface Register { router: typeof router }
+  interface Register {
+    router: typeof router;
+  }
 }
 
 const queries = new QueryClient({
-  defaultOptions: { queries: { retry: (times, error) => !(error instanceof Refused) && times < 3 && linkNow().state !== "paused", retryDelay: 1000, networkMode: "always", refetchOnWindowFocus: "always" } },
+  defaultOptions: {
+    queries: {
+      retry: (times, error) => !(error instanceof Refused) && times < 3 && linkNow().state !== "paused",
+      retryDelay: 1000,
+      networkMode: "always",
+      refetchOnWindowFocus: "always",
+    },
+  },
 });
 
 window.addEventListener("vite:preloadError", () => {
@@ -43,6 +61,10 @@ window.addEventListener("vite:preloadError", () => {
 const place = document.getElementById("root");
 if (place) {
   createRoot(place).render(
-    <StrictMode><QueryClientProvider client={queries}><RouterProvider router={router} /></QueryClientProvider></StrictMode>,
+    <StrictMode>
+      <QueryClientProvider client={queries}>
+        <RouterProvider router={router} />
+      </QueryClientProvider>
+    </StrictMode>,
   );
 }

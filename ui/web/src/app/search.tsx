@@ -3,13 +3,26 @@
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
-import { Autocomplete, Dialog, Input, Menu, MenuItem, Modal, ModalOverlay, SearchField, useFilter } from "react-aria-components";
+import {
+  Autocomplete,
+  Dialog,
+  Input,
+  Menu,
+  MenuItem,
+  Modal,
+  ModalOverlay,
+  SearchField,
+  useFilter,
+} from "react-aria-components";
 import { getAny, Refused } from "../api/client";
 import { KINDS } from "../api/kinds";
 import { useRested } from "../api/live";
 
 /** Pages that the broker serves beside the dashboard. */
-const OUTSIDE = [["Documentation", "/docs/README.md"], ["API operations", "/docs"]] as const;
+const OUTSIDE = [
+  ["Documentation", "/docs/README.md"],
+  ["API operations", "/docs"],
+] as const;
 
 export const PAGES: { title: string; to: string; key: string }[] = [
   { title: "Start", to: "/", key: "s" },
@@ -20,18 +33,28 @@ export const PAGES: { title: string; to: string; key: string }[] = [
 /** Of each kind: the first ones, and the first whose name has the text. */
 const SHOWN = 20;
 
-interface Found { id: string; title: string; note: string; to: string }
+interface Found {
+  id: string;
+  title: string;
+  note: string;
+  to: string;
+}
 
 async function objectsLike(name: string, signal: AbortSignal): Promise<Found[]> {
-  const lists = await Promise.all(KINDS.map(async (kind) => {
-    const page = await getAny(kind.api, { query: { limit: SHOWN, like_name: name }, signal }).catch((error) => {
-      if (error instanceof Refused) return { items: [] };
-      throw error; // asked again
-    });
-    return (page.items as { name: string }[]).map(({ name }) => ({
-      id: `${kind.path}/${name}`, title: name, note: kind.one, to: `/${kind.path}/${encodeURIComponent(name)}`,
-    }));
-  }));
+  const lists = await Promise.all(
+    KINDS.map(async (kind) => {
+      const page = await getAny(kind.api, { query: { limit: SHOWN, like_name: name }, signal }).catch((error) => {
+        if (error instanceof Refused) return { items: [] };
+        throw error; // asked again
+      });
+      return (page.items as { name: string }[]).map(({ name }) => ({
+        id: `${kind.path}/${name}`,
+        title: name,
+        note: kind.one,
+        to: `/${kind.path}/${encodeURIComponent(name)}`,
+      }));
+    }),
+  );
   return lists.flat();
 }
 
@@ -40,8 +63,19 @@ export function Search({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: b
   const { contains } = useFilter({ sensitivity: "base" });
   const [text, setText] = useState("");
   const name = useRested(text.trim());
-  const { data: first = [] } = useQuery({ queryKey: ["objects", ""], queryFn: ({ signal }) => objectsLike("", signal), enabled: isOpen, staleTime: 5000 });
-  const { data: like = [] } = useQuery({ queryKey: ["objects", name], queryFn: ({ signal }) => objectsLike(name, signal), enabled: isOpen && name !== "", staleTime: 5000, placeholderData: keepPreviousData });
+  const { data: first = [] } = useQuery({
+    queryKey: ["objects", ""],
+    queryFn: ({ signal }) => objectsLike("", signal),
+    enabled: isOpen,
+    staleTime: 5000,
+  });
+  const { data: like = [] } = useQuery({
+    queryKey: ["objects", name],
+    queryFn: ({ signal }) => objectsLike(name, signal),
+    enabled: isOpen && name !== "",
+    staleTime: 5000,
+    placeholderData: keepPreviousData,
+  });
   const objects = [...new Map([...first, ...like].map((one) => [one.id, one])).values()];
   const pages = PAGES.map(({ title, to }) => ({ id: to, title, note: "Page", to }));
   const items: Found[] = [...pages, ...objects, ...OUTSIDE.map(([title, to]) => ({ id: to, title, note: "Page", to }))];
@@ -53,14 +87,26 @@ export function Search({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: b
     else if (chosen) void navigate({ to: chosen.to, search: (known: object) => known } as never);
   };
   return (
-    <ModalOverlay isDismissable isOpen={isOpen} onOpenChange={(open) => { setOpen(open); setText(""); }} className="overlay">
+    <ModalOverlay
+      isDismissable
+      isOpen={isOpen}
+      onOpenChange={(open) => {
+        setOpen(open);
+        setText("");
+      }}
+      className="overlay">
       <Modal className="modal">
         <Dialog className="dialog find" aria-label="Find">
           <Autocomplete filter={contains} inputValue={text} onInputChange={setText}>
             <SearchField aria-label="Find pages and objects" autoFocus>
               <Input placeholder="Find pages, rules, schemas, bridges, tables…" />
             </SearchField>
-            <Menu items={items} className="menu" aria-label="Found" onAction={(key) => go(String(key))} renderEmptyState={() => <p className="empty">Nothing has this name.</p>}>
+            <Menu
+              items={items}
+              className="menu"
+              aria-label="Found"
+              onAction={(key) => go(String(key))}
+              renderEmptyState={() => <p className="empty">Nothing has this name.</p>}>
               {({ id, title, note }) => (
                 <MenuItem id={id} textValue={`${title} ${note}`} className="item">
                   <span>{title}</span> <span className="muted small">{note}</span>

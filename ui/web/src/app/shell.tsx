@@ -16,7 +16,11 @@ import { SignIn } from "./sign-in";
 export function Shell() {
   const [paused, setPaused] = useState(false);
   useRest(paused);
-  return <Paused value={{ paused, setPaused }}><Frame /></Paused>;
+  return (
+    <Paused value={{ paused, setPaused }}>
+      <Frame />
+    </Paused>
+  );
 }
 
 function Frame() {
@@ -25,10 +29,14 @@ function Frame() {
   const [finding, setFinding] = useState(false);
   const [helping, setHelping] = useState(false);
   const path = useRouterState({ select: (state) => state.location.pathname });
-  useEffect(() => { // newer browsers answer with a promise, which is no cleanup
+  useEffect(() => {
+    // newer browsers answer with a promise, which is no cleanup
     void document.querySelector("nav [aria-current='page']")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [path]);
-  useKeys(() => setFinding(true), () => setHelping(true));
+  useKeys(
+    () => setFinding(true),
+    () => setHelping(true),
+  );
   const page = PAGES.find(({ to }) => to === path)?.title ?? decodeURIComponent(path.split("/").at(-1) ?? "");
   useEffect(() => {
     document.title = status ? `${page} · ${status.node} · Sluice` : "Sluice";
@@ -43,11 +51,24 @@ function Frame() {
   }, [link.state]);
   return (
     <>
-      <a className="skip" href="#main">Skip to the page</a>
+      <a className="skip" href="#main">
+        Skip to the page
+      </a>
       <header className="bar">
-        <Link to="/" search={(known: object) => known} className="brand" aria-label="Sluice, start page"><Mark /><span>Sluice</span></Link>
-        {isIn && status && <p className="node muted">{status.node} · version {status.version} · up {duration(status.uptime_s)}</p>}
-        {isIn && <button type="button" className="finder" onClick={() => setFinding(true)}>Find <kbd>Ctrl K</kbd></button>}
+        <Link to="/" search={(known: object) => known} className="brand" aria-label="Sluice, start page">
+          <Mark />
+          <span>Sluice</span>
+        </Link>
+        {isIn && status && (
+          <p className="node muted">
+            {status.node} · version {status.version} · up {duration(status.uptime_s)}
+          </p>
+        )}
+        {isIn && (
+          <button type="button" className="finder" onClick={() => setFinding(true)}>
+            Find <kbd>Ctrl K</kbd>
+          </button>
+        )}
         <Connection />
         {isIn && <Alarms />}
         <Settings isIn={isIn} showHelp={() => setHelping(true)} />
@@ -58,15 +79,24 @@ function Frame() {
         <div className="layout" hidden={!isIn}>
           <nav aria-label="Pages">
             {PAGES.map(({ title, to }) => (
-              <Link key={to} to={to as never} search={keepTimeZone as never} activeOptions={{ exact: to === "/", includeSearch: false }}>{title}</Link>
+              <Link
+                key={to}
+                to={to as never}
+                search={keepTimeZone as never}
+                activeOptions={{ exact: to === "/", includeSearch: false }}>
+                {title}
+              </Link>
             ))}
           </nav>
-          <main id="main" tabIndex={-1}>{status ? <Outlet /> : <Skeleton />}</main>
+          <main id="main" tabIndex={-1}>
+            {status ? <Outlet /> : <Skeleton />}
+          </main>
         </div>
       )}
       {!isIn && <SignIn wasSignedIn={status !== undefined} />}
       <footer className="muted small">
-        <a href="/docs/README.md">Documentation</a> · <a href="/docs">API operations</a> · <a href="/api/v1/openapi.json">OpenAPI</a> · <a href="/metrics">Metrics</a>
+        <a href="/docs/README.md">Documentation</a> · <a href="/docs">API operations</a> ·{" "}
+        <a href="/api/v1/openapi.json">OpenAPI</a> · <a href="/metrics">Metrics</a>
       </footer>
       <Search isOpen={finding} setOpen={setFinding} />
       <Help isOpen={helping} setOpen={setHelping} />
@@ -75,7 +105,13 @@ function Frame() {
 }
 
 function Skeleton() {
-  return <div className="skeleton" role="status" aria-label="Loading">{[1, 2, 3].map((at) => <div key={at} className="card" />)}</div>;
+  return (
+    <div className="skeleton" role="status" aria-label="Loading">
+      {[1, 2, 3].map((at) => (
+        <div key={at} className="card" />
+      ))}
+    </div>
+  );
 }
 
 function Mark() {
@@ -88,13 +124,22 @@ function Mark() {
   );
 }
 
-const WORDS = { connecting: "Connecting", live: "Live", paused: "Paused", "signed out": "Signed out", lost: "Reconnecting" };
+const WORDS = {
+  connecting: "Connecting",
+  live: "Live",
+  paused: "Paused",
+  "signed out": "Signed out",
+  lost: "Reconnecting",
+};
 
 function Connection() {
   const link = useLink();
   const timeZone = useTimeZone();
   return (
-    <p className="link-state" role="status" title={link.state === "lost" ? `since ${clock(link.sinceMs, timeZone, "full")}` : undefined}>
+    <p
+      className="link-state"
+      role="status"
+      title={link.state === "lost" ? `since ${clock(link.sinceMs, timeZone, "full")}` : undefined}>
       <State state={link.state}>{WORDS[link.state]}</State>
       {link.state === "live" && link.skipped > 0 && <Why>{counted(link.skipped, "update")} skipped</Why>}
     </p>
@@ -109,7 +154,10 @@ function LostStrip() {
   if (link.state !== "lost") return null;
   return (
     <div className="strip">
-      <p role="alert">Connection to the broker lost since {clock(link.sinceMs, timeZone)}{link.why && `: ${link.why}`}. The page shows what it knew.</p>
+      <p role="alert">
+        Connection to the broker lost since {clock(link.sinceMs, timeZone)}
+        {link.why && `: ${link.why}`}. The page shows what it knew.
+      </p>
       <p aria-hidden="true">Reconnecting in {Math.max(0, Math.ceil((link.retryAtMs - nowMs) / 1000))} s</p>
     </div>
   );
@@ -121,7 +169,10 @@ function OverloadStrip() {
   if (!health?.overloaded || !health.overloaded_since) return null;
   return (
     <div className="strip">
-      <p role="alert">Overloaded since {clock(Date.parse(health.overloaded_since), timeZone)}, because {health.overloaded_because.join("; ")}.</p>
+      <p role="alert">
+        Overloaded since {clock(Date.parse(health.overloaded_since), timeZone)}, because{" "}
+        {health.overloaded_because.join("; ")}.
+      </p>
     </div>
   );
 }
@@ -148,30 +199,56 @@ function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
   };
   const chooseTimeZone = (chosen: string) => {
     prefer({ zone: chosen });
-    void navigate({ to: ".", search: (known: object) => ({ ...known, tz: chosen === "browser" ? undefined : chosen }) } as never);
+    void navigate({
+      to: ".",
+      search: (known: object) => ({ ...known, tz: chosen === "browser" ? undefined : chosen }),
+    } as never);
   };
   const chosenTimeZone = tz ?? zone;
   return (
     <>
-      {isIn && <button type="button" id="pause" onClick={() => setPaused(!paused)}>{paused ? "Resume" : "Pause"}</button>}
+      {isIn && (
+        <button type="button" id="pause" onClick={() => setPaused(!paused)}>
+          {paused ? "Resume" : "Pause"}
+        </button>
+      )}
       <DialogTrigger>
-        <Button className="button" aria-label="Settings">Settings</Button>
+        <Button className="button" aria-label="Settings">
+          Settings
+        </Button>
         <Popover className="popover" placement="bottom end">
           <Dialog className="dialog settings" aria-label="Settings">
-            <label>Colours
+            <label>
+              Colours
               <select value={theme} onChange={(event) => prefer({ theme: event.target.value as Theme })}>
-                <option value="system">As the system</option><option value="light">Light</option><option value="dark">Dark</option>
+                <option value="system">As the system</option>
+                <option value="light">Light</option>
+                <option value="dark">Dark</option>
               </select>
             </label>
-            <label>Time zone
+            <label>
+              Time zone
               <select value={chosenTimeZone} onChange={(event) => chooseTimeZone(event.target.value)}>
-                {[...new Set([...TIME_ZONES, chosenTimeZone])].map((one) => <option key={one} value={one}>{one === "browser" ? `Browser (${timeZoneName(one)})` : one}</option>)}
+                {[...new Set([...TIME_ZONES, chosenTimeZone])].map((one) => (
+                  <option key={one} value={one}>
+                    {one === "browser" ? `Browser (${timeZoneName(one)})` : one}
+                  </option>
+                ))}
               </select>
             </label>
-            <label className="check"><input type="checkbox" checked={keys} onChange={(event) => prefer({ keys: event.target.checked })} /> Shortcuts of single keys</label>
+            <label className="check">
+              <input type="checkbox" checked={keys} onChange={(event) => prefer({ keys: event.target.checked })} />{" "}
+              Shortcuts of single keys
+            </label>
             <div className="buttons">
-              <Button slot="close" className="button" onPress={showHelp}>Keyboard</Button>
-              {isIn && <Button slot="close" className="button" onPress={leave}>Sign out</Button>}
+              <Button slot="close" className="button" onPress={showHelp}>
+                Keyboard
+              </Button>
+              {isIn && (
+                <Button slot="close" className="button" onPress={leave}>
+                  Sign out
+                </Button>
+              )}
             </div>
           </Dialog>
         </Popover>
@@ -180,7 +257,12 @@ function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
   );
 }
 
-const SHORTCUTS = [["Ctrl K", "Find"], ["?", "This help"], ...PAGES.map(({ title, key }) => [`g ${key}`, `Go to ${title}`]), ["Esc", "Close"]];
+const SHORTCUTS = [
+  ["Ctrl K", "Find"],
+  ["?", "This help"],
+  ...PAGES.map(({ title, key }) => [`g ${key}`, `Go to ${title}`]),
+  ["Esc", "Close"],
+];
 
 function Help({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: boolean) => void }) {
   return (
@@ -188,8 +270,19 @@ function Help({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: boolean) =
       <Modal className="modal">
         <Dialog className="dialog" aria-label="Keyboard">
           <h2>Keyboard</h2>
-          <dl className="keys">{SHORTCUTS.map(([keys, does]) => <div key={keys}><dt><kbd>{keys}</kbd></dt><dd>{does}</dd></div>)}</dl>
-          <Button slot="close" className="button">Close</Button>
+          <dl className="keys">
+            {SHORTCUTS.map(([keys, does]) => (
+              <div key={keys}>
+                <dt>
+                  <kbd>{keys}</kbd>
+                </dt>
+                <dd>{does}</dd>
+              </div>
+            ))}
+          </dl>
+          <Button slot="close" className="button">
+            Close
+          </Button>
         </Dialog>
       </Modal>
     </ModalOverlay>
@@ -207,7 +300,9 @@ function useKeys(find: () => void, help: () => void) {
         find();
         return;
       }
-      const isTyping = event.target instanceof HTMLElement && event.target.closest("input, textarea, select, [contenteditable], [role=dialog]");
+      const isTyping =
+        event.target instanceof HTMLElement &&
+        event.target.closest("input, textarea, select, [contenteditable], [role=dialog]");
       if (!keys || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
       const page = PAGES.find(({ key }) => key === event.key);
       if (event.key === "?") help();

@@ -36,12 +36,15 @@ export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
           <input type="text" name="username" autoComplete="username" defaultValue="administrator" hidden />
           <label htmlFor="token">API token</label>
           <input id="token" name="token" type="password" autoComplete="current-password" spellCheck={false} required />
-          <button type="submit" className="primary">Sign in</button>
+          <button type="submit" className="primary">
+            Sign in
+          </button>
           <Failure>{problem}</Failure>
         </form>
         <p className="muted small">
-          The token is <code>SLUICE_API_TOKEN</code> where that is set, else the one the server keeps in <code>api.token</code> in
-          its data directory. It is exchanged for a session of twelve hours and stored nowhere.
+          The token is <code>SLUICE_API_TOKEN</code> where that is set, else the one the server keeps in{" "}
+          <code>api.token</code> in its data directory. It is exchanged for a session of twelve hours and stored
+          nowhere.
         </p>
       </section>
     </main>

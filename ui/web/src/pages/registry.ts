@@ -23,7 +23,11 @@ const PLAIN: AnyPage = { columns: [], tabs: [], create: () => null };
 /** The page of a kind; undefined until it is loaded. */
 export function useKindPage(path: string): AnyPage | undefined {
   const load = MODULES[path];
-  const { data, error } = useQuery({ queryKey: ["module", path], queryFn: async () => (load ? (await load()).page : PLAIN), staleTime: Infinity });
+  const { data, error } = useQuery({
+    queryKey: ["module", path],
+    queryFn: async () => (load ? (await load()).page : PLAIN),
+    staleTime: Infinity,
+  });
   if (error) throw error;
   return data;
 }

@@ -8,19 +8,43 @@ import { mark } from "./format";
 
 export function State({ state, children, tone = state }: { state: string; children?: ReactNode; tone?: string }) {
   const [shape, kind] = mark(tone);
-  return <span className={`state ${kind}`} data-mark={shape}>{children ?? state}</span>;
+  return (
+    <span className={`state ${kind}`} data-mark={shape}>
+      {children ?? state}
+    </span>
+  );
 }
 
 /** Why what was asked for failed; nothing without children. It stays on the page, so that it is read out. */
-export const Failure = ({ children }: { children: string | undefined }) => <div role="alert">{children && <State state="failed">{children}</State>}</div>;
+export const Failure = ({ children }: { children: string | undefined }) => (
+  <div role="alert">{children && <State state="failed">{children}</State>}</div>
+);
 
 /** Why something could not be loaded. */
-export const LoadFailure = ({ error }: { error: unknown }) => (error ? <p role="alert"><State state="failed">{sentence(error)}</State></p> : null);
+export const LoadFailure = ({ error }: { error: unknown }) =>
+  error ? (
+    <p role="alert">
+      <State state="failed">{sentence(error)}</State>
+    </p>
+  ) : null;
 
-export function Card({ title, note, children, id }: { title: string; note?: ReactNode; children: ReactNode; id?: string }) {
+export function Card({
+  title,
+  note,
+  children,
+  id,
+}: {
+  title: string;
+  note?: ReactNode;
+  children: ReactNode;
+  id?: string;
+}) {
   return (
     <section className="card" aria-label={title} id={id}>
-      <div className="head"><h2>{title}</h2>{note && <div className="muted small">{note}</div>}</div>
+      <div className="head">
+        <h2>{title}</h2>
+        {note && <div className="muted small">{note}</div>}
+      </div>
       {children}
     </section>
   );
@@ -28,16 +52,27 @@ export function Card({ title, note, children, id }: { title: string; note?: Reac
 
 /** Why there is nothing here, and what to do about it. */
 export function Empty({ children, command }: { children: ReactNode; command?: string }) {
-  return <><p className="empty">{children}</p>{command && <Command text={command} />}</>;
+  return (
+    <>
+      <p className="empty">{children}</p>
+      {command && <Command text={command} />}
+    </>
+  );
 }
 
 export function ObjectLink({ kind, name }: { kind: string; name: string }) {
-  return <Link className="name" to="/$kind/$name" params={{ kind, name }}>{name}</Link>;
+  return (
+    <Link className="name" to="/$kind/$name" params={{ kind, name }}>
+      {name}
+    </Link>
+  );
 }
 
-export const Why = ({ children }: { children: ReactNode }) => (children ? <span className="why">{children}</span> : null);
+export const Why = ({ children }: { children: ReactNode }) =>
+  children ? <span className="why">{children}</span> : null;
 
-export const stateOf = (row: Record<string, unknown>) => String(row.enable === false ? "disabled" : (row.state ?? row.status ?? ""));
+export const stateOf = (row: Record<string, unknown>) =>
+  String(row.enable === false ? "disabled" : (row.state ?? row.status ?? ""));
 export const causeOf = (row: Record<string, unknown>) => {
   const cause = row.problem ?? row.reason ?? row.status_reason;
   return typeof cause === "string" ? cause : "";

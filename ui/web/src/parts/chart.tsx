@@ -9,8 +9,14 @@ import { Table } from "./table";
 import { clock } from "./time";
 import "uplot/dist/uPlot.min.css";
 
-export interface Line { label: string; values: (number | null)[] }
-interface Marker { ms: number; label: string }
+export interface Line {
+  label: string;
+  values: (number | null)[];
+}
+interface Marker {
+  ms: number;
+  label: string;
+}
 
 const HEIGHT = 150;
 const DASHES = [[], [7, 4], [2, 4], [10, 3, 2, 3], [14, 4], [4, 2]];
@@ -61,30 +67,61 @@ export function Chart({ title, note, times, lines, markers, show, timeZone, isTa
   const downloadPicture = async () => plot.current && download(title, "png", await picture(title, lines, plot.current));
   const shownAt = at ?? lastKnown(lines);
   const valueOf = ({ values }: Line) => show(shownAt === null ? null : values[shownAt]);
-  const summary = `${title}${note ? `, ${note}` : ""}, latest: ${lines.map((line) => `${line.label} ${valueOf(line)}`).join(", ")}`;
+  const latestValues = lines.map((line) => `${line.label} ${valueOf(line)}`).join(", ");
+  const summary = `${title}${note ? `, ${note}` : ""}, latest: ${latestValues}`;
   return (
     <section className="card chart" aria-label={title}>
       <div className="head">
-        <h2>{title} {note && <small className="muted">{note}</small>}</h2>
+        <h2>
+          {title} {note && <small className="muted">{note}</small>}
+        </h2>
         <div className="buttons">
-          <button type="button" className="quiet" aria-label={`${title} as CSV`} onClick={() => download(title, "csv", csv(times, lines))}>CSV</button>
-          {!isTable && <button type="button" className="quiet" aria-label={`${title} as PNG`} onClick={() => void downloadPicture()}>PNG</button>}
-          <button type="button" className="quiet" aria-pressed={isTable} aria-label={`${title} as a table`} onClick={() => setTable(!isTable)}>Table</button>
+          <button
+            type="button"
+            className="quiet"
+            aria-label={`${title} as CSV`}
+            onClick={() => download(title, "csv", csv(times, lines))}>
+            CSV
+          </button>
+          {!isTable && (
+            <button
+              type="button"
+              className="quiet"
+              aria-label={`${title} as PNG`}
+              onClick={() => void downloadPicture()}>
+              PNG
+            </button>
+          )}
+          <button
+            type="button"
+            className="quiet"
+            aria-pressed={isTable}
+            aria-label={`${title} as a table`}
+            onClick={() => setTable(!isTable)}>
+            Table
+          </button>
         </div>
       </div>
       <p className="legend">
         {lines.map((line, index) => (
           <span key={line.label}>
-            <svg viewBox="0 0 28 8" aria-hidden="true"><line x1="0" x2="28" y1="4" y2="4" className={`series-${index + 1}`} /></svg>
+            <svg viewBox="0 0 28 8" aria-hidden="true">
+              <line x1="0" x2="28" y1="4" y2="4" className={`series-${index + 1}`} />
+            </svg>
             {line.label} <strong>{valueOf(line)}</strong>
           </span>
         ))}
-        <span className="muted at">{at !== null && times[at] !== undefined ? clock(times[at] * 1000, timeZone) : ""}</span>
+        <span className="muted at">
+          {at !== null && times[at] !== undefined ? clock(times[at] * 1000, timeZone) : ""}
+        </span>
       </p>
-      {isTable
-        ? <Twin title={title} times={times} lines={lines} show={show} timeZone={timeZone} />
-        : !lines.length && times.length ? <p className="plot empty">Nothing was measured in this time.</p>
-        : <div className="plot" ref={place} role="img" aria-label={summary} />}
+      {isTable ? (
+        <Twin title={title} times={times} lines={lines} show={show} timeZone={timeZone} />
+      ) : !lines.length && times.length ? (
+        <p className="plot empty">Nothing was measured in this time.</p>
+      ) : (
+        <div className="plot" ref={place} role="img" aria-label={summary} />
+      )}
     </section>
   );
 }
@@ -92,10 +129,20 @@ export function Chart({ title, note, times, lines, markers, show, timeZone, isTa
 function Twin({ title, times, lines, show, timeZone }: Pick<Props, "title" | "times" | "lines" | "show" | "timeZone">) {
   const rows = times.map((_, at) => times.length - 1 - at).slice(0, TABLE_ROWS);
   return (
-    <Table label={`${title}, values`} kind="rows" keyOf={(at) => times[at] ?? at} rows={rows} columns={[
-      { title: "Time", kind: "fit", show: (at) => clock((times[at] ?? 0) * 1000, timeZone, "full") },
-      ...lines.map(({ label, values }) => ({ title: label, kind: "num" as const, show: (at: number) => show(values[at]) })),
-    ]} />
+    <Table
+      label={`${title}, values`}
+      kind="rows"
+      keyOf={(at) => times[at] ?? at}
+      rows={rows}
+      columns={[
+        { title: "Time", kind: "fit", show: (at) => clock((times[at] ?? 0) * 1000, timeZone, "full") },
+        ...lines.map(({ label, values }) => ({
+          title: label,
+          kind: "num" as const,
+          show: (at: number) => show(values[at]),
+        })),
+      ]}
+    />
   );
 }
 
@@ -111,7 +158,13 @@ function colourOf(element: HTMLElement, name: string): string {
   return found;
 }
 
-function options(element: HTMLElement, lines: Line[], timeZone: string, latest: { current: Pick<Props, "markers" | "zoom" | "show"> }, setAt: (at: number | null) => void): uPlot.Options {
+function options(
+  element: HTMLElement,
+  lines: Line[],
+  timeZone: string,
+  latest: { current: Pick<Props, "markers" | "zoom" | "show"> },
+  setAt: (at: number | null) => void,
+): uPlot.Options {
   const colour = (name: string) => colourOf(element, name);
   const font = "12px system-ui, sans-serif";
   const axis = { stroke: colour("muted"), font, ticks: { show: false }, grid: { stroke: colour("line"), width: 1 } };
@@ -125,23 +178,47 @@ function options(element: HTMLElement, lines: Line[], timeZone: string, latest: 
     select: { show: true, left: 0, top: 0, width: 0, height: 0 },
     scales: { y: { range: (_, __, max) => [0, max > 0 ? max * 1.1 : 1] } },
     axes: [
-      { ...axis, grid: { show: false }, values: (chart, splits) => {
-        const span = (chart.scales.x?.max ?? 0) - (chart.scales.x?.min ?? 0);
-        return splits.map((seconds) => clock(seconds * 1000, timeZone, span > 2 * 86_400 ? "day" : span < 240 ? "time" : "minute"));
-      }, size: 28, space: 70 },
-      { ...axis, size: 64, ...(latest.current.show(2 ** 20).endsWith("MiB") && { incrs: POWERS }), values: (_, splits) => splits.map((value) => latest.current.show(value)), space: 28 },
+      {
+        ...axis,
+        grid: { show: false },
+        values: (chart, splits) => {
+          const span = (chart.scales.x?.max ?? 0) - (chart.scales.x?.min ?? 0);
+          return splits.map((seconds) =>
+            clock(seconds * 1000, timeZone, span > 2 * 86_400 ? "day" : span < 240 ? "time" : "minute"),
+          );
+        },
+        size: 28,
+        space: 70,
+      },
+      {
+        ...axis,
+        size: 64,
+        ...(latest.current.show(2 ** 20).endsWith("MiB") && { incrs: POWERS }),
+        values: (_, splits) => splits.map((value) => latest.current.show(value)),
+        space: 28,
+      },
     ],
-    series: [{}, ...lines.map(({ label }, index) => ({
-      label, stroke: colour(`data-${index + 1}`), width: 1.75, dash: DASHES[index], points: { show: false }, spanGaps: false,
-    }))],
+    series: [
+      {},
+      ...lines.map(({ label }, index) => ({
+        label,
+        stroke: colour(`data-${index + 1}`),
+        width: 1.75,
+        dash: DASHES[index],
+        points: { show: false },
+        spanGaps: false,
+      })),
+    ],
     hooks: {
       setCursor: [(chart) => setAt(chart.cursor.idx ?? null)],
-      setSelect: [(chart) => {
-        if (chart.select.width < 4) return;
-        const ms = (left: number) => Math.round(chart.posToVal(left, "x") * 1000);
-        latest.current.zoom(ms(chart.select.left), ms(chart.select.left + chart.select.width));
-        chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-      }],
+      setSelect: [
+        (chart) => {
+          if (chart.select.width < 4) return;
+          const ms = (left: number) => Math.round(chart.posToVal(left, "x") * 1000);
+          latest.current.zoom(ms(chart.select.left), ms(chart.select.left + chart.select.width));
+          chart.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+        },
+      ],
       draw: [(chart) => drawMarkers(chart, latest.current.markers, colour("muted"))],
     },
   };
@@ -169,7 +246,11 @@ function drawMarkers({ ctx, bbox, valToPos }: uPlot, markers: Marker[], colour: 
   for (const { x, labels } of groups) {
     const isBefore = bbox.left + bbox.width - x < LABEL_PX * devicePixelRatio;
     ctx.textAlign = isBefore ? "right" : "left";
-    ctx.fillText(labels.length > 1 ? `${labels.length} changes` : labels[0] ?? "", x + (isBefore ? -4 : 4) * devicePixelRatio, bbox.top + 10 * devicePixelRatio);
+    ctx.fillText(
+      labels.length > 1 ? `${labels.length} changes` : (labels[0] ?? ""),
+      x + (isBefore ? -4 : 4) * devicePixelRatio,
+      bbox.top + 10 * devicePixelRatio,
+    );
   }
   ctx.restore();
 }
@@ -179,14 +260,20 @@ const cell = (text: string) => `"${text.replace(/^[=+\-@\t\r\n]/, "'$&").replace
 
 function csv(times: number[], lines: Line[]): Blob {
   const head = ["time", ...lines.map(({ label }) => cell(label))].join();
-  const rows = times.map((seconds, at) => [new Date(seconds * 1000).toISOString(), ...lines.map(({ values }) => values[at] ?? "")].join());
+  const rows = times.map((seconds, at) =>
+    [new Date(seconds * 1000).toISOString(), ...lines.map(({ values }) => values[at] ?? "")].join(),
+  );
   return new Blob([[head, ...rows, ""].join("\n")], { type: "text/csv" });
 }
 
 /** The chart as currently drawn, with its title and legend. */
 async function picture(title: string, lines: Line[], { ctx: { canvas: drawn }, root }: uPlot): Promise<Blob | null> {
   const canvas = document.createElement("canvas");
-  const [ctx, px, shade] = [canvas.getContext("2d")!, devicePixelRatio, getComputedStyle(root.closest(".card") ?? root)];
+  const [ctx, px, shade] = [
+    canvas.getContext("2d")!,
+    devicePixelRatio,
+    getComputedStyle(root.closest(".card") ?? root),
+  ];
   canvas.width = drawn.width;
   canvas.height = drawn.height + 56 * px;
   ctx.fillStyle = shade.backgroundColor;
@@ -230,4 +317,5 @@ function useScheme(): string {
   return scheme;
 }
 
-export const dash = (show: (value: number) => string) => (value: number | null | undefined) => (value === null || value === undefined ? UNKNOWN : show(value));
+export const dash = (show: (value: number) => string) => (value: number | null | undefined) =>
+  value === null || value === undefined ? UNKNOWN : show(value);

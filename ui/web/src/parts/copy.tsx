@@ -28,12 +28,29 @@ export function CopyButton({ text, label = "Copy" }: { text: string; label?: str
     setShown((await copy(text)) ? "Copied" : "Select and copy");
     setTimeout(() => setShown(label), 2000);
   };
-  return <button type="button" className="quiet" aria-label={`${shown}: ${text}`} onClick={press}>{shown}</button>;
+  return (
+    <button type="button" className="quiet" aria-label={`${shown}: ${text}`} onClick={press}>
+      {shown}
+    </button>
+  );
 }
 
 export function Command({ text }: { text: string }) {
-  const words = text.split(/(\s+)/).map((word, at) => (word.trim() ? <span key={at} className="word">{word}</span> : word));
-  return <div className="command"><pre>{words}</pre><CopyButton text={text} /></div>;
+  const words = text.split(/(\s+)/).map((word, at) =>
+    word.trim() ? (
+      <span key={at} className="word">
+        {word}
+      </span>
+    ) : (
+      word
+    ),
+  );
+  return (
+    <div className="command">
+      <pre>{words}</pre>
+      <CopyButton text={text} />
+    </div>
+  );
 }
 
 /** Text as one word of a shell, without quotes where it needs none. */
@@ -42,7 +59,9 @@ export const word = (text: string) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'
 /** The request as a command; the token comes from the environment, never from the page. */
 export function curl(path: string, body?: unknown, method?: string): string {
   const data = body === undefined ? "" : ` -d ${word(JSON.stringify(body))}`;
-  return `curl${method && !(method === "POST" && data) ? ` -X ${method}` : ""} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} ${word(`${location.origin}/api/v1/${path}`)}`;
+  const verb = method && !(method === "POST" && data) ? ` -X ${method}` : "";
+  const url = word(`${location.origin}/api/v1/${path}`);
+  return `curl${verb} -H "Authorization: Bearer $SLUICE_API_TOKEN"${data} ${url}`;
 }
 
 /** Have the browser save a file. */
@@ -55,8 +74,18 @@ export function download(title: string, kind: string, content: Blob | null) {
   URL.revokeObjectURL(link.href);
 }
 
-interface InFile { kind: Kind; name: string; spec: object }
-interface Copies { path: string; cli: string; method?: string; body?: unknown; file?: InFile }
+interface InFile {
+  kind: Kind;
+  name: string;
+  spec: object;
+}
+interface Copies {
+  path: string;
+  cli: string;
+  method?: string;
+  body?: unknown;
+  file?: InFile;
+}
 
 export function CopyAs({ path, cli, method, body, file }: Copies) {
   return (
@@ -64,8 +93,14 @@ export function CopyAs({ path, cli, method, body, file }: Copies) {
       <Button className="button">Copy as…</Button>
       <Popover className="popover" placement="bottom end">
         <Dialog className="dialog" aria-label="Copy as">
-          <section><h3>curl</h3><Command text={curl(path, body, method)} /></section>
-          <section><h3>CLI</h3><Command text={cli} /></section>
+          <section>
+            <h3>curl</h3>
+            <Command text={curl(path, body, method)} />
+          </section>
+          <section>
+            <h3>CLI</h3>
+            <Command text={cli} />
+          </section>
           {file && <Hocon {...file} />}
         </Dialog>
       </Popover>
@@ -74,11 +109,29 @@ export function CopyAs({ path, cli, method, body, file }: Copies) {
 }
 
 /** An object that is about to be saved. */
-export function CopySpec({ kind: path, name, spec, method = "PUT" }: { kind: string; name: string; spec: object; method?: string }) {
+export function CopySpec({
+  kind: path,
+  name,
+  spec,
+  method = "PUT",
+}: {
+  kind: string;
+  name: string;
+  spec: object;
+  method?: string;
+}) {
   const kind = kindOf(path)!;
   const body = { ...spec, name };
   const place = method === "PUT" ? `${kind.api}/${encodeURIComponent(name)}` : kind.api;
-  return <CopyAs method={method} path={place} body={body} cli={`printf '%s' ${word(JSON.stringify(body))} | sluice ${kind.cli} apply -f -`} file={{ kind, name, spec }} />;
+  return (
+    <CopyAs
+      method={method}
+      path={place}
+      body={body}
+      cli={`printf '%s' ${word(JSON.stringify(body))} | sluice ${kind.cli} apply -f -`}
+      file={{ kind, name, spec }}
+    />
+  );
 }
 
 /** A part of a configuration file, which says nothing that is so by default. */
@@ -87,8 +140,16 @@ function Hocon({ kind, name, spec }: InFile) {
   const schemas = useSchemas(schema);
   if (!schemas) return null;
   const { name: _, ...said } = withoutDefaults(spec, schema, schemas) as Record<string, unknown>;
-  const text = kind.path === "tables" ? `${kind.file} = [ ${hocon({ name, ...said })} ]` : `${kind.file}.${HOCON_KEY(name)} ${hocon(said)}`;
-  return <section><h3>HOCON</h3><Command text={text} /></section>;
+  const text =
+    kind.path === "tables"
+      ? `${kind.file} = [ ${hocon({ name, ...said })} ]`
+      : `${kind.file}.${HOCON_KEY(name)} ${hocon(said)}`;
+  return (
+    <section>
+      <h3>HOCON</h3>
+      <Command text={text} />
+    </section>
+  );
 }
 
 const PLAIN = /^[A-Za-z_][\w-]*$/;
@@ -98,11 +159,15 @@ const HOCON_KEY = (key: string) => (PLAIN.test(key) ? key : JSON.stringify(key))
 function hocon(value: unknown, indent = ""): string {
   const inner = `${indent}  `;
   if (Array.isArray(value)) {
-    if (!value.some((one) => typeof one === "object" && one !== null)) return `[${value.map((one) => hocon(one)).join(", ")}]`;
+    if (!value.some((one) => typeof one === "object" && one !== null))
+      return `[${value.map((one) => hocon(one)).join(", ")}]`;
     return `[\n${value.map((one) => `${inner}${hocon(one, inner)}`).join(",\n")}\n${indent}]`;
   }
   if (typeof value === "object" && value !== null) {
-    const lines = Object.entries(value).map(([key, one]) => `${inner}${HOCON_KEY(key)}${typeof one === "object" && one !== null && !Array.isArray(one) ? " " : " = "}${hocon(one, inner)}`);
+    const lines = Object.entries(value).map(([key, one]) => {
+      const sign = typeof one === "object" && one !== null && !Array.isArray(one) ? " " : " = ";
+      return `${inner}${HOCON_KEY(key)}${sign}${hocon(one, inner)}`;
+    });
     return lines.length ? `{\n${lines.join("\n")}\n${indent}}` : "{}";
   }
   if (typeof value === "string" && value.includes("\n") && !value.includes('"""')) {

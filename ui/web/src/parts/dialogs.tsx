@@ -6,10 +6,26 @@ import { call, type Effect, Refused, sentence } from "../api/client";
 import { Failure } from "./card";
 import { EffectView } from "./saving";
 
-/** Asks what a request would change, shows it, and sends it on confirmation. Without an ``etag``, that of the answer counts.
- *  A deletion of what others use shows those too, and deletes all of them. */
-export function Confirm({ title, method, path, body, etag, query = {}, close, onDone }: {
-  title: string; method: string; path: string; body?: unknown; etag?: string; query?: Record<string, string | boolean | undefined>; close: () => void; onDone?: () => void;
+/** Asks what a request would change, shows it, and sends it on confirmation. Without an ``etag``, that of the answer
+ *  counts.  A deletion of what others use shows those too, and deletes all of them. */
+export function Confirm({
+  title,
+  method,
+  path,
+  body,
+  etag,
+  query = {},
+  close,
+  onDone,
+}: {
+  title: string;
+  method: string;
+  path: string;
+  body?: unknown;
+  etag?: string;
+  query?: Record<string, string | boolean | undefined>;
+  close: () => void;
+  onDone?: () => void;
 }) {
   const [{ effect, seen }, show] = useState<{ effect?: Effect; seen?: string }>({});
   const [says, setSays] = useState("");
@@ -19,11 +35,13 @@ export function Confirm({ title, method, path, body, etag, query = {}, close, on
     show({ effect: answer.body, seen: answer.etag });
   };
   useEffect(() => {
-    ask().catch((error) => {
-      if (method !== "DELETE" || !(error instanceof Refused) || error.problem?.code !== "in_use") throw error;
-      setCascade(true);
-      return ask(true);
-    }).catch((error) => setSays(sentence(error)));
+    ask()
+      .catch((error) => {
+        if (method !== "DELETE" || !(error instanceof Refused) || error.problem?.code !== "in_use") throw error;
+        setCascade(true);
+        return ask(true);
+      })
+      .catch((error) => setSays(sentence(error)));
   }, []);
   const verb = cascade ? "Delete all" : title.split(" ")[0];
   const go = async () => {
@@ -41,11 +59,27 @@ export function Confirm({ title, method, path, body, etag, query = {}, close, on
         <Dialog className="dialog" role="alertdialog" aria-label={title}>
           <h2>{title}?</h2>
           {cascade && <p>Other objects use it. They would be deleted too.</p>}
-          {effect ? <EffectView effect={effect} /> : !says && <p className="muted" role="status">Asking the server what this changes…</p>}
+          {effect ? (
+            <EffectView effect={effect} />
+          ) : (
+            !says && (
+              <p className="muted" role="status">
+                Asking the server what this changes…
+              </p>
+            )
+          )}
           <Failure>{says}</Failure>
           <div className="buttons">
-            <button type="button" className={method === "DELETE" ? "danger" : "primary"} disabled={!effect} onClick={() => void go()}>{verb}</button>
-            <Button slot="close" className="button">Cancel</Button>
+            <button
+              type="button"
+              className={method === "DELETE" ? "danger" : "primary"}
+              disabled={!effect}
+              onClick={() => void go()}>
+              {verb}
+            </button>
+            <Button slot="close" className="button">
+              Cancel
+            </Button>
           </div>
         </Dialog>
       </Modal>
@@ -54,11 +88,25 @@ export function Confirm({ title, method, path, body, etag, query = {}, close, on
 }
 
 /** A button that opens a dialog. */
-export function Opens({ label, title, children }: { label: string; title: string; children: (close: () => void) => React.ReactNode }) {
+export function Opens({
+  label,
+  title,
+  children,
+}: {
+  label: string;
+  title: string;
+  children: (close: () => void) => React.ReactNode;
+}) {
   return (
     <DialogTrigger>
       <Button className="button">{label}</Button>
-      <ModalOverlay isDismissable className="overlay"><Modal className="modal"><Dialog className="dialog" aria-label={title}>{({ close }) => children(close)}</Dialog></Modal></ModalOverlay>
+      <ModalOverlay isDismissable className="overlay">
+        <Modal className="modal">
+          <Dialog className="dialog" aria-label={title}>
+            {({ close }) => children(close)}
+          </Dialog>
+        </Modal>
+      </ModalOverlay>
     </DialogTrigger>
   );
 }

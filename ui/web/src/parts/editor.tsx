@@ -7,15 +7,21 @@ const CodeMirror = lazy(() => import("./codemirror"));
 const Merge = lazy(() => import("./codemirror").then(({ Merge }) => ({ default: Merge })));
 
 export const Editor = (props: EditorProps) => (
-  <Suspense fallback={<pre className="source">{props.value}</pre>}><CodeMirror {...props} /></Suspense>
+  <Suspense fallback={<pre className="source">{props.value}</pre>}>
+    <CodeMirror {...props} />
+  </Suspense>
 );
 
 /** Two texts, side by side where there is room, else as one with both. */
 export const Difference = (props: DifferenceProps) => (
-  <Suspense fallback={<pre className="source">{props.after}</pre>}><Merge {...props} /></Suspense>
+  <Suspense fallback={<pre className="source">{props.after}</pre>}>
+    <Merge {...props} />
+  </Suspense>
 );
 
 /** What the API reports of the text at `pointer` of a body, as findings. */
 export function findingsOf(problems: Finding[] | undefined, severity: Finding["severity"], pointer = ""): Finding[] {
-  return (problems ?? []).filter((one) => !pointer || !one.pointer || one.pointer === pointer).map((one) => ({ ...one, severity }));
+  return (problems ?? [])
+    .filter((one) => !pointer || !one.pointer || one.pointer === pointer)
+    .map((one) => ({ ...one, severity }));
 }

@@ -11,22 +11,45 @@ import { count, counted, duration } from "./format";
 import { clock, useTimeZone } from "./time";
 
 export const RANGES: Record<string, [string, number]> = {
-  "5m": ["5 min", 300], "15m": ["15 min", 900], "1h": ["1 h", 3600], "6h": ["6 h", 21_600], "1d": ["24 h", 86_400], "7d": ["7 days", 604_800],
+  "5m": ["5 min", 300],
+  "15m": ["15 min", 900],
+  "1h": ["1 h", 3600],
+  "6h": ["6 h", 21_600],
+  "1d": ["24 h", 86_400],
+  "7d": ["7 days", 604_800],
 };
 
-/** What the address names: a time range, or the times between which it is zoomed, and the chart that is shown as a table. */
-export interface HistorySearch { range?: string; from?: number; to?: number; table?: string }
+/** What the address names: a time range, or the times between which it is zoomed, and the chart that is shown as a
+ *  table. */
+export interface HistorySearch {
+  range?: string;
+  from?: number;
+  to?: number;
+  table?: string;
+}
 
 /** A line: the sum of series. */
 type Part = { label: string; names: string[] };
 /** A line for each value of a label. */
 type Spread = { name: string; label: string };
 export const perSecond = dash((value) => count(Number(value.toPrecision(3))));
-export interface ChartOf { id: string; title: string; note?: string; show: (value: number | null | undefined) => string; parts: Part[]; spread?: Spread }
+export interface ChartOf {
+  id: string;
+  title: string;
+  note?: string;
+  show: (value: number | null | undefined) => string;
+  parts: Part[];
+  spread?: Spread;
+}
 
 function linesOf({ series }: MetricsWindow, parts: Part[], spread: Spread | undefined, length: number): Line[] {
-  const spreading = series.filter(({ name }) => name === spread?.name).map(({ labels, mean }) => ({ label: wordsOf(labels[spread?.label ?? ""] ?? ""), values: mean.slice(0, length) }));
-  return [...parts.map((part) => ({ label: part.label, values: combined(series, part, length) })), ...spreading.sort((a, b) => a.label.localeCompare(b.label))];
+  const spreading = series
+    .filter(({ name }) => name === spread?.name)
+    .map(({ labels, mean }) => ({ label: wordsOf(labels[spread?.label ?? ""] ?? ""), values: mean.slice(0, length) }));
+  return [
+    ...parts.map((part) => ({ label: part.label, values: combined(series, part, length) })),
+    ...spreading.sort((a, b) => a.label.localeCompare(b.label)),
+  ];
 }
 
 export const wordsOf = (name: string) => name.replaceAll("_", " ");
@@ -51,9 +74,20 @@ export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: st
   const range = search.range ?? "5m";
   const zoom = search.from && search.to ? { from: search.from, to: search.to } : null;
   const seconds = RANGES[range]?.[1] ?? 300;
-  const names = useMemo(() => [...new Set(charts.flatMap(({ parts, spread }) => [...(spread ? [spread.name] : []), ...parts.flatMap(({ names }) => names)]))], [charts]);
+  const names = useMemo(
+    () => [
+      ...new Set(
+        charts.flatMap(({ parts, spread }) => [
+          ...(spread ? [spread.name] : []),
+          ...parts.flatMap(({ names }) => names),
+        ]),
+      ),
+    ],
+    [charts],
+  );
   const { data, error } = useHistory(names, seconds, zoom, labels);
-  const change = (changed: HistorySearch) => void navigate({ to: ".", search: (known: object) => ({ ...known, ...changed }), replace: true } as never);
+  const change = (changed: HistorySearch) =>
+    void navigate({ to: ".", search: (known: object) => ({ ...known, ...changed }), replace: true } as never);
   const drawn = useMemo(() => {
     if (!data) return null;
     const begin = Date.parse(data.from) / 1000;
@@ -61,39 +95,86 @@ export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: st
     const length = Math.max(0, Math.round((Date.parse(data.to) / 1000 - begin) / data.step_s) - (zoom ? 0 : 1));
     const times = Array.from({ length }, (_, at) => begin + at * data.step_s);
     const lines = charts.map(({ parts, spread }) => linesOf(data, parts, spread, length));
-    const markers = data.markers.map(({ at, kind, name, what }) => ({ ms: Date.parse(at), label: [kind, name, wordsOf(what)].filter(Boolean).join(" ") }));
+    const markers = data.markers.map(({ at, kind, name, what }) => ({
+      ms: Date.parse(at),
+      label: [kind, name, wordsOf(what)].filter(Boolean).join(" "),
+    }));
     return { times, lines, markers, step: data.step_s };
   }, [data]);
-  const path = `metrics/history?${[...names.slice(0, 3).map((name) => `names=${name}`), ...labels.map((label) => `labels=${label}`)].join("&")}`;
+  const query = [...names.slice(0, 3).map((name) => `names=${name}`), ...labels.map((label) => `labels=${label}`)];
+  const path = `metrics/history?${query.join("&")}`;
   return (
     <section aria-label="Over time">
       <div className="toolbar">
         <div className="choice" role="group" aria-label="Time range">
           {Object.entries(RANGES).map(([key, [name]]) => (
-            <button key={key} type="button" aria-pressed={!zoom && key === range} onClick={() => change({ range: key === "5m" ? undefined : key, from: undefined, to: undefined })}>{name}</button>
+            <button
+              key={key}
+              type="button"
+              aria-pressed={!zoom && key === range}
+              onClick={() => change({ range: key === "5m" ? undefined : key, from: undefined, to: undefined })}>
+              {name}
+            </button>
           ))}
         </div>
         <p className="muted small">
-          {zoom
-            ? <>{clock(zoom.from, timeZone, "full")} to {clock(zoom.to, timeZone, "full")} <button type="button" className="quiet" onClick={() => change({ from: undefined, to: undefined })}>Back to live</button></>
-            : paused ? "Paused" : "Drag across a chart to zoom all of them."}
+          {zoom ? (
+            <>
+              {clock(zoom.from, timeZone, "full")} to {clock(zoom.to, timeZone, "full")}{" "}
+              <button type="button" className="quiet" onClick={() => change({ from: undefined, to: undefined })}>
+                Back to live
+              </button>
+            </>
+          ) : paused ? (
+            "Paused"
+          ) : (
+            "Drag across a chart to zoom all of them."
+          )}
           {drawn && ` ${duration(drawn.step)} per value, ${timeZone}.`}
         </p>
-        <CopyAs path={path} cli={[`sluice metrics history ${names.slice(0, 3).join(" ")}`, ...labels.map((label) => `--label ${word(label)}`), `--last ${range}`].join(" ")} />
+        <CopyAs
+          path={path}
+          cli={[
+            `sluice metrics history ${names.slice(0, 3).join(" ")}`,
+            ...labels.map((label) => `--label ${word(label)}`),
+            `--last ${range}`,
+          ].join(" ")}
+        />
       </div>
-      {error && !data && <p><State state="failed">{error.message}</State></p>}
+      {error && !data && (
+        <p>
+          <State state="failed">{error.message}</State>
+        </p>
+      )}
       <div className="charts">
         {charts.map(({ id, title, note, show, parts }, at) => (
-          <Chart key={id} title={title} note={note} show={show} timeZone={timeZone} times={drawn?.times ?? []} lines={drawn?.lines[at] ?? parts.map(({ label }) => ({ label, values: [] }))}
-            markers={drawn?.markers ?? []} isTable={search.table === id} setTable={(isTable) => change({ table: isTable ? id : undefined })}
-            zoom={(from, to) => change({ from, to })} />
+          <Chart
+            key={id}
+            title={title}
+            note={note}
+            show={show}
+            timeZone={timeZone}
+            times={drawn?.times ?? []}
+            lines={drawn?.lines[at] ?? parts.map(({ label }) => ({ label, values: [] }))}
+            markers={drawn?.markers ?? []}
+            isTable={search.table === id}
+            setTable={(isTable) => change({ table: isTable ? id : undefined })}
+            zoom={(from, to) => change({ from, to })}
+          />
         ))}
       </div>
       {drawn && drawn.markers.length > 0 && (
         <details className="changes">
           <summary>{counted(drawn.markers.length, "change")} in this time</summary>
           <ul className="plain">
-            {drawn.markers.slice(-MOST_CHANGES).reverse().map(({ ms, label }, at) => <li key={at}><span className="muted">{clock(ms, timeZone, "full")}</span> {label}</li>)}
+            {drawn.markers
+              .slice(-MOST_CHANGES)
+              .reverse()
+              .map(({ ms, label }, at) => (
+                <li key={at}>
+                  <span className="muted">{clock(ms, timeZone, "full")}</span> {label}
+                </li>
+              ))}
           </ul>
         </details>
       )}

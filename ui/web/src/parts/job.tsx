@@ -17,7 +17,11 @@ const hasEnded = (job: { state: string } | undefined) => job !== undefined && EN
 function useJob(id: string) {
   const jobs = useJobs();
   const live = jobs?.[id];
-  const { data, error } = useQuery({ queryKey: ["job", id, live?.state], queryFn: () => getAny<Job>(`jobs/${id}`), enabled: jobs !== undefined && (!live || hasEnded(live)) });
+  const { data, error } = useQuery({
+    queryKey: ["job", id, live?.state],
+    queryFn: () => getAny<Job>(`jobs/${id}`),
+    enabled: jobs !== undefined && (!live || hasEnded(live)),
+  });
   return { job: data ?? live, result: hasEnded(data) ? data : undefined, error };
 }
 
@@ -33,17 +37,44 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
   };
   if (!job) return <p role="status">{error ? sentence(error) : "Starting…"}</p>;
   const { done, total, unit } = job.progress;
-  const says = `${count(done)} of ${count(total)} ${unit}${job.rate ? `, ${count(job.rate)} a second` : ""}${job.eta_s ? `, ${duration(job.eta_s)} left` : ""}`;
+  const [rate, left] = [job.rate && `, ${count(job.rate)} a second`, job.eta_s && `, ${duration(job.eta_s)} left`];
+  const says = `${count(done)} of ${count(total)} ${unit}${rate || ""}${left || ""}`;
   return (
     <div className="job">
-      <p role="status"><State state={job.state} /> <span className="muted">{says}</span></p>
-      <progress aria-label={`${job.kind} ${job.name}`} value={total ? done : hasEnded(job) ? 1 : undefined} max={total || 1} />
-      {job.error && <p className="err" role="alert">{job.error}</p>}
-      {problem && <p className="err" role="alert">{problem}</p>}
+      <p role="status">
+        <State state={job.state} /> <span className="muted">{says}</span>
+      </p>
+      <progress
+        aria-label={`${job.kind} ${job.name}`}
+        value={total ? done : hasEnded(job) ? 1 : undefined}
+        max={total || 1}
+      />
+      {job.error && (
+        <p className="err" role="alert">
+          {job.error}
+        </p>
+      )}
+      {problem && (
+        <p className="err" role="alert">
+          {problem}
+        </p>
+      )}
       <div className="buttons">
-        {PAUSABLE[job.kind] && job.state === "running" && <button type="button" onClick={() => void ask("pause")}>Pause the {PAUSABLE[job.kind]}</button>}
-        {PAUSABLE[job.kind] && (job.state === "paused" || (job.state === "failed" && job.kind === "stream-replay")) && <button type="button" onClick={() => void ask("resume")}>Resume the {PAUSABLE[job.kind]}</button>}
-        {!hasEnded(job) && <button type="button" onClick={() => void ask("cancel")}>Cancel</button>}
+        {PAUSABLE[job.kind] && job.state === "running" && (
+          <button type="button" onClick={() => void ask("pause")}>
+            Pause the {PAUSABLE[job.kind]}
+          </button>
+        )}
+        {PAUSABLE[job.kind] && (job.state === "paused" || (job.state === "failed" && job.kind === "stream-replay")) && (
+          <button type="button" onClick={() => void ask("resume")}>
+            Resume the {PAUSABLE[job.kind]}
+          </button>
+        )}
+        {!hasEnded(job) && (
+          <button type="button" onClick={() => void ask("cancel")}>
+            Cancel
+          </button>
+        )}
       </div>
       {result?.state === "done" && children?.(result)}
     </div>

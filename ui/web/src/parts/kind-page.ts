@@ -3,12 +3,23 @@
 import type { ReactNode } from "react";
 import type { Column } from "./table";
 
-export interface ObjectProps<T> { name: string; object: T; etag: string }
+export interface ObjectProps<T> {
+  name: string;
+  object: T;
+  etag: string;
+}
 
-export interface Tab<T> { title: string; show: (props: ObjectProps<T>) => ReactNode }
+export interface Tab<T> {
+  title: string;
+  show: (props: ObjectProps<T>) => ReactNode;
+}
 
 /** A query parameter of the operation that lists. Without ``values`` it takes text. */
-export interface Filter { name: string; label: string; values?: string[] }
+export interface Filter {
+  name: string;
+  label: string;
+  values?: string[];
+}
 
 export interface KindPage<T> {
   /** Of the list, after name and state. */

@@ -1,9 +1,15 @@
-// What one person chose for this browser: colours, time zone, whether Start has its steps. Nothing else is stored, least of all a secret.
+// What one person chose for this browser: colours, time zone, whether Start has its steps. Nothing else is stored,
+// least of all a secret.
 
 import { useSyncExternalStore } from "react";
 
 export type Theme = "system" | "light" | "dark";
-export interface Preferences { theme: Theme; zone: string; keys: boolean; steps: boolean }
+export interface Preferences {
+  theme: Theme;
+  zone: string;
+  keys: boolean;
+  steps: boolean;
+}
 
 const PLACE = "sluice.preferences";
 const listeners = new Set<() => void>();
@@ -31,8 +37,11 @@ export function prefer(change: Partial<Preferences>) {
 }
 
 export function usePreferences(): Preferences {
-  return useSyncExternalStore((listener) => {
-    listeners.add(listener);
-    return () => listeners.delete(listener);
-  }, () => current);
+  return useSyncExternalStore(
+    (listener) => {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+    () => current,
+  );
 }

@@ -12,7 +12,10 @@ import { useFixed } from "./read-only";
 const PLACE = "sluice.draft.";
 const LONGEST = 256 * 1024;
 
-interface Stored<T> { value: T; etag: string }
+interface Stored<T> {
+  value: T;
+  etag: string;
+}
 
 function stored<T>(key: string): Stored<T> | null {
   try {
@@ -58,16 +61,33 @@ export function useDraft<T>(key: string, initial: T, etag = "", kept: (value: T)
   const set = useCallback((changed: T | ((known: T) => T)) => {
     setState((known) => ({ ...known, value: changed instanceof Function ? changed(known.value) : changed }));
   }, []);
-  const settle = (saved: T, tag: string) => setState((known) => {
-    const isSame = JSON.stringify(known.value) === JSON.stringify(value); // false if the user typed on during the request
-    return { base: saved, etag: tag, value: isSame ? saved : known.value, isRestored: false };
-  });
-  return { value, etag: state.etag, set, isChanged, isRestored: isRestored && isChanged, discard: () => settle(initial, etag), settle };
+  const settle = (saved: T, tag: string) =>
+    setState((known) => {
+      // false if the user typed on during the request
+      const isSame = JSON.stringify(known.value) === JSON.stringify(value);
+      return { base: saved, etag: tag, value: isSame ? saved : known.value, isRestored: false };
+    });
+  return {
+    value,
+    etag: state.etag,
+    set,
+    isChanged,
+    isRestored: isRestored && isChanged,
+    discard: () => settle(initial, etag),
+    settle,
+  };
 }
 
 export function DraftStrip({ draft }: { draft: { isRestored: boolean; discard: () => void } }) {
   if (!draft.isRestored) return null;
-  return <p className="note" role="status">Your draft was restored; it is not saved. <button type="button" className="quiet" onClick={draft.discard}>Discard it</button></p>;
+  return (
+    <p className="note" role="status">
+      Your draft was restored; it is not saved.{" "}
+      <button type="button" className="quiet" onClick={draft.discard}>
+        Discard it
+      </button>
+    </p>
+  );
 }
 
 export interface Saving {
@@ -84,7 +104,17 @@ export interface Saving {
 }
 
 /** Creates an object, or replaces it if ``name`` is given. ``query`` is added to each request, such as ``force``. */
-export function useSave({ kind: path, name, etag, query }: { kind: string; name?: string; etag?: string; query?: Call["query"] }): Saving {
+export function useSave({
+  kind: path,
+  name,
+  etag,
+  query,
+}: {
+  kind: string;
+  name?: string;
+  etag?: string;
+  query?: Call["query"];
+}): Saving {
   const kind = kindOf(path)!;
   const queries = useQueryClient();
   const nothing = { problem: undefined, says: "", effect: null, conflict: null };
@@ -158,19 +188,53 @@ export function SaveBar({ saving, body, isChanged, label = "Save", onSaved, onDi
         <section className="card conflict" role="alertdialog" aria-label="Conflict">
           <h2>Somebody else changed this object</h2>
           <p>Your changes are not saved yet.</p>
-          <Difference titles={["Theirs", "Yours"]} before={pretty(common(conflict.theirs, body))} after={pretty(body)} language="json" />
+          <Difference
+            titles={["Theirs", "Yours"]}
+            before={pretty(common(conflict.theirs, body))}
+            after={pretty(body)}
+            language="json"
+          />
           <div className="buttons">
-            <button type="button" onClick={() => { saving.clear(); onDiscard(); }}>Take theirs</button>
-            <button type="button" className="primary" disabled={isBusy} onClick={() => void finish(conflict.etag)}>Save yours over it</button>
+            <button
+              type="button"
+              onClick={() => {
+                saving.clear();
+                onDiscard();
+              }}>
+              Take theirs
+            </button>
+            <button type="button" className="primary" disabled={isBusy} onClick={() => void finish(conflict.etag)}>
+              Save yours over it
+            </button>
           </div>
         </section>
       )}
       {effect && <EffectView effect={effect} />}
-      <div role="alert">{saving.says && <State state="failed">{saving.says}</State>}{saving.problem && <Entries entries={saving.problem.errors} />}</div>
+      <div role="alert">
+        {saving.says && <State state="failed">{saving.says}</State>}
+        {saving.problem && <Entries entries={saving.problem.errors} />}
+      </div>
       <div className="buttons">
-        <button type="button" className="primary" disabled={isFixed || isBusy || (!isChanged && !mustAsk)} onClick={() => void press()}>{mustAsk ? `${label}, with these effects` : label}</button>
-        <button type="button" disabled={isFixed || isBusy} onClick={() => void look()}>Show the effect</button>
-        {isChanged && <button type="button" onClick={() => { saving.clear(); onDiscard(); }}>Discard</button>}
+        <button
+          type="button"
+          className="primary"
+          disabled={isFixed || isBusy || (!isChanged && !mustAsk)}
+          onClick={() => void press()}>
+          {mustAsk ? `${label}, with these effects` : label}
+        </button>
+        <button type="button" disabled={isFixed || isBusy} onClick={() => void look()}>
+          Show the effect
+        </button>
+        {isChanged && (
+          <button
+            type="button"
+            onClick={() => {
+              saving.clear();
+              onDiscard();
+            }}>
+            Discard
+          </button>
+        )}
         {children}
       </div>
     </div>
@@ -189,9 +253,23 @@ export function EffectView({ effect }: { effect: Effect }) {
   return (
     <div className="effect" role="status">
       <p>{effect.summary}</p>
-      {effect.consequences.length > 0 && <ul>{effect.consequences.map((sentence) => <li key={sentence}>{sentence}</li>)}</ul>}
+      {effect.consequences.length > 0 && (
+        <ul>
+          {effect.consequences.map((sentence) => (
+            <li key={sentence}>{sentence}</li>
+          ))}
+        </ul>
+      )}
       {effect.affected.length > 0 && <p>Affected:</p>}
-      {effect.affected.length > 0 && <ul>{effect.affected.map(({ kind, name, how }) => <li key={`${kind} ${name}`}>{kind} <Named kind={kind} name={name} />: {how}</li>)}</ul>}
+      {effect.affected.length > 0 && (
+        <ul>
+          {effect.affected.map(({ kind, name, how }) => (
+            <li key={`${kind} ${name}`}>
+              {kind} <Named kind={kind} name={name} />: {how}
+            </li>
+          ))}
+        </ul>
+      )}
       <Entries entries={effect.warnings} />
     </div>
   );
@@ -207,7 +285,20 @@ function Entries({ entries }: { entries: Problem["errors"] }) {
   return (
     <ul>
       {entries.map(({ message, line, column, suggestion }, at) => (
-        <li key={at}>{line !== undefined && <span className="muted">line {line}, column {column}: </span>}{message}{suggestion && <> <span className="muted">{suggestion}</span></>}</li>
+        <li key={at}>
+          {line !== undefined && (
+            <span className="muted">
+              line {line}, column {column}:{" "}
+            </span>
+          )}
+          {message}
+          {suggestion && (
+            <>
+              {" "}
+              <span className="muted">{suggestion}</span>
+            </>
+          )}
+        </li>
       ))}
     </ul>
   );

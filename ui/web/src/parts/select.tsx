@@ -10,18 +10,49 @@ export function useNames(kind: string): string[] {
   return data ?? [];
 }
 
-export function Choice({ label, value, options, onChange, help, problem, none = "Choose…" }: {
-  label: string; value: string; options: [string, string][]; onChange: (value: string) => void; help?: string | undefined; problem?: string | undefined; none?: string;
+export function Choice({
+  label,
+  value,
+  options,
+  onChange,
+  help,
+  problem,
+  none = "Choose…",
+}: {
+  label: string;
+  value: string;
+  options: [string, string][];
+  onChange: (value: string) => void;
+  help?: string | undefined;
+  problem?: string | undefined;
+  none?: string;
 }) {
   const id = useId();
   return (
     <div className="field">
       <label htmlFor={id}>{label}</label>
-      <select id={id} value={value} aria-describedby={help && `${id}-help`} onChange={(event) => onChange(event.target.value)}>
-        <option value="">{none}</option>{options.map(([name, text]) => <option key={name} value={name}>{text}</option>)}
+      <select
+        id={id}
+        value={value}
+        aria-describedby={help && `${id}-help`}
+        onChange={(event) => onChange(event.target.value)}>
+        <option value="">{none}</option>
+        {options.map(([name, text]) => (
+          <option key={name} value={name}>
+            {text}
+          </option>
+        ))}
       </select>
-      {help && <p className="help" id={`${id}-help`}>{help}</p>}
-      {problem && <p className="err small" role="alert">{problem}</p>}
+      {help && (
+        <p className="help" id={`${id}-help`}>
+          {help}
+        </p>
+      )}
+      {problem && (
+        <p className="err small" role="alert">
+          {problem}
+        </p>
+      )}
     </div>
   );
 }

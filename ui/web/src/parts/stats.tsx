@@ -21,7 +21,9 @@ export function Stats({ label, id, stats }: { label: string; id?: string; stats:
       {stats.map(({ label, head, value, unit, under, exact, isLong }) => (
         <div className="figure" key={label}>
           <p className="label">{head ?? label}</p>
-          <p className={isLong ? "value long" : "value"} title={exact}>{value} {unit && <small>{unit}</small>}</p>
+          <p className={isLong ? "value long" : "value"} title={exact}>
+            {value} {unit && <small>{unit}</small>}
+          </p>
           <div className="under">{under}</div>
         </div>
       ))}

@@ -10,17 +10,39 @@ export interface Column<Row> {
   exact?: (row: Row) => string | undefined;
 }
 
-export function Table<Row>({ label, columns, rows, keyOf, kind = "" }: {
-  label: string; columns: Column<Row>[]; rows: Row[]; keyOf: (row: Row, at: number) => string | number; kind?: string;
+export function Table<Row>({
+  label,
+  columns,
+  rows,
+  keyOf,
+  kind = "",
+}: {
+  label: string;
+  columns: Column<Row>[];
+  rows: Row[];
+  keyOf: (row: Row, at: number) => string | number;
+  kind?: string;
 }) {
   return (
     <div className={`scroll ${kind}`} role="group" aria-label={label} tabIndex={0}>
       <table>
-        <thead><tr>{columns.map(({ title, head, kind }) => <th key={title} scope="col" className={kind}>{head ?? title}</th>)}</tr></thead>
+        <thead>
+          <tr>
+            {columns.map(({ title, head, kind }) => (
+              <th key={title} scope="col" className={kind}>
+                {head ?? title}
+              </th>
+            ))}
+          </tr>
+        </thead>
         <tbody>
           {rows.map((row, at) => (
             <tr key={keyOf(row, at)}>
-              {columns.map((column) => <td key={column.title} className={column.kind} title={column.exact?.(row)}>{column.show(row)}</td>)}
+              {columns.map((column) => (
+                <td key={column.title} className={column.kind} title={column.exact?.(row)}>
+                  {column.show(row)}
+                </td>
+              ))}
             </tr>
           ))}
         </tbody>
@@ -35,12 +57,26 @@ export function useSelection<Row>(rows: Row[], nameOf: (row: Row) => string): [R
   const chosen = rows.filter((row) => picked.includes(nameOf(row)));
   const isAll = rows.length > 0 && chosen.length === rows.length;
   const all = (
-    <input type="checkbox" aria-label="Select all shown" checked={isAll} ref={(box) => { if (box) box.indeterminate = chosen.length > 0 && !isAll; }}
-      onChange={({ target }) => pick(target.checked ? rows.map(nameOf) : [])} />
+    <input
+      type="checkbox"
+      aria-label="Select all shown"
+      checked={isAll}
+      ref={(box) => {
+        if (box) box.indeterminate = chosen.length > 0 && !isAll;
+      }}
+      onChange={({ target }) => pick(target.checked ? rows.map(nameOf) : [])}
+    />
   );
   const show = (row: Row) => {
     const name = nameOf(row);
-    return <input type="checkbox" aria-label={`Select ${name}`} checked={picked.includes(name)} onChange={({ target }) => pick(target.checked ? [...picked, name] : picked.filter((one) => one !== name))} />;
+    return (
+      <input
+        type="checkbox"
+        aria-label={`Select ${name}`}
+        checked={picked.includes(name)}
+        onChange={({ target }) => pick(target.checked ? [...picked, name] : picked.filter((one) => one !== name))}
+      />
+    );
   };
   return [chosen, { title: "Select", head: all, kind: "fit", show }];
 }

@@ -15,7 +15,11 @@ export type Members = Record<string, unknown>;
 
 const DEFINITION: Tab<Members> = {
   title: "Definition",
-  show: ({ object }) => <Card title="Definition" note="as the API shows it"><pre className="source">{JSON.stringify(object, null, 2)}</pre></Card>,
+  show: ({ object }) => (
+    <Card title="Definition" note="as the API shows it">
+      <pre className="source">{JSON.stringify(object, null, 2)}</pre>
+    </Card>
+  ),
 };
 
 export function ObjectPage() {
@@ -35,8 +39,19 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
     return (
       <div className="page">
         <h1>{name}</h1>
-        {!problem && !(data && !object) && <p className="muted" role="status">Loading…</p>}
-        {(problem || (data && !object)) && <Empty>{problem?.detail ?? `There is no ${kind.one.toLowerCase()} ${name}.`} <Link to="/$kind" params={{ kind: kind.path }}>All {kind.many.toLowerCase()}</Link></Empty>}
+        {!problem && !(data && !object) && (
+          <p className="muted" role="status">
+            Loading…
+          </p>
+        )}
+        {(problem || (data && !object)) && (
+          <Empty>
+            {problem?.detail ?? `There is no ${kind.one.toLowerCase()} ${name}.`}{" "}
+            <Link to="/$kind" params={{ kind: kind.path }}>
+              All {kind.many.toLowerCase()}
+            </Link>
+          </Empty>
+        )}
       </div>
     );
   }
@@ -47,26 +62,60 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
     <div className="page">
       <div className="title">
         <div>
-          <p className="muted small"><Link to="/$kind" params={{ kind: kind.path }} search={keepTimeZone as never}>{kind.many}</Link></p>
-          <h1>{name} {state && <State state={state} />}</h1>
+          <p className="muted small">
+            <Link to="/$kind" params={{ kind: kind.path }} search={keepTimeZone as never}>
+              {kind.many}
+            </Link>
+          </p>
+          <h1>
+            {name} {state && <State state={state} />}
+          </h1>
           {cause && <p>{cause}</p>}
-          {typeof object.description === "string" && object.description && <p className="muted">{object.description}</p>}
-          {fixed_by && <p className="note" role="status"><ReadOnly file={fixed_by} /></p>}
-          {problem && <p className="muted" role="status">{problem.detail} Below is what the page knew.</p>}
+          {typeof object.description === "string" && object.description && (
+            <p className="muted">{object.description}</p>
+          )}
+          {fixed_by && (
+            <p className="note" role="status">
+              <ReadOnly file={fixed_by} />
+            </p>
+          )}
+          {problem && (
+            <p className="muted" role="status">
+              {problem.detail} Below is what the page knew.
+            </p>
+          )}
         </div>
         <div className="buttons">
           <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} file={{ kind, name, spec: inFile(object) }} />
-          <ObjectMenu kind={kind} row={{ name, etag, enable: object.enable, fixed_by }} onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)} />
+          <ObjectMenu
+            kind={kind}
+            row={{ name, etag, enable: object.enable, fixed_by }}
+            onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)}
+          />
         </div>
       </div>
       {tabs.length > 1 && (
         <nav className="tabs" aria-label={`Parts of ${name}`}>
           {tabs.map((one) => (
-            <Link key={one.title} to="." search={((known: Members) => ({ ...keepTimeZone(known), tab: one === tabs[0] ? undefined : one.title.toLowerCase() })) as never} activeOptions={{ exact: true, includeSearch: true, explicitUndefined: true }} aria-current={one === shown ? "page" : undefined}>{one.title}</Link>
+            <Link
+              key={one.title}
+              to="."
+              search={
+                ((known: Members) => ({
+                  ...keepTimeZone(known),
+                  tab: one === tabs[0] ? undefined : one.title.toLowerCase(),
+                })) as never
+              }
+              activeOptions={{ exact: true, includeSearch: true, explicitUndefined: true }}
+              aria-current={one === shown ? "page" : undefined}>
+              {one.title}
+            </Link>
           ))}
         </nav>
       )}
-      <InFile value={fixed_by}><shown.show key={shown.title} name={name} object={object} etag={etag} /></InFile>
+      <InFile value={fixed_by}>
+        <shown.show key={shown.title} name={name} object={object} etag={etag} />
+      </InFile>
     </div>
   );
 }
@@ -79,7 +128,11 @@ export function NewPage() {
   return (
     <div className="page">
       <div>
-        <p className="muted small"><Link to="/$kind" params={{ kind: path }} search={keepTimeZone as never}>{kind.many}</Link></p>
+        <p className="muted small">
+          <Link to="/$kind" params={{ kind: path }} search={keepTimeZone as never}>
+            {kind.many}
+          </Link>
+        </p>
         <h1>New {kind.one.toLowerCase()}</h1>
         <p className="muted">{kind.purpose}</p>
       </div>
@@ -95,7 +148,9 @@ export function NotFound() {
   return (
     <div className="page">
       <h1>Page not found</h1>
-      <p>The address has no page. <Link to="/">Go to the start page</Link>, or press Ctrl K and search.</p>
+      <p>
+        The address has no page. <Link to="/">Go to the start page</Link>, or press Ctrl K and search.
+      </p>
     </div>
   );
 }

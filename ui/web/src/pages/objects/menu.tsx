@@ -9,18 +9,29 @@ import { State } from "../../parts/card";
 import { Confirm } from "../../parts/dialogs";
 import { ReadOnly } from "../../parts/read-only";
 
-export interface Row { name: string; etag: string; fixed_by?: string | null; [member: string]: unknown }
+export interface Row {
+  name: string;
+  etag: string;
+  fixed_by?: string | null;
+  [member: string]: unknown;
+}
 
 interface MenuProps {
-  kind: Kind; row: { name: string; etag?: string; enable?: unknown; fixed_by?: string | null };
+  kind: Kind;
+  row: { name: string; etag?: string; enable?: unknown; fixed_by?: string | null };
   /** Those beside it in its list. */
-  before?: Row; after?: Row; onDeleted?: () => void;
+  before?: Row;
+  after?: Row;
+  onDeleted?: () => void;
 }
 
 /** The verbs of an object. Destructive ones come last and ask for confirmation with their effect. */
 export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
   const queries = useQueryClient();
-  const [asked, ask] = useState<Pick<Parameters<typeof Confirm>[0], "title" | "method" | "path" | "body" | "etag"> | null>(null);
+  const [asked, ask] = useState<Pick<
+    Parameters<typeof Confirm>[0],
+    "title" | "method" | "path" | "body" | "etag"
+  > | null>(null);
   const [says, setSays] = useState("");
   const place = `${kind.api}/${encodeURIComponent(row.name)}`;
   const one = `${kind.one.toLowerCase()} ${row.name}`;
@@ -31,7 +42,14 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
     const order = moved(await namesOf(kind.api), row.name, other);
     ask({ title: `Move ${one} ${word} ${other}`, method: "POST", path: `${kind.api}:reorder`, body: { order } });
   };
-  const moves = kind.isOrdered ? ([["before", before], ["after", after]] as const).flatMap(([word, other]) => (other && !other.fixed_by ? [[word, other.name] as const] : [])) : [];
+  const moves = kind.isOrdered
+    ? (
+        [
+          ["before", before],
+          ["after", after],
+        ] as const
+      ).flatMap(([word, other]) => (other && !other.fixed_by ? [[word, other.name] as const] : []))
+    : [];
   const act = (key: string) => {
     setSays("");
     const found = moves.find(([word]) => word === key);
@@ -43,18 +61,51 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
     <>
       {row.fixed_by && <span className="muted small">read-only </span>}
       <MenuTrigger>
-        <Button className="button quiet" aria-label={`Do something with ${row.name}`}>⋯</Button>
+        <Button className="button quiet" aria-label={`Do something with ${row.name}`}>
+          ⋯
+        </Button>
         <Popover className="popover small-menu" placement="bottom end">
-          {row.fixed_by && <p className="note"><ReadOnly file={row.fixed_by} /></p>}
-          <Menu className="menu" aria-label={`Verbs of ${row.name}`} disabledKeys={row.fixed_by ? ["before", "after", "enable", "disable", "delete"] : []} onAction={(key) => act(String(key))}>
-            {moves.map(([word, other]) => <MenuItem key={word} id={word} className="item">Move {word} {other}</MenuItem>)}
-            {kind.canDisable && <MenuItem id={verb.toLowerCase()} className="item">{verb}</MenuItem>}
-            <MenuItem id="delete" className="item err">Delete…</MenuItem>
+          {row.fixed_by && (
+            <p className="note">
+              <ReadOnly file={row.fixed_by} />
+            </p>
+          )}
+          <Menu
+            className="menu"
+            aria-label={`Verbs of ${row.name}`}
+            disabledKeys={row.fixed_by ? ["before", "after", "enable", "disable", "delete"] : []}
+            onAction={(key) => act(String(key))}>
+            {moves.map(([word, other]) => (
+              <MenuItem key={word} id={word} className="item">
+                Move {word} {other}
+              </MenuItem>
+            ))}
+            {kind.canDisable && (
+              <MenuItem id={verb.toLowerCase()} className="item">
+                {verb}
+              </MenuItem>
+            )}
+            <MenuItem id="delete" className="item err">
+              Delete…
+            </MenuItem>
           </Menu>
         </Popover>
       </MenuTrigger>
-      {says && <span role="alert"><State state="failed">{says}</State></span>}
-      {asked && <Confirm {...asked} close={() => ask(null)} onDone={() => { void queries.invalidateQueries(); if (asked.method === "DELETE") onDeleted?.(); }} />}
+      {says && (
+        <span role="alert">
+          <State state="failed">{says}</State>
+        </span>
+      )}
+      {asked && (
+        <Confirm
+          {...asked}
+          close={() => ask(null)}
+          onDone={() => {
+            void queries.invalidateQueries();
+            if (asked.method === "DELETE") onDeleted?.();
+          }}
+        />
+      )}
     </>
   );
 }

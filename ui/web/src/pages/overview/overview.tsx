@@ -16,7 +16,9 @@ import { keepTimeZone } from "../../parts/time";
 
 const ROWS_SHOWN = 20;
 
-export interface OverviewSearch extends HistorySearch { rows?: string }
+export interface OverviewSearch extends HistorySearch {
+  rows?: string;
+}
 
 export function overviewSearch({ range, from, to, table, rows }: Record<string, unknown>): OverviewSearch {
   const found: OverviewSearch = {};
@@ -59,24 +61,62 @@ export function Overview() {
 
 /** A number that leads to the list that it counts. */
 function Counted({ kind, state, children }: { kind: string; state?: string; children: ReactNode }) {
-  return <Link to="/$kind" params={{ kind }} search={((known: { tz?: string }) => ({ ...keepTimeZone(known), state })) as never}>{children}</Link>;
+  return (
+    <Link
+      to="/$kind"
+      params={{ kind }}
+      search={((known: { tz?: string }) => ({ ...keepTimeZone(known), state })) as never}>
+      {children}
+    </Link>
+  );
 }
 
 function Figures({ status: { counters, rates, connections, sessions, subscriptions, tables } }: { status: Status }) {
   const lag = tables.reduce((most, table) => Math.max(most, table.lag_records ?? 0), 0);
   const rows = tables.reduce((sum, table) => sum + (table.rows ?? 0), 0);
   const stat = (label: string, value: number | null | undefined, unit: string, under: string, kind?: string): Stat => ({
-    label, head: kind && <Counted kind={kind}>{label}</Counted>, value: count(value), unit, under, exact: exact(value),
+    label,
+    head: kind && <Counted kind={kind}>{label}</Counted>,
+    value: count(value),
+    unit,
+    under,
+    exact: exact(value),
   });
   return (
-    <Stats label="Now" id="figures" stats={[
-      stat("Received", rates.received, "/s", `${count(counters.received)} in all · ${bytes(counters.bytes_received)}`),
-      stat("Delivered", rates.delivered, "/s", `${count(counters.delivered)} in all · ${bytes(counters.bytes_sent)}`),
-      stat("Dropped", rates.dropped, "/s", `${count(counters.dropped)} in all`),
-      stat("Rules", rates.rules_matched, "/s", `${count(counters.rules_passed)} passed · ${count(counters.rules_failed)} failed`, "rules"),
-      stat("In tables", tables.length ? rows : null, "", tables.length ? `rows · ${counted(lag, "record")} behind` : "no table yet", "tables"),
-      stat("Connections", connections, "", `${counted(sessions, "session")} · ${counted(subscriptions, "subscription")}`),
-    ]} />
+    <Stats
+      label="Now"
+      id="figures"
+      stats={[
+        stat(
+          "Received",
+          rates.received,
+          "/s",
+          `${count(counters.received)} in all · ${bytes(counters.bytes_received)}`,
+        ),
+        stat("Delivered", rates.delivered, "/s", `${count(counters.delivered)} in all · ${bytes(counters.bytes_sent)}`),
+        stat("Dropped", rates.dropped, "/s", `${count(counters.dropped)} in all`),
+        stat(
+          "Rules",
+          rates.rules_matched,
+          "/s",
+          `${count(counters.rules_passed)} passed · ${count(counters.rules_failed)} failed`,
+          "rules",
+        ),
+        stat(
+          "In tables",
+          tables.length ? rows : null,
+          "",
+          tables.length ? `rows · ${counted(lag, "record")} behind` : "no table yet",
+          "tables",
+        ),
+        stat(
+          "Connections",
+          connections,
+          "",
+          `${counted(sessions, "session")} · ${counted(subscriptions, "subscription")}`,
+        ),
+      ]}
+    />
   );
 }
 
@@ -91,45 +131,102 @@ function Ledger({ status: { ledger, dropped, lost_rows: lost } }: { status: Stat
         <strong title={exact(ledger.accepted)}>{count(ledger.accepted)}</strong> accepted +{" "}
         <strong title={exact(ledger.dropped)}>{count(ledger.dropped)}</strong> dropped{named && ` (${named})`}
       </p>
-      <p><State state={isWhole ? "ok" : "failed"}>{isWhole ? "every message is accounted for" : `${count(ledger.residual)} not accounted for`}</State></p>
-      {ledger.lost_rows > 0 && <p><State state="failed">{counted(ledger.lost_rows, "row")} lost by actions ({byReason(lost)})</State></p>}
+      <p>
+        <State state={isWhole ? "ok" : "failed"}>
+          {isWhole ? "every message is accounted for" : `${count(ledger.residual)} not accounted for`}
+        </State>
+      </p>
+      {ledger.lost_rows > 0 && (
+        <p>
+          <State state="failed">
+            {counted(ledger.lost_rows, "row")} lost by actions ({byReason(lost)})
+          </State>
+        </p>
+      )}
     </section>
   );
 }
 
 const CHARTS: ChartOf[] = [
-  { id: "messages", title: "Messages", note: "per second", show: perSecond, parts: [
-    { label: "received", names: ["messages_received", "messages_internal"] },
-    { label: "delivered", names: ["messages_sent"] },
-    { label: "dropped", names: ["messages_dropped", "messages_resent_already_taken"] },
-  ] },
-  { id: "rules", title: "Rules and gates", note: "per second", show: perSecond, parts: [
-    { label: "matched by rules", names: ["rules_matched"] },
-    { label: "rows to actions", names: ["actions_messages"] },
-    { label: "failed in rules", names: ["rule_failed_exception"] },
-    { label: "refused by gates", names: ["schema_validation_failed", "message_transformation_failed"] },
-  ] },
-  { id: "p99", title: "Latency by stage", note: "99th percentile", show: dash(duration), parts: [], spread: { name: "stage_p99_seconds", label: "stage" } },
-  { id: "p50", title: "Latency by stage, median", show: dash(duration), parts: [], spread: { name: "stage_p50_seconds", label: "stage" } },
-  { id: "latency", title: "Commits and event loop", show: dash(duration), parts: [
-    { label: "commit, mean", names: ["store_commit_average_seconds"] },
-    { label: "event loop, lag", names: ["event_loop_lag_seconds"] },
-  ] },
-  { id: "waiting", title: "Backlog", note: "messages and rows", show: dash(count), parts: [
-    { label: "in sessions", names: ["queued_messages"] },
-    { label: "in bridges", names: ["action_queuing"] },
-    { label: "behind in tables", names: ["table_lag_records"] },
-  ] },
-  { id: "bytes", title: "Network and store", note: "per second", show: dash(bytes), parts: [
-    { label: "received", names: ["bytes_received"] },
-    { label: "sent", names: ["bytes_sent"] },
-    { label: "stored", names: ["store_bytes"] },
-  ] },
-  { id: "clients", title: "Clients", show: dash(count), parts: [
-    { label: "connections", names: ["connections"] },
-    { label: "sessions", names: ["sessions"] },
-    { label: "subscriptions", names: ["subscriptions"] },
-  ] },
+  {
+    id: "messages",
+    title: "Messages",
+    note: "per second",
+    show: perSecond,
+    parts: [
+      { label: "received", names: ["messages_received", "messages_internal"] },
+      { label: "delivered", names: ["messages_sent"] },
+      { label: "dropped", names: ["messages_dropped", "messages_resent_already_taken"] },
+    ],
+  },
+  {
+    id: "rules",
+    title: "Rules and gates",
+    note: "per second",
+    show: perSecond,
+    parts: [
+      { label: "matched by rules", names: ["rules_matched"] },
+      { label: "rows to actions", names: ["actions_messages"] },
+      { label: "failed in rules", names: ["rule_failed_exception"] },
+      { label: "refused by gates", names: ["schema_validation_failed", "message_transformation_failed"] },
+    ],
+  },
+  {
+    id: "p99",
+    title: "Latency by stage",
+    note: "99th percentile",
+    show: dash(duration),
+    parts: [],
+    spread: { name: "stage_p99_seconds", label: "stage" },
+  },
+  {
+    id: "p50",
+    title: "Latency by stage, median",
+    show: dash(duration),
+    parts: [],
+    spread: { name: "stage_p50_seconds", label: "stage" },
+  },
+  {
+    id: "latency",
+    title: "Commits and event loop",
+    show: dash(duration),
+    parts: [
+      { label: "commit, mean", names: ["store_commit_average_seconds"] },
+      { label: "event loop, lag", names: ["event_loop_lag_seconds"] },
+    ],
+  },
+  {
+    id: "waiting",
+    title: "Backlog",
+    note: "messages and rows",
+    show: dash(count),
+    parts: [
+      { label: "in sessions", names: ["queued_messages"] },
+      { label: "in bridges", names: ["action_queuing"] },
+      { label: "behind in tables", names: ["table_lag_records"] },
+    ],
+  },
+  {
+    id: "bytes",
+    title: "Network and store",
+    note: "per second",
+    show: dash(bytes),
+    parts: [
+      { label: "received", names: ["bytes_received"] },
+      { label: "sent", names: ["bytes_sent"] },
+      { label: "stored", names: ["store_bytes"] },
+    ],
+  },
+  {
+    id: "clients",
+    title: "Clients",
+    show: dash(count),
+    parts: [
+      { label: "connections", names: ["connections"] },
+      { label: "sessions", names: ["sessions"] },
+      { label: "subscriptions", names: ["subscriptions"] },
+    ],
+  },
   { id: "cpu", title: "Processors in use", show: perSecond, parts: [{ label: "CPU", names: ["cpu_seconds"] }] },
   { id: "memory", title: "Memory", show: dash(bytes), parts: [{ label: "of the process", names: ["memory_bytes"] }] },
 ];
@@ -137,22 +234,63 @@ const CHARTS: ChartOf[] = [
 function Rules({ status: { rules, rule_states: states }, nowMs }: { status: Status; nowMs: number }) {
   const total = Object.values(states).reduce((sum, one) => sum + one, 0);
   return (
-    <Card title="Rules" note={rules.length > 0 && <>
-      <Counted kind="rules">{counted(total, "rule")}</Counted>
-      {states.failed && <>, <Counted kind="rules" state="failed">{count(states.failed)} failed</Counted></>}
-      {rules.length > 1 && ", failing first, then the busiest"}
-    </>}>
+    <Card
+      title="Rules"
+      note={
+        rules.length > 0 && (
+          <>
+            <Counted kind="rules">{counted(total, "rule")}</Counted>
+            {states.failed && (
+              <>
+                ,{" "}
+                <Counted kind="rules" state="failed">
+                  {count(states.failed)} failed
+                </Counted>
+              </>
+            )}
+            {rules.length > 1 && ", failing first, then the busiest"}
+          </>
+        )
+      }>
       {rules.length ? (
-        <Table label="Rules" rows={rules} keyOf={({ name }) => name} columns={[
-          { title: "Rule", show: ({ name, last_error: error }) => <><ObjectLink kind="rules" name={name} />{error && <Why>{error.text} · {ago(new Date(error.time_ms).toISOString(), nowMs)}</Why>}</>, exact: ({ sql }) => sql },
-          { title: "State", kind: "fit", show: ({ state }) => <State state={state} /> },
-          { title: "Matched/s", kind: "num", show: ({ matched_per_s: rate }) => perSecond(rate) },
-          { title: "Matched", kind: "num", show: ({ matched }) => count(matched), exact: ({ matched }) => exact(matched) },
-          { title: "Passed", kind: "num", show: ({ passed }) => count(passed), exact: ({ passed }) => exact(passed) },
-          { title: "Failed", kind: "num", show: ({ failed }) => count(failed), exact: ({ failed }) => exact(failed) },
-        ]} />
+        <Table
+          label="Rules"
+          rows={rules}
+          keyOf={({ name }) => name}
+          columns={[
+            {
+              title: "Rule",
+              show: ({ name, last_error: error }) => (
+                <>
+                  <ObjectLink kind="rules" name={name} />
+                  {error && (
+                    <Why>
+                      {error.text} · {ago(new Date(error.time_ms).toISOString(), nowMs)}
+                    </Why>
+                  )}
+                </>
+              ),
+              exact: ({ sql }) => sql,
+            },
+            { title: "State", kind: "fit", show: ({ state }) => <State state={state} /> },
+            { title: "Matched/s", kind: "num", show: ({ matched_per_s: rate }) => perSecond(rate) },
+            {
+              title: "Matched",
+              kind: "num",
+              show: ({ matched }) => count(matched),
+              exact: ({ matched }) => exact(matched),
+            },
+            { title: "Passed", kind: "num", show: ({ passed }) => count(passed), exact: ({ passed }) => exact(passed) },
+            { title: "Failed", kind: "num", show: ({ failed }) => count(failed), exact: ({ failed }) => exact(failed) },
+          ]}
+        />
       ) : (
-        <Empty command={curl("rules", { name: "warm", sql: 'SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20', actions: [{ type: "console" }] })}>
+        <Empty
+          command={curl("rules", {
+            name: "warm",
+            sql: 'SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20',
+            actions: [{ type: "console" }],
+          })}>
           No rule yet. A rule selects from topics and hands its rows to a stream, a bridge or another topic.
         </Empty>
       )}
@@ -165,18 +303,51 @@ function Bridges() {
   if (!actions?.items.length) return null;
   const sorted = [...actions.items].sort((a, b) => waiting(b) - waiting(a));
   return (
-    <Card title="Bridges" note={<><Counted kind="actions">{counted(actions.total, "action")}</Counted>, longest backlog first</>}>
-      <Table label="Bridges" rows={sorted} keyOf={({ name }) => name} columns={[
-        { title: "Action", show: ({ name, type }) => <><ObjectLink kind="actions" name={name} /><Why>{type}</Why></> },
-        { title: "State", kind: "fit", show: ({ status, status_reason: reason }) => <><State state={status ?? UNKNOWN} /><Why>{reason}</Why></> },
-        { title: "Waiting", kind: "num", show: (action) => count(waiting(action)), exact: (action) => exact(waiting(action)) },
-        { title: "Behind", kind: "num", show: ({ metrics }) => duration(metrics?.lag_s) },
-        { title: "Size", kind: "num", show: ({ metrics }) => bytes(metrics?.queuing_bytes) },
-        { title: "In flight", kind: "num", show: ({ metrics }) => count(metrics?.inflight) },
-        { title: "Sent", kind: "num", show: ({ metrics }) => count(metrics?.success) },
-        { title: "Failed", kind: "num", show: ({ metrics }) => count(metrics?.failed) },
-        { title: "Dropped", kind: "num", show: ({ metrics }) => count(metrics?.dropped) },
-      ]} />
+    <Card
+      title="Bridges"
+      note={
+        <>
+          <Counted kind="actions">{counted(actions.total, "action")}</Counted>, longest backlog first
+        </>
+      }>
+      <Table
+        label="Bridges"
+        rows={sorted}
+        keyOf={({ name }) => name}
+        columns={[
+          {
+            title: "Action",
+            show: ({ name, type }) => (
+              <>
+                <ObjectLink kind="actions" name={name} />
+                <Why>{type}</Why>
+              </>
+            ),
+          },
+          {
+            title: "State",
+            kind: "fit",
+            show: ({ status, status_reason: reason }) => (
+              <>
+                <State state={status ?? UNKNOWN} />
+                <Why>{reason}</Why>
+              </>
+            ),
+          },
+          {
+            title: "Waiting",
+            kind: "num",
+            show: (action) => count(waiting(action)),
+            exact: (action) => exact(waiting(action)),
+          },
+          { title: "Behind", kind: "num", show: ({ metrics }) => duration(metrics?.lag_s) },
+          { title: "Size", kind: "num", show: ({ metrics }) => bytes(metrics?.queuing_bytes) },
+          { title: "In flight", kind: "num", show: ({ metrics }) => count(metrics?.inflight) },
+          { title: "Sent", kind: "num", show: ({ metrics }) => count(metrics?.success) },
+          { title: "Failed", kind: "num", show: ({ metrics }) => count(metrics?.failed) },
+          { title: "Dropped", kind: "num", show: ({ metrics }) => count(metrics?.dropped) },
+        ]}
+      />
     </Card>
   );
 }
@@ -187,15 +358,71 @@ function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }
   return (
     <Card title="Tables" note={tables.length > 0 && <Counted kind="tables">{counted(tables.length, "table")}</Counted>}>
       {tables.length ? (
-        <Table label="Tables" rows={tables} keyOf={({ name }) => name} columns={[
-          { title: "Table", show: ({ name, format, stream }) => <><ObjectLink kind="tables" name={name} /><Why>{format} · from {stream}</Why></> },
-          { title: "State", kind: "fit", show: ({ state, reason }) => <><State state={state} /><Why>{reason}</Why></> },
-          { title: "Rows", kind: "num", show: ({ rows, dead_letters: dead }) => <>{count(rows)}{dead ? <Why>{count(dead)} dead letters</Why> : null}</>, exact: ({ rows }) => exact(rows) },
-          { title: "Behind", kind: "num", show: ({ lag_records: lag, lag_s: s }) => <>{count(lag)}{s !== null && s !== undefined && <Why>{duration(s)}</Why>}</>, exact: ({ lag_records: lag }) => exact(lag) },
-          { title: "Last commit", kind: "num", show: ({ last_commit_at: at, last_commit_rows: rows }) => <>{ago(at, nowMs)}{rows ? <Why>{counted(rows, "row")}</Why> : null}</>, exact: ({ last_commit_at: at }) => at ?? undefined },
-        ]} />
+        <Table
+          label="Tables"
+          rows={tables}
+          keyOf={({ name }) => name}
+          columns={[
+            {
+              title: "Table",
+              show: ({ name, format, stream }) => (
+                <>
+                  <ObjectLink kind="tables" name={name} />
+                  <Why>
+                    {format} · from {stream}
+                  </Why>
+                </>
+              ),
+            },
+            {
+              title: "State",
+              kind: "fit",
+              show: ({ state, reason }) => (
+                <>
+                  <State state={state} />
+                  <Why>{reason}</Why>
+                </>
+              ),
+            },
+            {
+              title: "Rows",
+              kind: "num",
+              show: ({ rows, dead_letters: dead }) => (
+                <>
+                  {count(rows)}
+                  {dead ? <Why>{count(dead)} dead letters</Why> : null}
+                </>
+              ),
+              exact: ({ rows }) => exact(rows),
+            },
+            {
+              title: "Behind",
+              kind: "num",
+              show: ({ lag_records: lag, lag_s: s }) => (
+                <>
+                  {count(lag)}
+                  {s !== null && s !== undefined && <Why>{duration(s)}</Why>}
+                </>
+              ),
+              exact: ({ lag_records: lag }) => exact(lag),
+            },
+            {
+              title: "Last commit",
+              kind: "num",
+              show: ({ last_commit_at: at, last_commit_rows: rows }) => (
+                <>
+                  {ago(at, nowMs)}
+                  {rows ? <Why>{counted(rows, "row")}</Why> : null}
+                </>
+              ),
+              exact: ({ last_commit_at: at }) => at ?? undefined,
+            },
+          ]}
+        />
       ) : (
-        <Empty command={curl("lake/tables", { name: "readings", stream: "readings", format: "delta" })}>No table yet. A table follows a stream; Spark writes its rows.</Empty>
+        <Empty command={curl("lake/tables", { name: "readings", stream: "readings", format: "delta" })}>
+          No table yet. A table follows a stream; Spark writes its rows.
+        </Empty>
       )}
     </Card>
   );
@@ -206,18 +433,37 @@ function Rows({ status: { tables } }: { status: Status }) {
   const { rows: asked } = useSearch({ strict: false }) as OverviewSearch;
   const chosen = tables.find(({ name }) => name === asked) ?? tables[0];
   const { data, error } = useQuery({
-    queryKey: ["rows", chosen?.name, chosen?.rows, chosen?.last_commit_at], queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN), enabled: chosen !== undefined,
+    queryKey: ["rows", chosen?.name, chosen?.rows, chosen?.last_commit_at],
+    queryFn: () => getRows(chosen?.name ?? "", ROWS_SHOWN),
+    enabled: chosen !== undefined,
     placeholderData: (known, last) => (last?.queryKey[1] === chosen?.name ? known : undefined),
   });
-  const choose = (name: string) => void navigate({ to: ".", search: (known: object) => ({ ...known, rows: name }), replace: true } as never);
+  const choose = (name: string) =>
+    void navigate({ to: ".", search: (known: object) => ({ ...known, rows: name }), replace: true } as never);
   const picker = tables.length > 1 && (
-    <label>of <select value={chosen?.name} onChange={(event) => choose(event.target.value)}>{tables.map(({ name }) => <option key={name}>{name}</option>)}</select></label>
+    <label>
+      of{" "}
+      <select value={chosen?.name} onChange={(event) => choose(event.target.value)}>
+        {tables.map(({ name }) => (
+          <option key={name}>{name}</option>
+        ))}
+      </select>
+    </label>
   );
   return (
     <Card title="Newest rows" note={picker || (chosen && `${chosen.name}, read from the table itself`)}>
-      {!chosen ? <Empty>The newest rows of a table appear here.</Empty>
-        : error ? <Empty>{error.message}</Empty>
-        : data && (data.rows.length ? <RowsTable name={chosen.name} columns={data.columns} rows={data.rows} /> : <Empty>No rows yet. The first appear a few seconds after the first message that matches.</Empty>)}
+      {!chosen ? (
+        <Empty>The newest rows of a table appear here.</Empty>
+      ) : error ? (
+        <Empty>{error.message}</Empty>
+      ) : (
+        data &&
+        (data.rows.length ? (
+          <RowsTable name={chosen.name} columns={data.columns} rows={data.rows} />
+        ) : (
+          <Empty>No rows yet. The first appear a few seconds after the first message that matches.</Empty>
+        ))
+      )}
     </Card>
   );
 }
@@ -225,14 +471,22 @@ function Rows({ status: { tables } }: { status: Status }) {
 function RowsTable({ name, columns, rows }: { name: string; columns: string[]; rows: Record<string, unknown>[] }) {
   const ours = (column: string) => column.startsWith("_");
   const ordered = [...columns.filter((column) => !ours(column)), ...columns.filter(ours)];
-  const isNumber = (column: string) => rows.every((row) => row[column] === null || row[column] === undefined || typeof row[column] === "number");
+  const isNumber = (column: string) =>
+    rows.every((row) => row[column] === null || row[column] === undefined || typeof row[column] === "number");
   return (
-    <Table<Record<string, unknown>> label={`Newest rows of ${name}`} kind="rows" rows={rows} keyOf={(_, at) => at} columns={ordered.map((column) => ({
-      title: column,
-      kind: (ours(column) ? (isNumber(column) ? "num ours" : "ours") : isNumber(column) ? "num" : undefined),
-      show: (row) => cell(row[column]),
-      exact: (row) => (typeof row[column] === "number" || cell(row[column]).length > 30 ? String(row[column]) : undefined),
-    }))} />
+    <Table<Record<string, unknown>>
+      label={`Newest rows of ${name}`}
+      kind="rows"
+      rows={rows}
+      keyOf={(_, at) => at}
+      columns={ordered.map((column) => ({
+        title: column,
+        kind: ours(column) ? (isNumber(column) ? "num ours" : "ours") : isNumber(column) ? "num" : undefined,
+        show: (row) => cell(row[column]),
+        exact: (row) =>
+          typeof row[column] === "number" || cell(row[column]).length > 30 ? String(row[column]) : undefined,
+      }))}
+    />
   );
 }
 
@@ -242,9 +496,20 @@ function ActiveAlarms({ nowMs }: { nowMs: number }) {
     <Card title="Alarms" id="alarms">
       {data && Object.keys(data).length ? (
         <ul className="plain">
-          {Object.entries(data).map(([name, { message, activated_at: at }]) => <li key={name}><State state="alarm">{name}</State><Why>{message} · {ago(at, nowMs)}</Why></li>)}
+          {Object.entries(data).map(([name, { message, activated_at: at }]) => (
+            <li key={name}>
+              <State state="alarm">{name}</State>
+              <Why>
+                {message} · {ago(at, nowMs)}
+              </Why>
+            </li>
+          ))}
         </ul>
-      ) : <p><State state="ok">{data ? "No alarm is active" : UNKNOWN}</State></p>}
+      ) : (
+        <p>
+          <State state="ok">{data ? "No alarm is active" : UNKNOWN}</State>
+        </p>
+      )}
     </Card>
   );
 }
@@ -257,8 +522,18 @@ function Disk({ status: { health } }: { status: Status }) {
   const { disk_free_bytes: free, disk_total_bytes: total } = health;
   return (
     <Card title="Disk" note="of the data directory">
-      <p><strong title={exact(free)}>{bytes(free)}</strong> free of {bytes(total)}</p>
-      <meter aria-label="Disk in use" min={0} max={total} low={total * 0.8} high={total * 0.9} optimum={0} value={total - free} />
+      <p>
+        <strong title={exact(free)}>{bytes(free)}</strong> free of {bytes(total)}
+      </p>
+      <meter
+        aria-label="Disk in use"
+        min={0}
+        max={total}
+        low={total * 0.8}
+        high={total * 0.9}
+        optimum={0}
+        value={total - free}
+      />
       <p className="small muted">{diskOutlook(data, free, total)}</p>
     </Card>
   );
@@ -268,28 +543,90 @@ function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: numb
   return (
     <Card title="Refused messages">
       {refusals.length ? (
-        <Table label="Refused messages" rows={refusals.slice(0, 5)} keyOf={(_, at) => at} columns={[
-          { title: "When", kind: "fit", show: ({ at }) => ago(at, nowMs), exact: ({ at }) => at },
-          { title: "Topic", kind: "why", show: ({ topic, client_id: client }) => <><code>{topic}</code><Why>{client}</Why></> },
-          { title: "Why", kind: "why", show: ({ text, stage, name, reason }) => <>{text}<Why>{stage} <ObjectLink kind={stage === "validation" ? "validations" : "transforms"} name={name} /> · {wordsOf(reason)}</Why></> },
-        ]} />
-      ) : <Empty>Nothing refused so far. When a validation or a transformation stops a message, the reason is shown here.</Empty>}
+        <Table
+          label="Refused messages"
+          rows={refusals.slice(0, 5)}
+          keyOf={(_, at) => at}
+          columns={[
+            { title: "When", kind: "fit", show: ({ at }) => ago(at, nowMs), exact: ({ at }) => at },
+            {
+              title: "Topic",
+              kind: "why",
+              show: ({ topic, client_id: client }) => (
+                <>
+                  <code>{topic}</code>
+                  <Why>{client}</Why>
+                </>
+              ),
+            },
+            {
+              title: "Why",
+              kind: "why",
+              show: ({ text, stage, name, reason }) => (
+                <>
+                  {text}
+                  <Why>
+                    {stage} <ObjectLink kind={stage === "validation" ? "validations" : "transforms"} name={name} />
+                    {` · ${wordsOf(reason)}`}
+                  </Why>
+                </>
+              ),
+            },
+          ]}
+        />
+      ) : (
+        <Empty>
+          Nothing refused so far. When a validation or a transformation stops a message, the reason is shown here.
+        </Empty>
+      )}
     </Card>
   );
 }
 
 function Streams({ status: { streams } }: { status: Status }) {
   return (
-    <Card title="Streams" note={streams.length > 0 && <Counted kind="streams">{counted(streams.length, "stream")}</Counted>}>
+    <Card
+      title="Streams"
+      note={streams.length > 0 && <Counted kind="streams">{counted(streams.length, "stream")}</Counted>}>
       {streams.length ? (
-        <Table label="Streams" rows={streams} keyOf={({ name }) => name} columns={[
-          { title: "Stream", show: ({ name, captures }) => <><ObjectLink kind="streams" name={name} /><Why>{captures && `captures ${captures}`}</Why></> },
-          { title: "Holds", kind: "num", show: (stream) => <>{count(held(stream))}<Why>{stream.size_bytes !== undefined && bytes(stream.size_bytes)}</Why></>, exact: (stream) => String(held(stream)) },
-          { title: "Offsets", kind: "num", show: ({ shards: [first, ...more] }) => (more.length ? `${more.length + 1} shards` : first && `${first.first_offset} – ${first.next_offset}`),
-            exact: ({ shards }) => shards.map((shard) => `${shard.first_offset} – ${shard.next_offset}`).join("\n") },
-        ]} />
+        <Table
+          label="Streams"
+          rows={streams}
+          keyOf={({ name }) => name}
+          columns={[
+            {
+              title: "Stream",
+              show: ({ name, captures }) => (
+                <>
+                  <ObjectLink kind="streams" name={name} />
+                  <Why>{captures && `captures ${captures}`}</Why>
+                </>
+              ),
+            },
+            {
+              title: "Holds",
+              kind: "num",
+              show: (stream) => (
+                <>
+                  {count(held(stream))}
+                  <Why>{stream.size_bytes !== undefined && bytes(stream.size_bytes)}</Why>
+                </>
+              ),
+              exact: (stream) => String(held(stream)),
+            },
+            {
+              title: "Offsets",
+              kind: "num",
+              show: ({ shards: [first, ...more] }) =>
+                more.length ? `${more.length + 1} shards` : first && `${first.first_offset} – ${first.next_offset}`,
+              exact: ({ shards }) => shards.map((shard) => `${shard.first_offset} – ${shard.next_offset}`).join("\n"),
+            },
+          ]}
+        />
       ) : (
-        <Empty command={curl("streams", { name: "readings", topics: ["meters/#"] })}>No stream yet. A stream keeps messages or rows until Spark, a replay or you read them.</Empty>
+        <Empty command={curl("streams", { name: "readings", topics: ["meters/#"] })}>
+          No stream yet. A stream keeps messages or rows until Spark, a replay or you read them.
+        </Empty>
       )}
     </Card>
   );
@@ -308,21 +645,36 @@ function Addresses({ status: { listeners } }: { status: Status }) {
           {listeners.map(({ name, protocol, address, connections }): ReactNode => {
             const url = `${protocol}://${address}`;
             return [
-              <span key={`${name} name`} className="muted">{name}{connections !== undefined && <Why>{count(connections)} connected</Why>}</span>,
-              <code key={url}>{url}</code>, <CopyButton key={`${url} copy`} text={url} />,
+              <span key={`${name} name`} className="muted">
+                {name}
+                {connections !== undefined && <Why>{count(connections)} connected</Why>}
+              </span>,
+              <code key={url}>{url}</code>,
+              <CopyButton key={`${url} copy`} text={url} />,
             ];
           })}
         </div>
-      ) : <p className="empty">{UNKNOWN}</p>}
+      ) : (
+        <p className="empty">{UNKNOWN}</p>
+      )}
     </Card>
   );
 }
 
 function TryNext({ status }: { status: Status }) {
-  const steps = status.next_steps.length ? status.next_steps : [{ label: "Publish a message", command: publishCommand(status) }];
+  const steps = status.next_steps.length
+    ? status.next_steps
+    : [{ label: "Publish a message", command: publishCommand(status) }];
   return (
     <Card title="Try next">
-      <ol className="steps">{steps.map(({ label, command }) => <li key={label} className="step"><p>{label}</p><Command text={command} /></li>)}</ol>
+      <ol className="steps">
+        {steps.map(({ label, command }) => (
+          <li key={label} className="step">
+            <p>{label}</p>
+            <Command text={command} />
+          </li>
+        ))}
+      </ol>
     </Card>
   );
 }

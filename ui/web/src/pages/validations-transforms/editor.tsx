@@ -33,20 +33,54 @@ function Code({ value, onChange }: { value: Spec; onChange: (value: Spec) => voi
       JSON.parse(text);
       return [];
     } catch (error) {
-      return [{ message: `code: expected JSON. ${(error as Error).message}. The form shows the last text that was`, severity: "error" as const }];
+      return [
+        {
+          message: `code: expected JSON. ${(error as Error).message}. The form shows the last text that was`,
+          severity: "error" as const,
+        },
+      ];
     }
   };
   const [check] = useState(() => lint);
-  return <Editor label="As code" language="json" readOnly={useFixed()} value={typed.means === now ? typed.text : pretty(value)} onChange={change} lint={check} />;
+  return (
+    <Editor
+      label="As code"
+      language="json"
+      readOnly={useFixed()}
+      value={typed.means === now ? typed.text : pretty(value)}
+      onChange={change}
+      lint={check}
+    />
+  );
 }
 
-function Form({ which, draft, isNew, children }: { which: Which; draft: { value: Spec; set: (value: Spec) => void }; isNew: boolean; children: ReactNode }) {
+function Form({
+  which,
+  draft,
+  isNew,
+  children,
+}: {
+  which: Which;
+  draft: { value: Spec; set: (value: Spec) => void };
+  isNew: boolean;
+  children: ReactNode;
+}) {
   const [problems, setProblems] = useState<{ pointer?: string; message: string }[]>([]);
   return (
     <>
       <div className="halves">
-        <Card title="Settings"><SchemaForm schema={{ $ref: `#/components/schemas/${which.model}` }} value={draft.value} onChange={draft.set} skip={isNew ? [] : ["name"]} problems={problems} /></Card>
-        <Card title="The same as code" note={<CopySpec kind={which.path} name={String(draft.value.name || "unnamed")} spec={draft.value} />}>
+        <Card title="Settings">
+          <SchemaForm
+            schema={{ $ref: `#/components/schemas/${which.model}` }}
+            value={draft.value}
+            onChange={draft.set}
+            skip={isNew ? [] : ["name"]}
+            problems={problems}
+          />
+        </Card>
+        <Card
+          title="The same as code"
+          note={<CopySpec kind={which.path} name={String(draft.value.name || "unnamed")} spec={draft.value} />}>
           <Code value={draft.value} onChange={draft.set} />
         </Card>
       </div>
@@ -56,36 +90,50 @@ function Form({ which, draft, isNew, children }: { which: Which; draft: { value:
   );
 }
 
-export const Change = (which: Which) => function Changed({ name, object, etag }: ObjectProps<Gate>) {
-  const own = (shown: Spec): Spec => ({ name, ...specOf(shown) });
-  const draft = useDraft<Spec>(`${which.path}/${name}`, own(object as unknown as Spec), etag);
-  const saving = useSave({ kind: which.path, name, etag: draft.etag });
-  return (
-    <>
-      <DraftStrip draft={draft} />
-      <Form which={which} draft={draft} isNew={false}>
-        <SaveBar saving={saving} body={draft.value} isChanged={draft.isChanged} onDiscard={draft.discard} onSaved={(saved, tag) => draft.settle(own(saved), tag)} />
-      </Form>
-    </>
-  );
-};
-
-export const Create = (which: Which) => function Created() {
-  const navigate = useNavigate();
-  const { schema, type } = useSearch({ strict: false }) as { schema?: string; type?: string };
-  const fresh = schema && which.path === "validations" ? { ...which.fresh, checks: [{ type, schema }] } : which.fresh;
-  const draft = useDraft<Spec>(`${which.path}/new`, fresh);
-  const saving = useSave({ kind: which.path });
-  const done = (name: string) => {
-    draft.settle(fresh, "");
-    void navigate({ to: "/$kind/$name", params: { kind: which.path, name } } as never);
+export const Change = (which: Which) =>
+  function Changed({ name, object, etag }: ObjectProps<Gate>) {
+    const own = (shown: Spec): Spec => ({ name, ...specOf(shown) });
+    const draft = useDraft<Spec>(`${which.path}/${name}`, own(object as unknown as Spec), etag);
+    const saving = useSave({ kind: which.path, name, etag: draft.etag });
+    return (
+      <>
+        <DraftStrip draft={draft} />
+        <Form which={which} draft={draft} isNew={false}>
+          <SaveBar
+            saving={saving}
+            body={draft.value}
+            isChanged={draft.isChanged}
+            onDiscard={draft.discard}
+            onSaved={(saved, tag) => draft.settle(own(saved), tag)}
+          />
+        </Form>
+      </>
+    );
   };
-  return (
-    <>
-      <DraftStrip draft={draft} />
-      <Form which={which} draft={draft} isNew>
-        <SaveBar saving={saving} body={draft.value} isChanged={draft.isChanged} onDiscard={draft.discard} onSaved={(saved) => done(String(saved.name))} />
-      </Form>
-    </>
-  );
-};
+
+export const Create = (which: Which) =>
+  function Created() {
+    const navigate = useNavigate();
+    const { schema, type } = useSearch({ strict: false }) as { schema?: string; type?: string };
+    const fresh = schema && which.path === "validations" ? { ...which.fresh, checks: [{ type, schema }] } : which.fresh;
+    const draft = useDraft<Spec>(`${which.path}/new`, fresh);
+    const saving = useSave({ kind: which.path });
+    const done = (name: string) => {
+      draft.settle(fresh, "");
+      void navigate({ to: "/$kind/$name", params: { kind: which.path, name } } as never);
+    };
+    return (
+      <>
+        <DraftStrip draft={draft} />
+        <Form which={which} draft={draft} isNew>
+          <SaveBar
+            saving={saving}
+            body={draft.value}
+            isChanged={draft.isChanged}
+            onDiscard={draft.discard}
+            onSaved={(saved) => done(String(saved.name))}
+          />
+        </Form>
+      </>
+    );
+  };

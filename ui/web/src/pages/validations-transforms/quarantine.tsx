@@ -20,7 +20,13 @@ export function Quarantine({ stream }: { stream: string }) {
   if (stream) return <Kept key={stream} stream={stream} />;
   return (
     <Card title="Quarantine">
-      <Empty>Messages that it stops are not kept. <Link to="." search={{ tab: "change" } as never}>Set its quarantine</Link> to a stream of rows, to keep them and publish them again after a fix.</Empty>
+      <Empty>
+        Messages that it stops are not kept.{" "}
+        <Link to="." search={{ tab: "change" } as never}>
+          Set its quarantine
+        </Link>{" "}
+        to a stream of rows, to keep them and publish them again after a fix.
+      </Empty>
     </Card>
   );
 }
@@ -29,9 +35,15 @@ function Kept({ stream }: { stream: string }) {
   const [job, setJob] = useState<string | null>(null);
   const [says, setSays] = useState("");
   const held = useObject<Schemas["StreamObject"]>("streams", stream).data?.object?.positions;
-  const work = Object.values(useJobs() ?? {}).flatMap(({ id, kind, name, state, progress }) => (kind === "quarantine" && name === stream ? [[id, state, progress.done]] : []));
+  const work = Object.values(useJobs() ?? {}).flatMap(({ id, kind, name, state, progress }) =>
+    kind === "quarantine" && name === stream ? [[id, state, progress.done]] : [],
+  );
   const place = `quarantine/${encodeURIComponent(stream)}`;
-  const { data, error } = useQuery({ queryKey: ["quarantine", stream, held, work], placeholderData: keepPreviousData, queryFn: () => getAny<Schemas["QuarantineView"]>(place, { query: { limit: MOST_QUARANTINED } }) });
+  const { data, error } = useQuery({
+    queryKey: ["quarantine", stream, held, work],
+    placeholderData: keepPreviousData,
+    queryFn: () => getAny<Schemas["QuarantineView"]>(place, { query: { limit: MOST_QUARANTINED } }),
+  });
   const [chosen, select] = useSelection(data?.items ?? [], ({ shard, offset }) => `${shard}/${offset}`);
   const records = chosen.map(({ shard, offset }) => `${shard}/${offset}`);
   const verb = `${place}:take-again${records.length ? `?${records.map((one) => `record=${one}`).join("&")}` : ""}`;
@@ -47,27 +59,52 @@ function Kept({ stream }: { stream: string }) {
   return (
     <Card title="Quarantine" note={<ObjectLink kind="streams" name={stream} />}>
       <LoadFailure error={error} />
-      {data && <p role="status">{counted(data.waiting, "message")} in stream {stream}.{data.waiting > data.items.length && ` Below are the oldest ${data.items.length}.`}</p>}
+      {data && (
+        <p role="status">
+          {counted(data.waiting, "message")} in stream {stream}.
+          {data.waiting > data.items.length && ` Below are the oldest ${data.items.length}.`}
+        </p>
+      )}
       {data && data.items.length > 0 && (
         <>
           <div className="buttons">
-            <button type="button" className="primary" onClick={() => void again()}>Publish {chosen.length ? `${chosen.length} selected` : count(data.waiting)} again</button>
-            <CopyAs path={verb} method="POST" body={body} cli={`sluice quarantine take-again ${stream}${records.map((one) => ` --record ${one}`).join("")}`} />
+            <button type="button" className="primary" onClick={() => void again()}>
+              Publish {chosen.length ? `${chosen.length} selected` : count(data.waiting)} again
+            </button>
+            <CopyAs
+              path={verb}
+              method="POST"
+              body={body}
+              cli={`sluice quarantine take-again ${stream}${records.map((one) => ` --record ${one}`).join("")}`}
+            />
           </div>
-          <Table label="Messages in quarantine" rows={data.items} keyOf={(row) => `${row.shard} ${row.offset}`} columns={[
-            select,
-            { title: "Offset", kind: "num", show: ({ offset }) => offset },
-            { title: "Stopped by", kind: "fit", show: (row) => row.name },
-            { title: "Topic", kind: "mono", show: ({ topic }) => <code>{topic}</code> },
-            { title: "Where", kind: "mono", show: ({ path: at }) => <code>{at || "payload"}</code> },
-            { title: "Why", kind: "why", show: ({ reason }) => reason },
-            { title: "Payload", kind: "mono", show: ({ payload }) => <code>{payload}</code> },
-          ]} />
+          <Table
+            label="Messages in quarantine"
+            rows={data.items}
+            keyOf={(row) => `${row.shard} ${row.offset}`}
+            columns={[
+              select,
+              { title: "Offset", kind: "num", show: ({ offset }) => offset },
+              { title: "Stopped by", kind: "fit", show: (row) => row.name },
+              { title: "Topic", kind: "mono", show: ({ topic }) => <code>{topic}</code> },
+              { title: "Where", kind: "mono", show: ({ path: at }) => <code>{at || "payload"}</code> },
+              { title: "Why", kind: "why", show: ({ reason }) => reason },
+              { title: "Payload", kind: "mono", show: ({ payload }) => <code>{payload}</code> },
+            ]}
+          />
           <p className="muted small">They pass all stages again; what fails again comes back with its new reason.</p>
         </>
       )}
       <Failure>{says}</Failure>
-      {job && <JobView id={job}>{({ result }) => <p role="status">{count(result?.published as number)} published, {count(result?.failed as number)} failed again.</p>}</JobView>}
+      {job && (
+        <JobView id={job}>
+          {({ result }) => (
+            <p role="status">
+              {count(result?.published as number)} published, {count(result?.failed as number)} failed again.
+            </p>
+          )}
+        </JobView>
+      )}
     </Card>
   );
 }
