@@ -81,8 +81,9 @@ class _Function:
     def _has_limit(self) -> bool:
         return self._verb.is_paged and self._command.limit is not None
 
-    def __call__(self, call: Call, limit: int = 0, plan_only: bool = False, detach: bool = False, **given: Any) -> None:
+    def __call__(self, call: Call, plan_only: bool = False, detach: bool = False, **given: Any) -> None:
         verb = self._verb
+        limit = given.pop("limit") if self._has_limit else 0  # else it is a parameter of the verb, if anything
         for one in self._parameters:
             if one.old:
                 given[one.key] = renamed(given[one.key], given[f"old_{one.key}"], one.old, str(one.option))
@@ -124,7 +125,7 @@ class _Function:
         many = next((value for value in values.values() if isinstance(value, list)), [])
         number = len(many)
         if command.counts and body is not None:
-            if command.needs and not any(body.values()):
+            if command.needs and not any(value for value in body.values() if not isinstance(value, bool)):
                 raise CommandError(command.needs, exit_codes.USAGE, hint=f"sluice {self._resource.commands} ls")
             answer = call.api.send(verb.method, place, {**body, "dry_run": True})
             number = answer[command.counts]

@@ -137,6 +137,8 @@ def test_names_are_no_formulas_in_a_spreadsheet(ask: Callable[..., Any], node: N
 def test_purging_without_saying_which_is_refused(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sessions", "purge", "--yes"]) == exit_codes.USAGE
     assert "say which sessions" in capsys.readouterr().err
+    for flags in (["--connected"], ["--durable"], ["--dry-run"], ["--min-queued", "0"]):
+        assert main(["sessions", "purge", *flags, "--yes"]) == exit_codes.USAGE
     assert main(["sessions", "purge", "--older-than", "soon", "--yes"]) == exit_codes.USAGE
 
 
@@ -179,11 +181,25 @@ def test_a_dry_run_on_what_is_live_says_what_would_happen(
     assert ask("sessions", "show", "dry")["client_id"] == "dry"
 
 
+def test_a_limit_holds_for_what_waits_in_a_quarantine(ask: Callable[..., Any], node: Node) -> None:
+    checks = [{"type": "sql", "sql": "SELECT * WHERE payload.t > 100"}]
+    gate = {"name": "hot", "topics": ["gate/#"], "strategy": "all_pass", "failure_action": "drop", "checks": checks}
+    node.call("POST", "/streams", {"name": "kept"})
+    node.call("POST", "/validations", {**gate, "quarantine": "kept"})
+    for number in range(3):
+        assert main(["publish", f"gate/{number}", "-m", '{"t": 1}']) == exit_codes.FAILED
+    assert len(ask("quarantine", "show", "kept", "--limit", "2")["items"]) == 2
+    node.call("DELETE", "/validations/hot", None)
+    assert ask("quarantine", "take-again", "kept", "--limit", "2")["published"] == 2
+    assert ask("quarantine", "ls")["items"] == []
+
+
 def test_addresses_with_failed_logins_are_listed(ask: Callable[..., Any], node: Node) -> None:
-    wrong = httpx.get(f"{node.url}/api/v1/status", headers={"Authorization": "Bearer wrong"})
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.9")) as stranger:
+        wrong = stranger.get(f"{node.url}/api/v1/status", headers={"Authorization": "Bearer wrong"})
     assert wrong.status_code == 401
     [row] = ask("access", "failures")["items"]
-    assert (row["address"], row["is_limited"]) == ("api 127.0.0.1", False)
+    assert (row["address"], row["is_limited"]) == ("api 127.0.0.9", False)
     assert row["counted"] <= 1
 
 
