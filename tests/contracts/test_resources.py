@@ -43,3 +43,10 @@ def test_declarations_are_read_without_what_they_name() -> None:
     heavy = ("fastapi", "pydantic", "pyarrow", "broker.connection.hub", "ui.api.context", "typer")
     code = f"import sys, broker.core.resources as r; r.resources(); print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_parameters_have_names_that_commands_and_routes_do_not_use(verb: Verb) -> None:
+    taken = {"call", "context", "url", "data_dir", "output", "as_json", "yes", "is_dry", "plan_only", "detach"}
+    taken |= {"request", "body", "cursor", "verb"} | ({"limit"} if verb.is_paged else set())
+    assert not taken.intersection(one.key for one in (*verb.takes, *verb.members))
