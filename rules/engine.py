@@ -150,6 +150,7 @@ def event_message(name: str, columns: Mapping[str, Any], now_ns: int, about: Mes
         received_ns=now_ns,
         properties=about.properties if about is not None else _user_properties(columns.get("pub_props")),
         via=about.via if about is not None else (),
+        receipt=about.receipt if about is not None else None,
     )
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Final
 
 from bridges.resource.contract import Feed, Incoming, Lag, Source
@@ -209,7 +208,7 @@ class Ingress(Member, Feed):
                 services.node.clock.now_ns(),
                 record.properties,
             )
-            outcome, room = services.messaging.with_room(partial(services.messaging.publisher.publish, message))
+            outcome, room = services.messaging.with_room(services.messaging.publisher.publish, message)
             if room is not None:
                 rooms.append(room)
             if outcome.refusal is not None:

@@ -10,6 +10,8 @@ from logging import getLogger
 from math import inf
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import Decision
 from broker.auth.exchange import Exchange
@@ -84,6 +86,19 @@ class Login:
         self.deadline_s = 0.0
 
 
+class Taken(msgspec.Struct, frozen=True, gc=False):
+    """What was taken of one read: bytes, packets, and PUBLISH among these. ``is_stored`` means that QoS 0 messages left
+    something in the store's commit group; of others, their answers wait for it."""
+
+    used: int
+    packets: int = 0
+    messages: int = 0
+    is_stored: bool = False
+
+
+_NOTHING_TAKEN: Final = Taken(0)
+
+
 class SmallReads(Protocol):
     """Takes the small reads of a turn of the loop together (``broker.connection.protocol.arrivals``)."""
 
@@ -98,8 +113,8 @@ class SmallReads(Protocol):
 class ConnectionServices:
     """What connections work with.
 
-    ``read_first`` handles what comes before the CONNACK, and ``read_packets`` all complete packets from a position on;
-    both return how many bytes were used. ``opened`` and ``ended`` report the state of the link; ``ended`` also gets the
+    ``read_first`` handles what comes before the CONNACK and returns how many bytes were used, ``read_packets`` all
+    complete packets from a position on. ``opened`` and ``ended`` report the state of the link; ``ended`` also gets the
     reason, whether the will is due, and the properties of the client's DISCONNECT.
     """
 
@@ -107,7 +122,7 @@ class ConnectionServices:
     backpressure: Backpressure
     topic_counts: TopicCounts
     read_first: Callable[[Connection, bytes], int]
-    read_packets: Callable[[Connection, bytes, int], int]
+    read_packets: Callable[[Connection, bytes, int], Taken]
     opened: Callable[[Connection], None]
     ended: Callable[[Connection, str, bool, dict[str, Any] | None], None]
 
@@ -226,29 +241,20 @@ class Connection:
         context = self.context
         services = self.services
         rest = self._rest
-        start = 0
+        used = start = 0
+        taken = _NOTHING_TAKEN
         self.now_ns = context.clock.now_ns()
         self.wanted = 2
-        writer = context.writer
-        meter = self.meter
-        figures = context.figures
-        appended = writer.appended
-        packets, (at_0, at_1, at_2) = figures.packets_received, figures.received
-        # what comes to the node's counts until this returns is this client's: counted once a read, not once a message
-        packets_before = packets.value
-        messages_before = at_0.value + at_1.value + at_2.value
-        published = meter.published() if meter is not None else 0
         try:
             if first is not None:
                 first()
                 if self.is_closed:
                     return
-            if self.is_connected:
-                used = services.read_packets(self, data, 0)
-            else:
+            if not self.is_connected:
                 used = start = services.read_first(self, data)
-                if self.is_connected and not self.is_closed:
-                    used = services.read_packets(self, data, used)
+            if self.is_connected and not self.is_closed:
+                taken = services.read_packets(self, data, start)
+                used = taken.used
         except Exception as error:  # noqa: BLE001  one connection's trouble must not become another's
             self.fail_reading(error)
             return
@@ -256,18 +262,18 @@ class Connection:
             services.topic_counts.scan(self, data, start, used)
         if self.is_closed:
             return
-        self.packets_in += packets.value - packets_before
-        self.messages_in += at_0.value + at_1.value + at_2.value - messages_before
+        self.packets_in += taken.packets
+        self.messages_in += taken.messages
         if used < len(data):
             rest += data[used:]
         if self.is_connected:
             self.deadline_s = context.now_s + self.silence_s
+        if (self.answers.waiting or taken.is_stored) and context.writer.is_congested:
+            services.backpressure.hold_for_store(self)
         if self.answers.waiting:
             self.answers.seal(self)
-        if meter is not None:
-            meter.spend(meter.published() - published, len(data))
-        if writer.appended != appended and writer.is_congested:
-            services.backpressure.hold_for_store(self)
+        if self.meter is not None:
+            self.meter.spend(taken.messages, len(data))
         writes = context.pending_writes
         writes.read_bytes += len(data)
         if writes.read_bytes >= _LARGE_READ_BYTES:

@@ -131,6 +131,7 @@ class DeadLetters:
         letter = Message(
             self._template.render(row), message.payload, self._settings.qos, False, message.client,
             self._clock.now_ns(), _properties(message, cause, client_id), via=(*message.via, DEAD_LETTER),
+            receipt=message.receipt,
         )  # fmt: skip
         is_refused = self._publish_letter(letter).refusal is not None
         (self._lost if is_refused else self._published).value += 1

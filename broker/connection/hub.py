@@ -247,6 +247,7 @@ class Hub:
             self.topic_counts,
             self.withholding.with_room,
             backpressure,
+            self.context.writer,
         )
 
     def _may_send(self) -> Callable[[Message], bool] | None:

@@ -92,10 +92,6 @@ class PublishMeter:
         self._allowances = allowances
         self._disconnects = disconnects
 
-    def published(self) -> int:
-        """Messages that all clients have published so far: what one read adds to it is this connection's."""
-        return sum(received.value for received in self._context.figures.received)
-
     def spend(self, messages: int, size_bytes: int) -> None:
         """Account for one read; stops reading, or disconnects, when it was too much."""
         if not messages:

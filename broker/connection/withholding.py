@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from enum import Enum
 from logging import getLogger
 from typing import Final, Protocol
 
@@ -25,8 +24,9 @@ from broker.connection.context import Context
 from broker.connection.stalled import Stalled
 from broker.core.errors import PeerError
 from broker.core.kinds import counted
+from broker.core.message import Message
+from broker.core.receipt import Acknowledgement, FullQueue, Receipt, Withheld
 from broker.core.stage import Outcome, Refusal, Room
-from broker.session.withheld import Acknowledgement, Withheld
 
 _log = getLogger(__name__)
 
@@ -87,19 +87,6 @@ class Subscriber(Protocol):
         """Drop by the queue's policy what is above its bound, a part; whether there is more."""
 
 
-# A message of that size was queued for a subscriber that is full.
-Found = tuple[Withheld, int]
-
-
-class Outside(Enum):
-    """Publishers without a connection that can wait."""
-
-    OUTSIDE = 0
-
-
-OUTSIDE: Final = Outside.OUTSIDE
-
-
 class _Turn:
     """The acknowledgement of one without a connection."""
 
@@ -129,19 +116,15 @@ class _Watched:
 class Withholding:
     """The acknowledgements of a node that wait for subscribers.
 
-    ``publisher`` is the connection whose QoS 1 or 2 message passes the stages now, or who else can wait: the API, a
-    source. What others publish, such as wills and rules upon QoS 0, cannot wait: it gets the rest of the queue, up to
-    its bound, and is dropped above it.
+    A message with a receipt can wait: a client's of QoS 1 or 2, one of the API or of a source. Others, such as wills
+    and what rules publish upon QoS 0, get the rest of the queue, up to its bound, and are dropped above it.
     """
 
     def __init__(self, context: Context, stalled: Stalled) -> None:
         self._context = context
         self._stalled = stalled
-        self.publisher: Connection | Outside | None = None
         self.full: dict[Subscriber, _Watched] = {}
         self._silent: dict[Subscriber, Hashable] = {}
-        self._found: list[Found] = []
-        self._is_over = False
         self._paused: set[Connection] = set()
         self._messages = self._bytes = 0
         self._most_bytes = context.settings.max_withheld_bytes
@@ -157,39 +140,35 @@ class Withholding:
 
     # -- from subscribers --
 
-    def queue_in_full(self, subscriber: Subscriber, size_bytes: int) -> bool:
-        """A message is to wait for a subscriber that may not have more acknowledged ones; whether it may."""
+    def queue_in_full(self, subscriber: Subscriber, size_bytes: int, receipt: Receipt | None) -> bool:
+        """A message is to wait for a subscriber that may not have more acknowledged ones; returns whether it may."""
         withheld = subscriber.withheld
-        publisher = self.publisher
         if withheld is None:
             withheld = self.fills(subscriber)
-        if publisher is None:
+        if receipt is None or receipt.is_closed:
             return False
-        if self._bytes > self._most_bytes and self._is_too_much(publisher):
-            self._is_over = True
+        if self._bytes > self._most_bytes and self._is_too_much(receipt):
+            receipt.is_over = True
             return False
-        self._found.append((withheld, size_bytes))
+        receipt.wait_for(withheld, size_bytes)
         return True
 
-    def _is_too_much(self, publisher: Connection | Outside) -> bool:
-        own_bytes = publisher.answers.held_bytes if isinstance(publisher, Connection) else 0
-        return self._bytes > 2 * self._most_bytes or own_bytes > self._most_bytes
+    def _is_too_much(self, receipt: Receipt) -> bool:
+        return self._bytes > 2 * self._most_bytes or receipt.held_bytes > self._most_bytes
 
-    def with_room(self, publish: Callable[[], Outcome]) -> tuple[Outcome, Room | None]:
-        """See ``broker.core.stage.WithRoom``; what is published in the course of another message waits with that."""
-        if self.publisher is not None:
-            return publish(), None
-        self.publisher = OUTSIDE
-        outcome = publish()
-        try:
-            found = self.concluded()
-        except PeerError as error:
+    def with_room(self, publish: Callable[[Message], Outcome], message: Message) -> tuple[Outcome, Room | None]:
+        """See ``broker.core.stage.WithRoom``."""
+        receipt = message.receipt = Receipt()
+        outcome = publish(message)
+        receipt.close()
+        if receipt.is_over:
+            error = self.too_much()
             refusal = Refusal("withholding", "withholding", "withheld_full", error.reason_code, str(error))
             return Outcome(0, refusal), None
-        if not found:
+        if not outcome.full_queues:
             return outcome, None
-        turn = _Turn(len(found))
-        self._add(turn, found)
+        turn = _Turn(len(outcome.full_queues))
+        self._add(turn, outcome.full_queues)
         return outcome, turn.has_come
 
     def fills(self, subscriber: Subscriber) -> Withheld:
@@ -232,29 +211,18 @@ class Withholding:
 
     # -- from publishers --
 
-    def concluded(self) -> Sequence[Found]:
-        """The message of ``publisher`` has passed all stages; the full queues that it is in.
+    def too_much(self) -> PeerError:
+        """Count a message that a full queue did not take, since too much is withheld; the error of its publisher."""
+        text = "too many publishes wait for slow subscribers; see mqtt.max_withheld_bytes"
+        return self._context.figures.over_limit("max_withheld_bytes", text)
 
-        Raises:
-            PeerError: more is withheld than may be, so a queue did not take it.
-        """
-        self.publisher = None
-        found = self._found
-        if found:
-            self._found = []
-        if self._is_over:
-            self._is_over = False
-            text = "too many publishes wait for slow subscribers; see mqtt.max_withheld_bytes"
-            raise self._context.figures.over_limit("max_withheld_bytes", text)
-        return found
-
-    def withhold(self, c: Connection, packet: bytes, packet_id: int, found: Sequence[Found]) -> Held:
+    def withhold(self, c: Connection, packet: bytes, packet_id: int, full_queues: Sequence[FullQueue]) -> Held:
         """The acknowledgement as one that waits for full queues, and for those before it."""
         size_bytes = _MESSAGE_BYTES
-        for _, size in found:
+        for _, size in full_queues:
             size_bytes += size
-        held = c.answers.hold(c, packet, packet_id, size_bytes, len(found), self._resume)
-        self._add(held, found)
+        held = c.answers.hold(c, packet, packet_id, size_bytes, len(full_queues), self._resume)
+        self._add(held, full_queues)
         if c.answers.held_bytes > _PAUSE_BYTES or self._bytes > self._most_bytes:
             self._pause(c)
         return held
@@ -265,8 +233,8 @@ class Withholding:
             self._paused.add(c)
             c.hold(self)
 
-    def _add(self, acknowledgement: Acknowledgement, found: Sequence[Found]) -> None:
-        for withheld, size in found:
+    def _add(self, acknowledgement: Acknowledgement, full_queues: Sequence[FullQueue]) -> None:
+        for withheld, size in full_queues:
             withheld.add(acknowledgement, size)
             self._messages += 1
             self._bytes += size + _MESSAGE_BYTES
@@ -281,7 +249,6 @@ class Withholding:
     def tick(self) -> None:
         """Let those go that have acknowledged nothing for too long, and wait again for those that do again."""
         now_s = self._context.now_s
-        self.publisher = None
         self._most_bytes = self._context.settings.max_withheld_bytes
         for subscriber, watched in list(self.full.items()):
             if watched.mark != (mark := subscriber.progress) or subscriber.is_unread:

@@ -10,6 +10,7 @@ import msgspec
 
 from broker.core import jsontext
 from broker.core.client import Client
+from broker.core.receipt import Receipt
 
 # PUBLISH properties by their MQTT name (``Content-Type``, ``Message-Expiry-Interval``, ...). ``User-Property`` is a
 # list of ``(name, value)`` pairs in the order sent, ``Correlation-Data`` is bytes; topic alias and subscription
@@ -26,7 +27,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """One publish. Not changed once it is handed on: a stage that changes something makes a new one.
 
     ``received_ns`` is the wall clock when the packet arrived. ``via`` names the rules that (re)published the message,
-    so that a rule does not run on what it published itself.
+    so that a rule does not run on what it published itself. ``receipt`` is there while somebody waits for its
+    acknowledgement.
 
     A struct because one or two are made per message: 0.09 µs, where a dataclass with slots takes 0.5.
     """
@@ -40,6 +42,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
     properties: Properties | None = None
     dup: bool = False
     via: tuple[str, ...] = ()
+    receipt: Receipt | None = None
     _value: Any = _UNDECODED
     _id: str | None = None
 
@@ -82,6 +85,7 @@ class Message(msgspec.Struct, eq=False, gc=False):
             properties,
             self.dup,
             self.via,
+            self.receipt,
             self._value if payload is self.payload else _UNDECODED,
             self._id,
         )

@@ -9,11 +9,14 @@ from until it is decided, and nothing else waits.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import msgspec
+
 from broker.core.message import Message
+from broker.core.receipt import FullQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +91,20 @@ class Plans(Protocol):
         """Forget all plans; they are made again when their topics are next published to. Cheap, may be called often."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Outcome of a message handed to ``Publisher.publish``.
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """The result of a message handed to ``Publisher.publish``: who took it, and what an acknowledgement waits for.
 
     ``refusal`` is None when the pipeline let it through; ``receivers`` counts subscribers, streams and rules that took
-    it. ``is_waiting`` means that a gate waits for another process, so that nothing else is known yet.
+    it. ``is_waiting`` means that a gate waits for another process, so that nothing else is known yet. ``is_stored``
+    means that the message left something in the store's current commit group; ``full_queues`` are those that took it
+    without having room.
     """
 
     receivers: int
     refusal: Refusal | None = None
     is_waiting: bool = False
+    is_stored: bool = False
+    full_queues: Sequence[FullQueue] = ()
 
 
 class Publisher(Protocol):
@@ -125,15 +131,15 @@ Room = Awaitable[None]
 
 
 class WithRoom(Protocol):
-    """Publishes for someone who can wait until slow subscribers have room."""
+    """Publishes a message for someone who can wait until slow subscribers have room."""
 
-    def __call__(self, publish: Callable[[], Outcome], /) -> tuple[Outcome, Room | None]:
-        """Outcome of ``publish``, and the room to wait for before the message counts as delivered."""
+    def __call__(self, publish: Callable[[Message], Outcome], message: Message, /) -> tuple[Outcome, Room | None]:
+        """Return the outcome, and what to wait for before the message counts as delivered."""
 
 
-def without_waiting(publish: Callable[[], Outcome]) -> tuple[Outcome, Room | None]:
+def without_waiting(publish: Callable[[Message], Outcome], message: Message) -> tuple[Outcome, Room | None]:
     """A ``WithRoom`` where there are no subscribers."""
-    return publish(), None
+    return publish(message), None
 
 
 class WaitingPublisher(Protocol):

@@ -5,15 +5,16 @@ Every publish passes it, from a client, a will, a rule's republish or the API.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from logging import getLogger
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.core import reason
-from broker.core.client import BROKER
+from broker.core.client import BROKER, Client
 from broker.core.errors import PeerError
 from broker.core.events import Events, message_columns
 from broker.core.message import DEAD_LETTER, Message
+from broker.core.receipt import Receipt
 from broker.core.signals import Signal
 from broker.core.stage import Outcome, Refusal, WaitingGateCall, WithRoom
 from broker.core.topic import is_bridge_state, reserved_topic
@@ -23,9 +24,11 @@ from broker.pipeline.plan import Plans, TopicPlan
 from broker.pipeline.stage_times import TIMED_EVERY_NS, StageTimes
 from broker.pipeline.together import PASSED_ON, Crowds, RunRoutes, Together
 from broker.pipeline.topic_counts import TopicCounts
+from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
+_STORED: Final = Outcome(1, is_stored=True)
 DROPPED_HELP: Final = "messages not passed on, by reason"
 
 
@@ -67,7 +70,9 @@ class Pipeline(Generic[R]):
         topic_counts: TopicCounts,
         with_room: WithRoom,
         crowds: Crowds[Any],
+        writer: Writer,
     ) -> None:
+        self._writer = writer
         self._with_room = with_room
         self._plans = plans
         self._retained = retained
@@ -85,7 +90,7 @@ class Pipeline(Generic[R]):
         """With every message that a gate stopped."""
         metrics.gauge("cached_plan_bytes", lambda: plans.size_bytes, "memory of the plans that are kept by topic")
         self.together = Together(self._deliver, crowds)
-        """Messages that ``pass_stages`` let pass, gathered to be delivered."""
+        """Messages that passed their stages, gathered to be delivered."""
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds, metrics)
 
     def publish(self, message: Message) -> Outcome:
@@ -109,7 +114,7 @@ class Pipeline(Generic[R]):
 
     async def publish_and_wait(self, message: Message) -> Outcome:
         """As ``publish``, and what became of the message where a gate has to wait; once slow subscribers have room."""
-        outcome, room = self._with_room(lambda: self.publish(message))
+        outcome, room = self._with_room(self.publish, message)
         if room is not None:
             await room
         return await self.lanes.outcome_of_last(message.topic) if outcome.is_waiting else outcome
@@ -167,13 +172,62 @@ class Pipeline(Generic[R]):
         return Outcome(0, self._refused(message, Refusal("topic", "topic", why, code, str(error))))
 
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
-        """Take a message whose topic's plan is at hand; one that does not wait."""
+        """Take a message through the stages of its topic's plan, which does not wait, and deliver it."""
         if self.together.run:
             self.together.deliver()
-        passed = self.pass_stages(message, plan)
-        return self._deliver(passed, plan) if isinstance(passed, Message) else passed
+        began = self._writer.appended
+        passed = self._pass_stages(message, plan)
+        outcome = self._deliver(passed, plan) if isinstance(passed, Message) else passed
+        receipt = message.receipt
+        if self._writer.appended != began or (receipt is not None and receipt.full_queues):
+            return self._waiting(outcome, receipt, is_stored=self._writer.appended != began)
+        return outcome
 
-    def pass_stages(self, message: Message, plan: TopicPlan[R]) -> Message | Outcome:
+    def gather(self, publisher: object, message: Message, plan: TopicPlan[R]) -> Outcome:
+        """As ``process``, but what is to be delivered is gathered with what follows (``broker.pipeline.together``)."""
+        began = self._writer.appended
+        passed = self._pass_stages(message, plan)
+        outcome = self.together.add(publisher, passed, plan) if isinstance(passed, Message) else passed
+        receipt = message.receipt
+        if self._writer.appended != began or (receipt is not None and receipt.full_queues):
+            return self._waiting(outcome, receipt, is_stored=self._writer.appended != began)
+        return outcome
+
+    def gather_run(
+        self, publisher: object, client: Client, payloads: Sequence[bytes], plan: TopicPlan[R], now_ns: int
+    ) -> tuple[int, Outcome]:
+        """As ``gather``, QoS 0 messages of one client that are on one topic.
+
+        Returns:
+            How many were taken, and the outcome of the last; it is stored where any was. None is taken behind one whose
+            refusal disconnects.
+        """
+        began = self._writer.appended
+        pass_stages = self._pass_stages
+        add = self.together.add
+        topic = plan.topic
+        outcome = PASSED_ON
+        count = 0
+        for payload in payloads:
+            count += 1
+            passed = pass_stages(Message(topic, payload, 0, False, client, now_ns), plan)
+            outcome = add(publisher, passed, plan) if isinstance(passed, Message) else passed
+            if outcome.refusal is not None and outcome.refusal.disconnect:
+                break
+        if self._writer.appended != began:
+            outcome = self._waiting(outcome, None, is_stored=True)
+        return count, outcome
+
+    @staticmethod
+    def _waiting(outcome: Outcome, receipt: Receipt | None, *, is_stored: bool) -> Outcome:
+        """The outcome with what an acknowledgement of the message waits for: the present commit group, where any stage
+        or delivery left something there, and full queues."""
+        full_queues = () if receipt is None else receipt.full_queues
+        if outcome is PASSED_ON and not full_queues:
+            return _STORED
+        return Outcome(outcome.receivers, outcome.refusal, outcome.is_waiting, is_stored, full_queues)
+
+    def _pass_stages(self, message: Message, plan: TopicPlan[R]) -> Message | Outcome:
         """Take a message through the stages of its topic, which do not wait.
 
         Returns:
@@ -243,7 +297,9 @@ class Pipeline(Generic[R]):
     def conclude(self, message: Message, decided: Message | Refusal) -> Outcome:
         """What becomes of a message that the gates have decided on, by the plan of this moment."""
         if isinstance(decided, Refusal):
-            return Outcome(0, self._refused(message, decided))
+            began = self._writer.appended
+            outcome = Outcome(0, self._refused(message, decided))
+            return self._waiting(outcome, message.receipt, is_stored=self._writer.appended != began)
         plan = self._plan_of(decided)
         return plan if isinstance(plan, Outcome) else self.process(decided, plan.after_gates())
 

@@ -147,7 +147,8 @@ class Session(SessionState):
             self.is_crowded = True
             if not self.withheld:  # a burst is over soon: not to read costs less than to answer one by one
                 self.services.crowded(self)
-            if slowing.takes(self, size_bytes):
+            receipt = None if delivery.outgoing is None else delivery.outgoing.message.receipt
+            if slowing.takes(self, size_bytes, receipt):
                 self.push(delivery, size_bytes)
             else:
                 self.drop_delivery(delivery, "queue_full")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.core.receipt import Receipt
 from broker.session.state import SessionState
 
 MOST: Final = 0.75
@@ -43,12 +44,12 @@ def has_room(session: SessionState, share: float) -> bool:
     )
 
 
-def takes(session: SessionState, size_bytes: int) -> bool:
-    """True if a message may be queued in memory: it is within the bound, or its publisher waits."""
+def takes(session: SessionState, size_bytes: int, receipt: Receipt | None) -> bool:
+    """Whether a message may be queued in memory: it is within the bound, or its publisher waits."""
     services = session.services
     if not session.withheld and has_room(session, MOST):
         return True
-    if services.queue_in_full(session, size_bytes):
+    if services.queue_in_full(session, size_bytes, receipt):
         return True
     services.crowded(session)
     return has_room(session, 1)
@@ -58,7 +59,7 @@ def fills(session: SessionState) -> None:
     """More waits in the log for a durable session: from where there is no room on, its publishers wait."""
     if session.withheld is None and not has_room(session, MOST):
         session.is_crowded = True
-        session.services.queue_in_full(session, 0)
+        session.services.queue_in_full(session, 0, None)
 
 
 def trim(session: SessionState, at_most: int) -> bool:

@@ -13,6 +13,7 @@ from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.memory import NOTHING, MemoryUse
 from broker.core.message import Message, Properties
+from broker.core.receipt import Receipt, Withheld
 from broker.observe.metrics import Counter
 from broker.session.delivery import Deliveries, Delivery, Holder, MayHave
 from broker.session.inbound import Inbound
@@ -23,7 +24,6 @@ from broker.session.qos0_queue import Qos0Queue
 from broker.session.subscriptions import Subscriptions
 from broker.session.will import Will
 from broker.session.window import Window
-from broker.session.withheld import Withheld
 
 NEVER_S: Final = 0xFFFFFFFF
 UNLIMITED_BYTES: Final = 1 << 32
@@ -88,12 +88,12 @@ class SessionServices:
     ``changed`` gets a durable session whose record has to be written, ``moved`` one for whose record there is time,
     since the one on disk predicts what is sent. ``defer`` runs a callable in another turn of the loop. ``crowded`` gets
     a session whose queue or connection fills up, ``relieved`` gets it when it has room again. ``queue_in_full`` gets
-    one with no room for more that is acknowledged to publishers, before a message of that size waits there; it returns
-    whether the message's publisher waits. ``drained`` gets it when something has left. ``on_event`` gets events
-    that have listeners. ``resends`` is true where 3.1.1 clients are sent on a timer what they do not acknowledge.
-    ``shed`` gets messages in the log that a session passes over: why, the offset from which it would have read, how
-    many of its messages after that to leave out of account, and how many follow that it passes over. ``on_dropped``
-    gets every other message that a session does not get, and why.
+    one with no room for more that is acknowledged to publishers, before a message of that size and with that receipt
+    waits there; it returns whether the message's publisher waits. ``drained`` gets it when something has left.
+    ``on_event`` gets events that have listeners. ``resends`` is true where 3.1.1 clients are sent on a timer what they
+    do not acknowledge. ``shed`` gets messages in the log that a session passes over: why, the offset from which it
+    would have read, how many of its messages after that to leave out of account, and how many follow that it passes
+    over. ``on_dropped`` gets every other message that a session does not get, and why.
     """
 
     clock: Clock
@@ -104,7 +104,7 @@ class SessionServices:
     defer: Callable[[Callable[[], None]], object]
     crowded: Callable[[SessionState], None]
     relieved: Callable[[SessionState], None]
-    queue_in_full: Callable[[Any, int], bool]
+    queue_in_full: Callable[[Any, int, Receipt | None], bool]
     drained: Callable[[Any], None]
     on_event: OnEvent
     events: Events

@@ -78,6 +78,7 @@ def republish(
             properties_of(row, message),
             False,
             (*via, rule) if via else first,
+            message.receipt,
         )
         outcome = dispatch(republished) if is_direct is not None and is_direct(row) else publish(republished)
         if outcome.refusal is not None:

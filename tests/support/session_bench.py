@@ -45,7 +45,7 @@ class SessionBench:
             defer=lambda work: work(),
             crowded=lambda _session: None,
             relieved=lambda _session: None,
-            queue_in_full=lambda _session, _size_bytes: False,
+            queue_in_full=lambda _session, _size_bytes, _receipt: False,
             drained=lambda _session: None,
             on_event=lambda _name, _session, _message, _why, _properties=None: None,
             events=Events(),

@@ -94,6 +94,7 @@ class Logins:
                 position = stop
                 check_order(c.phase, kind)
                 self._context.figures.note_before_connack(kind)
+                c.packets_in += 1
                 if isinstance(packet, Auth):
                     self.take_auth(c, packet)
                 else:

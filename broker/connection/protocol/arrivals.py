@@ -58,7 +58,7 @@ class Arrivals:
         self._gathered: list[Connection] = []
         """With answers that wait for the commit group at hand."""
         self._kept: list[Connection] = []
-        """Of whom something was appended to it."""
+        """Whose QoS 0 messages left something there."""
 
     def add(self, c: Connection, data: bytes) -> None:
         """Take this read with the others of the turn."""
@@ -193,11 +193,10 @@ class Arrivals:
     ) -> None:
         """A PUBLISH that is all of a read, on a topic whose plan is known; or several of QoS 0 on that topic."""
         figures = self._context.figures
-        writer = self._context.writer
-        appended = writer.appended
         count = 1
+        is_stored = False
         if data[0] == _QOS_0:
-            count = self._publishing.take_run(c, plan, data, 0, payload_at, end) // end
+            count, is_stored = self._publishing.take_run(c, plan, data, 0, payload_at, end)
         else:
             figures.packets_received.value += 1
             figures.published_bytes_received.value += len(data)
@@ -212,7 +211,7 @@ class Arrivals:
         if c.answers.waiting:
             c.answers.gather()
             self._gathered.append(c)
-        if writer.appended != appended:
+        if is_stored:
             self._kept.append(c)
         backpressure = c.services.backpressure
         if backpressure.fresh:
@@ -224,16 +223,18 @@ class Arrivals:
         """Deliver what was gathered, tie answers to their commit group, and wait for the store where it has too much to
         do."""
         self._forwarding.together.deliver()
+        gathered = self._gathered
+        if not (gathered or self._kept):
+            return
         writer = self._context.writer
-        if self._gathered:
-            writer.when_committed(partial(self._committed, self._gathered))
+        if gathered:
+            writer.when_committed(partial(self._committed, gathered))
             self._gathered = []
-        if self._kept:
-            if writer.is_congested:
-                for c in self._kept:
-                    if not c.is_closed:
-                        c.services.backpressure.hold_for_store(c)
-            self._kept.clear()
+        if writer.is_congested:
+            for c in (*gathered, *self._kept):
+                if not c.is_closed:
+                    c.services.backpressure.hold_for_store(c)
+        self._kept.clear()
 
     @staticmethod
     def _committed(gathered: list[Connection], error: BaseException | None) -> None:

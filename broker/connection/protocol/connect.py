@@ -111,6 +111,7 @@ class Connecting:
             return len(data)
         assert isinstance(packet, Connect)
         self._figures.note_before_connack(CONNECT)
+        c.packets_in += 1
         self.take_connect(c, packet)
         return stop if c.login is None else self._logins.read_exchange(c, data, stop)
 
@@ -220,7 +221,8 @@ class Connecting:
             c.refuse_connect(reason.PACKET_TOO_LARGE)  # the properties that it must have do not fit [MQTT-3.1.2-24]
             return
         c.client = client
-        before = self._context.writer.appended
+        left = self._life.sessions.get(client_id)
+        leaves_stored = left is not None and (left.is_durable or left.will is not None)
         starts_clean = packet.clean_start or self._is_of_another(
             c, client
         )  # one that proved the identifier gets it, empty
@@ -245,7 +247,8 @@ class Connecting:
             c.welcome()
             self._life.resume(session, None if c.permits is None else c.permits.may_have(session))
 
-        c.answers.add(c, welcome, waits=self._context.writer.appended != before)
+        is_stored = leaves_stored or session.is_durable or packet.will is not None
+        c.answers.add(c, welcome, waits=is_stored)
         self._client_events.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
         self._client_events.connected(c)
 

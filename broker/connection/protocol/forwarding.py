@@ -19,6 +19,7 @@ from broker.connection.dead_letters import DeadLetters
 from broker.connection.permits import FindKind, FindPlan, SessionKind
 from broker.connection.withholding import Withholding
 from broker.core.message import Message
+from broker.core.receipt import Receipt
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans, TopicPlan
 from broker.routing.router import Routes
@@ -55,6 +56,8 @@ class Forwarding:
         self._plans = plans
         self._pipeline = pipeline
         self._has_dead_letters = dead_letters.is_on
+        self._unused = Receipt()
+        """For the next message: on the short way most are not needed, and nothing else keeps one."""
         self.together = pipeline.together
 
     def is_allowed(self) -> bool:
@@ -90,8 +93,8 @@ class Forwarding:
             raise protocol_error("PUBLISH has neither a topic nor a topic alias")
         return self._plans.plan(topic) if c.permits is None else c.permits.plan(topic, first)
 
-    def run(self, c: Connection, routes: Routes[Session], chunk: bytes, count: int) -> None:
-        """Hand a run of QoS 0 packets, as they came, to their subscribers."""
+    def run(self, c: Connection, routes: Routes[Session], chunk: bytes, count: int) -> int:
+        """Hand a run of QoS 0 packets, as they came, to their subscribers; returns their number."""
         figures = self._figures
         if self.together.run:
             self.together.deliver()
@@ -103,14 +106,15 @@ class Forwarding:
             routes.watch.forwards(chunk, count, c.client, c.now_ns, is_v5=c.is_v5)
         if routes.is_empty:
             self._pipeline.no_subscribers(count)
-            return
+            return count
         if routes.only_group is not None:
             figures.sent[0].value += routes.only_group.offer_run(chunk, c.client, c.now_ns)
-            return
+            return count
         same, other = (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
         self._hand_out(c, same, chunk, count)
         if other:
             self._hand_out(c, other, _in_other_version(chunk, from_v5=c.is_v5), count)
+        return count
 
     def run_together(self, run: Sequence[tuple[Connection, bytes]], routes: Routes[Session]) -> None:
         """Hand QoS 0 packets of several clients of one version, as they came, to the subscribers they have in
@@ -249,19 +253,20 @@ class Forwarding:
         if self.together.run:
             self.together.deliver()
         outgoing: Outgoing | None = None
+        receipt: Receipt | None = None
         head = tail = b""
-        withholding = self._withholding
         for entry in routes.entries:
             session = entry.subscriber
             box = session.fast
             window = session.window
             if not (entry.qos and box is not None and window.quota > 0 and session.is_v5 is is_v5) or session.queue:
                 if outgoing is None:
-                    message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns)
+                    receipt = self._unused  # no earlier acknowledgement waits, as checked above
+                    message = Message(
+                        plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns, None, False, (), receipt
+                    )
                     outgoing = Outgoing(message, plan.topic_bytes)
                     outgoing.adopt(is_v5, packet[:topic_end], packet[topic_end + 2 :] if is_v5 else message.payload)
-                if entry.qos:
-                    withholding.publisher = c
                 session.deliver(outgoing, 1 if entry.qos else 0, False, ())
                 continue
             if not head:
@@ -275,13 +280,29 @@ class Forwarding:
                 box.mark()
             box.messages_out += 1
             figures.sent[1].value += 1
-        if outgoing is not None and withholding.publisher is not None and (found := withholding.concluded()):
-            held = withholding.withhold(c, _PUBACK + packet_id, packet_id[0] << 8 | packet_id[1], found)
-            held.let_go()
-            figures.note_pubacks(0, -1)  # counted when it is sent
-        else:
-            c.box.add(_PUBACK + packet_id)
+        if outgoing is not None and receipt is not None:
+            outgoing.message.receipt = None
+            if receipt.full_queues or receipt.is_over:
+                self._unused = Receipt()
+                self._withhold(c, packet_id, receipt)
+                return len(routes.entries) + 1
+        c.box.add(_PUBACK + packet_id)
         return len(routes.entries) + 1
+
+    def _withhold(self, c: Connection, packet_id: bytes, receipt: Receipt) -> None:
+        """Withhold the PUBACK of a message that is in full queues.
+
+        Raises:
+            PeerError: a full queue did not take it, since too much is withheld.
+        """
+        full_queues = receipt.full_queues
+        receipt.close()
+        if receipt.is_over:
+            raise self._withholding.too_much()
+        identifier = packet_id[0] << 8 | packet_id[1]
+        held = self._withholding.withhold(c, _PUBACK + packet_id, identifier, full_queues)
+        held.let_go()
+        self._figures.note_pubacks(0, -1)  # counted when it is sent
 
 
 def _in_other_version(chunk: bytes, *, from_v5: bool) -> bytes:

@@ -16,10 +16,11 @@ from broker.connection.context import Context
 from broker.connection.protocol.limits import check_publish, check_user_properties, is_as_claimed
 from broker.connection.protocol.parking import Decided, Parking
 from broker.connection.sessions.inbounds import StoredInbounds
-from broker.connection.withholding import Found, Withholding
+from broker.connection.withholding import Withholding
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.message import Message
+from broker.core.receipt import FullQueue, Receipt
 from broker.core.stage import Outcome, Refusal
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans, TopicPlan
@@ -51,12 +52,11 @@ class Publishing:
         self._parking = parking
         self._inbounds = inbounds
         self._context = context
-        self._writer = context.writer
         self._figures = context.figures
 
     def take_run(
         self, c: Connection, plan: TopicPlan[Routes[Session]], data: bytes, position: int, head_end: int, stop: int
-    ) -> int:
+    ) -> tuple[int, bool]:
         """Take the QoS 0 PUBLISH in ``data[position:stop]``, without properties, and those behind it that begin like
         it.
 
@@ -68,7 +68,7 @@ class Publishing:
         take long.
 
         Returns:
-            Where the first packet begins that was not taken.
+            How many were taken, and whether they left something in the store's commit group.
         """
         if plan.resolve is not None:
             plan = plan.resolve(c.client)
@@ -77,36 +77,32 @@ class Publishing:
             self._figures.received[0].value += 1
             self._figures.published_bytes_received.value += stop - position
             self._park_qos0(c, Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns), plan)
-            return stop
+            return 1, False
         head = data[position:head_end]
         size = stop - position
-        start = position
         pipeline = self._pipeline
-        topic = plan.topic
-        client = c.client
-        now_ns = c.now_ns
-        add = pipeline.together.add
-        refusal: Refusal | None = None
-        end = min(len(data), start + MOST_AT_ONCE * size)
-        while True:
-            passed = pipeline.pass_stages(Message(topic, data[head_end:stop], 0, False, client, now_ns), plan)
-            refusal = (add(c, passed, plan) if isinstance(passed, Message) else passed).refusal
-            position = stop
-            if refusal is not None and refusal.disconnect:
-                break
-            head_end = head_end + size
-            stop = stop + size
-            if stop > end or not data.startswith(head, position):
-                break
+        if data.startswith(head, stop):
+            end = min(len(data), position + MOST_AT_ONCE * size)
+            payloads = [data[head_end:stop]]
+            at = stop
+            while at + size <= end and data.startswith(head, at):
+                head_end += size
+                at += size
+                payloads.append(data[head_end:at])
+            count, outcome = pipeline.gather_run(c, c.client, payloads, plan, c.now_ns)
+        else:
+            message = Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns)
+            count = 1
+            outcome = pipeline.gather(c, message, plan)
         figures = self._figures
-        count = (position - start) // size
         figures.received[0].value += count
         figures.packets_received.value += count
-        figures.published_bytes_received.value += position - start
+        figures.published_bytes_received.value += count * size
+        refusal = outcome.refusal
         if refusal is not None and refusal.disconnect:
             pipeline.together.deliver()
             c.refused(refusal)
-        return position
+        return count, outcome.is_stored
 
     def take_qos1(
         self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
@@ -123,16 +119,15 @@ class Publishing:
         if plan.resolve is not None:
             plan = plan.resolve(c.client)
         self._figures.received[1].value += 1
-        message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns)
+        receipt = Receipt(c.answers.held_bytes)
+        message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns, None, False, (), receipt)
         self._acknowledge(c, message, plan, packet_id, gathers=True)
 
-    def _process(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> Outcome:
-        """Take a message through its stages; what is to be delivered is gathered with what follows."""
-        passed = self._pipeline.pass_stages(message, plan)
-        return self._pipeline.together.add(c, passed, plan) if isinstance(passed, Message) else passed
-
-    def take(self, c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
+    def take(self, c: Connection, first: int, data: bytes, body: int, stop: int) -> bool:
         """Take the PUBLISH whose body is ``data[body:stop]``.
+
+        Returns:
+            Whether one of QoS 0 left something in the store's commit group; of others, their answers wait for it.
 
         Raises:
             PeerError: it breaks the protocol.
@@ -171,9 +166,11 @@ class Publishing:
         plan = self._plans.plan(topic) if c.permits is None else c.permits.plan(topic, first)
         if plan.resolve is not None:
             plan = plan.resolve(c.client)
+        receipt = Receipt(c.answers.held_bytes) if qos else None
         message = Message(
-            plan.topic, data[at:stop], qos, first & 1 == 1, c.client, c.now_ns, properties or None, first & 8 == 8
-        )
+            plan.topic, data[at:stop], qos, first & 1 == 1, c.client, c.now_ns, properties or None, first & 8 == 8, (),
+            receipt,
+        )  # fmt: skip
         self._figures.received[qos].value += 1
         if (
             properties
@@ -181,19 +178,18 @@ class Publishing:
             and not is_as_claimed(message.payload, properties)
         ):
             self._refuse_payload(c, message, plan, packet_id)
-            return
-        if qos:
+        elif qos:
             self._acknowledge(c, message, plan, packet_id)
-            return
-        if self._context.admission.drops_qos0:
+        elif self._context.admission.drops_qos0:
             self._pipeline.dropped("overload").value += 1
-            return
-        if plan.waits:
+        elif plan.waits:
             self._park_qos0(c, message, plan)
-            return
-        outcome = self._pipeline.process(message, plan)
-        if outcome.refusal is not None and outcome.refusal.disconnect:
-            c.refused(outcome.refusal)
+        else:
+            outcome = self._pipeline.process(message, plan)
+            if outcome.refusal is not None and outcome.refusal.disconnect:
+                c.refused(outcome.refusal)
+            return outcome.is_stored
+        return False
 
     def _refuse_payload(
         self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int
@@ -205,15 +201,17 @@ class Publishing:
         )
         outcome = self._pipeline.conclude(message, refusal)
         if message.qos:
-            self._answer(c, message, plan.topic_bytes, packet_id, outcome, self._writer.appended, ())
+            self._answer(c, message, plan.topic_bytes, packet_id, outcome)
 
     def _park_qos0(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> None:
         """Have a QoS 0 message decided by another process."""
 
         def finish(decided: Decided) -> None:
-            refusal = self._pipeline.conclude(message, decided).refusal
-            if refusal is not None and refusal.disconnect:
-                c.refused(refusal)
+            outcome = self._pipeline.conclude(message, decided)
+            if outcome.refusal is not None and outcome.refusal.disconnect:
+                c.refused(outcome.refusal)
+            elif outcome.is_stored and self._context.writer.is_congested:
+                c.services.backpressure.hold_for_store(c)
 
         self._parking.park(c, message, plan, finish)
 
@@ -281,59 +279,57 @@ class Publishing:
         if plan.waits:
             self._park(c, message, plan, packet_id)
             return
-        before = self._writer.appended
-        withholding = self._withholding
-        withholding.publisher = c
-        outcome = self._process(c, message, plan)
-        if not gathers:  # clients that get their own messages have them before the answer
-            self._pipeline.together.deliver()
-        self._answer(c, message, topic, packet_id, outcome, before, withholding.concluded())
+        if gathers:
+            outcome = self._pipeline.gather(c, message, plan)
+        else:  # clients that get their own messages have them before the answer
+            outcome = self._pipeline.process(message, plan)
+        self._answer(c, message, topic, packet_id, outcome)
 
     def _park(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
         """Have a QoS 1 or 2 message decided by another process, then answer it."""
 
         def finish(decided: Decided) -> None:
-            before = self._writer.appended
-            withholding = self._withholding
-            withholding.publisher = c
             outcome = self._pipeline.conclude(message, decided)
-            self._answer(c, message, plan.topic_bytes, packet_id, outcome, before, withholding.concluded())
+            self._answer(c, message, plan.topic_bytes, packet_id, outcome)
 
         self._parking.park(c, message, plan, finish)
 
-    def _answer(
-        self,
-        c: Connection,
-        message: Message,
-        topic: bytes,
-        packet_id: int,
-        outcome: Outcome,
-        before: int,
-        found: Sequence[Found],
-    ) -> None:
-        """Answer a message with its outcome; ``before`` counts what had been appended to the store until then,
-        ``found`` are full queues that it is in."""
+    def _answer(self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome) -> None:
+        """Answer a message with its outcome.
+
+        Raises:
+            PeerError: a full queue did not take it, since too much is withheld.
+        """
+        receipt = message.receipt
+        assert receipt is not None
+        receipt.is_closed = True
+        if receipt.full_queues or receipt.is_over:
+            receipt.close()
+            if receipt.is_over:
+                raise self._withholding.too_much()
         session = c.session
         qos = message.qos
         success = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
-        is_kept = self._writer.appended != before
+        is_stored = outcome.is_stored
+        full_queues = outcome.full_queues
         if outcome.refusal is not None:
-            if is_kept and not outcome.refusal.disconnect:
+            if is_stored and not outcome.refusal.disconnect:
                 self._remember_refused(c, message, topic, packet_id, outcome.refusal.reason_code if c.is_v5 else 0)
-            self._answer_refusal(c, qos, packet_id, outcome.refusal, found, waits=is_kept)
+            self._answer_refusal(c, qos, packet_id, outcome)
             return
-        if is_kept or qos == 2:
-            self._remember(c, message, topic, packet_id, is_kept=is_kept, is_wanted=is_kept and outcome.receivers > 0)
-        if outcome.receivers == 0 and not is_kept and c.is_v5:
+        if is_stored or qos == 2:
+            self._remember(c, message, topic, packet_id, outcome)
+        if outcome.receivers == 0 and not is_stored and c.is_v5:
             success = _FIRST[qos] + b"\x03" + PACKET_ID_BYTES[packet_id] + b"\x10"
-        self._acknowledge_with(c, success, packet_id, found, waits=is_kept or (qos == 2 and session.is_durable))
+        waits = is_stored or (qos == 2 and session.is_durable)
+        self._acknowledge_with(c, success, packet_id, full_queues, waits=waits)
 
     def _acknowledge_with(
-        self, c: Connection, packet: bytes, packet_id: int, found: Sequence[Found], *, waits: bool
+        self, c: Connection, packet: bytes, packet_id: int, full_queues: Sequence[FullQueue], *, waits: bool
     ) -> None:
         """Send an acknowledgement: after the commit, those before it, and when full queues have room."""
-        if found or c.answers.held:
-            c.answers.add(c, self._withholding.withhold(c, packet, packet_id, found), waits=waits)
+        if full_queues or c.answers.held:
+            c.answers.add(c, self._withholding.withhold(c, packet, packet_id, full_queues), waits=waits)
         else:
             c.answers.add(c, packet, waits=waits)
 
@@ -360,20 +356,19 @@ class Publishing:
 
         c.answers.add(c, release, waits=True)
 
-    def _remember(
-        self, c: Connection, message: Message, topic: bytes, packet_id: int, *, is_kept: bool, is_wanted: bool
-    ) -> None:
+    def _remember(self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome) -> None:
         """Note the identifier in the commit group of what the message left behind."""
         session = c.session
+        is_stored = outcome.is_stored
         inbound = session.inbound or self._inbounds.of(session)
         if message.qos == 2:
             inbound.open(packet_id)
-            if is_kept or session.is_durable:
+            if is_stored or session.is_durable:
                 self._inbounds.changed(session)
-        if is_kept:
+        if is_stored:
             self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), 0)
-        if is_kept or session.is_durable:
-            c.answers.stored.append(StoredPublish(packet_id, is_wanted))
+        if is_stored or session.is_durable:
+            c.answers.stored.append(StoredPublish(packet_id, is_stored and outcome.receivers > 0))
 
     def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
         """As ``_remember``, of a message that was refused and left something behind."""
@@ -390,9 +385,9 @@ class Publishing:
         entry = inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
         self._inbounds.took(c.session.client_id, inbound, entry)
 
-    def _answer_refusal(
-        self, c: Connection, qos: int, packet_id: int, refusal: Refusal, found: Sequence[Found], *, waits: bool
-    ) -> None:
+    def _answer_refusal(self, c: Connection, qos: int, packet_id: int, outcome: Outcome) -> None:
+        refusal = outcome.refusal
+        assert refusal is not None
         if refusal.disconnect:
             self._pipeline.together.deliver()
             c.refused(refusal)
@@ -400,8 +395,9 @@ class Publishing:
         if not c.is_v5:  # acknowledged and dropped: 3.1.1 has no word for refusing
             if qos == 2:
                 self._inbounds.of(c.session).open(packet_id)
-            self._acknowledge_with(c, _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id], packet_id, found, waits=waits)
-            return
-        properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
-        packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
-        self._acknowledge_with(c, encode_fitting(packet, 5, c.max_sent_bytes), packet_id, found, waits=waits)
+            data = _FIRST[qos] + b"\x02" + PACKET_ID_BYTES[packet_id]
+        else:
+            properties = {"Reason-String": refusal.text} if c.wants_reasons and refusal.text else {}
+            packet = (PubAck if qos == 1 else PubRec)(packet_id, refusal.reason_code, properties)
+            data = encode_fitting(packet, 5, c.max_sent_bytes)
+        self._acknowledge_with(c, data, packet_id, outcome.full_queues, waits=outcome.is_stored)

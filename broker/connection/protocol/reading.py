@@ -13,7 +13,7 @@ from typing import Any, Final
 from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
 from broker.codec.packets import Packet
-from broker.connection.connection import Connection
+from broker.connection.connection import Connection, Taken
 from broker.connection.context import Context
 from broker.connection.packet_order import check_order
 from broker.connection.protocol.client_acknowledgements import Acknowledgements
@@ -60,8 +60,8 @@ class PacketReader:
         self._by_identifier = acknowledgements.by_identifier
         self._takers = {**acknowledgements.takers, **subscribing.takers, **takers}
 
-    def read_packets(self, c: Connection, data: bytes, position: int) -> int:
-        """Handle every complete packet from ``position`` on; returns where the first incomplete one begins.
+    def read_packets(self, c: Connection, data: bytes, position: int) -> Taken:
+        """Handle every complete packet from ``position`` on; what was taken ends where the first incomplete one begins.
 
         This is one function because calls cost much here: with QoS 0 in a method of its own, packets of different sizes
         take 16 % longer, packets on alternating topics 10 % (in process, 64 in each read).
@@ -84,7 +84,8 @@ class PacketReader:
         began_s = now_s()
         look_s = began_s + (LOOK_S if scheduler.left_s > LOOK_S else scheduler.left_s)
         run_routes: Routes[Session] | None = None
-        run_start = run_count = packets = pubacks = answered = published_bytes = rounds = 0
+        run_start = run_count = packets = messages = in_runs = pubacks = answered = published_bytes = rounds = 0
+        is_stored = False
         try:
             while end - position > 1:
                 if rounds >= looks_at:
@@ -128,12 +129,15 @@ class PacketReader:
                         routes = plan.routes
                         if plan.is_staged:
                             if run_routes is not None:
-                                forwarding.run(c, run_routes, data[run_start:position], run_count)
+                                in_runs += forwarding.run(c, run_routes, data[run_start:position], run_count)
                                 run_routes = None
-                            position = self._publishing.take_run(c, plan, data, position, head_end, stop)
+                            taken, is_kept = self._publishing.take_run(c, plan, data, position, head_end, stop)
+                            in_runs += taken
+                            is_stored = is_stored or is_kept
+                            position += taken * (stop - position)
                             forwarding.together.deliver()
                             if c.is_closed:
-                                return end
+                                return Taken(end)
                             if c.is_parked:
                                 break
                             looks_at = rounds
@@ -141,7 +145,7 @@ class PacketReader:
                         if routes.is_plain:
                             if routes is not run_routes:
                                 if run_routes is not None:
-                                    forwarding.run(c, run_routes, data[run_start:position], run_count)
+                                    in_runs += forwarding.run(c, run_routes, data[run_start:position], run_count)
                                     if len(run_routes.entries) > WIDE:
                                         looks_at = rounds
                                 run_routes = routes
@@ -165,7 +169,7 @@ class PacketReader:
                                 run_count += 1
                             continue
                 if run_routes is not None:
-                    forwarding.run(c, run_routes, data[run_start:position], run_count)
+                    in_runs += forwarding.run(c, run_routes, data[run_start:position], run_count)
                     run_routes = None
                 if first == 0x40 and length == 2 and (acked := acks.puback_run(c.session, data, position)) > position:
                     pubacks += (acked - position) // 4
@@ -179,6 +183,7 @@ class PacketReader:
                         self._acknowledgements.unfit(c, "PUBACK", data[body] << 8 | data[body + 1])
                 elif first & 0xF0 == 0x30:
                     published_bytes += stop - position
+                    messages += 1
                     if (
                         first == 0x32
                         and takes_qos1
@@ -188,7 +193,7 @@ class PacketReader:
                         if wide > WIDE:
                             looks_at = rounds
                     else:
-                        self._publishing.take(c, first, data, body, stop)
+                        is_stored = self._publishing.take(c, first, data, body, stop) or is_stored
                         if c.is_parked:
                             position = stop
                             break
@@ -206,11 +211,11 @@ class PacketReader:
                         self._dispatch(c, first >> 4, decode_packet(first, data, body, stop, c.version))
                     looks_at = rounds
                 if c.is_closed:
-                    return end
+                    return Taken(end)
                 position = stop
         finally:
             if run_routes is not None:
-                forwarding.run(c, run_routes, data[run_start:position], run_count)
+                in_runs += forwarding.run(c, run_routes, data[run_start:position], run_count)
             figures.packets_received.value += packets
             if published_bytes:
                 figures.published_bytes_received.value += published_bytes
@@ -220,7 +225,7 @@ class PacketReader:
             scheduler.give_way(c)  # the system may have more of this client to read in the same turn
         if c.session.is_slow:
             c.hold_back_if_unread()
-        return position
+        return Taken(position, packets + in_runs, messages + in_runs, is_stored)
 
     def _dispatch(self, c: Connection, packet_type: int, packet: Packet) -> None:
         check_order(c.phase, packet_type)

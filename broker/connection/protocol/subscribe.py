@@ -67,7 +67,6 @@ class Subscribing:
         self._sys_topics = sys_topics
         self._context = context
         self._scheduler = context.scheduler
-        self._writer = context.writer
         self._figures = context.figures
         self._session_events = SessionEvents(context.events)
         self.automatic = AutoSubscriptions(context.metrics)
@@ -87,13 +86,13 @@ class Subscribing:
         check_user_properties(self._context.settings, self._figures, packet.properties)
         if c.is_v5:
             check_subscribe(c.terms, packet)
-        before = self._writer.appended
         work = _Request(self, c, packet)
+        is_stored = False
         try:
             granted = [one for request in packet.requests if (one := work.take(request)) is not None]
         finally:
-            work.store()
-        work.answer(waits=self._writer.appended != before)
+            is_stored = work.store()
+        work.answer(waits=is_stored)
         self._send_retained(c, granted)
 
     def take_long_subscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
@@ -105,8 +104,8 @@ class Subscribing:
     def _subscribe_long(self, c: Connection, listing: Listing[Subscribe, SubscriptionRequest]) -> Steps:
         """Retained messages go with each filter, since newer ones may come before the next: they may leave before the
         SUBACK (section 3.8.4)."""
-        before = self._writer.appended
         work = _Request(self, c, listing.packet)
+        is_stored = False
         identifier = listing.packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
         for request in listing.items():
             if c.is_v5:
@@ -120,8 +119,8 @@ class Subscribing:
                     self._send_retained(c, (granted,))
                 yield
         finally:
-            work.store()
-        return partial(work.answer, waits=self._writer.appended != before)
+            is_stored = work.store()
+        return partial(work.answer, waits=is_stored)
 
     def refusal(self, c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
         """The code for a filter that is not subscribed. MQTT 3.1 has none: there, "it must make a positive
@@ -182,9 +181,8 @@ class Subscribing:
     def take_unsubscribe(self, c: Connection, packet: Unsubscribe) -> None:
         """An UNSUBSCRIBE of a few filters, compared as text, character by character [MQTT-3.10.4-1]."""
         check_user_properties(self._context.settings, self._figures, packet.properties)
-        before = self._writer.appended
-        codes = self._unsubscribe(c, packet)
-        c.answer_fitting(UnsubAck(packet.packet_id, codes), waits=self._writer.appended != before)
+        codes, is_stored = self._unsubscribe(c, packet)
+        c.answer_fitting(UnsubAck(packet.packet_id, codes), waits=is_stored)
 
     def take_long_unsubscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
         """An UNSUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
@@ -193,9 +191,9 @@ class Subscribing:
         self._scheduler.work_off(c, self._unsubscribe_long(c, listing))
 
     def _unsubscribe_long(self, c: Connection, listing: Listing[Unsubscribe, str]) -> Steps:
-        before = self._writer.appended
         codes = list[int]()
         removed = list[Subscription]()
+        is_stored = False
         for _ in listing.items():
             yield
         try:
@@ -204,22 +202,21 @@ class Subscribing:
                 c.session.subscriptions_changed(())
                 yield
         finally:
-            if removed:
-                self.subscriptions.changed(c.session, removed)
+            is_stored = bool(removed) and self.subscriptions.changed(c.session, removed)
         answered = UnsubAck(listing.packet.packet_id, codes)
-        return partial(c.answer_fitting, answered, waits=self._writer.appended != before)
+        return partial(c.answer_fitting, answered, waits=is_stored)
 
     def unsubscribe_for(self, c: Connection, filters: Sequence[str]) -> list[str]:
         """End subscriptions of a client as if it had asked for that itself; those that there were."""
-        codes = self._unsubscribe(c, Unsubscribe(0, list(filters)))
+        codes, _ = self._unsubscribe(c, Unsubscribe(0, list(filters)))
         return [text for text, code in zip(filters, codes, strict=True) if code == reason.SUCCESS]
 
-    def _unsubscribe(self, c: Connection, packet: Unsubscribe) -> list[int]:
+    def _unsubscribe(self, c: Connection, packet: Unsubscribe) -> tuple[list[int], bool]:
+        """End subscriptions; returns the code for each, and whether that is stored."""
         removed: list[Subscription] = []
         codes = [self._unsubscribe_one(c, asked, packet, removed) for asked in packet.filters]
-        if removed:
-            self.subscriptions.changed(c.session, removed)
-        return codes
+        is_stored = bool(removed) and self.subscriptions.changed(c.session, removed)
+        return codes, is_stored
 
     def _unsubscribe_one(self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
         """End one subscription, which is added to ``removed``; the code to answer with."""
@@ -376,10 +373,9 @@ class _Request:
         self._is_granted = True
         return subscribing.put(c, subscription, known is None, packet)
 
-    def store(self) -> None:
-        """Have what was granted written."""
-        if self._is_granted:
-            self._subscribing.subscriptions.changed(self._c.session, self._lowered)
+    def store(self) -> bool:
+        """Write what was granted; returns whether there is something to write."""
+        return self._is_granted and self._subscribing.subscriptions.changed(self._c.session, self._lowered)
 
     def answer(self, *, waits: bool) -> None:
         """The SUBACK."""

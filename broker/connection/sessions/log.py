@@ -70,7 +70,7 @@ class SessionLog:
         """Append a message for these sessions; ``is_addressed`` when other sessions must not find it in the log."""
         message = outgoing.message
         if self._withholding.full:
-            self._withhold(outgoing.size_bytes, targets)
+            self._withhold(outgoing, targets)
         addressee = targets[0].subscriber.client_id if is_addressed else None
         self._open += 1
         self._writer.append(self.shard, logged(message, addressee), (outgoing, tuple(targets)))
@@ -79,11 +79,13 @@ class SessionLog:
             self._owed_s += owed_s
             self._scheduler.owe(owed_s)
 
-    def _withhold(self, size_bytes: int, targets: Sequence[Target[Session | RoutedGroup]]) -> None:
+    def _withhold(self, outgoing: Outgoing, targets: Sequence[Target[Session | RoutedGroup]]) -> None:
         """A message is appended for subscribers, of which some have too much waiting."""
+        receipt = outgoing.message.receipt
+        size_bytes = outgoing.size_bytes
         for target in targets:
             if target.subscriber in self._withholding.full:
-                self._withholding.queue_in_full(cast(Subscriber, target.subscriber), size_bytes)
+                self._withholding.queue_in_full(cast(Subscriber, target.subscriber), size_bytes, receipt)
 
     def refill(self, session: Session) -> None:
         """Read on for a session that is behind; in a later turn, since one session may have much to read."""

@@ -27,6 +27,7 @@ from broker.connection.sharing.queue import GroupQueue
 from broker.connection.sharing.services import GroupServices, GroupState
 from broker.core.client import Client
 from broker.core.message import Message
+from broker.core.receipt import Receipt, Withheld
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.strategies import Keyed, Strategy, StrategyName, strategy_of
@@ -34,7 +35,6 @@ from broker.session import slowing
 from broker.session.delivery import NO_OFFSET, SharedDelivery
 from broker.session.session import Session
 from broker.session.state import Owner
-from broker.session.withheld import Withheld
 from broker.storage.store import LogShard
 
 # Messages of a log that a group has in memory before they are given out.
@@ -125,17 +125,17 @@ class ShareGroup(GroupState):
         if not self.slows_publishers:
             self._dispatcher.admit(delivery)
             self._dispatcher.keep_bound(delivery)
-        elif self._takes(outgoing.size_bytes):
+        elif self._takes(outgoing.size_bytes, outgoing.message.receipt):
             self._dispatcher.admit(delivery)
         else:
             self._dispatcher.lost(lambda: outgoing.message, "queue_full")
         return 1
 
-    def _takes(self, size_bytes: int) -> bool:
+    def _takes(self, size_bytes: int, receipt: Receipt | None) -> bool:
         """Whether one more may wait in memory: it is within the bound, or its publisher waits."""
         if self._has_room(slowing.MOST):
             return True
-        return self._services.withholding.queue_in_full(self, size_bytes) or self._has_room(1)
+        return self._services.withholding.queue_in_full(self, size_bytes, receipt) or self._has_room(1)
 
     @property
     def takes_runs(self) -> bool:
