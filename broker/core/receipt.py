@@ -54,9 +54,9 @@ class Receipt(msgspec.Struct, eq=False, gc=False):
     """Bytes of earlier messages of the same publisher whose acknowledgements wait."""
     full_queues: list[FullQueue] | tuple[()] = ()
     is_over: bool = False
-    """Whether a queue did not take the message, since too much is withheld already."""
+    """True if a queue did not take the message, since too much is withheld already."""
     is_closed: bool = False
-    """Whether the message has passed its stages: nothing waits with it any longer."""
+    """True if the message has passed its stages: nothing waits with it any longer."""
 
     def wait_for(self, queue: Withheld, size_bytes: int) -> None:
         """Note a full queue that took the message."""

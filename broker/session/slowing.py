@@ -45,7 +45,7 @@ def has_room(session: SessionState, share: float) -> bool:
 
 
 def takes(session: SessionState, size_bytes: int, receipt: Receipt | None) -> bool:
-    """Whether a message may be queued in memory: it is within the bound, or its publisher waits."""
+    """True if a message may be queued in memory: it is within the bound, or its publisher waits."""
     services = session.services
     if not session.withheld and has_room(session, MOST):
         return True
