@@ -227,22 +227,23 @@ class Interpreter:
     def _condition(self, node: Tree, scopes: Sequence[Names]) -> bool:
         return self._known(node, scopes) is True
 
-    def _known(self, node: Tree, scopes: Sequence[Names]) -> bool | None:
-        """SQL's three values: None is unknown."""
+    def _known(self, node: Tree, scopes: Sequence[Names], *, is_negated: bool = False) -> bool | None:
+        """SQL's three values: None is unknown, which is as good as false where the condition must hold, so that an
+        operand behind it is not evaluated. ``is_negated``: NOT of the condition must hold."""
         node = bare(node)
         if type(node) in COMPARISONS:
             left, right = (plain(self._value(side, scopes)) for side in (node.this, node.expression))
             return self._compared(type(node), left, right)
         if isinstance(node, (exp.And, exp.Or)):
             deciding = isinstance(node, exp.Or)
-            left = self._known(node.this, scopes)
-            if left is deciding:
-                return deciding
-            right = self._known(node.expression, scopes)
+            left = self._known(node.this, scopes, is_negated=is_negated)
+            if left is deciding or (left is None and deciding is is_negated):
+                return left
+            right = self._known(node.expression, scopes, is_negated=is_negated)
             return right if right is deciding or left is not None else None
         if isinstance(node, exp.Not):
             if isinstance(bare(node.this), CONDITIONS):
-                inner = self._known(node.this, scopes)
+                inner = self._known(node.this, scopes, is_negated=not is_negated)
                 return None if inner is None else not inner
             value = self._value(node.this, scopes)
             return not value if type(value) is bool else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,15 @@ def check(sql: str, payload: bytes) -> None:
         outcome(explained.run, Event(columns)),
     ):
         assert got is wanted or identical(got, wanted), (sql, payload, got, wanted)
+
+
+@pytest.mark.parametrize(
+    "condition", ["{} AND payload", "{} OR payload", "NOT ({} AND payload)", "NOT ({} OR payload)"]
+)
+@pytest.mark.parametrize("left", ["clientid.x", "qos = 1", "qos = 2", "NOT clientid.x"])
+@pytest.mark.parametrize("payload", [b"true", b"1", b"no json"])
+def test_an_operand_behind_one_that_decides_is_not_evaluated(text: str, left: str, payload: bytes) -> None:
+    check(f'SELECT {text.format(left)} AS v FROM "t"', payload)
 
 
 @settings(max_examples=examples(250), deadline=None, report_multiple_bugs=False)
