@@ -248,7 +248,7 @@ class Interpreter:
             value = self._value(node.this, scopes)
             return not value if type(value) is bool else None
         if isinstance(node, (exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)):
-            return self._test(node, scopes)
+            return self._test(node, scopes, is_negated=is_negated)
         value = self._value(node, scopes)
         if value is True or value is False:
             return value
@@ -262,7 +262,7 @@ class Interpreter:
             return is_equal or None
         return COMPARISONS[kind](left, right)
 
-    def _test(self, node: Tree, scopes: Sequence[Names]) -> bool | None:
+    def _test(self, node: Tree, scopes: Sequence[Names], *, is_negated: bool) -> bool | None:
         if isinstance(node, exp.Escape):
             text, pattern = self._value(node.this.this, scopes), self._value(node.this.expression, scopes)
             return self._like(plain(text), plain(pattern), node.expression.name)
@@ -275,8 +275,8 @@ class Interpreter:
             return self._like(value, plain(self._value(node.expression, scopes)))
         low, high = (plain(self._value(node.args[end], scopes)) for end in ("low", "high"))
         is_above = None if value is UNDEFINED else self._compared(exp.GTE, value, low)
-        if is_above is False:
-            return False
+        if is_above is False or (is_above is None and not is_negated):
+            return is_above
         is_below = None if value is UNDEFINED else self._compared(exp.LTE, value, high)
         return is_below if is_below is False or is_above is not None else None
 
