@@ -49,6 +49,19 @@ INSTEAD: Final = {
 }
 """What to write instead, by pattern. A space in a pattern is any white space."""
 CLEAN: Final[tuple[str, ...]] = (
+    "bridges/file",
+    "bridges/http",
+    "bridges/http_server",
+    "bridges/kafka",
+    "bridges/mqtt",
+    "bridges/postgresql",
+    "bridges/resource",
+    "bridges/spark/columns",
+    "bridges/spark/driver",
+    "bridges/spark/job.py",
+    "bridges/spark/kafka_frame.py",
+    "bridges/spark/rule_frame.py",
+    "bridges/spark/tasks",
     "broker/app",
     "broker/auth",
     "broker/codec",
@@ -60,6 +73,10 @@ CLEAN: Final[tuple[str, ...]] = (
     "broker/session",
     "broker/storage",
     "broker/streams",
+    "pyspark_sluice",
+    "rules",
+    "schema_validation",
+    "transforms",
 )
 """Packages and modules, as paths, that have none of the patterns below."""
 PHRASES: Final = {

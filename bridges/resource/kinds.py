@@ -117,11 +117,11 @@ RESOURCES = (
         tag="Bridges",
         service="services.actions",
         commands="actions dead-letters",
-        about="Rows that an action gave up and kept.",
+        about="Rows that an action could not write and kept.",
         verbs=(
             Verb(
                 id="listDeadLetters",
-                text="List the dead letters of an action. Returns rows that the action gave up, oldest first, each "
+                text="List the dead letters of an action. Returns rows that the action could not write, oldest first, each "
                 "with its `offset`, the reason and its attempts.",
                 call="dead_letters",
                 takes=(
@@ -140,7 +140,7 @@ RESOURCES = (
                 answer="bridges.resource.services:DeadLetterList",
                 command=Command(
                     name="ls",
-                    help="Show the oldest dead letters, and why each was given up.",
+                    help="Show the oldest dead letters, and why each was not written.",
                     columns=("offset", "cause", "reason", "attempts", "topic", "clientid", "row"),
                     known="sluice actions ls",
                 ),
