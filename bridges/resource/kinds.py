@@ -121,8 +121,8 @@ RESOURCES = (
         verbs=(
             Verb(
                 id="listDeadLetters",
-                text="List the dead letters of an action. Returns rows that the action could not write, oldest first, each "
-                "with its `offset`, the reason and its attempts.",
+                text="List the dead letters of an action. Returns rows that the action could not write, oldest first, "
+                "each with its `offset`, the reason and its attempts.",
                 call="dead_letters",
                 takes=(
                     _ACTION,
