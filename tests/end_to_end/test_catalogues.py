@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -54,8 +55,14 @@ def test_examples_of_events_have_the_shape_of_real_ones(node: Node) -> None:
         seen.setdefault(message.topic.removeprefix("seen/"), json.loads(message.payload))
 
     with _client(node, "watcher", see) as watcher:
+        is_subscribed = Event()
+        losses: list[str] = []
+        watcher.on_subscribe = lambda *_: is_subscribed.set()
+        watcher.on_disconnect = lambda _client, _data, flags, reason, _properties: losses.append(f"{reason} {flags}")
         watcher.subscribe("seen/#")
+        assert is_subscribed.wait(60), losses
         _cause_events(node, seen)
+        assert not losses
     events = node.call("GET", "/events")["items"]
     assert sorted(seen) == sorted(event["name"] for event in events)
     for event in events:
