@@ -30,6 +30,7 @@ from broker.config.ssrf import AddressGuard
 from broker.core.action import DISABLED, STOPPED, Row
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
+from broker.core.kinds import are
 from broker.core.message import Message
 from broker.observe.log import get_logger
 
@@ -258,7 +259,7 @@ class Resources:
                 action.figures.matched.value += queue.records
         elif not options.is_on_disk and not isinstance(before, MemoryBuffer):
             if isinstance(before, DiskBuffer) and before.queue.records:
-                text = f"{before.queue.records} rows wait on disk; drain the action before its buffer moves to memory"
+                text = f"{are(before.queue.records, 'row')} on disk; drain the action before its buffer moves to memory"
                 raise Invalid("the action cannot be saved", [Problem(text, "/resource_opts/buffer_mode")])
             action.buffer = MemoryBuffer(bounds, clock, action.dropped)
             self._forget_buffer(spec.id)

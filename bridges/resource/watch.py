@@ -11,6 +11,7 @@ from bridges.resource.sending.action import Action
 from bridges.resource.supervisor import State
 from broker.core.action import CONNECTED, DISABLED, STOPPED
 from broker.core.clock import Clock
+from broker.core.kinds import counted
 from broker.observe.alarms import Alarms
 
 LOOK_S: Final = 1.0
@@ -53,7 +54,9 @@ class BridgeWatch:
             _ = member.since_ns
         for action in actions:
             rows = action.backlog
-            self._look_at_state("action", action.name, action.status, now_s, f"; {rows} rows wait", rows=rows)
+            self._look_at_state(
+                "action", action.name, action.status, now_s, f"; {counted(rows, 'row')} in its buffer", rows=rows
+            )
             self._look_at_losses(action, now_s)
         for source in sources:
             self._look_at_state("source", source.name, source.status, now_s)

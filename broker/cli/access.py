@@ -15,6 +15,7 @@ from broker.cli.errors import CommandError, hinting
 from broker.cli.files import duration_s, pairs, read_text
 from broker.cli.objects import show_saved
 from broker.cli.output import print_line
+from broker.core.kinds import counted
 from broker.core.times import rfc3339_of
 
 access = typer.Typer(help="Who may publish and subscribe to what.", no_args_is_help=True)
@@ -145,7 +146,7 @@ def add_users(group: typer.Typer) -> None:
         """Import users with hashes of their passwords from a file, all or none."""
         options = _given(algorithm=algorithm, iterations=iterations, salt_position=salt_position)
         answer = call.api.post("/users:import", {**_import_of(read_text(file), file), **options})
-        call.show(answer, lambda found: print_line(f"{found['imported']:,} users imported"))
+        call.show(answer, lambda found: print_line(f"{counted(found['imported'], 'user')} imported"))
 
 
 def add_tokens(group: typer.Typer) -> None:

@@ -14,7 +14,7 @@ from broker.cli.errors import CommandError
 from broker.cli.files import read_objects
 from broker.cli.objects import Name, lists, path_of
 from broker.cli.output import print_columns, print_line, print_table, say
-from broker.core.kinds import Kind, kind_at
+from broker.core.kinds import Kind, counted, kind_at
 
 group = typer.Typer(help="All connectors, actions and sources at once.", no_args_is_help=True)
 _ACTIONS = "sluice actions ls"
@@ -123,7 +123,8 @@ def add_dead_letters(group: typer.Typer) -> None:
     def purge(call: Call, name: Name, offset: OffsetOption = None) -> None:
         """Delete all dead letters of an action, or those with an --offset."""
         place = f"{name_path('/actions', name)}/dead-letters:purge{_only(offset)}"
-        question = f"Delete {len(offset) if offset else 'all'} dead letters of action {name!r}?"
+        letters = counted(len(offset), "dead letter") if offset else "all dead letters"
+        question = f"Delete {letters} of action {name!r}?"
         call.confirm(question, [("POST", place, None)])
         found = call.api.post(place)
-        call.show(found, f"action {name}: {found['purged']:,} dead letters deleted")
+        call.show(found, f"action {name}: {counted(found['purged'], 'dead letter')} deleted")

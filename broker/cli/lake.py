@@ -27,6 +27,7 @@ from broker.cli.jobs import follow, followed
 from broker.cli.output import print_columns, print_line, say
 from broker.cli.target import TOKEN_VARIABLE, find_target
 from broker.core.errors import Unreadable
+from broker.core.kinds import counted
 
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
 
@@ -86,25 +87,30 @@ def audit(
 
 def audit_text(report: dict[str, Any]) -> str:
     """The report of an audit for people."""
-    members = f", in {len(report['tables'])} tables" if report["tables"] else ""
+    members = f", in {counted(len(report['tables']), 'table')}" if report["tables"] else ""
     lines = [f"table {report['table']} from stream {report['stream']}, version {report['version']}{members}"]
     for one in report["shards"]:
         superseded = f" + {one['superseded']} superseded or deleted" if report["key"] else ""
         removed = f" + {one['removed']} removed by their age" if one["removed"] else ""
         lines.append(
-            f"  shard {one['shard']}: offsets {one['first']} to {one['next']}: {one['next'] - one['first']} records = "
-            f"{one['rows']} rows + {one['dead_letters']} dead letters + {one['filtered']} filtered{superseded}{removed}"
+            f"  shard {one['shard']}: offsets {one['first']} to {one['next']}: "
+            f"{counted(one['next'] - one['first'], 'record')} = {counted(one['rows'], 'row')} + "
+            f"{counted(one['dead_letters'], 'dead letter')} + {one['filtered']} filtered{superseded}{removed}"
             f"; {one['lag']} more wait in the stream"
         )
         if one.get("compared") is not None:
             rest = one["rows"] - one["outside"] - one["compared"]
-            unknown = f"; of {rest} rows no sum is known" if rest else ""
-            lines.append(f"    the values of {one['compared']} rows were compared{unknown}")
+            unknown = f"; of {counted(rest, 'row')} no sum is known" if rest else ""
+            lines.append(f"    the values of {counted(one['compared'], 'row')} were compared{unknown}")
     lines += [f"  PROBLEM: {problem}" for problem in report["problems"]]
     if not any(one["rows"] for one in report["shards"]):
         lines.append("  the table has no rows yet")
     lines.append("every record is accounted for, once" if report["ok"] else "records are not accounted for")
     return "\n".join(lines)
+
+
+def _rows_and_letters(rows: int, dead_letters: int) -> str:
+    return f"{counted(rows, 'row')} and {counted(dead_letters, 'dead letter')}"
 
 
 class Into(StrEnum):
@@ -169,21 +175,22 @@ def replay(
 
 def _planned(plan: dict[str, Any]) -> str:
     if plan["fills"]:
-        filled = f"would fill table {plan['table']} again from {_places(plan)}: {plan['records']} records"
+        filled = f"would fill table {plan['table']} again from {_places(plan)}: {counted(plan['records'], 'record')}"
         return filled + _missing(plan)
-    now = f"{plan['rows_before']} rows and {plan['dead_letters_before']} dead letters of table {plan['table']} now"
-    return f"would replay {_places(plan)}: {plan['records']} records, which are {now}{_missing(plan)}"
+    now = f"{_rows_and_letters(plan['rows_before'], plan['dead_letters_before'])} of table {plan['table']} now"
+    return f"would replay {_places(plan)}: {counted(plan['records'], 'record')}, which are {now}{_missing(plan)}"
 
 
 def _replayed(report: dict[str, Any]) -> str:
-    after = f"{report['rows_after']} rows and {report['dead_letters_after']} dead letters"
+    after = _rows_and_letters(report["rows_after"], report["dead_letters_after"])
     if report["fills"]:
         filled = f"filled table {report['table']} again from {_places(report)}: it has {after}"
         return f"{filled} (version {report['version']}){_missing(report)}"
     filtered = f", {report['filtered_after']} filtered" if report["rule"] else ""
     return (
-        f"replayed {_places(report)}: {report['records']} records, which were {report['rows_before']} rows and "
-        f"{report['dead_letters_before']} dead letters of table {report['table']}, are {after}{filtered} (version "
+        f"replayed {_places(report)}: {counted(report['records'], 'record')}, which were "
+        f"{_rows_and_letters(report['rows_before'], report['dead_letters_before'])} of table {report['table']}, are "
+        f"{after}{filtered} (version "
         f"{report['version']}){_missing(report)}"
     )
 
@@ -261,39 +268,42 @@ DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's id
 def retyped(report: dict[str, Any]) -> str:
     """The rows and dead letters of a table whose column has another type."""
     return (
-        f"column {report['column']} of table {report['table']} is {report['type']}: {report['rows_before']:,} rows and "
-        f"{report['dead_letters_before']:,} dead letters are {report['rows_after']:,} rows and "
-        f"{report['dead_letters_after']:,} dead letters (version {report['version']})"
+        f"column {report['column']} of table {report['table']} is {report['type']}: "
+        f"{_rows_and_letters(report['rows_before'], report['dead_letters_before'])} are "
+        f"{_rows_and_letters(report['rows_after'], report['dead_letters_after'])} (version {report['version']})"
     )
 
 
 def cleaned(report: dict[str, Any]) -> str:
     """How many files were removed that no version refers to."""
     verb = "would remove" if report["dry_run"] else "removed"
-    letters = f"{report['dead_letter_files']:,} files of its dead letters"
-    return f"{verb} {report['files']:,} files of table {report['table']} and {letters} that no version refers to"
+    letters = f"{counted(report['dead_letter_files'], 'file')} of its dead letters"
+    return (
+        f"{verb} {counted(report['files'], 'file')} of table {report['table']} and {letters} that no version refers to"
+    )
 
 
 def compacted(report: dict[str, Any]) -> str:
     """How many small files were joined."""
     verb = "would join" if report["dry_run"] else "joined"
     return (
-        f"{verb} {report['files']:,} small files of table {report['table']}, {report['bytes']:,} bytes, to "
-        f"{report['files_after']:,}"
+        f"{verb} {counted(report['files'], 'small file')} of table {report['table']}, "
+        f"{counted(report['bytes'], 'byte')}, to {report['files_after']:,}"
     )
 
 
 def expired(report: dict[str, Any]) -> str:
     """How many files went with old versions."""
     verb = "would remove" if report["dry_run"] else "removed"
-    snapshots = f"{report['snapshots']:,} snapshots and " if report["snapshots"] else ""
-    return f"{verb} {snapshots}{report['files']:,} files of table {report['table']}, {report['bytes']:,} bytes"
+    snapshots = f"{counted(report['snapshots'], 'snapshot')} and " if report["snapshots"] else ""
+    files = counted(report["files"], "file")
+    return f"{verb} {snapshots}{files} of table {report['table']}, {counted(report['bytes'], 'byte')}"
 
 
 def retained(report: dict[str, Any]) -> str:
     """How many old rows were removed."""
     verb = "would remove" if report["dry_run"] else "removed"
-    return f"{verb} {report['rows']:,} rows and dead letters of table {report['table']}"
+    return f"{verb} {counted(report['rows'], 'row')} and dead letters of table {report['table']}"
 
 
 def shadow(call: Call, name: TableArgument) -> None:
@@ -306,8 +316,8 @@ def shadow(call: Call, name: TableArgument) -> None:
 def _shadow(found: dict[str, Any]) -> str:
     filtered = f", {found['filtered']:,} filtered" if found["filtered"] else ""
     return (
-        f"the shadow of table {found['table']} has {found['done']:,} of {found['records']:,} records "
-        f"({_places({**found, 'rule': None})}): {found['rows']:,} rows and {found['dead_letters']:,} dead letters"
+        f"the shadow of table {found['table']} has {found['done']:,} of {counted(found['records'], 'record')} "
+        f"({_places({**found, 'rule': None})}): {_rows_and_letters(found['rows'], found['dead_letters'])}"
         f"{filtered}"
     )
 
@@ -323,7 +333,7 @@ def diff(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
 
 
 def _diff(report: dict[str, Any]) -> str:
-    lines = [f"{report['records']:,} records of table {report['table']} and its shadow"]
+    lines = [f"{counted(report['records'], 'record')} of table {report['table']} and its shadow"]
     for what, found in (("rows", report["rows"]), ("dead letters", report["dead_letters"])):
         lines.append(
             f"{what}: {found['same']:,} the same, {found['changed']:,} changed, {found['only_table']:,} only in the "
@@ -361,7 +371,7 @@ def swap(
 
 def _swapped(report: dict[str, Any]) -> str:
     return (
-        f"table {report['table']} has {report['rows']:,} rows and {report['dead_letters']:,} dead letters of "
+        f"table {report['table']} has {_rows_and_letters(report['rows'], report['dead_letters'])} of "
         f"{_places({**report, 'rule': None})} from its shadow (version {report['version']})"
     )
 
@@ -374,14 +384,16 @@ def discarded(report: dict[str, Any]) -> str:
 def accepted(report: dict[str, Any]) -> str:
     """The records that a table continues without."""
     ranges = ", ".join(f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["ranges"])
-    return f"table {report['table']} continues without {report['records']:,} records: {ranges or 'it has no gap'}"
+    return (
+        f"table {report['table']} continues without {counted(report['records'], 'record')}: {ranges or 'it has no gap'}"
+    )
 
 
 def _show_history(found: dict[str, Any]) -> None:
     shown = ("version", "at", "operation", "rows", "dead_letters", "filtered", "offsets")
     rows = [{**one, "offsets": _places({**one, "rule": None})} for one in found["versions"]]
     print_columns(rows, shown)
-    say(f"{found['rows']:,} rows in {found['files']:,} files of {found['bytes']:,} bytes")
+    say(f"{counted(found['rows'], 'row')} in {counted(found['files'], 'file')} of {counted(found['bytes'], 'byte')}")
 
 
 def wait_for_rows(
@@ -398,7 +410,7 @@ def wait_for_rows(
         written = table.get("rows") or 0
         dead = table.get("dead_letters") or 0
         if written + dead >= rows:
-            call.show(table, f"table {name} has {written:,} rows and {dead:,} dead letters")
+            call.show(table, f"table {name} has {_rows_and_letters(written, dead)}")
             return
         if time.monotonic() >= deadline:
             raise _too_late(name, written + dead, rows, timeout, table)
@@ -411,8 +423,8 @@ def wait_for_rows(
 
 def _progress(table: dict[str, Any], held: int, rows: int) -> str:
     lag = table.get("lag_records")
-    behind = "lag unknown" if lag is None else f"{lag:,} records behind"
-    return f"table {table['name']} is {_state(table)}: {held:,} of {rows:,} rows, {behind}"
+    behind = "lag unknown" if lag is None else f"{counted(lag, 'record')} behind"
+    return f"table {table['name']} is {_state(table)}: {held:,} of {counted(rows, 'row')}, {behind}"
 
 
 def _state(table: dict[str, Any]) -> str:
@@ -431,7 +443,7 @@ def _table(status: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _too_late(name: str, held: int, rows: int, timeout_s: float, table: dict[str, Any]) -> CommandError:
     return CommandError(
-        f"table {name!r} has {held:,} of {rows:,} rows after {timeout_s:g} s; it is {_state(table)}",
+        f"table {name!r} has {held:,} of {counted(rows, 'row')} after {timeout_s:g} s; it is {_state(table)}",
         exit_codes.TIMED_OUT,
         hint="sluice status",
     )

@@ -8,6 +8,7 @@ import typer
 
 from broker.cli.command import Call, api_command
 from broker.cli.output import print_line, print_members, print_table, say
+from broker.core.kinds import counted
 
 _ACTIVE = ("activated_at", "name", "lasted_s", "message")
 _OVER = ("activated_at", "deactivated_at", "name", "lasted_s", "message")
@@ -95,7 +96,7 @@ def _ledger(status: dict[str, Any]) -> str:
     residual = ledger.get("residual", 0)
     text += f"; {residual:,} not accounted for" if residual else ""
     return text + (
-        f"; {lost:,} rows lost by actions ({_by_reason(status['lost_rows'])})"
+        f"; {counted(lost, 'row')} lost by actions ({_by_reason(status['lost_rows'])})"
         if (lost := ledger.get("lost_rows"))
         else ""
     )

@@ -15,6 +15,7 @@ from broker.cli.errors import CommandError
 from broker.cli.jobs import followed
 from broker.cli.output import print_line, print_table, say
 from broker.cli.rule_tries import Sql, sql_text
+from broker.core.kinds import counted
 
 
 def backtest(
@@ -63,7 +64,9 @@ def _followed(client: ApiClient, job: dict[str, Any]) -> dict[str, Any]:
 def _print_result(job: Mapping[str, Any]) -> None:
     result = job["result"]
     where = ", ".join(f"shard {one['shard']} [{one['from']}, {one['to']})" for one in job["ranges"])
-    print_line(f"{result['messages']:,} messages of {job['stream']}, {where}; {result['messages_per_s']:,} a second")
+    print_line(
+        f"{counted(result['messages'], 'message')} of {job['stream']}, {where}; {result['messages_per_s']:,} a second"
+    )
     if not result["complete"]:
         say(f"not all was read: {result['why']}")
     sides = ("before", "after")
@@ -84,7 +87,9 @@ def _print_result(job: Mapping[str, Any]) -> None:
     for side in sides:
         for kind in result["errors"][side]:
             first = f"shard {kind['first']['shard']} offset {kind['first']['offset']}"
-            print_line(f"error {side}: {kind['message']} ({kind['count']:,} times, first at {first})", style="red")
+            print_line(
+                f"error {side}: {kind['message']} ({counted(kind['count'], 'time')}, first at {first})", style="red"
+            )
 
 
 def _print_samples(samples: Mapping[str, Any]) -> None:

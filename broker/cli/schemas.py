@@ -15,7 +15,7 @@ from broker.cli.errors import CommandError, hinting
 from broker.cli.files import SOURCE_TYPES, read_schemas, read_text
 from broker.cli.objects import CascadeOption, query_of, remove, save
 from broker.cli.output import print_line, print_table, say
-from broker.core.kinds import kind_at
+from broker.core.kinds import counted, kind_at
 
 NameArgument = Annotated[str, typer.Argument()]
 ForceOption = Annotated[bool, typer.Option("--force", help="Do it even when it breaks what uses the schema.")]
@@ -152,7 +152,7 @@ def infer(
 def _print_inferred(found: Mapping[str, Any]) -> None:
     print(found["source"])
     skipped = f", {found['skipped']} were not JSON" if found["skipped"] else ""
-    say(f"inferred from {found['messages']} messages{skipped}")
+    say(f"inferred from {counted(found['messages'], 'message')}{skipped}")
     for warning in found["warnings"]:
         say(f"warning: {warning}")
 

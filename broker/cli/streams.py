@@ -14,7 +14,7 @@ from broker.cli.errors import CommandError
 from broker.cli.jobs import follow
 from broker.cli.output import print_columns, print_line
 from broker.core import jsontext
-from broker.core.kinds import load
+from broker.core.kinds import counted, load
 
 if TYPE_CHECKING:
     from broker.config.places import Place
@@ -88,7 +88,7 @@ def export(
     report = transfer(
         call.api, name, file, _format(file, form), _place(start, "--from"), _place(until, "--until"), topics
     )
-    call.show(report, f"wrote {report['records']:,} records of stream {name} to {file}")
+    call.show(report, f"wrote {counted(report['records'], 'record')} of stream {name} to {file}")
 
 
 def import_records(call: Call, name: NameArgument, file: FileArgument, form: FormatOption = None) -> None:
@@ -100,7 +100,7 @@ def import_records(call: Call, name: NameArgument, file: FileArgument, form: For
     transfer = load("broker.cli.stream_files:imported")
     report = transfer(call.api, name, file, _format(file, form))
     notes = "".join(f"\n{note}" for note in report["notes"])
-    call.show(report, f"appended {report['records']:,} records to stream {name}{notes}")
+    call.show(report, f"appended {counted(report['records'], 'record')} to stream {name}{notes}")
 
 
 def _format(file: Path, given: str | None) -> str:
@@ -176,7 +176,9 @@ def _print_plan(plan: dict[str, Any]) -> None:
     places = ", ".join(f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in plan["ranges"]) or "nothing"
     print_line(f"would replay {places} to {plan['to']}")
     of = "" if plan["matched"] == plan["records"] else f" of {plan['records']:,}"
-    print_line(f"{about}{plan['matched']:,}{of} records, {plan['bytes']:,} bytes, {plan['oldest']} to {plan['newest']}")
+    print_line(
+        f"{about}{plan['matched']:,}{of}, {counted(plan['bytes'], 'byte')}, {plan['oldest']} to {plan['newest']}"
+    )
     if plan["seconds"] is not None:
         print_line(f"{about}{plan['seconds']:,} s at {plan['rate']:,} a second")
     samples = [{**one, "row": one["row"] and jsontext.encode(one["row"]).decode()} for one in plan["samples"]]
@@ -189,9 +191,8 @@ def _replayed(report: dict[str, Any]) -> str:
     others = ("skipped", "expired", "errors", "refused", "failed")
     counts = "".join(f", {report[name]:,} {name}" for name in others if report[name])
     problems = [f"\nshard {one['shard']}, offset {one['offset']}: {one['reason']}" for one in report["problems"]]
-    return (
-        f"replayed {report['records']:,} records to {report['to']}: {report['sent']:,} sent{counts}{''.join(problems)}"
-    )
+    records = counted(report["records"], "record")
+    return f"replayed {records} to {report['to']}: {report['sent']:,} sent{counts}{''.join(problems)}"
 
 
 def _shown(record: dict[str, Any]) -> dict[str, Any]:

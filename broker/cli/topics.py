@@ -14,6 +14,7 @@ from broker.cli.command import Call, api_command, command
 from broker.cli.errors import CommandError
 from broker.cli.files import duration_s
 from broker.cli.output import print_columns, print_line, print_table, say, shown
+from broker.core.kinds import counted
 
 # Rates are those between two looks.
 _LOOK_AGAIN_S: Final = 1.1
@@ -74,7 +75,7 @@ def _rows(page: Mapping[str, Any], indent: str) -> Iterator[list[Any]]:
         yield [f"{indent}and {more:,} more", *([""] * len(_ROW))]
     if rest["topics"]:
         yield [
-            f"{indent}and {rest['topics']:,} topics without a row",
+            f"{indent}and {counted(rest['topics'], 'topic')} without a row",
             "",
             rest["messages"],
             "",
@@ -161,7 +162,7 @@ def _payload(published: Mapping[str, Any]) -> str:
     payload = published["payload"]
     text = shown(payload["data"])
     if payload["truncated"] or len(text) > _SIGNS:
-        return f"{text[:_SIGNS]}… ({payload['size_bytes']:,} bytes)"
+        return f"{text[:_SIGNS]}… ({counted(payload['size_bytes'], 'byte')})"
     return text
 
 

@@ -177,7 +177,7 @@ class Kind:
 def plural(name: str) -> str:
     """Plural of a name: ``schema registries``, ``sources of rules``."""
     first, of, rest = name.partition(" of ")
-    many = f"{first[:-1]}ies" if first.endswith("y") else f"{first}s"
+    many = f"{first[:-1]}ies" if first.endswith("y") and not first.endswith("ey") else f"{first}s"
     return f"{many}{of}{rest}"
 
 

@@ -13,6 +13,7 @@ from broker.core.contributor import Change, Contributor, Drafts, TopicStage, Use
 from broker.core.errors import Invalid, Problem
 from broker.core.feature import Services
 from broker.core.json_values import message_from_wire
+from broker.core.kinds import counted
 from broker.core.message import Message
 from broker.core.objects import ObjectSection, Reference, Spec, merged
 from broker.core.ordered import ObjectVerbs
@@ -205,7 +206,7 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         did = self._stats[name].metrics()
         matched = did["matched"]
         failed = did["failed"]
-        counts = f"{failed:,} of {matched:,} messages since {did['since']}"
+        counts = f"{failed:,} of {counted(matched, 'message')} since {did['since']}"
         if matched:
             counts += f" ({100 * failed / matched:.2g} %)"
         stopped = _stops(change.before)
@@ -217,7 +218,8 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         elif stopped and not stops:
             yield f"It stopped {counts}. Messages that fail would pass."
         if matched and _acts(change.before) and not _acts(change.after):
-            yield f"It {self.acted} {matched - failed:,} messages since {did['since']}. It would no longer do so."
+            passed = counted(matched - failed, "message")
+            yield f"It {self.acted} {passed} since {did['since']}. It would no longer do so."
 
     def columns_of_stream(self, stream: str) -> Mapping[str, FieldType]:
         return COLUMNS if stream in self.quarantines() else {}

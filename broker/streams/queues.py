@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
+from broker.core.kinds import counted
 from broker.core.lazy_module import LazyModule
 from broker.core.queue import QueueFull
 from broker.core.signals import Signal
@@ -109,7 +110,10 @@ class StoredQueue:
         records = self._next - self._done + self._waiting
         if records >= self._max_records or (self._bytes + self._waiting_bytes + size > self._max_bytes and records):
             self._dropped.value += 1
-            raise QueueFull(f"the queue {self.name!r} is full with {self.records} records, {self.size_bytes} bytes")
+            raise QueueFull(
+                f"the queue {self.name!r} is full with {counted(self.records, 'record')}, "
+                f"{counted(self.size_bytes, 'byte')}"
+            )
         self._append(stream_record((self._clock.now_ns() // 1000, "", payload, 0, False, "", None, None, None)))
         if not self._open:
             self._writer.when_committed(self._group_committed)

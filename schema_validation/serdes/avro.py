@@ -19,6 +19,7 @@ from typing import Any
 import fastavro
 from fastavro import _read_py
 
+from broker.core.kinds import are
 from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.type_checker.types import unified_all
 from schema_validation.serdes.avro_decimal import LOGICAL, read_decimal
@@ -67,7 +68,7 @@ class AvroSerde(SchemaSerde):
             raise DataRefused(self.label, self._located(data)) from None
         left = len(data) - source.tell()
         if left:
-            raise self._refused(f"{left} bytes are left over after the value")
+            raise self._refused(f"{are(left, 'byte')} left over after the value")
         return value
 
     def encode(self, value: Any, message_type: str | None = None) -> bytes:

@@ -5,6 +5,7 @@ Runs when a payload was refused.
 
 from __future__ import annotations
 
+from broker.core.kinds import are, counted
 from schema_validation.serdes.avro_decimal import Digits
 from schema_validation.serdes.avro_schema import AvroType, takes_bytes
 from schema_validation.serdes.base import Located, Misfit
@@ -34,7 +35,7 @@ def locate(data: bytes, kind: AvroType, most: int = MAX_STEPS) -> Misfit | None:
     except RecursionError:
         raise TooMany from None
     left = len(data) - end
-    return Misfit("payload", f"{left} bytes are left over after the value") if left else None
+    return Misfit("payload", f"{are(left, 'byte')} left over after the value") if left else None
 
 
 class _Walk:
@@ -83,7 +84,7 @@ class _Walk:
     def _wide(self, at: int, kind: AvroType, path: Path) -> int:
         width = kind.size if kind.kind == "fixed" else _WIDTHS[kind.kind]
         if at + width > len(self._data):
-            raise Located(path, f"{kind.kind} takes {width} bytes, {len(self._data) - at} are left")
+            raise Located(path, f"{kind.kind} takes {counted(width, 'byte')}, {len(self._data) - at} left")
         return at + width
 
     def _union(self, at: int, kind: AvroType, path: Path) -> int:
@@ -103,7 +104,7 @@ class _Walk:
                 count = -count
                 at = self._varint(at, path, kind.kind)[1]
             if count > len(self._data) - at and (kind.kind == "map" or takes_bytes(items)):
-                raise Located(path, f"{count} items are announced, {len(self._data) - at} bytes are left")
+                raise Located(path, f"{are(count, 'item')} announced, {are(len(self._data) - at, 'byte')} left")
             for _ in range(count):
                 part: str | int = place
                 if kind.kind == "map":
@@ -120,7 +121,7 @@ class _Walk:
     def _sized(self, at: int, path: Path, what: str) -> int:
         size, at = self._varint(at, path, what)
         if not 0 <= size <= len(self._data) - at:
-            raise Located(path, f"{what} of {size} bytes is announced, {len(self._data) - at} are left")
+            raise Located(path, f"{what} of {counted(size, 'byte')} is announced, {len(self._data) - at} left")
         if what != "bytes":
             try:
                 self._data[at : at + size].decode()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from broker.core.kinds import counted
 from broker.core.marks import unmarked
 from schema_validation.serdes.avro_decimal import Digits, signed_bytes
 from schema_validation.serdes.avro_schema import MISSING, AvroType
@@ -87,7 +88,7 @@ class _Writer:
     def _write_fixed(self, kind: AvroType, value: Any) -> None:
         data = _raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value)
         if len(data) != kind.size:
-            raise NotWritable(f"expected {kind.size} bytes, got {len(data)}")
+            raise NotWritable(f"expected {counted(kind.size, 'byte')}, got {len(data)}")
         self.out += data
 
     def _write_enum(self, kind: AvroType, value: Any) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote
 
 from typing_extensions import TypedDict
 
+from broker.core.kinds import counted
 from broker.core.schema import FieldType, SchemaError
 
 # Longest source of one schema.
@@ -173,6 +174,6 @@ def short(value: Any) -> str:
     if isinstance(value, list):
         return "an array"
     if isinstance(value, (bytes, bytearray)):
-        return f"{len(value)} bytes"
+        return counted(len(value), "byte")
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**40 else "a huge integer"
     return text if len(text) <= 40 else text[:40] + "…"

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from broker.core.kinds import are
 from schema_validation.serdes.base import Located, Misfit, path_text
 from schema_validation.serdes.proto_size import EIGHT, END, FOUR, LENGTH, START, VARINT
 from schema_validation.serdes.proto_types import NESTING, is_map, is_repeated
@@ -79,7 +80,7 @@ class _Walk:
     def _sized(self, at: int, end: int, field: Any, path: Path, depth: int) -> int:
         size, at = self._varint(at, end, path)
         if size > end - at:
-            raise Located(path, f"{size} bytes are announced, {end - at} are left")
+            raise Located(path, f"{are(size, 'byte')} announced, {end - at} left")
         if field is not None and field.type in NESTING:
             self.message(at, at + size, field.message_type, path, depth + 1)
         elif field is not None and field.type == FieldDescriptor.TYPE_STRING and self.not_utf8 is None:

@@ -135,7 +135,7 @@ def test_users_come_from_elsewhere_with_their_hashes(node: Node, tmp_path: Path)
 
     salted = hashlib.sha256(b"saltsecret").hexdigest()
     (tmp_path / "users.csv").write_text(f"user_id,password_hash,salt,is_superuser\nold-1,{salted},salt,true\n")
-    assert "1 users imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.csv"))
+    assert "1 user imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.csv"))
     rounds = hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", 1000).hex()
     more = [{"name": "old-2", "password_hash": rounds, "salt": "salt"}]
     node.call("POST", "/users:import", {"users": more, "algorithm": "pbkdf2_sha256", "iterations": 1000})
@@ -144,7 +144,7 @@ def test_users_come_from_elsewhere_with_their_hashes(node: Node, tmp_path: Path)
     (tmp_path / "users.json").write_text(
         json.dumps({"users": [{**more[0], "name": "old-3"}], "algorithm": "pbkdf2_sha256", "iterations": 1000})
     )
-    assert "1 users imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.json"))
+    assert "1 user imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.json"))
     assert login(node, "old-3", "secret") == 0
 
 

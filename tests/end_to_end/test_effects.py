@@ -92,7 +92,7 @@ def test_enforcing_a_validation_says_how_many_messages_it_would_stop(node: Node)
         stopped, passed = consequences(node, method, path)
         assert stopped.startswith("It stopped 1 of 2 messages since ")
         assert stopped.endswith("Z (50 %). Messages that fail would pass.")
-        assert passed.startswith("It passed 1 messages since ")
+        assert passed.startswith("It passed 1 message since ")
 
 
 def test_a_command_shows_the_effects_before_it_asks(node: Node) -> None:

@@ -213,8 +213,8 @@ PAYLOADS = {
     ),
     # Avro
     "a list of 900,000 nodes": _avro(LIST, b"\x02" * 900_000 + b"\x00", "nests too deep"),
-    "2^40 items": _avro({"type": "array", "items": "int"}, TWO_TO_THE_40, "1099511627776 items are announced"),
-    "2^40 pairs": _avro({"type": "map", "values": "null"}, TWO_TO_THE_40, "1099511627776 items are announced"),
+    "2^40 items": _avro({"type": "array", "items": "int"}, TWO_TO_THE_40, "1,099,511,627,776 items are announced"),
+    "2^40 pairs": _avro({"type": "map", "values": "null"}, TWO_TO_THE_40, "1,099,511,627,776 items are announced"),
     "a text of 2^40 bytes": _avro("string", TWO_TO_THE_40 + b"abc", "3 are left"),
     "bytes of a negative length": _avro("bytes", b"\x01abc", "-1 bytes"),
     "a number that does not end": _avro("long", b"\xff" * 100_000, "more than 10 bytes"),
@@ -230,8 +230,8 @@ PAYLOADS = {
     "groups of 300,000 levels": _proto(b"\xfb\x01" * 300_000, "nest deeper than 100 levels"),
     "a number cut short": _proto(b"\x18\xff\xff", "payload.n: expected a number, got the end of the data"),
     "a number of 11 bytes": _proto(b"\x18" + b"\xff" * 11, "payload.n: byte 1: expected a number of at most 10 bytes"),
-    "a text of 4 GiB": _proto(b"\x0a\xff\xff\xff\xff\x0fabc", "payload.s: 4294967295 bytes are announced, 3 are left"),
-    "a packed list of 4 GiB": _proto(b"\x2a\xff\xff\xff\xff\x0f\x01", "4294967295 bytes are announced"),
+    "a text of 4 GiB": _proto(b"\x0a\xff\xff\xff\xff\x0fabc", "payload.s: 4,294,967,295 bytes are announced, 3 left"),
+    "a packed list of 4 GiB": _proto(b"\x2a\xff\xff\xff\xff\x0f\x01", "4,294,967,295 bytes are announced"),
     "a text that is not UTF-8": _proto(b"\x0a\x02\xff\xfe", "payload.s: expected text, got bytes"),
     "half a million wide messages": _proto(b"\x22\x00" * 500_000, "at most 500000 values"),
 }  # fmt: skip

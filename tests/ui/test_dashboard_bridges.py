@@ -279,7 +279,7 @@ def test_dead_letters_are_shown_sent_again_and_deleted(page: Any, broker: Node) 
     assert [json.loads(line) for line in lines] == [letters[1], letters[-1]]
     page.uncheck(f"[aria-label='Select {last}']")
     page.click("text=Delete 1 selected…")
-    page.click("text=Delete 1 dead letters")
+    page.click("text=Delete 1 dead letter")
     page.wait_for_selector(f"text={BAD - 1} in all.")
     assert broker.call("GET", "/actions/strict/dead-letters")["items"] == [letters[0], *letters[2:]]
     page.check(f"[aria-label='Select {last}']")
@@ -309,8 +309,8 @@ def test_dead_letters_are_shown_sent_again_and_deleted(page: Any, broker: Node) 
     page.click(".modal >> text=Close")
     page.wait_for_selector("text=1 in all.")
     page.click("text=Delete all…")
-    page.wait_for_selector("text=Delete all 1 dead letters of strict?")
-    page.click("text=Delete 1 dead letters")
+    page.wait_for_selector("text=Delete all 1 dead letter of strict?")
+    page.click("text=Delete 1 dead letter")
     page.wait_for_selector("text=No dead letters.")
     assert broker.call("GET", "/actions/strict")["dead_letters_waiting"] == 0
     assert broker.call("GET", "/actions/strict/metrics")["success"] == BAD - 1

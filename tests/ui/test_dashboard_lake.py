@@ -85,10 +85,10 @@ def test_a_row_is_on_the_page_and_in_duckdb_and_a_corrected_rule_rebuilds_it(
     page.goto(f"{broker.url}/tables/warm?tab=replay")
     page.click("text=Show the plan")
     page.wait_for_selector("text=/4 records: ?0 to 3/")
-    page.wait_for_selector("text=2 rows and 1 dead letters of table warm")
+    page.wait_for_selector("text=2 rows and 1 dead letter of table warm")
     assert rows_of(broker, "warm") == [(25, 79.5), (30, 89.0)]
     page.click("button:text('Replay 4 records')")
-    page.wait_for_selector("text=/2 rows and 1 dead letters in place of 2 and 1, 1 filtered/", timeout=SPARK_MS)
+    page.wait_for_selector("text=/2 rows and 1 dead letter in place of 2 and 1, 1 filtered/", timeout=SPARK_MS)
     assert rows_of(broker, "warm") == [(25, 77.0), (30, 86.0)]
     page.click("text=See the rows")
     page.wait_for_selector("td:text('77')")
@@ -104,7 +104,7 @@ def test_a_row_is_on_the_page_and_in_duckdb_and_a_corrected_rule_rebuilds_it(
     page.click("text=Replay 1 selected")
     page.click("text=Show the plan")
     page.click("button:text('Replay 1 record')")
-    page.wait_for_selector("text=/0 rows and 1 dead letters in place of 0 and 1, 0 filtered/", timeout=SPARK_MS)
+    page.wait_for_selector("text=/0 rows and 1 dead letter in place of 0 and 1, 0 filtered/", timeout=SPARK_MS)
     page.click("form >> text=Copy as…")
     assert page.locator(".popover pre").last.inner_text() == "sluice replay warm --record 0/2"
     assert complaints == []

@@ -331,7 +331,7 @@ class Sender:
             return [], None
         outcomes = [error] * len(items) if error is not None or answers is None else list(answers)
         if len(outcomes) != len(items):
-            problem = NeverAgain(f"expected an answer for each of {len(items)} records, got {len(outcomes)}")
+            problem = NeverAgain(f"expected an answer for each of {counted(len(items), 'record')}, got {len(outcomes)}")
             outcomes = [problem] * len(items)
         good = [item for item, answer in zip(items, outcomes, strict=True) if answer is None]
         if good:

@@ -18,6 +18,7 @@ from bridges.resource.sending.item import OVERHEAD_BYTES, Item, from_bytes, plac
 from broker.core.action import Row, Settlement
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
+from broker.core.kinds import counted
 from broker.core.message import Message
 from broker.core.queue import DurableQueue, QueueFull
 from broker.core.values import Values
@@ -204,7 +205,9 @@ class MemoryBuffer(Buffer):
         bounds = self.bounds
         items = self._items
         if not bounds.drops_oldest:
-            raise QueueFull(f"the buffer is full with {self.waiting} rows, {self._size_bytes} bytes")
+            raise QueueFull(
+                f"the buffer is full with {counted(self.waiting, 'row')}, {counted(self._size_bytes, 'byte')}"
+            )
         lost: list[Item] = []
         while items and (self._size_bytes + size_bytes > bounds.size_bytes or len(items) >= bounds.records):
             item = items.popleft()
@@ -214,7 +217,9 @@ class MemoryBuffer(Buffer):
         if lost:
             self._dropped(lost, len(lost), "queue_full")
         elif self._out:
-            raise QueueFull(f"the buffer is full with {self.taken} rows that are on the way, {self._size_bytes} bytes")
+            raise QueueFull(
+                f"the buffer is full with {counted(self.taken, 'row')} on the way, {counted(self._size_bytes, 'byte')}"
+            )
 
 
 class DiskBuffer(Buffer):
@@ -312,7 +317,9 @@ class DiskBuffer(Buffer):
         queue = self.queue
         bounds = self.bounds
         if not bounds.drops_oldest:
-            raise QueueFull(f"the buffer is full with {queue.records} rows, {queue.size_bytes} bytes")
+            raise QueueFull(
+                f"the buffer is full with {counted(queue.records, 'row')}, {counted(queue.size_bytes, 'byte')}"
+            )
         average = max(1, queue.size_bytes // max(1, queue.records))
         wanted = max(1, bounds.records // _MAKE_ROOM, (bounds.size_bytes // _MAKE_ROOM + size_bytes) // average)
         lost = [item for item in self._out if not item.is_done][:wanted]
@@ -322,7 +329,7 @@ class DiskBuffer(Buffer):
             queue.advance(last.offset + 1)
         unread = 0 if self._out else queue.drop_oldest(wanted - len(lost))
         if not lost and not unread:
-            raise QueueFull(f"the buffer is full with {queue.records} rows that wait for their commit")
+            raise QueueFull(f"the buffer is full with {counted(queue.records, 'row')} waiting for a commit")
         self._dropped(lost, len(lost) + unread, "queue_full")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from broker.core.kinds import counted
+
 _SMALL_FILE_BYTES = 16_000_000
 _FEW_FILES = 30
 _MANY_PARTITIONS = 100
@@ -20,7 +22,7 @@ def advice_of(name: str, report: Mapping[str, Any], partition_by: Sequence[str])
     found = []
     if partitions >= _MANY_PARTITIONS and size / partitions < _SMALL_PARTITION_BYTES:
         found.append(
-            f"{partitions:,} partitions for {rows:,} rows. Try: partitions that are larger, such as "
+            f"{counted(partitions, 'partition')} for {counted(rows, 'row')}. Try: partitions that are larger, such as "
             f"day(_published_at), or none."
         )
     elif not partition_by and size > _LARGE_TABLE_BYTES:

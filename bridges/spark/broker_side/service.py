@@ -376,14 +376,16 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             text = f"table {spec.name!r} failed: {reason}"
             alarms.set(_failed(spec.name), state == "failed", text, table=spec.name, reason=reason)
             rows, dead = self._last_minute(spec.name)
-            text = f"table {spec.name!r}: {dead} of {rows + dead} records of the last minute are dead letters"
+            text = (
+                f"table {spec.name!r}: {dead} of {counted(rows + dead, 'record')} of the last minute are dead letters"
+            )
             is_many = dead > 0 and 10 * dead > rows + dead
             alarms.set(_burying(spec.name), is_many, text, table=spec.name, rows=rows, dead_letters=dead)
             lag = self._lag(spec)
             lag_s = self._lag_s(spec)
             text = (
-                f"table {spec.name!r} lacks {lag} records of stream {spec.stream!r}; the oldest was published "
-                f"{lag_s or 0:.0f} s ago"
+                f"table {spec.name!r} lacks {counted(lag or 0, 'record')} of stream {spec.stream!r}; the oldest was "
+                f"published {lag_s or 0:.0f} s ago"
             )
             is_late = lag_s is not None and lag_s > spec.max_lag + spec.commit_interval
             alarms.set(_late(spec.name), is_late, text, table=spec.name, lag_records=lag, lag_s=lag_s)
@@ -1053,9 +1055,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             since = "since the lake job started" if self._kept_offsets(spec) or report.get("rows") else "yet"
             return "starting", "the stream has no new records" if idle else f"no batch has succeeded {since}"
         if report["state"] == "running" and (over := report.get("over_max_tables")):
-            text = (
-                f"{over} rows are dead letters, as table {spec.name!r} has its max_tables of {spec.max_tables} tables"
-            )
+            reason = f"table {spec.name!r} has its max_tables of {spec.max_tables} tables"
+            text = f"{counted(over, 'row')} became dead letters: {reason}"
             return "degraded", f"{text}. Try: a larger max_tables."
         if report["state"] == "running" and (held := report.get("held")):
             others = f" (and {len(held) - 1} more)" if len(held) > 1 else ""

@@ -33,6 +33,7 @@ from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.task import RANGED, Refusal
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable, Unreadable
+from broker.core.kinds import are, counted
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.errors import SourceError
 
@@ -343,7 +344,7 @@ class _Audit:
             mine = ledger.filter(pc.equal(ledger["shard"], position.shard))
             report.shards.append(self._audit_shard(position, ends, outside.pop(position.shard, 0), rows, letters, mine))
         if strays := outside.total():
-            report.problems.append(f"{strays} rows are of no shard of the stream")
+            report.problems.append(f"{are(strays, 'row')} of no shard of the stream")
         if spec.upsert is not None:
             check_keys(report.problems, table, spec.upsert.key, ledger)
         return report
@@ -361,7 +362,9 @@ class _Audit:
         shard = position.shard
         if ends is None:
             if outside:
-                report.problems.append(f"shard {shard}: the table has {outside} rows and no record of writing them")
+                report.problems.append(
+                    f"shard {shard}: the table has {counted(outside, 'row')} and no record of writing them"
+                )
             return replace(_nothing(position), rows=outside, outside=outside)
         first = ends.start
         end = ends.end
@@ -410,7 +413,7 @@ class _Audit:
             audit.compared = audit.rows - outside if self._rerun is not None else values.compared
             self._say_values(shard, values, differing, rows)
         if outside:
-            report.problems.append(f"shard {shard}: {outside} rows have offsets outside of [{first}, {end})")
+            report.problems.append(f"shard {shard}: {counted(outside, 'row')} with offsets outside of [{first}, {end})")
         if audit.expired:
             report.problems.append(
                 f"shard {shard}: retention removed the records [{end}, {position.first}) before the table had them"
@@ -509,8 +512,8 @@ class _Audit:
             one.superseded = max(0, one.superseded)
         elif one.superseded < 0:
             self._report.problems.append(
-                f"shard {one.shard}: {-one.superseded} more records have rows or dead letters than the batches have "
-                f"written"
+                f"shard {one.shard}: {counted(-one.superseded, 'record')} too many with rows or dead letters, by what "
+                f"the batches have written"
             )
 
     def _account_for(self, one: ShardAudit, stretches: Stretches, held: Any, missing: Any) -> Any:
@@ -536,12 +539,13 @@ class _Audit:
             if wrong[at]:
                 bound = "" if is_whole[at] else "at most "
                 self._report.problems.append(
-                    f"shard {one.shard}: {where} has {held[at]} rows, and its commit wrote {bound}{stretches.rows[at]}"
+                    f"shard {one.shard}: {where} has {counted(int(held[at]), 'row')}, and its commit wrote "
+                    f"{bound}{stretches.rows[at]}"
                 )
             if kept[at]:
                 self._report.problems.append(
-                    f"shard {one.shard}: {stretches.filtered[at] - missing[at]} records of {where} have rows, and the "
-                    f"rule had filtered them"
+                    f"shard {one.shard}: {where}: the rule had filtered "
+                    f"{counted(int(stretches.filtered[at] - missing[at]), 'record')} with rows"
                 )
         return gone
 

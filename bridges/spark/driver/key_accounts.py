@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from bridges.spark.columns.column import PROVENANCE
 from bridges.spark.tables.contract import LakeTable
 from bridges.spark.tasks.keys import keys_of
+from broker.core.kinds import counted
 
 
 def check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledger: pa.Table) -> None:
@@ -22,23 +23,26 @@ def check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledger
     names = {column.name for column in (*PROVENANCE, *table.columns())}
     if not names.issuperset(key):  # the first row brings the columns of the key
         if count := table.scan(["_offset"]).num_rows:
-            problems.append(
-                f"{count} rows have no column {next(name for name in key if name not in names)!r} of the key"
-            )
+            column = next(name for name in key if name not in names)
+            problems.append(f"{counted(count, 'row')} without the column {column!r} of the key")
         return
     rows = table.scan(list(key))
     named = ", ".join(key)
     without = [name for name in key if rows.column(name).null_count]
     if without:
-        problems.append(f"{rows.column(without[0]).null_count} rows have no value for the key's column {without[0]!r}")
+        nulls = rows.column(without[0]).null_count
+        problems.append(f"{counted(nulls, 'row')} without a value for the key's column {without[0]!r}")
     else:
         count = pc.count_distinct(keys_of(rows, key)).as_py()
         if count < rows.num_rows:
-            problems.append(f"{rows.num_rows} rows have {count} different keys ({named}): some keys have several rows")
-    counted = ledger.filter(pc.is_valid(ledger["keys"])).sort_by("table_version")
-    if counted.num_rows and counted["keys"][-1].as_py() != rows.num_rows:
-        last = counted["keys"][-1].as_py()
-        problems.append(f"the last commit of the lake job left {last} rows, the table has {rows.num_rows}")
+            problems.append(
+                f"{counted(rows.num_rows, 'row')} have {counted(count, 'different key')} ({named}): some keys have "
+                f"several rows"
+            )
+    with_keys = ledger.filter(pc.is_valid(ledger["keys"])).sort_by("table_version")
+    if with_keys.num_rows and with_keys["keys"][-1].as_py() != rows.num_rows:
+        last = with_keys["keys"][-1].as_py()
+        problems.append(f"the last commit of the lake job left {counted(last, 'row')}, the table has {rows.num_rows}")
     problems += [
         f"shard {row['shard']}: the batch [{row['from_offset']}, {row['to_offset']}) has more superseded and deleted "
         f"rows than rows"
@@ -63,5 +67,5 @@ def check_dead_letters(problems: list[str], shard: int, found: int, ledger: pa.T
     least = sum(entry[2] for entry in kept if entry[3])
     most = sum(entry[2] for entry in kept)
     if not least <= found <= most:
-        counted = f"{least}" if least == most else f"{least} to {most}"
-        problems.append(f"shard {shard}: the batches have written {counted} dead letters, there are {found}")
+        written = counted(most, "dead letter") if least == most else f"{least} to {counted(most, 'dead letter')}"
+        problems.append(f"shard {shard}: the batches have written {written}, the table has {found}")

@@ -27,6 +27,7 @@ from bridges.spark.tables.files import copied
 from bridges.spark.tasks.task import ShardCount
 from bridges.spark.tasks.values import plain
 from broker.core.errors import Invalid, Problem
+from broker.core.kinds import counted
 
 _ATTEMPTS = 8
 # Rows of a table up to which a column without a schema gets the type that most of its values have.
@@ -173,7 +174,8 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     if kept.dead_files and writer.spec.rule is not None:
         discard(plan, [kept])
         lost = sum(file.rows for file in kept.dead_files)
-        text = f"{lost} rows do not fit {kind}. Try: another 'path' for the table, which is filled from the stream."
+        hint = "Try: another 'path' for the table, which is filled from the stream."
+        text = f"{counted(lost, 'row')} cannot become {kind}. {hint}"
         raise Invalid(f"column {name!r} of lake table {writer.spec.name!r} stays as it is", [Problem(text, "/type")])
     verify_files(plan.table, [*kept.files, *letter_files.files], kept.host)
     details = Details(writer.job, (), kind=RETYPED)

@@ -21,6 +21,7 @@ from bridges.spark.tables.files import copied
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tables.replacing import replace_ranges
 from broker.core.errors import Conflict, Invalid, NotFound, Problem
+from broker.core.kinds import counted
 from broker.core.times import rfc3339
 
 SUFFIX: Final = "__shadow"
@@ -152,7 +153,9 @@ def swap(spec: TableSpec, writer: TableWriter) -> dict[str, Any]:
     """
     shadow = Shadow.open(spec)
     if left := sum(part.end - part.start for part in shadow.left()):
-        raise Conflict(f"the shadow of table {spec.name!r} lacks {left} records. Try: sluice jobs resume, or discard.")
+        raise Conflict(
+            f"the shadow of table {spec.name!r} lacks {counted(left, 'record')}. Try: sluice jobs resume, or discard."
+        )
     if shadow.rows.partitions() != writer.table.partitions():
         raise Conflict(f"table {spec.name!r} has other partitions than its shadow. Try: discard it, and replay again.")
     writer.evolve(shadow.rows.columns())

@@ -20,6 +20,7 @@ from bridges.spark.columns.place import Place
 from bridges.spark.tables.files import read_tail
 from bridges.spark.tasks.task import RANGED, DataFile
 from broker.core.errors import Conflict, Unavailable, Unreadable
+from broker.core.kinds import counted
 from pyspark_sluice.ranges import Range as Range
 
 # The layout of a table that has none: files in the order of batches.
@@ -344,8 +345,8 @@ def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
             raise TableRefused(f"{path} of worker {host!r} cannot be read: {error}") from error
         if (size, rows) != (file.size, file.rows):
             raise TableRefused(
-                f"{path} of worker {host!r}: expected {file.rows} rows in {file.size} bytes, got {rows} rows in {size} "
-                f"bytes"
+                f"{path} of worker {host!r}: expected {counted(file.rows, 'row')} in {counted(file.size, 'byte')}, "
+                f"got {counted(rows, 'row')} in {counted(size, 'byte')}"
             )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from typing_extensions import TypedDict
 
 from broker.core.clock import Clock
+from broker.core.kinds import counted
 from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
 from broker.observe.alarms import Alarms
@@ -112,7 +113,9 @@ class TierLedger:
         self._alert(stream)
         self._lost.value += records
         if self._alarms is not None:
-            text = f"stream {stream.name!r} deleted {records} records that are not in its tier: retention.bytes is full"
+            text = (
+                f"stream {stream.name!r} deleted {counted(records, 'record')} outside its tier: retention.bytes is full"
+            )
             self._alarms.set(f"tier_losing:{stream.name}", records > 0, text, stream=stream.name, lost=records)
 
     def note_unread(self, stream: Stream, unread: Mapping[int, int]) -> float:

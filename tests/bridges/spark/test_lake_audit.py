@@ -143,7 +143,7 @@ def test_rows_that_are_of_no_record_are_named(lake: Lake) -> None:
         place = {"_shard": pa.array([shard], pa.int32()), "_offset": pa.array([offset], pa.int64())}
         append(lake, pa.table({**place, "a": pa.array([1.0])}))
     assert audit_spec(lake.api_spec, lake.positions()).problems == [
-        "shard 0: 1 rows have offsets outside of [0, 4)",
+        "shard 0: 1 row with offsets outside of [0, 4)",
         "2 rows are of no shard of the stream",
     ]
 

@@ -324,6 +324,6 @@ def test_the_rows_of_a_rule_are_converted_by_the_type_that_it_gives_now(make: Ma
     writer.write(tasks(records(3, [{"pos": {"lat": 4}}])))
     assert [pos["lat"] for (pos,) in rows_of(after, "pos")] == [1.0, 2.0, 4.0]
     odd = with_columns(before, Column("pos", "pos", "long"))
-    with pytest.raises(Invalid, match="3 rows do not fit long"):
+    with pytest.raises(Invalid, match="3 rows cannot become long"):
         retype(TableWriter(odd, "odd"), "pos", "long")
     assert len(rows_of(after, "pos")) == 3

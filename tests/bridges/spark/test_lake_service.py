@@ -1097,7 +1097,7 @@ def test_a_table_that_reached_max_tables_is_degraded_and_says_what_to_do(service
     told = service.get("all")
     assert told["state"] == "degraded"
     assert told["reason"] == (
-        "7 rows are dead letters, as table 'all' has its max_tables of 2 tables. Try: a larger max_tables."
+        "7 rows became dead letters: table 'all' has its max_tables of 2 tables. Try: a larger max_tables."
     )
 
 

@@ -184,7 +184,7 @@ def test_an_audit_finds_a_row_that_is_gone_and_one_that_should_not_be(
     DeltaTable(kept["path"]).delete("_offset = 3")
     report = audit_spec(kept, positions(server))
     assert report.problems == [
-        "shard 0: [0, 4) has 1 rows, and its commit wrote 2",
+        "shard 0: [0, 4) has 1 row, and its commit wrote 2",
         "shard 0: 2 records are in neither (1, 3)",
     ]
     DeltaTable(kept["path"]).update(updates={"_offset": "1"}, predicate="_offset = 0")
@@ -195,7 +195,7 @@ def test_an_audit_finds_a_row_that_is_gone_and_one_that_should_not_be(
     report = audit_spec(kept, positions(server))
     assert report.problems == [
         "shard 0: [0, 4) has 3 rows, and its commit wrote 2",
-        "shard 0: 1 records of [0, 4) have rows, and the rule had filtered them",
+        "shard 0: [0, 4): the rule had filtered 1 record with rows",
     ]
 
 

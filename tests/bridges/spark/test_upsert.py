@@ -363,7 +363,7 @@ def test_an_audit_accounts_for_rows_that_are_gone(make: Make) -> None:
     assert report.ok, report.problems
     [shard] = report.shards
     assert (shard.rows, shard.dead_letters, shard.superseded, shard.missing) == (2, 1, 3, 0)
-    assert "6 records = 2 rows + 1 dead letters + 0 filtered + 3 superseded or deleted" in audit_text(report.as_dict())
+    assert "6 records = 2 rows + 1 dead letter + 0 filtered + 3 superseded or deleted" in audit_text(report.as_dict())
 
 
 def test_an_audit_before_the_first_row_says_so(make: Make) -> None:

@@ -75,11 +75,11 @@ def test_an_audit_is_a_job_that_is_followed(server: ApiServer, capsys: pytest.Ca
     for command in (["audit", "readings"], ["lake", "tables", "audit", "readings"]):
         assert main(command) == 0
         told = capsys.readouterr().out
-        assert "5 records = 3 rows + 1 dead letters + 1 filtered; 2 more wait in the stream" in told
+        assert "5 records = 3 rows + 1 dead letter + 1 filtered; 2 more wait in the stream" in told
     for flag, depth in (("--values", "values"), ("--deep", "deep")):
         assert main(["audit", "readings", flag]) == 0
         assert ("POST", f"/lake/tables/readings:audit?depth={depth}", None) in server.requests
-    assert "the values of 2 rows were compared; of 1 rows no sum is known" in capsys.readouterr().out
+    assert "the values of 2 rows were compared; of 1 row no sum is known" in capsys.readouterr().out
     assert main(["audit", "readings", "--detach"]) == 0
     assert capsys.readouterr().out == "j1\n"
     found = {**AUDIT, "ok": False, "problems": ["shard 0: record 4 is in neither"]}
@@ -105,7 +105,7 @@ def test_a_dry_run_prints_the_plan(server: ApiServer, capsys: pytest.CaptureFixt
     server.answers[("POST", "/lake/tables/readings:replay")] = (200, PLAN)
     assert main(["replay", "readings", "--from", "0", "--to", "5", "--rule", "hot", "--dry-run"]) == 0
     assert capsys.readouterr().out == (
-        "would replay [0, 5) of shard 0 by rule hot: 5 records, which are 4 rows and 1 dead letters of table readings "
+        "would replay [0, 5) of shard 0 by rule hot: 5 records, which are 4 rows and 1 dead letter of table readings "
         "now\n"
     )
     asked = {"from": "0", "to": "5", "rule": "hot"}
@@ -157,14 +157,14 @@ def test_a_retype_a_cleaning_and_the_acceptance_of_a_gap_are_followed(
     server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": {"table": "t1", **asked, **counts}})
     assert main(["lake", "tables", "retype", "readings", "t", "double"]) == 0
     assert capsys.readouterr().out == (
-        "column t of table t1 is double: 1 rows and 4 dead letters are 4 rows and 1 dead letters (version 9)\n"
+        "column t of table t1 is double: 1 row and 4 dead letters are 4 rows and 1 dead letter (version 9)\n"
     )
     server.answers[("POST", "/lake/tables/readings:clean")] = (202, job)
     cleaned = {"table": "t1", "dry_run": True, "files": 4, "dead_letter_files": 1}
     server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": cleaned})
     assert main(["lake", "tables", "clean", "readings", "--dry-run"]) == 0
     assert capsys.readouterr().out == (
-        "would remove 4 files of table t1 and 1 files of its dead letters that no version refers to\n"
+        "would remove 4 files of table t1 and 1 file of its dead letters that no version refers to\n"
     )
     server.answers[("POST", "/lake/tables/readings:accept-gap")] = (202, job)
     gap = {"table": "t1", "ranges": [{"shard": 0, "start": 5, "end": 9}], "records": 4, "version": 3}

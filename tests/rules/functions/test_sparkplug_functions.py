@@ -316,13 +316,13 @@ def test_properties_and_data_sets_are_zipped(setting: Setting) -> None:
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("spb_decode(payload)", "payload: 117 bytes are announced, 5 are left"),
+        ("spb_decode(payload)", "payload: 117 bytes are announced, 5 left"),
         ("spb_decode(map_new())", "argument 1 must be encoded data, not a map; it is decoded already"),
         ("spb_decode(payload, 'Nothing')", "has no message type 'Nothing'"),
         ("spb_encode(5)", "must be a map"),
         ('spb_encode(map(\'{"metrics":[{"bytes_value":"!"}]}\'))', "a bytes_value is not base64"),
         ("spb_encode(map('{\"colour\":1}'))", "payload.colour"),
-        ("sparkplug_decode(payload)", "payload: 117 bytes are announced, 5 are left"),
+        ("sparkplug_decode(payload)", "payload: 117 bytes are announced, 5 left"),
         ("spb_zip_kvs(map(m))", "a property set has 1 keys and 0 values"),
         ("spb_zip_kvs(map(k))", "needs an array of strings as keys"),
         ("spb_zip_kvs(map(r))", "the rows of a data set must be an array of maps"),

@@ -136,7 +136,7 @@ def test_items_that_take_no_bytes_are_counted_while_they_are_read(items: Any, va
 
 
 def test_bytes_left_over_are_an_error() -> None:
-    with pytest.raises(DataRefused, match="1 bytes are left over"):
+    with pytest.raises(DataRefused, match="1 byte is left over"):
         serde("int").decode(b"\x02\x00")
 
 
@@ -298,7 +298,7 @@ def test_a_recursive_schema_has_decimals_too() -> None:
         (["null", "int"], b"\x04", "payload: the union ['null', 'int'] has no branch with index 2"),
         (["null", "int"], b"\x01", "payload: the union ['null', 'int'] has no branch with index -1"),
         ({"type": "array", "items": "int"}, b"\x80\x80\x80\x80\x80\x40",
-         "payload: 1099511627776 items are announced, 0 bytes are left"),
+         "payload: 1,099,511,627,776 items are announced, 0 bytes are left"),
         ({"type": "map", "values": {"type": "array", "items": "string"}}, b"\x02\x02k\x02\x08x",
          "payload.k[0]: string of 4 bytes is announced, 1 are left"),
         ({"type": "record", "name": "r", "fields": [{"name": "e", "type": {

@@ -375,11 +375,11 @@ def test_a_hostile_archive_is_refused(data: bytes, root: str, says: str) -> None
 @pytest.mark.parametrize(
     ("data", "misfit"),
     [
-        (b"\x0a\xff\xff\xff\xff\x0f", "payload.device: 4294967295 bytes are announced, 0 are left"),
+        (b"\x0a\xff\xff\xff\xff\x0f", "payload.device: 4,294,967,295 bytes are announced, 0 left"),
         (b"\x20", "payload.seq: expected a number, got the end of the data"),
         (b"\x20\xff", "payload.seq: expected a number, got the end of the data"),
         (b"\x20" + b"\xff" * 11, "payload.seq: byte 1: expected a number of at most 10 bytes"),
-        (b"\x42\x02\x42\x05", "payload.inner.inner: 5 bytes are announced, 0 are left"),
+        (b"\x42\x02\x42\x05", "payload.inner.inner: 5 bytes are announced, 0 left"),
         (b"\x0a\x02\xff\xfe", "payload.device: expected text, got bytes that are not UTF-8 (byte 0)"),
         (b"\x00\x00", "payload: byte 1: no field begins with the tag 0"),
         (b"\x0f\x00", "payload.device: byte 1: no field begins with the tag 15"),

@@ -22,9 +22,9 @@ export function count(value: Maybe<number | bigint>): string {
   return whole.format(number);
 }
 
-/** "1 row", "12.3 k rows". */
-export const counted = (value: Maybe<number | bigint>, one: string) =>
-  `${count(value)} ${one}${Number(value) === 1 ? "" : "s"}`;
+/** "1 row", "12.3 k rows"; "12,345 rows" with `exact`. */
+export const counted = (value: Maybe<number | bigint>, one: string, shown = count) =>
+  `${shown(value)} ${one}${Number(value) === 1 ? "" : "s"}`;
 
 export function exact(value: Maybe<number | bigint>): string {
   if (value === null || value === undefined) return "";

@@ -684,7 +684,7 @@ function Buffer({ action }: { action: Action }) {
         max={1}
       />
       <p>
-        {count(rows)} of {count(records)} rows, {bytes(m.queuing_bytes)} of {bytes(size)}. {outlook}
+        {count(rows)} of {counted(records, "row")}, {bytes(m.queuing_bytes)} of {bytes(size)}. {outlook}
       </p>
       <p className="muted small">When it is full, {FULL[options.overflow as keyof typeof FULL]}</p>
     </Card>
@@ -802,7 +802,12 @@ function ActionNow({ object }: ObjectProps<Action>) {
           stat("Oldest waits", m.lag_s, m.queuing + m.inflight ? duration(m.lag_s) : "none", "not confirmed yet"),
           stat("In flight", m.inflight, count(m.inflight), "rows without an answer"),
           stat("Confirmed", m.success, count(m.success), `${count(m.retried)} needed a retry`),
-          stat("Given up", m.failed + m.dropped, count(m.failed + m.dropped), `${count(letters)} dead letters kept`),
+          stat(
+            "Given up",
+            m.failed + m.dropped,
+            count(m.failed + m.dropped),
+            `${counted(letters, "dead letter")} kept`,
+          ),
         ]}
       />
       <section className="card ledger" aria-label="Ledger">
@@ -948,7 +953,7 @@ function DeadLetters({
               .replace("expired", "waited too long")
               .replace("queue_full", "found the buffer full")}.`
           : "The settings keep none."}{" "}
-        At most {count(kept?.max_records)} rows and {bytes(Number(kept?.max_bytes))}; then the oldest make room.
+        At most {counted(kept?.max_records, "row")} and {bytes(Number(kept?.max_bytes))}; then the oldest make room.
       </p>
       <LoadFailure error={error} />
       {n > 0 && (
@@ -1139,7 +1144,7 @@ function Purge({ name, waiting, offsets, close }: Chosen) {
   return (
     <>
       <h2>
-        Delete {offsets.length ? "the selected" : "all"} {count(waiting)} dead letters of {name}?
+        Delete {offsets.length ? "the selected" : "all"} {counted(waiting, "dead letter")} of {name}?
       </h2>
       {effect && <EffectView effect={effect} />}
       <p>To keep a copy first:</p>
@@ -1147,7 +1152,7 @@ function Purge({ name, waiting, offsets, close }: Chosen) {
       <Failure>{says}</Failure>
       <div className="buttons">
         <button type="button" className="danger" onClick={() => void press()}>
-          Delete {count(waiting)} dead letters
+          Delete {counted(waiting, "dead letter")}
         </button>
         <Button className="button" onPress={close}>
           Keep them

@@ -390,7 +390,7 @@ function Tables({ status: { tables }, nowMs }: { status: Status; nowMs: number }
               show: ({ rows, dead_letters: dead }) => (
                 <>
                   {count(rows)}
-                  {dead ? <Why>{count(dead)} dead letters</Why> : null}
+                  {dead ? <Why>{counted(dead, "dead letter")}</Why> : null}
                 </>
               ),
               exact: ({ rows }) => exact(rows),

@@ -669,7 +669,7 @@ function Compared({ id }: { id: string }) {
   return (
     <div className="stack">
       <p role="status">
-        {exact(messages)} messages, {exact(matched.after)} match, {exact(rows.after)} rows
+        {counted(messages, "message", exact)}, {exact(matched.after)} match, {counted(rows.after, "row", exact)}
         {isComparison &&
           `: ${exact(rows.added)} added, ${exact(rows.lost)} lost, ${exact(rows.changed)} changed, ` +
             `${exact(rows.unchanged)} as before`}

@@ -337,7 +337,7 @@ function Keep({ status }: { status: Status }) {
         </li>
         <li>
           <span className="muted">rules</span>
-          <strong>{count(status.rates.rules_passed)} rows/s</strong>
+          <strong>{counted(status.rates.rules_passed, "row")}/s</strong>
         </li>
         <li>
           <span className="muted">tables</span>

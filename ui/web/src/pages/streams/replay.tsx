@@ -8,7 +8,7 @@ import type { components } from "../../api/openapi";
 import { inAddress } from "../../parts/address";
 import { Card, Failure } from "../../parts/card";
 import { CopyAs, word } from "../../parts/copy";
-import { bytes, cell, count, duration, exact } from "../../parts/format";
+import { bytes, cell, count, duration, exact, counted } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import type { ObjectProps } from "../../parts/kind-page";
 import { Choice, useNames } from "../../parts/select";
@@ -214,7 +214,7 @@ function Planned({ plan }: { plan: Plan }) {
           <dt>Sends</dt>
           <dd>
             {about}
-            {exact(plan.matched)} of {exact(plan.records)} records, {about}
+            {exact(plan.matched)} of {counted(plan.records, "record", exact)}, {about}
             {bytes(plan.bytes)}
           </dd>
         </div>

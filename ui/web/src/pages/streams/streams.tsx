@@ -486,7 +486,7 @@ function Export({
   const problem = !isRange
     ? "Last offset: expected an offset that is not before the first."
     : wanted > MOST_EXPORTED
-      ? `Expected at most ${exact(MOST_EXPORTED)} records, got ${exact(wanted)}.`
+      ? `Expected at most ${counted(MOST_EXPORTED, "record", exact)}, got ${exact(wanted)}.`
       : "";
   const write = async (event: FormEvent) => {
     event.preventDefault();
@@ -536,7 +536,7 @@ function Export({
         text={`sluice streams records ${stream} --shard ${shard} --from ${word(from)} ${options} | jq -c '.items[]'`}
       />
       <div role="alert">{(problem || says) && <State state="failed">{problem || says}</State>}</div>
-      <p role="status">{done !== undefined && `${exact(done)} of ${exact(wanted)} records read`}</p>
+      <p role="status">{done !== undefined && `${exact(done)} of ${counted(wanted, "record", exact)} read`}</p>
       <div className="buttons">
         <button type="submit" className="primary" disabled={Boolean(problem) || done !== undefined}>
           Export {counted(Number(wanted), "record")}

@@ -47,8 +47,9 @@ export function ShadowCard({ name, isBusy, replay }: { name: string; isBusy: boo
       {shadow && (
         <>
           <p role="status">
-            {exact(shadow.done)} of {exact(shadow.records)} records, since <DateTime at={shadow.started_at} />:{" "}
-            {exact(shadow.rows)} rows, {exact(shadow.dead_letters)} dead letters, {exact(shadow.filtered)} filtered.
+            {exact(shadow.done)} of {counted(shadow.records, "record", exact)}, since{" "}
+            <DateTime at={shadow.started_at} />: {counted(shadow.rows, "row", exact)},{" "}
+            {counted(shadow.dead_letters, "dead letter", exact)}, {exact(shadow.filtered)} filtered.
             {shadow.is_complete ? " The table takes them when they are swapped." : " It is not complete yet."}
           </p>
           <progress aria-label={`Shadow of ${name}`} value={shadow.done} max={shadow.records || 1} />

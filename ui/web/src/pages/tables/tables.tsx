@@ -148,7 +148,8 @@ function Health({ name, object }: Props) {
       <LoadFailure error={error} />
       {data && data.small_files > 100 && (
         <p className="note">
-          {exact(data.small_files)} of {exact(data.files)} files have less than 64 MiB. Readers open each of them.{" "}
+          {exact(data.small_files)} of {counted(data.files, "file", exact)} have less than 64 MiB. Readers open each of
+          them.{" "}
           <Link to="." search={tab("maintain")}>
             Compact the table
           </Link>
@@ -839,7 +840,7 @@ function Planned({ plan, stream }: { plan: Plan; stream: string }) {
       <div>
         <dt>Reads</dt>
         <dd>
-          {exact(plan.records)} records:{" "}
+          {counted(plan.records, "record", exact)}:{" "}
           {plan.ranges.slice(0, MOST_RANGES).map((one) => (
             <Offsets key={`${one.shard} ${one.start}`} stream={stream} {...one} />
           ))}
@@ -875,8 +876,8 @@ function Planned({ plan, stream }: { plan: Plan; stream: string }) {
       <div>
         <dt>Replaces</dt>
         <dd>
-          {exact(plan.rows_before)} rows and {exact(plan.dead_letters_before)} dead letters of table {plan.table}, each
-          in one commit
+          {counted(plan.rows_before, "row", exact)} and {counted(plan.dead_letters_before, "dead letter", exact)} of
+          table {plan.table}, each in one commit
         </dd>
       </div>
       <div>
@@ -898,8 +899,8 @@ function Planned({ plan, stream }: { plan: Plan; stream: string }) {
 function Outcome({ plan, name }: { plan: Plan; name: string }) {
   return (
     <p role="status">
-      <State state="ok">{exact(plan.records)} records read</State>: {exact(plan.rows_after)} rows and{" "}
-      {exact(plan.dead_letters_after)} dead letters in place of {exact(plan.rows_before)} and{" "}
+      <State state="ok">{counted(plan.records, "record", exact)} read</State>: {counted(plan.rows_after, "row", exact)}{" "}
+      and {counted(plan.dead_letters_after, "dead letter", exact)} in place of {exact(plan.rows_before)} and{" "}
       {exact(plan.dead_letters_before)}
       {plan.rule && `, ${exact(plan.filtered_after)} filtered`}. Version {exact(plan.version)} of{" "}
       <ObjectLink kind="tables" name={name} />.{" "}
@@ -948,7 +949,7 @@ function Maintain({ name, object }: Props) {
           cli=""
           says={({ files, bytes: size, files_after }) =>
             files
-              ? `${exact(files)} files, ${bytes(size)}, become ${exact(files_after)}`
+              ? `${counted(files, "file", exact)}, ${bytes(size)}, become ${exact(files_after)}`
               : "No file can be joined with another."
           }
         />
@@ -995,7 +996,7 @@ function Maintain({ name, object }: Props) {
             verb="retain"
             body={{ older_than: rowAge }}
             cli={` --older-than ${word(rowAge)}`}
-            says={({ rows }) => (rows ? `${exact(rows)} rows and dead letters go` : "No row is older.")}
+            says={({ rows }) => (rows ? `${counted(rows, "row", exact)} and dead letters go` : "No row is older.")}
           />
         </Card>
       )}
@@ -1232,7 +1233,7 @@ function ShardPicture({
     ["doubled", one.doubled_at],
   ];
   const says =
-    `Shard ${one.shard}: ${exact(records)} records, ${exact(one.missing)} missing, ` +
+    `Shard ${one.shard}: ${counted(records, "record", exact)}, ${exact(one.missing)} missing, ` +
     `${exact(one.doubled)} more than once`;
   return (
     <figure className="strip-of-shard">
@@ -1240,16 +1241,16 @@ function ShardPicture({
         <strong>Shard {one.shard}</strong>{" "}
         {records ? (
           <>
-            offsets {one.first} to {one.next - 1}: {exact(records)} records are {exact(one.rows)} rows,{" "}
-            {hasKey && <>{exact(one.superseded)} superseded or deleted, </>}
+            offsets {one.first} to {one.next - 1}: {counted(records, "record", exact)} are{" "}
+            {counted(one.rows, "row", exact)}, {hasKey && <>{exact(one.superseded)} superseded or deleted, </>}
             {exact(one.filtered)} filtered{one.removed > 0 && <>, {exact(one.removed)} removed by their age</>} and{" "}
-            {exact(one.dead_letters)} dead letters
+            {counted(one.dead_letters, "dead letter", exact)}
           </>
         ) : (
           "nothing was written yet"
         )}
         {one.lag > 0 && <>; {exact(one.lag)} more wait in the stream</>}
-        {typeof one.compared === "number" && <>; the values of {exact(one.compared)} rows were compared</>}
+        {typeof one.compared === "number" && <>; the values of {counted(one.compared, "row", exact)} were compared</>}
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} 28`} preserveAspectRatio="none" role="img" aria-label={says}>
         {rect("lag", one.next + one.expired, end)}
