@@ -342,7 +342,7 @@ class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
         for member in members:
             if verb == "delete":
                 yield self._forgotten(member)
-            elif verb in (*_ENDING, "pause"):
+            elif verb in (*_ENDING, "pause", "drain"):
                 yield self._waits(member, verb)
 
     @abstractmethod
@@ -420,8 +420,9 @@ class ActionService(_MemberService[ActionSpec, Action]):
         action = self._enabled(name)
         if action.is_paused:
             raise Invalid(f"action {name!r} is paused and sends nothing; resume it")
+        saving()
         left = await action.drain(timeout_s)
-        await self._resources.switch(action, "drained" if not left else f"drained, and {left} rows are left")
+        await self._resources.switch(action, "drained" if not left else f"drained, and {are(left, 'row')} left")
         return {"name": name, "left": left, "drained": left == 0, "status": action.state}
 
     # Dead letters
@@ -512,6 +513,8 @@ class ActionService(_MemberService[ActionSpec, Action]):
         return f"{rows} that wait in its buffer and {letters} are deleted."
 
     def _waits(self, member: Action, verb: str) -> str:
+        if verb == "drain":
+            return f"It sends the {counted(member.backlog, 'row')} in its buffer, then stops. New rows are dropped."
         new = "New rows wait with them" if verb == "pause" else "New rows are dropped"
         return f"It sends nothing. {counted(member.backlog, 'row')} in its buffer: kept. {new}."
 

@@ -201,6 +201,7 @@ RESOURCES = (
                 does="change",
                 at="owner",
                 effect="client",
+                done="disconnected",
                 command=Command(
                     name="kick",
                     help="Disconnect clients (0x98). Their sessions stay until they expire.",
@@ -797,6 +798,9 @@ RESOURCES = (
                 takes_key=True,
                 does="change",
                 job=Job(kind="quarantine", unit="messages", plan="to_take_again"),
+                effect="quarantine",
+                plan="take_again",
+                done="reprocessed",
                 command=Command(
                     name="take-again",
                     help="Publish what waits, or each --record, through all stages. What fails again goes to the end "
@@ -964,8 +968,9 @@ RESOURCES = (
             Verb(
                 id="reloadConfig",
                 text="Reload the configuration. Reads the configuration files again and applies what changed. Nothing "
-                "changes when any of it is wrong.",
-                call="__call__",
+                "changes when any of it is wrong. `dry_run` returns the settings, listeners and objects that would "
+                "change.",
+                call="reload",
                 method="POST",
                 takes=(
                     Parameter(
@@ -974,6 +979,8 @@ RESOURCES = (
                 ),
                 answer="broker.config.root:ReloadedConfig",
                 does="change",
+                plan="plan",
+                done="reloaded",
             ),
         ),
     ),

@@ -15,7 +15,10 @@ from typing import Final, Required, cast
 from typing_extensions import TypedDict
 
 from broker.core import jsontext
+from broker.core.contributor import Change, Contributor
 from broker.core.errors import Invalid, Problem, Unavailable
+from broker.core.kinds import are
+from broker.core.objects import saving
 from broker.core.quarantine import message_of, quarantined
 from broker.core.stage import WaitingPublisher
 from broker.core.stream import Append, StreamRecord
@@ -131,7 +134,7 @@ _SHARDS: Final = Codec[LogShard](lambda place: b"%d/%d" % place, _shard_of)
 _HEADS: Final = Codec[int | list[int]](jsontext.encode, jsontext.decode)
 
 
-class QuarantineService:
+class QuarantineService(Contributor):
     """Lists quarantined messages and reprocesses them.
 
     Used on the event loop; ``names`` gives the streams that are quarantines now.
@@ -187,11 +190,31 @@ class QuarantineService:
         append = self._streams.appender.appender(stream)
         if stream in self._at_work:
             raise Invalid("the quarantine is being worked through by another call", [Problem("wait for its end")])
+        saving(self._count(stream, limit, records) > 0)
         self._at_work.add(stream)
         try:
             return await self._take_again(stream, append, limit, advance, records)
         finally:
             self._at_work.discard(stream)
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """Number of messages that a call of ``take_again`` publishes; its parameters are the options."""
+        if change.target.kind == "quarantine":
+            count = self._count(change.target.name, change.options["limit"], change.options["records"])
+            if count:
+                yield f"{are(count, 'message')} published again, through all stages."
+
+    def _count(self, stream: str, limit: int, records: Sequence[Place] | None) -> int:
+        """The number of records that a call of ``take_again`` reads."""
+        waiting = list(self._waiting(stream))
+        if records is None:
+            count = sum(shard.waiting for shard in waiting)
+        else:
+            chosen = ((shard, _of(shard, records)) for shard in waiting)
+            count = sum(
+                len(piece) for shard, offsets in chosen for piece in self._pieces(stream, shard, limit, offsets)
+            )
+        return min(count, limit)
 
     async def _take_again(
         self,
@@ -205,9 +228,7 @@ class QuarantineService:
         failures: list[FailedAgain] = []
         for shard in self._waiting(stream):
             left = shard
-            chosen = (
-                None if records is None else sorted({offset for number, offset in records if number == shard.number})
-            )
+            chosen = None if records is None else _of(shard, records)
             if len(shard.picked) + len(chosen or ()) > _MOST_PICKED:
                 text = f"{_MOST_PICKED:,} messages behind older ones were reprocessed"
                 raise Unavailable(f"{text}. Try: sluice quarantine take-again {stream}, which takes the oldest")
@@ -272,6 +293,11 @@ class QuarantineService:
         while at < shard.end and (some := read(stream, shard.number, at, min(size, shard.end - at))):
             at = some[-1][0] + 1
             yield [one for one in some if one[0] < shard.end and one[0] not in shard.picked]
+
+
+def _of(shard: _Shard, records: Sequence[Place]) -> list[int]:
+    """The offsets of the records that are in a shard."""
+    return sorted({offset for number, offset in records if number == shard.number})
 
 
 def _shown(shard: int, offset: int, record: StreamRecord) -> QuarantinedMessage:

@@ -114,7 +114,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         traffic=Traffic(node.server.hub),
         tails=node.tails,
         receivers=node.services.endpoints.receivers,
-        reload=reload.reload,
+        reload=reload,
         settings=reload.settings,
         alarms=AlarmService(node.alarms, node.clock),
         history=node.history,

@@ -197,7 +197,7 @@ class Node:
             self.clock,
             self.streams.logs,
         )
-        contributors.append(self.replays)
+        contributors.extend((self.replays, self.quarantine))
 
     def _open_store(self, store: Store | None) -> None:
         """Open the store where none is given, and watch it and the loop."""

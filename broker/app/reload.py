@@ -10,26 +10,47 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from broker.app.build import Node, named_of, section_models
 from broker.config.model import Settings
 from broker.config.options import ServeOptions
-from broker.config.root import ChangedListeners, Config, ReloadedConfig, SettingInForce, SettingsInForce, load_config
+from broker.config.root import (
+    ChangedListeners,
+    ChangedObject,
+    Config,
+    PlannedReload,
+    ReloadedConfig,
+    SettingInForce,
+    SettingsInForce,
+    load_config,
+)
+from broker.config.sections import FileSection
 from broker.connection.settings import FIXED_SETTINGS
 from broker.core.errors import ConfigError, SluiceError
-from broker.core.kinds import kinds
+from broker.core.kinds import Kind, kind_at, kinds
 from broker.core.objects import Spec
+from broker.net.listeners import ListenerChanges
 from broker.observe.log import get_logger, setup
 
 _log = get_logger(__name__)
 
 Apply = Callable[[Any], None]
+
+
+class _ChangedSection(NamedTuple):
+    """Settings that changed: the keys of those that need no restart, and of those that do. ``settings`` are those that
+    become active, None where they stay."""
+
+    name: str
+    settings: Settings | None
+    done: Sequence[str]
+    waiting: Sequence[str]
 
 
 class ConfigReload:
@@ -69,9 +90,7 @@ class ConfigReload:
             Unavailable: the address of a listener is taken; nothing was changed.
         """
         async with self._one_at_a_time:
-            config = await asyncio.to_thread(self._read, None)
-            if self._has_other_objects(config) and (problems := await self._tried()):
-                raise ConfigError(problems)
+            config = await self._checked()
             listeners = await self._change_listeners(config, drain=drain)
             self._node.server.listeners.reload_certificates()
             settings, waiting = self._change_settings(config)
@@ -89,6 +108,36 @@ class ConfigReload:
             }
             _log.info("config.reloaded", needs_restart=answer["needs_restart"], failed=failed)
             return answer
+
+    async def plan(self, *, drain: bool = False) -> PlannedReload:
+        """Return what ``reload`` would change. Raises as it does, but for addresses that are taken."""
+        async with self._one_at_a_time:
+            config = await self._checked()
+            named = named_of(config)
+            self._node.server.check_listeners(named)
+            before = self._leaves(self._in_force)
+            after = self._leaves(config.sections)
+            changed: list[str] = []
+            waiting: list[str] = []
+            for change in self._changed_sections(config):
+                changed += change.done
+                waiting += change.waiting
+            sections = _reloaded_sections()
+            now = {name: self._node.sections.section(name).load() for name in sections}
+            then = {name: FileSection(tuple(name.split(".")), config.objects[name], None).load() for name in sections}
+            return PlannedReload(
+                before={key: before.get(key) for key in changed},
+                after={key: after.get(key) for key in changed},
+                objects=[
+                    *_changed_listeners(self._node.server.listeners.changes(named), drain=drain),
+                    *_changed_objects(now, then),
+                ],
+                needs_restart=[*waiting, *self._waiting_sections(config)],
+            )
+
+    def _leaves(self, sections: Mapping[str, Settings]) -> dict[str, Any]:
+        """Settings by key, with secrets masked."""
+        return self._node.config.with_sections(sections).leaves()
 
     async def use_listeners(self, values: Spec, *, drain: bool, check: Callable[[Config], None]) -> None:
         """Write these listeners to the API's file.
@@ -169,34 +218,43 @@ class ConfigReload:
         )
 
     async def _change_listeners(self, config: Config, *, drain: bool) -> ChangedListeners:
-        changes = await self._node.server.change_listeners(named_of(config), drain=drain)
-        return {
-            "added": list(changes.added),
-            "removed": list(changes.removed),
-            "changed": list(changes.changed),
-        }
+        return _listed(await self._node.server.change_listeners(named_of(config), drain=drain))
+
+    async def _checked(self) -> Config:
+        """The configuration in the files; raises ``ConfigError`` with all problems."""
+        config = await asyncio.to_thread(self._read, None)
+        if self._has_other_objects(config) and (problems := await self._tried()):
+            raise ConfigError(problems)
+        return config
 
     def _change_settings(self, config: Config) -> tuple[list[str], list[str]]:
         """Keys that are active now, and keys that wait for a restart."""
         done: list[str] = []
         waiting: list[str] = []
+        for change in self._changed_sections(config):
+            if change.settings is not None:
+                apply, _ = self._live[change.name]
+                apply(change.settings)
+                self._in_force[change.name] = change.settings
+            done += change.done
+            waiting += change.waiting
+        return done, waiting
+
+    def _changed_sections(self, config: Config) -> Iterator[_ChangedSection]:
+        """Sections whose settings differ from the active ones."""
         for name, new in config.sections.items():
             old = self._in_force[name]
             if name.startswith("listeners.") or old == new:
                 continue
             keys = _changed_settings(name, old, new)
             if name not in self._live:
-                waiting += keys
+                yield _ChangedSection(name, None, (), keys)
                 continue
-            apply, fixed = self._live[name]
+            _, fixed = self._live[name]
             wanted: Settings = _with_kept(old, new, fixed)
-            if wanted != old:
-                apply(wanted)
-                self._in_force[name] = wanted
             late = [key for key in keys if key.split(".")[1] in fixed]
-            waiting += late
-            done += [key for key in keys if key not in late]
-        return done, waiting
+            done = [key for key in keys if key not in late]
+            yield _ChangedSection(name, None if wanted == old else wanted, done, late)
 
     # -- objects --
 
@@ -229,14 +287,11 @@ class ConfigReload:
         node = self._node
         done = list[str]()
         failed = list[str]()
-        paths = {kind.section: kind.path for kind in kinds() if kind.section is not None and kind.reloads}
-        before = {name: _by_name(node.sections.section(name).load()) for name in paths}
-        waiting = [
-            name for name in config.objects
-            if name not in paths and _specs(config, name) != _specs(node.config, name)
-        ]  # fmt: skip
+        sections = _reloaded_sections()
+        before = {name: node.sections.section(name).load() for name in sections}
+        waiting = self._waiting_sections(config)
         node.sections.reload(config)
-        after = {name: _by_name(node.sections.section(name).load()) for name in paths}
+        after = {name: node.sections.section(name).load() for name in sections}
 
         def attempt(kind: str, key: str, what: str, change: Callable[[], object]) -> None:
             text = f"{kind} {key!r} {what}"
@@ -248,20 +303,41 @@ class ConfigReload:
                 done.append(text)
                 node.history.mark(kind, key, what)
 
-        services = node.object_services
         with node.sections.unlocked():
-            for name, path in paths.items():
-                service = services[path]
-                for key, spec in after[name].items():
-                    if key not in before[name]:
-                        attempt(service.kind, key, "added", partial(service.create, spec))
-                    elif spec != before[name][key]:
-                        attempt(service.kind, key, "changed", partial(service.replace, key, spec))
-            for name, path in reversed(paths.items()):
-                service = services[path]
-                for key in before[name].keys() - after[name].keys():
-                    attempt(service.kind, key, "removed", partial(service.delete, key))
+            for change in _changed_objects(before, after):
+                service = node.object_services[change.kind.path]
+                act: Callable[[], object]
+                if change.after is None:
+                    act = partial(service.delete, change.name)
+                elif change.before is None:
+                    act = partial(service.create, change.after)
+                else:
+                    act = partial(service.replace, change.name, change.after)
+                attempt(service.kind, change.name, change.what, act)
         return done, failed, waiting
+
+    def _waiting_sections(self, config: Config) -> list[str]:
+        """The sections of objects that have changed and need a restart."""
+        reloaded = _reloaded_sections()
+        return [
+            name for name in config.objects
+            if name not in reloaded and _specs(config, name) != _specs(self._node.config, name)
+        ]  # fmt: skip
+
+
+def _listed(changes: ListenerChanges) -> ChangedListeners:
+    return {"added": list(changes.added), "removed": list(changes.removed), "changed": list(changes.changed)}
+
+
+def _changed_listeners(changes: ListenerChanges, *, drain: bool) -> Iterator[ChangedObject]:
+    kind = kind_at("listeners")
+    options = {"drain": drain}
+    for id in changes.added:
+        yield ChangedObject(kind, id, None, {}, options)
+    for id in changes.removed:
+        yield ChangedObject(kind, id, {}, None, options)
+    for id in changes.changed:
+        yield ChangedObject(kind, id, {}, {}, options)
 
 
 def overrides_of(options: ServeOptions) -> dict[str, str]:
@@ -294,8 +370,21 @@ def _is_within(key: str, keys: Sequence[str]) -> bool:
     return any(key == prefix or key.startswith(f"{prefix}.") for prefix in keys)
 
 
-def _by_name(specs: list[Spec]) -> dict[str, Spec]:
-    return {spec["name"]: spec for spec in specs}
+def _reloaded_sections() -> Mapping[str, Kind]:
+    """The kinds whose objects a reload takes from files, by the path of their section, in their order."""
+    return {kind.section: kind for kind in kinds() if kind.section is not None and kind.reloads}
+
+
+def _changed_objects(before: Mapping[str, list[Spec]], after: Mapping[str, list[Spec]]) -> Sequence[ChangedObject]:
+    """The objects of sections that differ, in the order in which they change: users of others are removed first."""
+    changed: list[ChangedObject] = []
+    removed: list[ChangedObject] = []
+    for name, kind in _reloaded_sections().items():
+        old = {spec["name"]: spec for spec in before[name]}
+        new = {spec["name"]: spec for spec in after[name]}
+        changed += [ChangedObject(kind, key, old.get(key), spec) for key, spec in new.items() if spec != old.get(key)]
+        removed[:0] = [ChangedObject(kind, key, spec, None) for key, spec in old.items() if key not in new]
+    return [*changed, *removed]
 
 
 def _changed_settings(section: str, old: Settings, new: Settings) -> list[str]:

@@ -14,7 +14,7 @@ from broker.cli.errors import CommandError
 from broker.cli.files import read_objects
 from broker.cli.objects import Name, lists, path_of
 from broker.cli.output import print_columns, print_line, print_table, say
-from broker.core.kinds import Kind, counted, kind_at
+from broker.core.kinds import Kind, are, counted, kind_at
 
 group = typer.Typer(help="All connectors, actions and sources at once.", no_args_is_help=True)
 _ACTIONS = "sluice actions ls"
@@ -39,7 +39,7 @@ def add_connectors(commands: typer.Typer) -> None:
 def add_actions(commands: typer.Typer) -> None:
     """Add what actions have beside the verbs of every kind."""
     _add_test(commands, kind_at("actions"))
-    command(commands, "drain", known=_ACTIONS)(drain)
+    command(commands, "drain", known=_ACTIONS, writes=True)(drain)
 
 
 def add_sources(commands: typer.Typer) -> None:
@@ -84,8 +84,8 @@ def drain(
     """Accept no more rows, send those that wait, then stop. Exit code 7 if some are left."""
     call.timeout_s = timeout + SLOW_S
     found = call.api.post(f"{name_path('/actions', name)}:drain", {"timeout_s": timeout})
-    call.show(found, f"action {name}: {found['left']:,} rows are left")
-    if found["left"]:
+    call.show(found, lambda answer: print_line(f"action {name}: {are(answer['left'], 'row')} left"))
+    if found.get("left"):  # a dry run has none
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 

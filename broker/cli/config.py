@@ -117,7 +117,7 @@ def reference(call: Call) -> None:
     call.show([asdict(entry) for entry in describe(_models())], lambda entries: print_columns(entries, columns))
 
 
-@command(group, "reload", timeout_s=SLOW_S)
+@command(group, "reload", timeout_s=SLOW_S, writes=True)
 def reload(
     call: Call,
     drain: Annotated[bool, typer.Option("--drain", help="Let connections of removed listeners stay.")] = False,

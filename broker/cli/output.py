@@ -102,17 +102,17 @@ def print_effect(path: str, effect: Mapping[str, Any]) -> None:
     before = effect["before"] or {}
     after = effect["after"] or {}
     kind = next((kind for kind in kinds() if path.removeprefix("/").startswith(kind.path)), None)
+    named = None if kind is None else ({**before, **after}).get(kind.named_by)
     if kind is None:  # a live thing, which has no saved form
         print_line(f"dry run: {effect['summary']}")
     else:
-        named = ({**before, **after}).get(kind.named_by)
         name = kind.many if named is None else f"{kind.short} {named}"
         version = f"version {before['version']} of " if "/versions/" in path and "version" in before else ""
         subject = f"the order of {kind.many}" if "order" in after else f"{version}{name}"
         print_line(f"dry run: {subject} would be {_WOULD[effect['change']]}")
-        for member in dict.fromkeys((*before, *after)) if effect["change"] == "replace" or named is None else ():
-            if before.get(member) != after.get(member):
-                print_line(f"  {member}: {shown(before.get(member))} → {shown(after.get(member))}")
+    for member in dict.fromkeys((*before, *after)) if effect["change"] == "replace" or named is None else ():
+        if before.get(member) != after.get(member):
+            print_line(f"  {member}: {shown(before.get(member))} → {shown(after.get(member))}")
     for line in effect_lines(effect):
         print_line(line)
     for warning in effect["warnings"]:

@@ -40,7 +40,7 @@ def add_commands(group: typer.Typer, resource: Resource) -> None:
                 known=verb.command.known or (resource.known if "{" in verb.path or verb.exists else ""),
                 timeout_s=verb.command.timeout_s,
                 confirms=bool(verb.command.question),
-                writes=bool(verb.effect) and not verb.command.counts,
+                writes=verb.may_be_dry and not verb.command.counts,
             )(function)
 
 

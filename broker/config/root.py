@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NotRequired, TypeVar, overload
+from typing import Any, Final, NamedTuple, NotRequired, TypeVar, overload
 
 from pydantic import ValidationError
 from typing_extensions import TypedDict
@@ -28,7 +29,8 @@ from broker.config.objects import LayerObjects, objects_in, without_objects
 from broker.config.problems import hint, sentence
 from broker.config.reference import SettingEntry, describe
 from broker.core.errors import ConfigError, NotFound
-from broker.core.kinds import object_sections
+from broker.core.kinds import Kind, object_sections
+from broker.core.objects import Spec
 
 _Model = TypeVar("_Model", bound=Settings)
 # Settings models by their place in the configuration, as ``mqtt`` or ``listeners.tcp.default``.
@@ -77,6 +79,36 @@ class ReloadedConfig(TypedDict):
     objects: list[str]
     failed: list[str]
     needs_restart: list[str]
+
+
+_NO_OPTIONS: Final[Mapping[str, Any]] = {}
+
+
+class ChangedObject(NamedTuple):
+    """An object that a reload changes; ``before`` is None where it is added, ``after`` where it is removed. ``options``
+    are those of the reload that matter to it."""
+
+    kind: Kind
+    name: str
+    before: Spec | None
+    after: Spec | None
+    options: Mapping[str, Any] = _NO_OPTIONS
+
+    @property
+    def what(self) -> str:
+        """``added``, ``changed`` or ``removed``."""
+        return "added" if self.before is None else "removed" if self.after is None else "changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedReload:
+    """Changes that a reload would make: the values of settings by key, with secrets masked, and objects, listeners
+    among them. ``needs_restart`` are the keys and sections that wait for a restart."""
+
+    before: Spec
+    after: Spec
+    objects: Sequence[ChangedObject]
+    needs_restart: Sequence[str]
 
 
 class Config:

@@ -123,7 +123,10 @@ class Verb:
     ``does`` says who may call it: ``read``, ``change``, ``try`` (nothing is saved). ``at`` says where it runs: on this
     ``node``, at the ``owner`` of the client or topic that it names, or on ``all`` nodes, whose answers are joined:
     lists in their order, numbers by their sum. ``effect`` is the kind that a dry run asks for its consequences; its
-    name is the first parameter. ``exists`` is the method that raises for a dry run where that is not there.
+    name is the first parameter. ``exists`` is the method that raises for a dry run where that is not there. ``plan`` is
+    the method that a dry run calls with the parameters to raise what the verb would: ``call`` itself where that ends by
+    ``broker.core.objects.saving``, or one that returns the changes (``broker.config.root.PlannedReload``). ``done``
+    completes "It would be" in the summary.
     """
 
     id: str
@@ -149,12 +152,19 @@ class Verb:
     at: Literal["node", "owner", "all"] = "node"
     effect: str = ""
     exists: str = ""
+    plan: str = ""
+    done: str = "deleted"
     command: Command | None = None
 
     @property
     def members(self) -> Sequence[Parameter]:
         """The members of its body that are declared here."""
         return () if isinstance(self.body, str) else self.body
+
+    @property
+    def may_be_dry(self) -> bool:
+        """True if a dry run of it returns an effect."""
+        return bool(self.effect or self.plan)
 
     @property
     def is_paged(self) -> bool:

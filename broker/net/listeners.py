@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from broker.connection.hub import Hub
 from broker.core import reason
@@ -58,6 +58,16 @@ class ListenerChanges:
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+
+
+class _Parted(NamedTuple):
+    """Listeners by identifier: those that close, those that stay unchanged, those whose limits change while their
+    sockets stay open, and those that are opened again."""
+
+    gone: dict[str, Listener]
+    stays: dict[str, Listener]
+    tuned: dict[str, Listener]
+    replaced: dict[str, Listener]
 
 
 class Listeners:
@@ -145,6 +155,14 @@ class Listeners:
         if problems:
             raise ConfigError(problems)
 
+    def changes(self, named: Sequence[NamedListener]) -> ListenerChanges:
+        """Return what ``change`` would do. Raises as ``check``."""
+        self.check(named)
+        parted = self._parted(named)
+        kept = {*parted.stays, *parted.tuned, *parted.replaced}
+        added = tuple(listener.id for listener in named if listener.id not in kept)
+        return ListenerChanges(added, tuple(parted.gone), (*parted.tuned, *parted.replaced))
+
     async def start(self, id: str) -> None:
         """Open a listener that was stopped.
 
@@ -191,13 +209,7 @@ class Listeners:
     async def _change(self, named: Sequence[NamedListener], *, drain: bool) -> ListenerChanges:
         check_addresses(named)
         wanted = {listener.id: listener for listener in named}
-        gone = {id: old for id, old in self._all.items() if id not in wanted or wanted[id].name != old.named.name}
-        stays = {id: old for id, old in self._all.items() if id not in gone and old.settings == wanted[id].settings}
-        tuned = {
-            id: old for id, old in self._all.items()
-            if id not in gone and id not in stays and _differ_in_limits(old.settings, wanted[id].settings)
-        }  # fmt: skip
-        replaced = {id: old for id, old in self._all.items() if not (id in gone or id in stays or id in tuned)}
+        gone, stays, tuned, replaced = self._parted(named)
         fresh = self._built(
             (listener, replaced[listener.id].owner if listener.id in replaced else None)
             for listener in named
@@ -212,6 +224,22 @@ class Listeners:
         self._watch_files()
         new = tuple(listener.named.id for listener in fresh if listener.named.id not in replaced)
         return ListenerChanges(new, tuple(gone), (*tuned, *replaced))
+
+    def _parted(self, named: Sequence[NamedListener]) -> _Parted:
+        """Sort the existing listeners by the effect that a change to these has on each."""
+        wanted = {listener.id: listener for listener in named}
+        parted = _Parted({}, {}, {}, {})
+        for id, old in self._all.items():
+            if id not in wanted or wanted[id].name != old.named.name:
+                part = parted.gone
+            elif old.settings == wanted[id].settings:
+                part = parted.stays
+            elif _differ_in_limits(old.settings, wanted[id].settings):
+                part = parted.tuned
+            else:
+                part = parted.replaced
+            part[id] = old
+        return parted
 
     async def _swap(self, old: Sequence[Listener], fresh: Sequence[Listener]) -> None:
         """Close these and open those, but for those that come in place of a stopped one; all or nothing."""

@@ -136,6 +136,16 @@ def test_a_changed_file_is_put_in_force_and_a_bad_one_changes_nothing(tmp_path: 
             + "log.level = warning\nrewrites = [ { name = ab, source_topic = a, dest_topic = b } ]\n"
             + 'streams = [ { name = all, topics = ["b"] } ]\n'
         )
+        effect = node.call("POST", "/config:reload?dry_run=true")
+        assert (effect["before"]["mqtt.max_packet_size"], effect["after"]["mqtt.max_packet_size"]) == (1048576, 1024)
+        assert {(one["kind"], one["name"], one["how"]) for one in effect["affected"]} == {
+            ("listener", "tcp:more", "is added"), ("rewrite", "ab", "is added"), ("stream", "all", "is added"),
+        }  # fmt: skip
+        assert "mqtt.max_cached_plans: needs a restart." in effect["consequences"]
+        planned = _cli(node, "config", "reload", "--dry-run").splitlines()
+        assert planned[0] == "dry run: It would be reloaded."
+        assert "  log.level: info → warning" in planned
+        assert node.call("GET", "/rewrites")["total"] == 0
         done = _cli(node, "config", "reload")
         for line in (
             "in force: mqtt.max_packet_size", "in force: listener tcp:more added", "in force: rewrite 'ab' added",
@@ -148,12 +158,18 @@ def test_a_changed_file_is_put_in_force_and_a_bad_one_changes_nothing(tmp_path: 
         file.write_text(BASE + "mqtt.max_packet_size = many\nlisteners.tcp.more.bind = 5\n")
         told = str(node.call("POST", "/config:reload", expect=422))
         assert "max_packet_size" in told
+        assert str(node.call("POST", "/config:reload?dry_run=true", expect=422)["errors"]) in told
         assert "listeners.tcp.more.bind" in told
         assert node.call("GET", "/listeners/tcp:more")["connections"] == 1
         file.write_text(BASE + 'rewrites = [ { name = ab, source_topic = "a/#/b", dest_topic = b } ]\n')
         assert "must be the whole last level" in str(node.call("POST", "/config:reload", expect=422))
         assert client.reasons == []
         file.write_text(BASE)
+        ends = node.call("POST", "/config:reload?dry_run=true")
+        assert "listener 'tcp:more': 1 client is disconnected." in ends["consequences"]
+        drained = node.call("POST", "/config:reload?drain=true&dry_run=true")["consequences"]
+        assert "listener 'tcp:more': 1 client may stay connected until they disconnect." in drained
+        assert client.reasons == []
         assert node.process is not None
         node.process.send_signal(signal.SIGHUP)
         eventually(lambda: client.reasons == [0x98])

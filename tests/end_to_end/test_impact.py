@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.support.node import Node, eventually, running
+from tests.support.node import Node, eventually, running, sluice
 from tests.support.processes import free_port
 
 CONFIG = """
@@ -227,6 +227,10 @@ def test_what_ends_or_pauses_an_action_says_how_many_rows_wait(node: Node) -> No
     node.call("POST", "/messages:publish", {"topic": "o/1", "payload": "x"}, expect=(200, 422))
     eventually(lambda: node.call("GET", "/actions/out")["metrics"]["queuing"] == 1)
     kept = "It sends nothing. 1 row in its buffer: kept."
+    drained = effect(node, "POST", "/actions/out:drain", {"timeout_s": 0})
+    assert drained["consequences"] == ["It sends the 1 row in its buffer, then stops. New rows are dropped."]
+    assert drained["summary"] == "It would be drained."
+    assert "then stops" in sluice(node, "actions", "drain", "out", "--dry-run").stdout
     for verb, new in (("stop", "are dropped"), ("disable", "are dropped"), ("pause", "wait with them")):
         found = effect(node, "POST", f"/actions/out:{verb}")
         assert found["consequences"] == [f"{kept} New rows {new}."]
@@ -239,5 +243,6 @@ def test_what_ends_or_pauses_an_action_says_how_many_rows_wait(node: Node) -> No
     letters = effect(node, "POST", "/actions/out/dead-letters:purge")
     assert letters["summary"] == "Nothing would change."
     node.call("POST", "/actions/out:pause")
+    node.call("POST", "/actions/out:drain?dry_run=true", {}, expect=422)  # as the call itself
     assert node.call("GET", "/actions/out")["metrics"]["queuing"] == 1
     node.call("DELETE", "/connectors/away?cascade=true")

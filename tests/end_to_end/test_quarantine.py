@@ -46,6 +46,14 @@ def test_messages_wait_in_quarantine_and_are_taken_again_after_the_mend(tmp_path
         assert node.call("GET", "/quarantine")["items"][0]["waiting"] == 4
         node.call("PUT", "/schemas/reading", _schema({"type": ["number", "string"]}))
         with MosquittoSub(node, "-q", "1", "-t", "meters/#", form="%t %p") as subscriber:
+            effect = node.call("POST", "/quarantine/kept:take-again?dry_run=true", {})
+            before = node.call("GET", "/quarantine/kept")
+            assert effect["consequences"] == [f"{before['waiting']} messages are published again, through all stages."]
+            one = node.call("POST", "/quarantine/kept:take-again?dry_run=true", {"limit": 1})
+            assert one["consequences"] == ["1 message is published again, through all stages."]
+            shown = sluice(node, "quarantine", "take-again", "kept", "--dry-run").stdout
+            assert shown.splitlines()[0] == f"dry run: {effect['summary']}"
+            assert node.call("GET", "/quarantine/kept") == before
             answer = node.call("POST", "/quarantine/kept:take-again", {})
             lines = subscriber.take(3)
         assert (answer["read"], answer["published"], answer["failed"], answer["waiting"]) == (4, 3, 1, 1)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
+from broker.core.errors import Unavailable
+from broker.core.objects import saving
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
@@ -16,8 +19,26 @@ from transforms.feature import TransformsFeature
 READING = '{"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}'
 
 
+class FailsLate:
+    """A service whose deletions pass all checks, and then fail where an ``error`` is set."""
+
+    def __init__(self, service: Any) -> None:
+        self._service = service
+        self.error: Exception | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._service, name)
+
+    def delete(self, name: str, **options: Any) -> None:
+        """See ``broker.core.objects.ObjectService``."""
+        if self.error is not None:
+            saving(saves={("schema_registry", "schemas", name): None})
+            raise self.error
+        self._service.delete(name, **options)
+
+
 @pytest.fixture
-def api() -> Iterator[httpx.Client]:
+def node() -> Node:
     services = make_services()
     schemas = SchemaValidationFeature(services)
     transforms, rules = TransformsFeature(services), RulesFeature(services)
@@ -27,11 +48,16 @@ def api() -> Iterator[httpx.Client]:
     node.context.section = services.storage.section
     node.context.contributors = services.contributors
     node.context.services = {
-        "schemas": schemas.schemas,
+        "schemas": FailsLate(schemas.schemas),
         "validations": schemas.validations,
         "transforms": transforms.service,
         "rules": rules.service,
     }
+    return node
+
+
+@pytest.fixture
+def api(node: Node) -> Iterator[httpx.Client]:
     running = Running(node)
     with running.client() as client:
         yield client
@@ -105,6 +131,36 @@ def test_a_cascade_lists_and_deletes_what_uses_an_object(api: httpx.Client) -> N
     assert api.get("/rules/second").status_code == 404
     missing = api.delete("/rules/none", params={"cascade": True})
     assert missing.status_code == 404
+
+
+def saved(api: httpx.Client) -> list[Any]:
+    """The validations in their order, without counters."""
+    return [{**item, "metrics": None} for item in api.get("/validations").json()["items"]]
+
+
+@pytest.mark.parametrize(("error", "status"), [(Unavailable("the disk is full"), 503), (RuntimeError("a bug"), 500)])
+def test_a_cascade_of_which_a_part_fails_late_changes_nothing(
+    api: httpx.Client, node: Node, error: Exception, status: int
+) -> None:
+    assert api.post("/schemas", json={"name": "used", "type": "json", "source": READING}).status_code == 201
+    check = {"topics": ["c/#"], "strategy": "all_pass", "failure_action": "drop"}
+    for name in ("first", "second", "third"):
+        checks = [
+            {"type": "json", "schema": "used"}
+            if name == "second"
+            else {"type": "sql", "sql": "SELECT * WHERE payload.t <> 1"}
+        ]
+        assert api.post("/validations", json={"name": name, "checks": checks, **check}).status_code == 201
+    before = saved(api)
+    schemas: Any = node.context.services["schemas"]
+    schemas.error = error
+    effect = api.delete("/schemas/used", params={"cascade": True, "dry_run": True}).json()
+    assert [one["name"] for one in effect["affected"]] == ["second"]
+    assert api.delete("/schemas/used", params={"cascade": True}).status_code == status
+    assert saved(api) == before
+    assert api.get("/schemas/used").status_code == 200
+    schemas.error = None
+    assert api.delete("/schemas/used").json()["users"] == ["validation 'second'"]
 
 
 def test_a_misspelt_function_is_refused_with_place_and_suggestion(api: httpx.Client) -> None:

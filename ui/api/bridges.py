@@ -38,5 +38,5 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any, context: ApiCo
             action = Reference(kind.name, service.get(name)["id"])
             found = await service.dead_letters(name, 1000, offsets)
             chosen = None if offsets is None else [one["offset"] for one in found["items"]]
-            return await effect_of_verb(context.contributors, action, "purge", offsets=chosen)
+            return await effect_of_verb(context.contributors, action, "purge", {"offsets": chosen})
         return service.purge(name, offsets)

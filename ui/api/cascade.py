@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from fastapi import Query
 
 from broker.core.contributor import Change
-from broker.core.errors import ReadOnly, SluiceError
+from broker.core.errors import ReadOnly
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import DryRunEnd, Reference, Saves, Spec, deleting_together, dry_run
 from ui.api.context import ApiContext
@@ -135,7 +135,7 @@ class CascadingDeletion:
         orders = {kind: [one[kind.key] for one in service.list()] for kind, service in ordered.items()}
         try:
             yield
-        except SluiceError:
+        except BaseException:
             for part in reversed(self._parts):
                 section = self._context.section_of(part.kind)
                 if section is None:

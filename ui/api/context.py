@@ -35,7 +35,7 @@ from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
 from broker.config.places import Place
-from broker.config.root import ReloadedConfig, SettingsInForce
+from broker.config.root import PlannedReload, ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Contributors
 from broker.core.kinds import Kind
@@ -153,6 +153,18 @@ class Lake(Protocol):
         ...
 
 
+class ReloadConfig(Protocol):
+    """Reload of the configuration (``broker.app.reload``)."""
+
+    async def reload(self, *, drain: bool = False) -> ReloadedConfig:
+        """Read the files again and apply what changed."""
+        ...
+
+    async def plan(self, *, drain: bool = False) -> PlannedReload:
+        """Return what ``reload`` would change. Raises as it does."""
+        ...
+
+
 class Logins(Protocol):
     """How often logins to the API may fail (``broker.app.api_logins``)."""
 
@@ -192,7 +204,7 @@ class ApiContext:
     tokens: Tokens | None = None
     logins: Logins | None = None
     delayed: DelayedService | None = None
-    reload: Callable[..., Awaitable[ReloadedConfig]] | None = None
+    reload: ReloadConfig | None = None
     settings: Callable[[], Awaitable[SettingsInForce]] | None = None
     alarms: AlarmService | None = None
     history: MetricsHistory | None = None

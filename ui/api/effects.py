@@ -31,8 +31,6 @@ _SUMMARIES: Final[Mapping[Change, str]] = {
     "delete": "It would be deleted.",
     "none": "Nothing would change.",
 }
-# Of verbs that delete nothing.
-_DONE: Final = {"kick": "disconnected"}
 _ALONE: Final = " Nothing else is affected."
 
 
@@ -69,12 +67,14 @@ def effect_of(
     ).model_dump(exclude_unset=True)
 
 
-async def effect_of_verb(contributors: Contributors, target: Reference, verb: str, **options: Any) -> Response:
+async def effect_of_verb(
+    contributors: Contributors, target: Reference, verb: str, options: Mapping[str, Any], done: str = "deleted"
+) -> Response:
     """The answer to a dry run of a verb about what is no object of the configuration; no change where it has no
     consequence."""
     sentences = await consequences_of(contributors, ObjectChange(target, {}, None, verb, options))
     change: Change = "delete" if sentences else "none"
-    return answer(effect_of(change, None, None, (), sentences, done=_DONE.get(verb, "deleted")))
+    return answer(effect_of(change, None, None, (), sentences, done=done))
 
 
 async def consequences_of(contributors: Contributors, change: ObjectChange) -> list[str]:

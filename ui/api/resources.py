@@ -13,14 +13,18 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from broker.admin.jobs import Job as RunningJob
+from broker.config.root import PlannedReload
+from broker.core.contributor import Change
 from broker.core.errors import Invalid, Problem
-from broker.core.kinds import load, plural
-from broker.core.objects import Reference
+from broker.core.kinds import kinds, load, plural
+from broker.core.objects import Reference, Spec
 from broker.core.resources import Job, Parameter, Resource, Verb
+from ui.api.bodies import answer
+from ui.api.cascade import reference_of
 from ui.api.context import ApiContext
-from ui.api.effects import DryRun, effect_of_verb
+from ui.api.effects import DryRun, as_spec, consequences_of, effect_of, effect_of_verb, would_change
 from ui.api.jobs import result_of
-from ui.api.models.shapes import Body, Page
+from ui.api.models.shapes import Affected, Body, Page
 from ui.api.objects import Cursor, Limit, page_of, settled, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import (
@@ -138,7 +142,7 @@ def _body_of(verb: Verb) -> type[BaseModel] | None:
 
 
 def _may_be_dry(verb: Verb) -> bool:
-    return bool(verb.effect) or (verb.job is not None and verb.job.shows_plan)
+    return verb.may_be_dry or (verb.job is not None and verb.job.shows_plan)
 
 
 @cache
@@ -192,7 +196,7 @@ class ResourceRoutes:
             problems=tuple(verb.problems),
             outcome=verb.outcome,
             takes_key=verb.takes_key,
-            may_be_dry=bool(verb.effect),
+            may_be_dry=verb.may_be_dry,
             may_be_a_job=verb.job is not None,
             resource={"name": self._resource.name, "does": verb.does, "at": verb.at},
         )(run)
@@ -215,10 +219,10 @@ class ResourceRoutes:
         if body is not None:
             values |= body.model_dump() if verb.members else {verb.body_key: body}
         call = getattr(self._service, verb.call)
+        if is_dry and verb.may_be_dry:
+            return await self._effect(verb, call, values)
         if verb.job is not None and request is not None:
             return await self._start(verb.job, call, values, request, is_dry=is_dry)
-        if is_dry:
-            return await self._effect(verb, values)
         if verb.key:
             limit = values.pop("limit")
             return page_of(await settled(call(**values)), limit, cursor, verb.key)
@@ -247,12 +251,44 @@ class ResourceRoutes:
         name = next(iter(values.values()))
         return await result_of(request, self._context.jobs.start(job.kind, name, job.unit, total, work))
 
-    async def _effect(self, verb: Verb, values: Mapping[str, Any]) -> Any:
+    async def _effect(self, verb: Verb, call: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         """The answer to a dry run, or the error that the verb would end with."""
         if verb.exists:
             await settled(getattr(self._service, verb.exists)(**values))
+        if verb.plan and verb.plan != verb.call:
+            plan = await getattr(self._service, verb.plan)(**values)
+            return answer(await self._effect_of_plan(plan, verb.done))
         first = next(iter(values.values()))
         name = ", ".join(first) if isinstance(first, list) else first or ""
         word = verb.path.rpartition(":")[2] if verb.method == "POST" else verb.method.lower()
         options = {key: value for key, value in values.items() if key != "dry_run"}
-        return await effect_of_verb(self._context.contributors, Reference(verb.effect, name), word, **options)
+        contributors = self._context.contributors
+        target = Reference(verb.effect, name)
+        if not verb.plan:
+            return await effect_of_verb(contributors, target, word, options, verb.done)
+        changes = await would_change(partial(call, **values))
+        spec: Spec | None = None
+        kind = next((kind for kind in kinds() if kind.name == verb.effect), None)
+        if kind is not None:
+            section = self._context.section_of(kind)
+            shown = self._service.get(name)
+            target = reference_of(kind, name, shown)
+            spec = as_spec(kind, shown if section is None else section.saved(name))
+        sentences = await consequences_of(contributors, Change(target, spec or {}, spec or {}, word, options))
+        return answer(effect_of("replace" if changes else "none", spec, spec, (), sentences, done=verb.done))
+
+    async def _effect_of_plan(self, plan: PlannedReload, done: str) -> Spec:
+        affected: list[Affected] = []
+        sentences: list[str] = []
+        for changed in plan.objects:
+            before = None if changed.before is None else as_spec(changed.kind, changed.before)
+            after = None if changed.after is None else as_spec(changed.kind, changed.after)
+            reference = reference_of(changed.kind, changed.name, after or before)
+            affected.append(Affected(kind=reference.kind, name=reference.name, how=f"is {changed.what}"))
+            change = Change(reference, before, after, options=changed.options)
+            consequences = await consequences_of(self._context.contributors, change)
+            sentences += [f"{reference}: {sentence}" for sentence in consequences]
+        sentences += [f"{key}: needs a restart." for key in plan.needs_restart]
+        is_changed = bool(plan.after or affected or sentences)
+        kind_of_change: Literal["replace", "none"] = "replace" if is_changed else "none"
+        return effect_of(kind_of_change, plan.before, plan.after, affected, sentences, done=done)
