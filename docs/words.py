@@ -77,6 +77,7 @@ CLEAN: Final[tuple[str, ...]] = (
     "rules",
     "schema_validation",
     "transforms",
+    "ui",
 )
 """Packages and modules, as paths, that have none of the patterns below."""
 PHRASES: Final = {

@@ -1,1 +1,1 @@
-"""What people look at and script: the management API and the dashboard."""
+"""Interfaces for users and their scripts: the management API and the dashboard."""

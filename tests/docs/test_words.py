@@ -123,6 +123,7 @@ def test_modules_on_the_list_are_checked_and_others_not(monkeypatch: pytest.Monk
     monkeypatch.setattr(words, "PACKAGES", ())
     for name in ("README.md", "CONTRIBUTING.md"):
         (tmp_path / name).write_text("")
+    monkeypatch.setattr(words, "CLEAN", ())
     assert list(words.everything()) == []
     monkeypatch.setattr(words, "CLEAN", ("clean",))
     assert list(words.everything()) == ['clean/module.py:1: variable "found", write: a name for its value']

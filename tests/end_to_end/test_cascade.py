@@ -96,7 +96,7 @@ def test_a_cascade_over_an_object_of_a_file_is_refused_as_a_whole(node: Node) ->
     for query in ("?cascade=true", "?cascade=true&dry_run=true"):
         refusal = node.call("DELETE", f"/streams/shared{query}", expect=409)
         assert refusal["code"] == "read_only"
-        assert refusal["detail"].startswith("stream 'shared' cannot be deleted with what uses it: rule 'written' is")
+        assert refusal["detail"].startswith("stream 'shared' cannot be deleted with its users: rule 'written' is")
         assert objects(node) == before
     (node.data_dir / "sluice.conf").write_text(CONFIG)
     node.call("POST", "/config:reload")

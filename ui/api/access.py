@@ -1,4 +1,4 @@
-"""Who may: what users have beside the verbs of every kind, and what would be decided about a client."""
+"""Access control: verbs of users in addition to those of every kind, and trial decisions about a client."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ _MOST_AFFECTED = 1000
 
 
 def add_users(routes: KindRoutes, access: AccessService) -> None:
-    """Add what users have beside the verbs of every kind."""
+    """Add the verbs of users that other kinds do not have."""
     users = access.users
 
     def disconnected(names: Collection[str]) -> Iterator[Affected]:
         how = "is disconnected: its password no longer works"
-        return (Affected(kind="client", name=one, how=how) for one in access.clients_of(names)[:_MOST_AFFECTED])
+        return (
+            Affected(kind="client", name=client_id, how=how) for client_id in access.clients_of(names)[:_MOST_AFFECTED]
+        )
 
     @routes.ops.post(
         "/users:import", "importUsers", "Import users", answer=ImportedUsers, takes_key=True, may_be_dry=True
@@ -40,11 +42,11 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
             users.adopt(imported)
             return {"imported": len(imported)}
         await would_change(lambda: users.adopt(imported))
-        known = [(user, found) for user in imported if (found := users.find(user.name)) is not None]
-        affected = [Affected(kind="user", name=user.name, how="is replaced") for user, _ in known[:_MOST_AFFECTED]]
-        changed = {user.name for user, found in known if not user.logs_in_like(found)}
-        after = {"created": len(imported) - len(known), "replaced": len(known)}
-        return effect_of("replace" if known else "create", None, after, [*affected, *disconnected(changed)])
+        replaced = [(user, existing) for user in imported if (existing := users.find(user.name)) is not None]
+        affected = [Affected(kind="user", name=user.name, how="is replaced") for user, _ in replaced[:_MOST_AFFECTED]]
+        changed = {user.name for user, existing in replaced if not user.logs_in_like(existing)}
+        after = {"created": len(imported) - len(replaced), "replaced": len(replaced)}
+        return effect_of("replace" if replaced else "create", None, after, [*affected, *disconnected(changed)])
 
     @routes.ops.post(
         f"{routes.one}:rotate",

@@ -35,7 +35,7 @@ BASE = "/api/v1"
 
 
 def create_app(context: ApiContext) -> FastAPI:
-    """The ASGI application over what the server offers; it has paths for what is in ``context`` and no others."""
+    """The ASGI application over what the server offers; it has paths only for the services in ``context``."""
     app = FastAPI(
         title="Sluice management API",
         version=context.version,
@@ -106,7 +106,7 @@ def _operations(context: ApiContext) -> APIRouter:
 
 
 def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> None:
-    """Add a kind, with what it has beside its declaration."""
+    """Add a kind, with its routes in addition to the declared ones."""
     service: Any = context.services[kind.path]
     match kind.path:
         case "rules":

@@ -1,4 +1,4 @@
-"""JSON in and out of the API, exact: big integers, 1 beside 1.0, bytes as ``{"$base64": text}``."""
+"""JSON in and out of the API, exact: big integers, 1 distinct from 1.0, bytes as ``{"$base64": text}``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from broker.core.times import rfc3339_of
 from ui.api.problems import ApiProblem
 
 MAX_BODY_BYTES = 16 * 1024 * 1024
-# Of a JSON body: more of it would hold the event loop (``broker.core.jsontext``).
+# Maximum size of a JSON body: a larger one would hold the event loop (``broker.core.jsontext``).
 MAX_JSON_BYTES = 2 * 1024 * 1024
 
 

@@ -31,16 +31,16 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
     """In an object, and in the objects below it that the model describes."""
     if not isinstance(value, Mapping):
         return
-    known = _members(model)
+    members = _members(model)
     for name, item in value.items():
-        if name in known:
-            inner = known[name]
-            for at, one in enumerate(item) if isinstance(item, list) else ((None, item),):
+        if name in members:
+            inner = members[name]
+            for at, element in enumerate(item) if isinstance(item, list) else ((None, item),):
                 if inner is not None:
-                    yield from _unknown(one, inner, f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}")
+                    yield from _unknown(element, inner, f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}")
         else:
-            message = f"expected one of {', '.join(sorted(known))}; got {name[:100]!r}"
-            yield Problem(message, f"{pointer}/{name[:100]}", suggestion=did_you_mean(name, known))
+            message = f"expected one of {', '.join(sorted(members))}; got {name[:100]!r}"
+            yield Problem(message, f"{pointer}/{name[:100]}", suggestion=did_you_mean(name, members))
 
 
 @cache
@@ -52,4 +52,4 @@ def _members(model: type[BaseModel]) -> dict[str, type[BaseModel] | None]:
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)
+    return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)

@@ -1,4 +1,4 @@
-"""What connectors, actions and sources have beside the five verbs: switching, testing, counters, dead letters."""
+"""Further verbs of connectors, actions and sources: switching, testing, counters, dead letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Offsets = Annotated[
 
 
 def add_dead_letters(router: APIRouter, kind: Kind, service: Any, context: ApiContext) -> None:
-    """What an action gave up: shown, sent again, forgotten."""
+    """Add the dead letters of an action: list, send again, purge."""
     path = f"/{kind.path}/{{name}}/dead-letters"
     ops = Operations(router, kind.tag)
 
@@ -36,7 +36,7 @@ def add_dead_letters(router: APIRouter, kind: Kind, service: Any, context: ApiCo
         """Deletes all dead letters of the action, or those with an `offset`. This cannot be undone."""
         if dry_run:
             action = Reference(kind.name, service.get(name)["id"])
-            found = await service.dead_letters(name, 1000, offsets)
-            chosen = None if offsets is None else [one["offset"] for one in found["items"]]
+            letters = await service.dead_letters(name, 1000, offsets)
+            chosen = None if offsets is None else [letter["offset"] for letter in letters["items"]]
             return await effect_of_verb(context.contributors, action, "purge", {"offsets": chosen})
         return service.purge(name, offsets)

@@ -37,7 +37,7 @@ _FORM: dict[str, Any] = {
 
 
 class Bundles(ObjectService, Protocol):
-    """What the service of schemas has for bundles."""
+    """Methods of the schema service that bundles need."""
 
     def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Any]: ...
 
@@ -116,12 +116,12 @@ def _form_parts(content_type: str, body: bytes) -> Mapping[str, bytes]:
     """The parts of a form of ``multipart/form-data`` (RFC 7578) by their names; of two with one name the last.
 
     Raises:
-        Invalid: it is no such form.
+        Invalid: the body is not such a form.
     """
-    found = _BOUNDARY.search(content_type)
-    if not content_type.lower().startswith("multipart/form-data") or found is None:
+    boundary_match = _BOUNDARY.search(content_type)
+    if not content_type.lower().startswith("multipart/form-data") or boundary_match is None:
         raise Invalid("the body must be a form of multipart/form-data, with its boundary in Content-Type")
-    boundary = b"--" + (found[1] or found[2]).encode("latin-1", "replace")
+    boundary = b"--" + (boundary_match[1] or boundary_match[2]).encode("latin-1", "replace")
     _, *parts = (b"\r\n" + body).split(b"\r\n" + boundary, _MAX_PARTS + 2)
     if not parts or not parts[-1].startswith(b"--") or len(parts) > _MAX_PARTS + 1:
         raise Invalid(f"the form does not end as it must, or has more than {_MAX_PARTS} parts")
@@ -151,5 +151,5 @@ def _spec(form: Mapping[str, bytes], files: Any) -> dict[str, Any]:
 
 
 def _kept(current: Spec) -> dict[str, Any]:
-    """What a change does not name stays: description, tags, metadata, compatibility."""
+    """Members that a change keeps unless it names them: description, tags, metadata, compatibility."""
     return {key: current[key] for key in ("description", "tags", "metadata", "compatibility") if key in current}

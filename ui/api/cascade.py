@@ -54,7 +54,7 @@ class CascadingDeletion:
 
     def __init__(self, context: ApiContext, kind: Kind, name: str, delete: Delete, options: Mapping[str, Any]) -> None:
         self._context = context
-        self._by_name = {one.name: one for one in kinds() if one.path in context.services}
+        self._by_name = {offered.name: offered for offered in kinds() if offered.path in context.services}
         service: Any = context.services[kind.path]
         self._target = reference_of(kind, name, service.get(name))
         self._parts = [self._part(*pair) for pair in context.contributors.all_users_of(self._target).items()]
@@ -74,11 +74,13 @@ class CascadingDeletion:
         await self._check()
         users = self._parts[:-1]
         target = self._parts[-1]
-        affected = [Affected(kind=one.kind.name, name=one.reference.name, how=_how(one, target)) for one in users[::-1]]
+        affected = [
+            Affected(kind=part.kind.name, name=part.reference.name, how=_how(part, target)) for part in users[::-1]
+        ]
         consequences = [
-            f"{one.reference}: {sentence}"
-            for one in users
-            for sentence in await consequences_of(self._context.contributors, one.change)
+            f"{part.reference}: {sentence}"
+            for part in users
+            for sentence in await consequences_of(self._context.contributors, part.change)
         ]
         consequences += await consequences_of(self._context.contributors, target.change)
         return effect_of("delete", target.change.before, None, affected, consequences)
@@ -111,7 +113,7 @@ class CascadingDeletion:
         """Check each deletion; what they would save."""
         fixed = [f"{part.reference} is fixed by {where}" for part in self._parts if (where := self._fixed_by(part))]
         if fixed:
-            raise ReadOnly(f"{self._target} cannot be deleted with what uses it: {', '.join(fixed)}; change it there")
+            raise ReadOnly(f"{self._target} cannot be deleted with its users: {', '.join(fixed)}; change it there")
         saves: dict[tuple[str, ...], Spec | None] = {}
         for part in self._parts:
             with deleting_together(self._references), dry_run():
@@ -132,7 +134,7 @@ class CascadingDeletion:
     def _all_or_none(self, done: Sequence[_Part]) -> Iterator[None]:
         """Put back what is ``done`` where the block raises."""
         ordered = {part.kind: part.service for part in self._parts if part.kind.abilities.can_reorder}
-        orders = {kind: [one[kind.key] for one in service.list()] for kind, service in ordered.items()}
+        orders = {kind: [spec[kind.key] for spec in service.list()] for kind, service in ordered.items()}
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""What the live channel shows: each channel with its parameters, its data and where these come from."""
+"""Channels of the live connection: each with its parameters, its data and the source of the data."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from ui.api.models.live import (
 )
 from ui.api.status import Status
 
-# What kinds call the sentence that says why an object is in its state, in the order in which they are looked for.
+# Members in which kinds have the reason for an object's state, in order of preference.
 _REASONS: Final = ("state_reason", "status_reason", "reason")
-# Of the objects in the rows of a list; rows after that have none.
+# Maximum bytes of all objects in the rows of a list; later rows have no object.
 MAX_OBJECT_BYTES: Final = 1024 * 1024
-# Of the event loop's time, that a search which takes long may take; it begins again after a pause.
+# Share of the event loop's time that a long search may take; it pauses in between.
 SEARCH_SHARE: Final = 0.02
-# What a member takes beside its text.
+# Estimated overhead of a member in addition to its text.
 _MEMBER_BYTES: Final = 150
 
 
 class Source(Protocol):
-    """Where the data of a channel with its parameters come from, for all who watch. Used on the event loop."""
+    """Source of the data of a channel with its parameters, shared by all watchers. Used on the event loop."""
 
     lingers: bool
-    """Whether it goes on where it was after a while without a call; else it is closed with its last watcher."""
+    """True if it resumes after a while without calls; else it is closed with its last watcher."""
 
     @property
     def size_bytes(self) -> int:
-        """The size of what it keeps."""
+        """The size of the data that it keeps."""
         ...
 
     def delta(self) -> bytes | None:
-        """What is new since the last call, as a JSON object; None when nothing is.
+        """The changes since the last call as a JSON object, or None.
 
         Raises:
             broker.core.errors.SluiceError: there is nothing more to show; the text says why.
@@ -73,7 +73,7 @@ class Source(Protocol):
 
 
 class State:
-    """A source over something that can be looked at: its members, of which a delta has those that changed."""
+    """A source over a state that can be read at any time; a delta has the members that changed."""
 
     lingers: bool = True
 
@@ -85,11 +85,11 @@ class State:
 
     def delta(self) -> bytes | None:
         """The members that changed, null for one that is gone."""
-        found = self._texts()
-        changed = {name: text for name, text in found.items() if self._members.get(name) != text}
-        changed |= dict.fromkeys(self._members.keys() - found.keys(), b"null")
-        self._members = found
-        self.size_bytes = sum(len(name) + len(text) + _MEMBER_BYTES for name, text in found.items())
+        texts = self._texts()
+        changed = {name: text for name, text in texts.items() if self._members.get(name) != text}
+        changed |= dict.fromkeys(self._members.keys() - texts.keys(), b"null")
+        self._members = texts
+        self.size_bytes = sum(len(name) + len(text) + _MEMBER_BYTES for name, text in texts.items())
         return _object(changed) if changed else None
 
     def snapshot(self) -> bytes:
@@ -106,8 +106,8 @@ class State:
 class Rows(State):
     """The rows of a list in a window, and how many there are in all.
 
-    A search that takes more than one step goes on in a task, and its rows are shown when it ends; of the first one,
-    what it has found so far.
+    A search that takes more than one step continues in a task, and its rows are shown when it ends. The first search
+    shows the rows that it has found so far.
     """
 
     def __init__(
@@ -162,10 +162,10 @@ class Rows(State):
             self._task = self._task.result()  # None, or raises what went wrong
         if self._task is None and perf_counter() >= self._again_s:
             steps = self._filter.search(self._objects())
-            found = next(steps)
+            first_rows = next(steps)
             more = next(steps, None)
             if more is None:
-                self._found = found
+                self._found = first_rows
                 self._is_whole = True
             else:
                 self._found = self._found if self._is_whole else more
@@ -173,14 +173,14 @@ class Rows(State):
         self._head = jsontext.encode({"total": len(self._found), "total_is_estimate": not self._is_whole})[1:-1]
         start = self._wanted.position
         shown = self._found[start : start + self._wanted.limit]
-        return dict(self._row(at, one) for at, one in enumerate(shown, start))
+        return dict(self._row(at, spec) for at, spec in enumerate(shown, start))
 
-    async def _finish(self, steps: Iterator[Listed], found: Listed) -> None:
+    async def _finish(self, steps: Iterator[Listed], matching: Listed) -> None:
         began_s = perf_counter()
         for so_far in steps:
-            found = so_far
+            matching = so_far
             await asyncio.sleep(0)
-        self._found = found
+        self._found = matching
         self._is_whole = True
         self._again_s = perf_counter() + (perf_counter() - began_s) / SEARCH_SHARE
 
@@ -203,7 +203,7 @@ class Messages(State):
     def _taken(self) -> Spec:
         if not self._tail.is_open:
             raise Unavailable("the broker has closed the tail")
-        messages = [self._tails.show(one) for one in self._tail.take()]
+        messages = [self._tails.show(message) for message in self._tail.take()]
         self._shown += len(messages)
         status = self._tails.status(self._tail, self._shown)
         return {"messages": messages, **{name: status[name] for name in ("matched", "shown", "skipped")}}
@@ -227,7 +227,7 @@ class Channel:
 def channels_of(context: ApiContext) -> dict[str, Channel]:
     """The channels over what the server offers, by name."""
     objects = _Objects(context)
-    found = {
+    channels = {
         "status": Channel(
             "What the node is doing, as `GET /status` shows it.",
             NoParameters,
@@ -248,7 +248,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
         ),
     }
     if (history := context.history) is not None:
-        found["metrics"] = Channel(
+        channels["metrics"] = Channel(
             "Rates and gauges of the last second, by name of the metric.",
             MetricsParameters,
             LiveMetrics,
@@ -256,7 +256,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             lambda wanted: State(lambda: history.latest(wanted.names)),
         )
     if (alarms := context.alarms) is not None:
-        found["alarms"] = Channel(
+        channels["alarms"] = Channel(
             "The active alarms. A delta has those that were raised or have changed, and null for those that cleared.",
             NoParameters,
             LiveAlarms,
@@ -264,14 +264,14 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             lambda _: State(lambda: {alarm["name"]: _alarm(alarm) for alarm in alarms.active()}),
         )
     if (tails := context.tails) is not None:
-        found["tail"] = Channel(
+        channels["tail"] = Channel(
             "Messages on the topics of a filter, sampled. A frame has those since the frame before.",
             TailParameters,
             LiveTail,
             0.5,
             lambda wanted: Messages(tails, wanted),
         )
-    return found
+    return channels
 
 
 def _alarm(alarm: Mapping[str, Any]) -> Spec:

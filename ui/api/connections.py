@@ -23,10 +23,10 @@ from broker.observe.metrics import Counter, Metrics
 
 State = dict[str, Any]
 Loop = asyncio.AbstractEventLoop | None
-# Name, in the state of a request, of what to call once its client has authenticated.
+# Name, in the state of a request, of the function to call once its client has authenticated.
 _AUTHENTICATED: Final = "authenticated"
 _HELP: Final = "HTTP connections of the management API that were closed early, by reason"
-# How long the end of an answer may take to leave once the connection is given up.
+# Seconds that the end of an answer may take to be sent once the connection is closing.
 _LINGER_S: Final = 2.0
 _STOPPING: Final = 1012
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -57,11 +57,11 @@ class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
         app_state: State,
         _loop: Loop = None,
     ) -> HttpConnection:
-        """What uvicorn calls for each connection."""
+        """Create the protocol of a connection; called by uvicorn."""
         return HttpConnection(self, config, server_state, app_state, _loop)
 
     def websocket(self, config: Config, server_state: ServerState, app_state: State) -> WebSocketConnection:
-        """What uvicorn calls for a connection that becomes a WebSocket."""
+        """Create the protocol of a connection that becomes a WebSocket; called by uvicorn."""
         return WebSocketConnection(self, config, server_state, app_state)
 
 
@@ -83,7 +83,7 @@ class HttpConnection(H11Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a whole request waits for its answer."""
+        """True if a whole request waits for its answer."""
         return self._is_answering and not self.cycle.more_body
 
     @property
@@ -137,7 +137,7 @@ class HttpConnection(H11Protocol):
         self._time_head()
 
     def pause_writing(self) -> None:
-        """The client reads its answer too slowly, and has a while to go on."""
+        """The client reads its answer too slowly; close it unless it resumes in time."""
         super().pause_writing()
         self._read_timer = self.loop.call_later(self._room.read_timeout_s, self._give_up, "read_timeout")
 
@@ -155,7 +155,7 @@ class HttpConnection(H11Protocol):
             self.transport.abort()
 
     def _time_head(self) -> None:
-        """Have a timer run while no request is being answered."""
+        """Run a timer while no request is being answered."""
         if self._is_answering:
             if self._head_timer is not None:
                 self._head_timer.cancel()

@@ -1,4 +1,4 @@
-"""What the management API is given: the services of the features, and a few verbs of the server.
+"""Context of the management API: the services of the features, and a few verbs of the server.
 
 The composition root fills an ``ApiContext`` and hands it to ``ui.api.application.create_app``.
 """
@@ -61,7 +61,7 @@ class Streams(Protocol):
         ...
 
     def stream_ranges(self, name: str, until_s: float) -> Spec:
-        """Where the records are read, by whom and until when, at the latest until that Unix time.
+        """Address and ticket to read the records with, valid until that Unix time at the latest.
 
         ``ranges_url`` is the address of the process that serves them, under ``/streams/{log}/{shard}?from=&to=`` to
         clients that show ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and
@@ -75,10 +75,10 @@ class Streams(Protocol):
 
 
 class Lake(Protocol):
-    """The verbs of the lakehouse that are no declarations. ``NotFound`` when there is no such table."""
+    """The verbs of the lakehouse that do not change declarations. ``NotFound`` when there is no such table."""
 
     def report(self, table: str, report: Spec) -> None:
-        """What the job says about its progress. Runs on the event loop.
+        """Take a progress report of the job. Runs on the event loop.
 
         Raises:
             broker.core.errors.Invalid: the report is not one.
@@ -102,7 +102,7 @@ class Lake(Protocol):
         records: Sequence[tuple[int, int]],
         into: str | None,
     ) -> ReplayReport:
-        """What a replay would replace. Blocks; run in a thread."""
+        """The rows that a replay would replace. Blocks; run in a thread."""
         ...
 
     async def replay(
@@ -113,8 +113,8 @@ class Lake(Protocol):
         advance: Callable[[int], bool],
         is_paused: Callable[[], bool],
     ) -> ReplayReport | TableShadow:
-        """Run an order, as the job ``id``. ``advance`` is called with how many records were read, and says whether to
-        go on."""
+        """Run an order, as the job ``id``. ``advance`` is called with the number of records read, and returns whether
+        to continue."""
         ...
 
     def replay_order(self, name: str, plan: ReplayReport, rule: str | None, into: str | None, rate: int | None) -> Spec:
@@ -122,7 +122,7 @@ class Lake(Protocol):
         ...
 
     def shadow(self, name: str) -> FoundShadow:
-        """How far the shadow of a table is, if it has one. Blocks; run in a thread."""
+        """Progress of the shadow of a table, if it has one. Blocks; run in a thread."""
         ...
 
     async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> TableDiff:
@@ -166,7 +166,7 @@ class ReloadConfig(Protocol):
 
 
 class Logins(Protocol):
-    """How often logins to the API may fail (``broker.app.api_logins``)."""
+    """Limit of failed logins to the API (``broker.app.api_logins``)."""
 
     def refuses(self, host: str | None, shown: str, is_right: bool) -> bool: ...
 
@@ -191,9 +191,9 @@ class ApiContext:
     metrics_text: Callable[[], str]
     section: Callable[[str], ObjectSection] | None = None
     together: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Has all objects that are saved meanwhile on disk at once."""
+    """Write all objects that are saved inside the block to disk at once."""
     put_objects: Callable[[Saves], None] = lambda saves: None
-    """Has changes of objects on disk at once, before their services make them."""
+    """Write changes of objects to disk at once, before their services apply them."""
     contributors: Contributors = field(default_factory=Contributors)
     streams: Streams | None = None
     lake: Lake | None = None
@@ -212,15 +212,15 @@ class ApiContext:
     traffic: Traffic | None = None
     tails: MessageTails | None = None
     receivers: Receivers = field(default_factory=Receivers)
-    """Where what is posted to ``/ingest/NAME`` goes."""
+    """Receivers of requests to ``/ingest/NAME``."""
     events: Callable[[], Sequence[Spec]] = list
     functions: Callable[[], Sequence[Spec]] = list
     plugins: Callable[[], Sequence[Spec]] = list
     not_ready: Callable[[], str | None] = lambda: None
     ready_remark: Callable[[], str] = lambda: "ok"
-    """What ``/readyz`` answers when there is no such reason."""
+    """Answer of ``/readyz`` when the node is ready."""
     defers_work: Callable[[], bool] = lambda: False
-    """Whether evaluations are to wait, since the node is overloaded."""
+    """True if evaluations must wait, since the node is overloaded."""
     clock: Clock = field(default_factory=SystemClock)
     version: str = "0.1.0"
     api_settings: ApiSettings = field(default_factory=ApiSettings)
@@ -229,7 +229,7 @@ class ApiContext:
     base_url: str = ""
     """``http://host:port``, set by the server once it listens."""
     values: Values = field(default_factory=NoValues)
-    """Where keys of requests, sessions and jobs are kept."""
+    """Store of request keys, sessions and jobs."""
     keys: IdempotencyKeys = field(init=False)
     jobs: Jobs = field(init=False)
     sign_in: SignIn = field(init=False)
@@ -249,7 +249,7 @@ class ApiContext:
         return part
 
     def section_of(self, kind: Kind) -> ObjectSection | None:
-        """Where the configuration has the objects of a kind; None where their service says what is saved."""
+        """Section of the configuration with the objects of a kind; None if their service saves them."""
         return None if kind.section is None or self.section is None else self.section(kind.section)
 
     def new_sign_in_link(self) -> str:

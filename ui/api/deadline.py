@@ -42,7 +42,7 @@ class BoundedCalls:
         self._waiting: list[asyncio.Future[None]] = []
 
     async def run(self, what: str, call: Callable[[], T]) -> T:
-        """What the call returns or raises.
+        """Return or raise the result of the call.
 
         Raises:
             broker.core.errors.Invalid: it ran longer than allowed; ``what`` names it.
@@ -139,11 +139,11 @@ class _Thread(threading.Thread):
             self.result.set_result(self._value)
         else:
             self.result.set_exception(self._error)
-            self.result.exception()  # the caller may be gone; that is no error of its own
+            self.result.exception()  # the caller may be gone; that is not an error
 
 
 def settled_on_thread(compute: Callable[[], T], loop: asyncio.AbstractEventLoop, timeout_s: float) -> T:
-    """As ``broker.core.waiting.settled``, for a thread that may block. All answers have ``timeout_s`` together.
+    """Same as ``broker.core.waiting.settled``, for a thread that may block. All answers have ``timeout_s`` together.
 
     A question without an answer by then fails with ``Unavailable``.
     """

@@ -50,7 +50,7 @@ _TAGS = {
 
 
 _ETAG = {"type": "string", "description": "The version, as the header `ETag` quotes it."}
-# What the rows of lists have beside the object.
+# Members of list rows that are not the object's own.
 _FIXED_BY = {
     "type": ["string", "null"],
     "description": "The configuration file that defines the object, which cannot be changed by the API; else null.",
@@ -215,7 +215,7 @@ def _schemas() -> dict[str, Any]:
         components.setdefault(reference.removeprefix(COMPONENTS), of_model[model, "validation"])
     for kind, many in specs.items():
         references = [of_model[model, "validation"] for model in many]
-        bodies = [components[str(one["$ref"]).removeprefix(COMPONENTS)] for one in references]
+        bodies = [components[str(form["$ref"]).removeprefix(COMPONENTS)] for form in references]
         shown = [of_model[model, "validation"] for model in views[kind]]
         read_only = components[added[kind].__name__]["properties"] if kind in added else {}
         row = components[str(shown[1]["$ref"]).removeprefix(COMPONENTS)] if shown else None
@@ -233,7 +233,7 @@ def _parts_of(
     row: Any,
     read_only: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """What the document has for a kind, by place: a spec, one as it is shown, one in a list, a page, and a patch."""
+    """Schemas of a kind by reference: a spec, an object as shown, an object in a list, a page, and a patch."""
     members = {name: schema for body in bodies for name, schema in body.items()}
     for name in members:
         forms = [{key: body[name][key] for key in body[name] if key not in _NOTES} for body in bodies if name in body]

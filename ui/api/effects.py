@@ -35,12 +35,12 @@ _ALONE: Final = " Nothing else is affected."
 
 
 async def would_change(act: Callable[[], Any | Awaitable[Any]]) -> bool:
-    """Whether a write would change anything. Raises what the write would."""
+    """Return whether a write would change anything. Raises the errors of the write."""
     with dry_run():
         try:
-            found = act()
-            if isawaitable(found):
-                await found
+            outcome = act()
+            if isawaitable(outcome):
+                await outcome
         except DryRunEnd as end:
             return end.changes
     return False
@@ -56,7 +56,7 @@ def effect_of(
     done: str = "",
 ) -> Spec:
     """The answer to a dry run. ``done`` is the object after a verb: ``stopped``."""
-    touched = [] if change == "none" else [one.model_dump() for one in affected]
+    touched = [] if change == "none" else [item.model_dump() for item in affected]
     sentences = [] if change == "none" else list(consequences)
     summary = f"It would be {done}." if done and change != "none" else _SUMMARIES[change]
     is_alone = change != "none" and not touched and not sentences
@@ -70,7 +70,7 @@ def effect_of(
 async def effect_of_verb(
     contributors: Contributors, target: Reference, verb: str, options: Mapping[str, Any], done: str = "deleted"
 ) -> Response:
-    """The answer to a dry run of a verb about what is no object of the configuration; no change where it has no
+    """The answer to a dry run of a verb on something outside the configuration; no change if it has no
     consequence."""
     sentences = await consequences_of(contributors, ObjectChange(target, {}, None, verb, options))
     change: Change = "delete" if sentences else "none"
@@ -78,7 +78,7 @@ async def effect_of_verb(
 
 
 async def consequences_of(contributors: Contributors, change: ObjectChange) -> list[str]:
-    """What a change would do to clients, messages, rows and files."""
+    """Consequences of a change for clients, messages, rows and files."""
     sentences = []
     for sentence in contributors.consequences(change):
         if sentence is None:
@@ -89,7 +89,7 @@ async def consequences_of(contributors: Contributors, change: ObjectChange) -> l
 
 
 def as_spec(kind: Kind, found: Mapping[str, Any]) -> Spec:
-    """What of an object can be sent, with defaults; secrets are stars."""
+    """The writable members of an object, with defaults; secrets are stars."""
     forms = [_form(model, found) for model in kind.spec_models()]
     return max(filter(None, forms), key=len, default=dict(found))
 
@@ -97,10 +97,10 @@ def as_spec(kind: Kind, found: Mapping[str, Any]) -> Spec:
 def _form(model: type[BaseModel], found: Mapping[str, Any]) -> Spec | None:
     names = {field.alias or name for name, field in model.model_fields.items()}
     try:
-        made = model.model_validate({name: value for name, value in found.items() if name in names})
+        parsed = model.model_validate({name: value for name, value in found.items() if name in names})
     except ValidationError:
         return None
-    return made.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return parsed.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def moves(kind: Kind, before: Sequence[str], after: Sequence[str]) -> list[Affected]:
@@ -114,7 +114,7 @@ def moves(kind: Kind, before: Sequence[str], after: Sequence[str]) -> list[Affec
 
 def users_of(contributors: Contributors, changed: Reference, effects: Sequence[SchemaEffect] = ()) -> list[Affected]:
     """The objects that use an object, and those that use these; ``effects`` say more of some."""
-    found = {
+    affected = {
         effect.user: Affected(
             kind=effect.user.kind, name=effect.user.name, how=f"{_BREAKS if effect.breaks else ''}{effect.why}"
         )
@@ -122,5 +122,5 @@ def users_of(contributors: Contributors, changed: Reference, effects: Sequence[S
     }
     for user, used in reversed(contributors.all_users_of(changed).items()):
         how = "uses it" if used == changed else f"uses {used}"
-        found.setdefault(user, Affected(kind=user.kind, name=user.name, how=how))
-    return list(found.values())
+        affected.setdefault(user, Affected(kind=user.kind, name=user.name, how=how))
+    return list(affected.values())

@@ -162,7 +162,7 @@ def body_of(operation_id: str, created: Mapping[str, Any] | None = None) -> Any:
 
 
 def name_of(created: Mapping[str, Any]) -> str:
-    """The name that an object of an example has; objects of some kinds are named by what they are."""
+    """The name that an object of an example has; objects of some kinds are named by their type."""
     if "as" in created:
         return f"{created['as']}/{created['who']}"
     return str(next(created[member] for member in ("name", "id", "group", "mechanism", "type") if member in created))

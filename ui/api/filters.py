@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, ConfigDict
 from broker.core.objects import Listed, Spec
 from broker.core.topic import levels_match
 
-# How long a search may hold the event loop at a time.
+# Seconds that a search may hold the event loop before it yields.
 STEP_S: Final = 0.01
 Texts = Annotated[list[str] | None, BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 
@@ -40,20 +40,20 @@ class ListFilter:
         if self.like_name is not None:
             part = self.like_name.casefold()
             names = [name for name in names if part in name.casefold()]
-        if all(getattr(self, one.name) is None for one in fields(self) if one.name != "like_name"):
+        if all(getattr(self, field.name) is None for field in fields(self) if field.name != "like_name"):
             yield objects.only(names)
             return
-        found: list[str] = []
+        matching: list[str] = []
         until_s = perf_counter() + STEP_S
         for at, name in enumerate(names):
-            found += [name for one in objects.only([name]) if self.takes(one)]
+            matching += [name for spec in objects.only([name]) if self.takes(spec)]
             if perf_counter() > until_s and at + 1 < len(names):
-                yield objects.only(found[:])
+                yield objects.only(matching[:])
                 until_s = perf_counter() + STEP_S
-        yield objects.only(found)
+        yield objects.only(matching)
 
     def takes(self, one: Mapping[str, Any]) -> bool:
-        """Whether an object passes, its name aside."""
+        """Return whether an object passes, its name aside."""
         return self.state is None or state_of(one) == self.state
 
 
@@ -71,7 +71,7 @@ class GateFilter(ListFilter):
     mode: Annotated[Literal["enforce", "shadow"] | None, Query(description="enforce, or shadow.")] = None
 
     def takes(self, one: Mapping[str, Any]) -> bool:
-        """Whether an object passes, its name aside."""
+        """Return whether an object passes, its name aside."""
         return (
             ListFilter.takes(self, one)
             and (self.topic is None or any(_match(self.topic, own) for own in one["topics"]))
@@ -108,18 +108,21 @@ class RuleFilter(ListFilter):
     source: Annotated[Texts, Query(description="An ingress connector of FROM: `mqtt:plant`.")] = None
 
     def takes(self, rule: Mapping[str, Any]) -> bool:
-        """Whether a rule passes, its name aside."""
+        """Return whether a rule passes, its name aside."""
         sources: list[str] = rule.get("from", [])
         return (
             ListFilter.takes(self, rule)
             and (self.enable is None or rule.get("enable") == self.enable)
             and _holds(self.like_id, rule["name"])
             and _holds(self.like_description, rule.get("description", ""))
-            and (not self.sources or any(one in sources for one in self.sources))
-            and (self.like_from is None or any(self.like_from in one for one in sources))
-            and (self.match_from is None or any(_match(self.match_from, one) for one in sources))
-            and (not self.action or any(one in self.action for one in _actions(rule.get("actions", []))))
-            and (not self.source or any(one.partition("/")[2] in self.source for one in sources if one[0] == "$"))
+            and (not self.sources or any(source in sources for source in self.sources))
+            and (self.like_from is None or any(self.like_from in source for source in sources))
+            and (self.match_from is None or any(_match(self.match_from, source) for source in sources))
+            and (not self.action or any(action in self.action for action in _actions(rule.get("actions", []))))
+            and (
+                not self.source
+                or any(source.partition("/")[2] in self.source for source in sources if source[0] == "$")
+            )
         )
 
 
@@ -128,7 +131,7 @@ def _holds(part: str | None, text: str) -> bool:
 
 
 def _actions(actions: Sequence[Any]) -> Iterable[str]:
-    """What actions can be filtered by: type, target, and both."""
+    """Filter terms of actions: type, target, and both."""
     for action in actions:
         kind = action.get("type")
         target = action.get("stream") or action.get("bridge")
@@ -139,7 +142,7 @@ def _match(given: str, own: str) -> bool:
     return levels_match(tuple(own.split("/")), given) or levels_match(tuple(given.split("/")), own)
 
 
-# Those of kinds that have more than ``ListFilter``, by the path of the kind.
+# Filters of kinds that have more than ``ListFilter``, by the path of the kind.
 FILTERS: Final[Mapping[str, type[ListFilter]]] = {
     "validations": GateFilter,
     "transforms": GateFilter,

@@ -49,10 +49,10 @@ class IdempotencyKeys:
     def __init__(self, values: Values, clock: Clock) -> None:
         self._values = values
         self._clock = clock
-        found = [json.decode(data, type=_Kept) for name in values.names(_PREFIX) if (data := values.get(name))]
-        self._kept = {one.key: one for one in sorted(found, key=lambda one: one.number)}
-        self._next = max((one.number for one in found), default=-1) + 1
-        self._bytes = sum(len(one.body) for one in found)
+        answers = [json.decode(data, type=_Kept) for name in values.names(_PREFIX) if (data := values.get(name))]
+        self._kept = {answer.key: answer for answer in sorted(answers, key=lambda answer: answer.number)}
+        self._next = max((answer.number for answer in answers), default=-1) + 1
+        self._bytes = sum(len(answer.body) for answer in answers)
         self._running: dict[str, str] = {}
 
     async def once(self, request: Request, sent: Spec, act: Callable[[], Awaitable[Response]]) -> Response:
@@ -61,11 +61,11 @@ class IdempotencyKeys:
         Raises:
             ApiProblem: 422, the key came with another request; 409, the first request with it still runs.
         """
-        given = request.headers[HEADER]
-        if not 0 < len(given) <= _LONGEST_KEY:
-            raise ApiProblem(422, "invalid", f"{HEADER}: expected 1 to {_LONGEST_KEY} characters, got {len(given)}.")
+        sent_key = request.headers[HEADER]
+        if not 0 < len(sent_key) <= _LONGEST_KEY:
+            raise ApiProblem(422, "invalid", f"{HEADER}: expected 1 to {_LONGEST_KEY} characters, got {len(sent_key)}.")
         principal = getattr(request.state, "principal", "administrator")
-        key = _digest(principal, given)
+        key = _digest(principal, sent_key)
         wanted = _digest(request.method, str(request.url.path), request.url.query, jsontext.encode(sent).decode())
         kept = self._kept.get(key)
         if kept is not None and kept.until_ns <= self._clock.now_ns():
@@ -91,16 +91,16 @@ class IdempotencyKeys:
         until_ns = self._clock.now_ns() + LIFE_S * 1_000_000_000
         body = bytes(answer.body).decode()
         self._drop(self._kept.get(key))
-        self._kept[key] = one = _Kept(self._next, key, wanted, until_ns, answer.status_code, headers, body)
+        self._kept[key] = entry = _Kept(self._next, key, wanted, until_ns, answer.status_code, headers, body)
         self._next, self._bytes = self._next + 1, self._bytes + len(body)
         while len(self._kept) > MOST_KEYS or self._bytes > MOST_BYTES:
             self._drop(next(iter(self._kept.values())))
-        self._values.put(f"{_PREFIX}{one.number}", json.encode(one))
+        self._values.put(f"{_PREFIX}{entry.number}", json.encode(entry))
         committed = asyncio.get_running_loop().create_future()
 
         def done(error: BaseException | None) -> None:
             if not committed.done():
-                committed.set_result(None)  # the write itself is done, whatever becomes of the key
+                committed.set_result(None)  # the write itself is done, even if the key is not stored
 
         self._values.when_committed(done)
         await committed

@@ -1,4 +1,4 @@
-"""``POST /ingest/NAME``: what is posted goes to the source of that name, which says who may, and what becomes of it.
+"""``POST /ingest/NAME``: a request goes to the source of that name, which authorizes and processes it.
 
 Not part of the management API: the administrator's token opens nothing here, and what opens here opens nothing there.
 """
@@ -50,9 +50,9 @@ def _receiver(context: ApiContext, name: str) -> Receiver:
         NotFound: there is no such source.
         Unavailable: it does not run now.
     """
-    found = context.receivers.find(name)
-    if found is not None:
-        return found
+    receiver = context.receivers.find(name)
+    if receiver is not None:
+        return receiver
     sources = context.services.get("sources")
     if sources is None or sources.get(name)["type"] != _TYPE:
         raise NotFound("HTTP source", name)

@@ -36,10 +36,10 @@ class BacktestJobs(NoPause):
     def known(self) -> Sequence[Spec]:
         """See ``JobSource``."""
         try:
-            found = self._service.backtests()
+            backtests = self._service.backtests()
         except Unavailable:  # a node without streams has none
             return []
-        return [_job_of(one) for one in found]
+        return [_job_of(backtest) for backtest in backtests]
 
     def cancel(self, id: str) -> object:
         """See ``JobSource``."""

@@ -50,7 +50,7 @@ class SharedReads:
         return await self._share(("history", table, limit, member))
 
     async def shadow(self, table: str) -> Json:
-        """How far the shadow is; not shared, since a read that began before the end of a job does not show it."""
+        """Progress of the shadow; not shared, since a read that began before the end of a job does not show it."""
         return await self._read(("shadow", table))
 
     async def _share(self, question: tuple[Any, ...]) -> Json:
@@ -133,9 +133,9 @@ def _add_reads(ops: Operations, lake: Lake) -> None:
 
 
 async def _shadow_of(lake: Lake, table: str) -> TableShadow:
-    if (found := (await asyncio.to_thread(lake.shadow, table))["shadow"]) is None:
+    if (shadow := (await asyncio.to_thread(lake.shadow, table))["shadow"]) is None:
         raise NotFound("shadow of table", table, f"make one: sluice replay {table} --into shadow")
-    return found
+    return shadow
 
 
 def _add_replays(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, jobs: Jobs) -> None:
@@ -166,24 +166,26 @@ def _add_replays(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, 
         """Compares the rows and dead letters of the ranges that the shadow has, by shard, offset and number of the row.
         It is a job: `Prefer: respond-async` does not wait for its end.
         """
-        found = await _shadow_of(lake, name)
-        job = jobs.start("diff", name, "records", found["done"], lambda job: lake.diff(job.id, name, job.advance))
+        shadow = await _shadow_of(lake, name)
+        job = jobs.start("diff", name, "records", shadow["done"], lambda job: lake.diff(job.id, name, job.advance))
         return await result_of(request, job)
 
     @post("/lake/tables/{name}:swap", "swapTable", "Put the shadow in the place of a table's rows", answer=SwapReport)
     async def swap(name: NamePath, request: Request, dry_run: DryRun = False) -> Response | TableShadow:
         """Replaces the rows of the replayed ranges by those of the shadow in one commit, then the dead letters, and
-        removes the shadow. Other rows stay, and so do records that arrived meanwhile. With `dry_run` returns the
+        removes the shadow. Other rows stay, and so do records that arrived in the meantime. With `dry_run` returns the
         shadow. It is a job, which continues when the broker starts again: `Prefer: respond-async` does not wait for its
         end.
         """
-        found = await _shadow_of(lake, name)
-        if not found["is_complete"]:
-            text = f"the shadow of table {name!r} has {found['done']} of {found['records']} records. Try: wait for it."
+        shadow = await _shadow_of(lake, name)
+        if not shadow["is_complete"]:
+            text = (
+                f"the shadow of table {name!r} has {shadow['done']} of {shadow['records']} records. Try: wait for it."
+            )
             raise Conflict(text)
         if dry_run:
-            return found
-        return await result_of(request, jobs.start("swap", name, "records", found["records"], order={"swap": True}))
+            return shadow
+        return await result_of(request, jobs.start("swap", name, "records", shadow["records"], order={"swap": True}))
 
     jobs.takes_orders("swap", lambda job: lake.swap(job.id, job.name, job.advance))
 
@@ -200,13 +202,13 @@ def _add_audits(post: Callable[..., Callable[[Handler], Handler]], lake: Lake, j
         depth: Annotated[
             AuditDepth | None,
             Query(
-                description="`values`: also compares values with the sums that commits keep. `deep`: also with what "
-                "the stream gives again. Default: the table's `audit_depth`."
+                description="`values`: also compares values with the sums that commits keep. `deep`: also with the "
+                "records read from the stream again. Default: the table's `audit_depth`."
             ),
         ] = None,
     ) -> Response | TableAudit:
         """Proves by offset that every record of the stream is a row, was filtered, or is a dead letter. The lake job
-        reads the table by ranges of offsets; the table is filled meanwhile. It is a job, which can be paused and
+        reads the table by ranges of offsets; the table is filled while it runs. It is a job, which can be paused and
         continues when the broker starts again: `Prefer: respond-async` does not wait for its end.
         """
         return await result_of(request, await start(name, depth))

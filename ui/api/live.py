@@ -35,9 +35,9 @@ PATH: Final = "/live"
 # Longest frame of a client.
 MAX_FRAME_BYTES: Final = 64 * 1024
 MAX_SNAPSHOT_BYTES: Final = 2 * 1024 * 1024
-# Of one feed.
+# Maximum bytes of deltas that one feed keeps.
 MAX_RING_BYTES: Final = 256 * 1024
-# How long a feed is kept for returning clients after its last watcher left.
+# Seconds that a feed is kept for returning clients after its last watcher left.
 KEEP_S: Final = 60.0
 CLOSING_S: Final = 2.0
 # Share of the event loop's CPU time for all feeds together.
@@ -89,12 +89,12 @@ class Feed:
 
     @property
     def is_watched(self) -> bool:
-        """Whether it has a watcher, so that it is polled."""
+        """True if it has a watcher, so that it is polled."""
         return bool(self._watchers)
 
     @property
     def size_bytes(self) -> int:
-        """What it keeps."""
+        """Size of the data that it keeps."""
         return self.source.size_bytes + self._ring_bytes
 
     def forget_deltas(self) -> None:
@@ -156,7 +156,7 @@ class Feed:
 
 
 class Subscription:
-    """Where a connection is in a feed; ``sent`` is the last ``seq``, None before a snapshot."""
+    """Position of a connection in a feed; ``sent`` is the last ``seq``, None before a snapshot."""
 
     __slots__ = ("connection", "feed", "id", "sent")
 
@@ -187,7 +187,7 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Why a connection ends: a code and a sentence of at most 123 bytes."""
+    """Reason for the end of a connection: a code and a sentence of at most 123 bytes."""
 
     code: int
     reason: str
@@ -210,7 +210,7 @@ class Connection:
         self._news.set()
 
     def count_skipped(self, deltas: int) -> None:
-        """A snapshot replaced so many deltas."""
+        """Count deltas that a snapshot replaced."""
         self._live.skipped.value += deltas
 
     def check_session(self) -> None:
@@ -363,7 +363,7 @@ class Live:
 
     @property
     def watched_count(self) -> int:
-        """How many feeds are polled. Those without a watcher are kept, and cost nothing."""
+        """Number of feeds that are polled. Feeds without a watcher are kept, and cost nothing."""
         return sum(feed.is_watched for feed in self._feeds.values())
 
     async def serve(self, websocket: WebSocket) -> None:
@@ -423,9 +423,9 @@ class Live:
             sentence = f"channel {feed.name}: expected at most {MAX_SNAPSHOT_BYTES:,} bytes, got {size:,}. Try: GET"
             raise Invalid(sentence, code="too_large")
         if self._bytes > most:
-            for one in self._feeds.values():
-                one.forget_deltas()
-                self._recount(one)
+            for each in self._feeds.values():
+                each.forget_deltas()
+                self._recount(each)
         if self._bytes > most:
             raise Unavailable(
                 f"api.live.max_bytes: expected at most {most:,}, got {self._bytes:,}. Try: close other pages"
@@ -437,7 +437,7 @@ class Live:
 
     def forget(self, feed: Feed) -> None:
         """The feed has ended."""
-        self._feeds = {key: one for key, one in self._feeds.items() if one is not feed}
+        self._feeds = {key: other for key, other in self._feeds.items() if other is not feed}
         self._bytes -= feed.counted_bytes
         feed.close()
 

@@ -70,8 +70,8 @@ def _client(request: Request) -> Client:
 def _message(body: PublishRequest, client: Client, now_ns: int) -> Message:
     check_topic_name(body.topic)
     payload = payload_from_wire(body.payload, "/payload")
-    given = body.model_dump(include=set(_PROPERTIES), exclude_none=True)
-    properties: dict[str, Any] = {_PROPERTIES[member]: value for member, value in given.items()}
+    sent_properties = body.model_dump(include=set(_PROPERTIES), exclude_none=True)
+    properties: dict[str, Any] = {_PROPERTIES[member]: value for member, value in sent_properties.items()}
     if body.correlation_data is not None:
         properties["Correlation-Data"] = body.correlation_data.encode()
     if body.user_properties:

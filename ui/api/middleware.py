@@ -1,5 +1,5 @@
-"""What every request passes first and every answer last: host, identifier, time for the body, headers, and the net
-under everything."""
+"""Middleware of every request and answer: host, identifier, time limit of the body, headers, and the last handler of
+errors."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Edge:
         self._hosts = AllowedHosts(settings.allowed_hosts, loopback=settings.is_loopback)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope)
-        if scope["type"] == "websocket" and not self._hosts.has(given.get("host")):
+        headers = Headers(scope=scope)
+        if scope["type"] == "websocket" and not self._hosts.has(headers.get("host")):
             await send({"type": "websocket.close"})  # 403
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = _request_id(given)
+        request_id = _request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
 
@@ -52,8 +52,8 @@ class Edge:
             await send(message)
 
         try:
-            if not self._hosts.has(given.get("host")):
-                raise _foreign_host(given["host"])
+            if not self._hosts.has(headers.get("host")):
+                raise _foreign_host(headers["host"])
             if not scope["path"].startswith(f"{ingest.PATH}/"):  # sources have a time of their own
                 receive = _in_time(receive, self._body_timeout_s)
             await self._app(scope, receive, send_with_headers)
@@ -94,8 +94,8 @@ def _foreign_host(host: str) -> ApiProblem:
 
 
 def _request_id(headers: Headers) -> str:
-    given = headers.get("x-request-id", "")
-    return given if _GIVEN_ID.fullmatch(given) else uuid.uuid4().hex
+    request_id = headers.get("x-request-id", "")
+    return request_id if _GIVEN_ID.fullmatch(request_id) else uuid.uuid4().hex
 
 
 def _add_headers(headers: MutableHeaders, path: str, request_id: str) -> None:

@@ -69,7 +69,7 @@ def add_sign_in(router: APIRouter) -> None:
 
     @ops.delete("/session", "signOut", "Close the session of the dashboard", problems=(403,))
     def close_session(request: Request) -> Response:
-        """Deletes the session. It is no error when there is none."""
+        """Deletes the session. It does nothing if there is none."""
         context_of(request).sign_in.close_session(request.cookies.get(cookie_name(request), ""))
         response = Response(status_code=204)
         response.delete_cookie(cookie_name(request), httponly=True, samesite="strict")

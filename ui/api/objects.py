@@ -1,4 +1,4 @@
-"""The routes of every kind of objects, from what the kind declares (``broker.core.kinds``)."""
+"""The routes of every kind of objects, from the declaration of the kind (``broker.core.kinds``)."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def _not_special() -> Options:
 async def draining(
     drain: Annotated[bool, Query(description="Whether its connections may stay until they end.")] = False,
 ) -> Options:
-    """The option of what closes connections."""
+    """The option of verbs that close connections."""
     return {"drain": drain}
 
 
@@ -91,12 +91,12 @@ Prepare = Callable[[Spec, str | None, bool], Awaitable[tuple[Options, Options]]]
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What a kind does differently when objects are saved and deleted.
+    """Hooks of a kind for saving and deleting objects.
 
     ``prepare`` gets the spec, its name where it may exist, and ``force``; it gives keyword arguments for ``create`` and
     for ``replace``. ``force`` is the dependency that reads that query parameter, ``forces_new`` whether a creation has
     it too. For a dry run, ``impact`` gets
-    what was prepared for ``replace``, and says what would become of others; ``warnings`` are those about a spec.
+    the options prepared for ``replace``, and returns the effects on other objects; ``warnings`` are those about a spec.
     ``patching`` and ``deleting`` give keyword arguments for the ``replace`` of a patch and for ``delete``.
     """
 
@@ -109,7 +109,7 @@ class Saving:
     deleting: Callable[..., Awaitable[Options]] = _not_special
 
 
-# Members that lists show beside those of an object.
+# Members that lists show in addition to those of an object.
 _OF_LISTS: Final = ("etag", "fixed_by")
 
 
@@ -188,7 +188,7 @@ class KindRoutes:
         options: Options = _NOTHING,
     ) -> Response | None:
         """Do a write of an object, or only find its effect; the answer, None to a deletion. ``after`` is the object as
-        it was sent, None where it is to be deleted. ``switch`` is the verb that is called, ``options`` are those of the
+        it was sent, None for a deletion. ``switch`` is the verb that is called, ``options`` are those of the
         request."""
         if not is_dry:
             saved = await settled(act())
@@ -235,11 +235,11 @@ class KindRoutes:
             problems=(422,),
         )
         async def list_objects(limit: Limit = 100, cursor: Cursor = None, wanted: Any = Depends(filters)) -> Spec:
-            found = objects = Listed.of(service.list(), kind.key)
+            matching = objects = Listed.of(service.list(), kind.key)
             for so_far in wanted.search(objects):
-                found = so_far
+                matching = so_far
                 await asyncio.sleep(0)  # others have their turn
-            return await self._page(found, limit, cursor)
+            return await self._page(matching, limit, cursor)
 
         @self.ops.get(
             self.one,
@@ -500,19 +500,19 @@ class KindRoutes:
         member = self.kind.key
         check_number_of_values(self.kind, spec)
         spec = {name: value for name, value in spec.items() if name not in _OF_LISTS}
-        given: Any = spec.get(member, name or spec.get(self.kind.named_by))
-        if name is not None and given != name:
+        sent_name: Any = spec.get(member, name or spec.get(self.kind.named_by))
+        if name is not None and sent_name != name:
             differ = Problem(
-                f"it is {given!r}, and {name!r} in the path", f"/{member}", suggestion="leave it out of the body"
+                f"it is {sent_name!r}, and {name!r} in the path", f"/{member}", suggestion="leave it out of the body"
             )
             raise Invalid("the name in the body is another", [differ])
         if self.kind.has_any_name:
-            return spec if given is None else {**spec, member: given}
-        if not isinstance(given, str):
-            got = "nothing" if given is None else jsontext.encode(given).decode()[:60]
+            return spec if sent_name is None else {**spec, member: sent_name}
+        if not isinstance(sent_name, str):
+            got = "nothing" if sent_name is None else jsontext.encode(sent_name).decode()[:60]
             problem = Problem(f"expected a string, got {got}", f"/{self.kind.named_by}")
             raise Invalid("the object cannot be saved", [problem])
-        return {**spec, member: checked_name(given)}
+        return {**spec, member: checked_name(sent_name)}
 
 
 def check_number_of_values(kind: Kind, spec: Spec) -> None:
@@ -537,9 +537,9 @@ def _values(value: Any) -> Iterator[Any]:
         yield from _values(inner)
 
 
-async def settled(found: Any) -> Any:
-    """What a service returns, or will."""
-    return await found if isawaitable(found) else found
+async def settled(result: Any) -> Any:
+    """The result of a service, awaited if it is a coroutine or a future."""
+    return await result if isawaitable(result) else result
 
 
 def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None, key: str = "name") -> Spec:
@@ -550,7 +550,7 @@ def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None
         position, name = decode_cursor(
             cursor, (int, str)
         )  # behind the object of that name, or where it was when it is gone
-        start = next((at + 1 for at, known in enumerate(listed.names) if known == name), position)
+        start = next((at + 1 for at, listed_name in enumerate(listed.names) if listed_name == name), position)
     items = listed[start : start + limit]
     end = start + len(items)
     following = encode_cursor(end - 1, items.names[-1]) if items and end < len(listed) else None
@@ -571,7 +571,7 @@ def exists(service: KindService, name: str) -> bool:
 
 
 def created_answer(request: Request, spec: Mapping[str, Any], key: str = "name") -> Response:
-    """The answer to a creation, with the address of what was created."""
+    """The answer to a creation, with the address of the created object."""
     response = answer(spec, 201)
     path = request.url.path
     many, _, _ = path.partition(":")  # a verb of all, as schemas:bundle

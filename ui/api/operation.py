@@ -21,12 +21,12 @@ from ui.api.models.shapes import Effect
 
 Handler = Callable[..., Any]
 
-# Of operations whose bodies are messages and events, which may name any file.
+# Tags of operations whose bodies are messages and events, which may name any file.
 _TAGS_OF_DATA: Final = frozenset({"Try", "Messages"})
 COMPONENTS: Final = "#/components/schemas/"
 RESPONSES: Final = "#/components/responses/"
 
-# What an operation answers when it fails, by status.
+# Meaning of the error statuses of operations.
 PROBLEMS: Final = {
     400: "Malformed: not JSON, or an unknown parameter",
     401: "No token, or a wrong one",
@@ -70,8 +70,8 @@ class Operations:
 
     A handler is called on the event loop. What it returns is the answer, None being 204; it may be a coroutine. Its
     parameter ``body`` is the body: the model that is its type, which OpenAPI then shows, or the object as it was sent,
-    which fits the model ``body`` named beside it, or which the service of a kind validates. Its parameter ``name`` is
-    of the type ``name``, where one is given.
+    which fits the model that the argument ``body`` names, or which the service of a kind validates. Its parameter
+    ``name`` is of the type ``name``, where one is given.
     """
 
     def __init__(self, router: APIRouter, tag: str, name: Any = None) -> None:
@@ -132,11 +132,11 @@ class Operations:
                     given["body"] = sent if model is None else checked
 
                 async def act() -> Response:
-                    found = handler(**given)
-                    found = await found if isawaitable(found) else found
-                    if isinstance(found, Response):
-                        return found
-                    return Response(status_code=204) if found is None else answer(found, route["status_code"])
+                    result = handler(**given)
+                    result = await result if isawaitable(result) else result
+                    if isinstance(result, Response):
+                        return result
+                    return Response(status_code=204) if result is None else answer(result, route["status_code"])
 
                 if takes_key and HEADER in request.headers:
                     keys: IdempotencyKeys = request.app.state.context.keys
@@ -145,7 +145,7 @@ class Operations:
 
             parameters["request"] = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
             run.__signature__ = Signature(  # type: ignore[attr-defined]  # FastAPI reads parameters here
-                [one.replace(kind=Parameter.KEYWORD_ONLY) for one in parameters.values()]
+                [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters.values()]
             )
             self._router.add_api_route(
                 path,
@@ -188,7 +188,7 @@ def described(
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
     The body of a kind is validated by the service, with the models that the document shows. ``problems`` are those
-    beside the ones of every operation, of bodies, of parameters (422) and of paths that name something (404).
+    in addition to the ones of every operation, of bodies, of parameters (422) and of paths that name something (404).
     ``resource`` says of a declared verb what it is about, what it does and where it runs.
     """
     status = status or (204 if answer is None else 200)
@@ -223,20 +223,20 @@ def described(
     if form is not None:
         extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
     if media_types:
-        content = {one: {"schema": {"type": "string", "format": "binary"}} for one in media_types}
+        content = {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in media_types}
         extra["requestBody"] = {"required": True, "content": content}
     kind = JSONResponse if answer is not None and media == "application/json" else Response
     return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}
 
 
 def ref(model: type[Any]) -> str:
-    """Where the document describes the model."""
+    """Reference to the model in the document."""
     name = f"{COMPONENTS}{model.__name__}"
     assert MODELS.setdefault(name, model) is model, f"two models are named {name}"
     return name
 
 
 def ref_of_kind(kind: Kind, part: Literal["Spec", "Patch", "Object", "Item", "List"]) -> str:
-    """Where the document describes what saves an object, what changes members of one, one as it is shown, one in a
-    list, or a page."""
+    """Reference to a model of a kind in the document: of a spec, a patch, an object as shown, an object in a list, or
+    a page."""
     return f"{COMPONENTS}{kind.id}{part}"

@@ -30,7 +30,7 @@ from ui.api.security import checked, context_of, set_session
 
 WEB: Final = Path(__file__).parent.parent / "web"
 DIST: Final = WEB / "dist"
-# What ``index.html`` has in place of a nonce, as set in ``vite.config.ts``.
+# Placeholder of the nonce in ``index.html``, as set in ``vite.config.ts``.
 NONCE: Final = "NONCE"
 _DASHBOARD_POLICY: Final = (
     "default-src 'none'; script-src 'self' 'nonce-{0}'; style-src 'self' 'nonce-{0}'; img-src 'self' data:; "
@@ -85,7 +85,7 @@ async def operations_page() -> Response:
 
 @router.get("/docs/problems")
 async def problems_page() -> Response:
-    """What each ``code`` of a problem document means; ``type`` points here."""
+    """Meaning of each ``code`` of a problem document; ``type`` points here."""
     rows = "".join(
         f'<tr id="{code}"><td><code>{code}</code></td><td class="num">{status}</td>'
         f"<td>{html.escape(title)}</td><td>{html.escape(advice)}</td></tr>"

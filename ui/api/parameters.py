@@ -1,4 +1,4 @@
-"""What comes in paths and queries: names, times, offsets, cursors; unknown parameters are refused, not ignored."""
+"""Parameters in paths and queries: names, times, offsets, cursors; unknown parameters are refused, not ignored."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ RecordId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,4}/[0-9]{1,19}$")
 
 def places_of(records: Iterable[RecordId]) -> list[tuple[int, int]]:
     """Shard and offset of each, once, in their order."""
-    return sorted({(int(shard), int(offset)) for shard, _, offset in (one.partition("/") for one in records)})
+    return sorted({(int(shard), int(offset)) for shard, _, offset in (record.partition("/") for record in records)})
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
@@ -54,10 +54,10 @@ async def refuse_unknown_parameters(request: Request) -> None:
     dependant = getattr(request.scope.get("route"), "dependant", None)
     if dependant is None or not request.query_params:
         return
-    known = set(_query_parameters(dependant))
-    unknown = sorted(set(request.query_params) - known)
+    allowed = set(_query_parameters(dependant))
+    unknown = sorted(set(request.query_params) - allowed)
     if unknown:
-        there_are = f"there are {', '.join(sorted(known))}" if known else "it takes none"
+        there_are = f"there are {', '.join(sorted(allowed))}" if allowed else "it takes none"
         raise ApiProblem(400, "unknown_parameter", f"{request.url.path} has no parameter {unknown[0]!r}; {there_are}")
 
 
@@ -92,7 +92,7 @@ def offset(text: str, parameter: str) -> int:
         broker.core.errors.Invalid: it is none.
     """
     if re.fullmatch(r"\d{1,19}", text, re.ASCII) is None:
-        raise _wrong(parameter, f"{text!r} is no offset: expected digits")
+        raise _wrong(parameter, f"expected digits, got {text!r}")
     return int(text)
 
 
@@ -102,17 +102,17 @@ def named_values(texts: Iterable[str], parameter: str) -> dict[str, str]:
     Raises:
         broker.core.errors.Invalid: one of them has another form.
     """
-    found = {}
+    values = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise _wrong(parameter, f"{parameter}: expected NAME=VALUE, got {text!r}")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def encode_cursor(*place: int | str) -> str:
-    """Where the next page begins: behind the item at this place, such as its position and its name."""
+    """Cursor of the next page, which begins behind the item at this place, such as its position and its name."""
     return base64.urlsafe_b64encode(jsontext.encode([*place])).decode()
 
 
@@ -120,7 +120,7 @@ def decode_cursor(cursor: str, types: Sequence[type]) -> tuple[Any, ...]:
     """The place of the last item shown, of values of these types.
 
     Raises:
-        broker.core.errors.Invalid: it is no cursor of ours.
+        broker.core.errors.Invalid: it is not a cursor of this API.
     """
     try:
         place = jsontext.decode(base64.urlsafe_b64decode(cursor.encode()))

@@ -12,7 +12,7 @@ from ui.api.problems import ApiProblem
 
 
 def check(request: Request, version: Version | None) -> None:
-    """Refuse a change where the object is not the version that the request names; None is no object.
+    """Refuse a change where the object is not the version that the request names; None if there is no object.
 
     Raises:
         ApiProblem: 412.
@@ -43,8 +43,8 @@ def _changed(detail: str, version: Version | None) -> ApiProblem:
 
 def with_etag(request: Request, response: Response, etag: str) -> Response:
     """The answer with its ETag; 304 in its place when a GET names that as what the client has."""
-    known = request.headers.get("if-none-match")
-    if request.method == "GET" and known is not None and _holds(known, etag):
+    client_etags = request.headers.get("if-none-match")
+    if request.method == "GET" and client_etags is not None and _holds(client_etags, etag):
         kept = {name: response.headers[name] for name in ("Cache-Control", "Vary") if name in response.headers}
         response = Response(status_code=304, headers=kept)
     response.headers["ETag"] = quoted(etag)
@@ -52,7 +52,7 @@ def with_etag(request: Request, response: Response, etag: str) -> Response:
 
 
 def quoted(etag: str) -> str:
-    """As a header has it."""
+    """Format an ETag for a header."""
     return f'"{etag}"'
 
 

@@ -35,11 +35,11 @@ from broker.core.json_values import problem_to_wire
 
 log = logging.getLogger("sluice.api")
 
-# Every code of our own: status, title, what to do. Features bring further codes for what ``Invalid`` says.
+# Every code of our own: status, title, what to do. Features add further codes with ``Invalid``.
 TITLES: Mapping[str, tuple[int, str, str]] = {
     "malformed_json": (400, "The body is not JSON", "Send one JSON text in UTF-8."),
     "malformed_body": (400, "The body cannot be read", "The detail says what is wrong with it."),
-    "unknown_parameter": (400, "Unknown query parameter", "The detail lists those there are."),
+    "unknown_parameter": (400, "Unknown query parameter", "The detail lists the existing parameters."),
     "unauthorized": (401, "Not signed in", "Send 'Authorization: Bearer TOKEN'."),
     "forbidden": (403, "Not permitted", "The detail says what the token permits."),
     "forbidden_origin": (403, "Request from another site", "A session works from the dashboard only; use a token."),
@@ -147,7 +147,7 @@ async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, f"http_{error.status_code}")
     detail = {
-        "no_such_path": f"there is no path {request.url.path}; /docs lists those there are",
+        "no_such_path": f"there is no path {request.url.path}; /docs lists the existing ones",
         "method_not_allowed": f"{request.url.path} does not take {request.method}",
     }.get(code, str(error.detail))
     return _document(request_id_of(request), error.status_code, code, detail, headers=error.headers)
@@ -193,10 +193,10 @@ def _document(
     more: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    known = TITLES.get(code)
+    entry = TITLES.get(code)
     body = {
-        "type": f"/docs/problems#{code if known else 'invalid'}",
-        "title": known[1] if known else TITLES["invalid"][1] if status == 422 else detail,
+        "type": f"/docs/problems#{code if entry else 'invalid'}",
+        "title": entry[1] if entry else TITLES["invalid"][1] if status == 422 else detail,
         "status": status,
         "detail": detail,
         "instance": request_id,

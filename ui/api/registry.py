@@ -54,7 +54,7 @@ class _Handlers:
     def routes(self) -> Sequence[tuple[str, str, Handler]]:
         """Method, path and handler of each route."""
         subjects = self._subjects
-        one = "/subjects/{subject}/versions/{version}"
+        version_path = "/subjects/{subject}/versions/{version}"
         by_id = "/schemas/ids/{id:int}"
         return (
             ("GET", "/", lambda _: {}),
@@ -64,10 +64,10 @@ class _Handlers:
              lambda it: subjects.delete(_subject(it), permanent=_flag(it, "permanent"))),
             ("GET", "/subjects/{subject}/versions", self.versions),
             ("POST", "/subjects/{subject}/versions", self.register),
-            ("GET", one, self.version),
-            ("DELETE", one, self.delete_version),
-            ("GET", f"{one}/schema", lambda it: _Text(subjects.text(_subject(it), _version(it)))),
-            ("GET", f"{one}/referencedby", lambda it: subjects.referenced_by(_subject(it), _version(it))),
+            ("GET", version_path, self.version),
+            ("DELETE", version_path, self.delete_version),
+            ("GET", f"{version_path}/schema", lambda it: _Text(subjects.text(_subject(it), _version(it)))),
+            ("GET", f"{version_path}/referencedby", lambda it: subjects.referenced_by(_subject(it), _version(it))),
             ("GET", "/schemas", self.schemas),
             ("GET", "/schemas/types", lambda _: sorted(TYPES)),
             ("GET", "/schemas/guids/{guid}", lambda it: subjects.by_guid(it.path_params["guid"])),
@@ -137,8 +137,8 @@ class _Handlers:
         return self._subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
 
     def level(self, request: Request) -> Any:
-        found = self._subjects.level(_optional_subject(request), or_overall=_flag(request, "defaultToGlobal"))
-        return {"compatibilityLevel": found}
+        level = self._subjects.level(_optional_subject(request), or_overall=_flag(request, "defaultToGlobal"))
+        return {"compatibilityLevel": level}
 
     def forget_level(self, request: Request) -> Any:
         return {"compatibilityLevel": self._subjects.forget_level(_optional_subject(request))}
@@ -190,8 +190,8 @@ class _Guard:
 def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            found = handler(request)
-            found = await found if isawaitable(found) else found
+            result = handler(request)
+            result = await result if isawaitable(result) else result
         except RegistryError as error:
             return _error(error)
         except SluiceError as error:
@@ -203,7 +203,7 @@ def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         except Exception:  # noqa: BLE001 - whatever it is, clients get an answer of the kind they read
             log.exception("registry.failed", extra={"path": request.url.path})
             return _error(RegistryError(50001, "Error in the backend data store"))
-        body = found.encode() if isinstance(found, _Text) else jsontext.encode(found)
+        body = result.encode() if isinstance(result, _Text) else jsontext.encode(result)
         return Response(body, media_type=CONTENT_TYPE)
 
     return answer

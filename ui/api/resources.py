@@ -1,4 +1,4 @@
-"""The routes of what is live, from what is declared (``broker.core.resources``)."""
+"""The routes of live resources, from their declarations (``broker.core.resources``)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from ui.api.parameters import (
     places_of,
 )
 
-# Of a pattern: more of either could take long to match.
+# Maximum characters and stars of a pattern: more of either could take long to match.
 _MOST_SIGNS: Final = 256
 _MOST_STARS: Final = 8
 
@@ -58,7 +58,7 @@ def _pairs(texts: Sequence[str], name: str) -> dict[str, str]:
     return {key: pattern_of(value) or "" for key, value in named_values(texts, name).items()}
 
 
-# What the API has for the types that declarations name.
+# Annotations for the types that declarations name.
 _TYPES: Final[Mapping[str, Any]] = {
     "pattern": Annotated[str, AfterValidator(pattern_of)],
     "pairs": str,
@@ -66,7 +66,7 @@ _TYPES: Final[Mapping[str, Any]] = {
     "duration": int,
     "record": RecordId,
 }
-# How values of these types are read, with the name of the parameter.
+# Readers of values of these types; the second argument is the name of the parameter.
 _READ: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "pairs": _pairs,
     "time": microseconds,

@@ -22,7 +22,7 @@ from ui.api.models.shapes import Affected, Body
 from ui.api.objects import KindRoutes, Objects, Prepare, exists
 from ui.api.parameters import NamePath
 
-# Has all that is saved meanwhile on disk at once.
+# Writes all that is saved inside the block to disk at once.
 Together = Callable[[], AbstractContextManager[None]]
 
 
@@ -126,7 +126,7 @@ class RuleTables:
         )
 
     async def effect(self, name: str, plan: _Plan) -> Spec:
-        """What ``create`` would do. Raises what it would, as far as it can be known before the stream exists."""
+        """Effect of ``create``. Raises its errors, as far as they can be known before the stream exists."""
         affected = []
         if plan.stream is None:
             await would_change(partial(self._tables.create, plan.table))
@@ -146,9 +146,9 @@ class RuleTables:
 
 
 def _cover(wide: Sequence[str], narrow: Sequence[str]) -> bool:
-    """Whether each narrow topic filter is covered by one of the wide ones."""
-    levels = [tuple(one.split("/")) for one in wide]
-    return all(any(covers(one, tuple(other.split("/"))) for one in levels) for other in narrow)
+    """Return whether each narrow topic filter is covered by one of the wide ones."""
+    levels = [tuple(wide_filter.split("/")) for wide_filter in wide]
+    return all(any(covers(covering, tuple(other.split("/"))) for covering in levels) for other in narrow)
 
 
 def add_rule_tables(

@@ -1,5 +1,4 @@
-"""Rules over HTTP: what they have beside the verbs of every kind: test cases that run before saving, versions, Spark
-SQL."""
+"""Routes of rules in addition to the verbs of every kind: test cases that run before saving, versions, Spark SQL."""
 
 from __future__ import annotations
 
@@ -46,7 +45,7 @@ async def _deleting(
 
 
 def _takes_long(spec: Spec) -> bool:
-    """Whether a rule is compiled off the event loop: a jq program may have to be compiled in a worker process."""
+    """Return whether a rule is compiled off the event loop: a jq program may need a worker process for that."""
     sql = spec.get("sql")
     return spec.get("language") == "jq" or (isinstance(sql, str) and (len(sql) > _LONG_SQL or "jq" in sql.lower()))
 
@@ -76,8 +75,12 @@ def add_catalogues(router: APIRouter, context: ApiContext) -> None:
         ] = None,
     ) -> Spec:
         """Returns functions with signatures and examples, and the plugins that provide some of them."""
-        found = [one for one in context.functions() if name in one["name"] and language in (None, one["language"])]
-        return {**whole_list(found), "plugins": list(context.plugins())}
+        functions = [
+            function
+            for function in context.functions()
+            if name in function["name"] and language in (None, function["language"])
+        ]
+        return {**whole_list(functions), "plugins": list(context.plugins())}
 
 
 def add_rules(router: APIRouter, kind: Kind, service: RuleService, context: ApiContext, calls: BoundedCalls) -> None:

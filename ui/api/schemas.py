@@ -140,10 +140,10 @@ def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> Non
         name: NamePath, version: VersionPath, request: Request, force: Force = False, dry_run: DryRun = False
     ) -> Any:
         """Payloads are encoded and decoded with this version from now on. Use it to roll back a change."""
-        found = service.version(name, version)
+        chosen = service.version(name, version)
         routes.check(request, name)
-        use = partial(service.use, name, found["version"], force=force)
-        return await routes.written(request, name, {**service.get(name), **found}, use, is_dry=dry_run)
+        use = partial(service.use, name, chosen["version"], force=force)
+        return await routes.written(request, name, {**service.get(name), **chosen}, use, is_dry=dry_run)
 
     @ops.get(f"{_ONE}/diff", "diffSchemaVersions", "Compare two versions of a schema", answer=SchemaDifference)
     def diff(
@@ -209,8 +209,8 @@ def _add_trying(ops: Operations, service: SchemaService, calls: BoundedCalls) ->
     )
     async def infer(body: Spec) -> Any:
         """Learns from samples in the body, or from messages on a topic or in a stream. Nothing is saved."""
-        made = service.prepare_infer(body)
-        return Json(await calls.run("schemas:infer", lambda: jsontext.encode(plain(made()))))
+        infer_schema = service.prepare_infer(body)
+        return Json(await calls.run("schemas:infer", lambda: jsontext.encode(plain(infer_schema()))))
 
 
 def _add_try(
@@ -234,6 +234,6 @@ def _add_try(
 
 def _number(version: str) -> int:
     if not (version.isascii() and version.isdecimal() and len(version) < 10):
-        problem = Problem(f"{version!r} is no number; a version to delete is named by its number", "/path/version")
+        problem = Problem(f"expected the number of a version, got {version!r}", "/path/version")
         raise Invalid("the version cannot be deleted", [problem])
     return int(version)

@@ -1,4 +1,4 @@
-"""Who may call the API: the bearer of the token, or a browser with a session of the dashboard."""
+"""Authentication of the API: the token, or a session of the dashboard in a browser."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _check_administrator(request: HTTPConnection) -> None:
 
 
 def _reads_stream(request: HTTPConnection, context: ApiContext, shown: str) -> bool:
-    """Whether what a client showed is a token for streams, and the request reads one of them.
+    """Return whether the client sent a token for streams, and the request reads one of them.
 
     Raises:
         ApiProblem: 403, the token is not for this request; 401, it has expired.
@@ -81,7 +81,7 @@ def reads_until_s(request: HTTPConnection) -> float:
 
 
 def is_token(request: HTTPConnection, context: ApiContext, shown: str) -> bool:
-    """Whether this is the administrator's token, compared in constant time.
+    """Return whether this is the administrator's token, compared in constant time.
 
     Raises:
         ApiProblem: 429, the address showed too many wrong ones.

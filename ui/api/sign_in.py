@@ -1,8 +1,8 @@
-"""Who may use the dashboard: one-time codes, and the sessions they are exchanged for.
+"""Sign-in to the dashboard: one-time codes, and the sessions they are exchanged for.
 
-A code is what the server prints in its link; it works once, within ten minutes. A session lives twelve hours, also when
-the broker restarts meanwhile. Only digests are kept, so that a look-up tells nothing by its timing, and neither a dump
-of the memory nor the store opens a door. They are keyed with the token: with another token, all sessions are over.
+The server prints a code in its link; it works once, within ten minutes. A session lives twelve hours, also across
+restarts of the broker. Only digests are kept, so that the timing of a look-up reveals nothing, and neither a memory
+dump nor the store gives access. They are keyed with the token: with another token, all sessions are over.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SignIn:
         return opened
 
     def is_open(self, session: str) -> bool:
-        """Whether this is the secret of a session that has not expired."""
+        """Return whether this is the secret of a session that has not expired."""
         expires_s = self._sessions.get(self._digest(session))
         return expires_s is not None and expires_s > self.clock.monotonic_s()
 

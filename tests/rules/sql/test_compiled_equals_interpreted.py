@@ -74,9 +74,7 @@ def check(sql: str, payload: bytes) -> None:
         assert got is wanted or identical(got, wanted), (sql, payload, got, wanted)
 
 
-@pytest.mark.parametrize(
-    "condition", ["{} AND payload", "{} OR payload", "NOT ({} AND payload)", "NOT ({} OR payload)"]
-)
+@pytest.mark.parametrize("text", ["{} AND payload", "{} OR payload", "NOT ({} AND payload)", "NOT ({} OR payload)"])
 @pytest.mark.parametrize("left", ["clientid.x", "qos = 1", "qos = 2", "NOT clientid.x"])
 @pytest.mark.parametrize("payload", [b"true", b"1", b"no json"])
 def test_an_operand_behind_one_that_decides_is_not_evaluated(text: str, left: str, payload: bytes) -> None:

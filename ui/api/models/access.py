@@ -7,7 +7,7 @@ from typing_extensions import TypedDict
 
 
 class ImportedUsers(TypedDict):
-    """How many users were imported."""
+    """Number of imported users."""
 
     imported: int
 

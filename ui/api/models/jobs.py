@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 
 class JobProgress(BaseModel):
-    """How much of a job is done, in ``unit``."""
+    """Progress of a job, in ``unit``."""
 
     done: int
     total: int

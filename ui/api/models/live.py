@@ -12,7 +12,7 @@ from ui.api.models.shapes import Body
 
 # Per second; a frame has those of half a second.
 MAX_TAIL_BYTES: Final = 256 * 1024
-# Of a list.
+# Maximum rows of a window of a list.
 MAX_ROWS: Final = 200
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -36,8 +36,8 @@ class LiveUnsubscribe(Body):
 
 
 class LiveFrame(BaseModel):
-    """What the server sends. ``ch`` is the ``id`` of the subscription, null of an error that belongs to none; ``t`` is
-    RFC 3339 in UTC.
+    """A frame that the server sends. ``ch`` is the ``id`` of the subscription, null for an error that belongs to none;
+    ``t`` is RFC 3339 in UTC.
 
     ``data`` of a snapshot is all that the channel shows. Of a delta it is the members that changed since the frame
     with the previous ``seq``: each with its new value, null for one that is gone. Of ``skipped`` it is ``LiveSkipped``,
@@ -111,9 +111,9 @@ class ListParameters(Body):
 
 
 class LiveRow(BaseModel):
-    """An object of a list. ``position`` counts from 0. ``etag`` changes with every change of what is saved. ``state``
-    and ``reason`` are null where the kind has none. ``fixed_by`` is the file that the object is in, which alone can
-    change it; else null. ``object`` is as ``GET`` lists it; null in rows behind 1 MiB of them."""
+    """An object of a list. ``position`` counts from 0. ``etag`` changes whenever the saved object changes. ``state``
+    and ``reason`` are null if the kind has none. ``fixed_by`` is the configuration file that defines the object, which
+    the API cannot change; else null. ``object`` is as ``GET`` lists it; null in rows after the first 1 MiB."""
 
     position: int
     state: str | None
@@ -152,7 +152,7 @@ class LiveJobs(RootModel[dict[str, Job]]):
 
 
 class TailParameters(Body):
-    """A topic ``filter``, and at most so many messages and bytes of payloads per second."""
+    """A topic ``filter``, and the maximum messages and bytes of payloads per second."""
 
     filter: str
     messages_per_s: int = Field(default=50, ge=1, le=MAX_MESSAGES, strict=False)

@@ -37,7 +37,7 @@ class PublishRequest(Body):
 
 
 class Published(BaseModel):
-    """What became of a message that was not refused: how many took it, and whether it is the topic's retained one.
+    """Outcome of a message that was not refused: the number of receivers, and whether it was retained.
 
     With QoS 1 and 2 the answer comes once it is stored for all that are to get it later.
     """

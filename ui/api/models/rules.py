@@ -13,7 +13,7 @@ from ui.api.models.shapes import Page
 
 
 class RuleCode(BaseModel):
-    """What a rule was compiled to."""
+    """Code that a rule was compiled to."""
 
     language: Literal["python"]
     source: str
@@ -27,7 +27,7 @@ class _RuleText(BaseModel, extra="forbid"):
 
 
 class RuleSources(BaseModel, extra="forbid"):
-    """What `FROM` names: topic filters, events, sources and rules."""
+    """Sources in `FROM`: topic filters, events, sources and rules."""
 
     sources: list[str] = Field(alias="from", max_length=100, examples=[["meters/#"]])
 

@@ -76,7 +76,7 @@ class SchemaVersionPage(Page[SchemaVersionView]):
 
 
 class Compatibility(BaseModel, extra="forbid"):
-    """What a new version of a schema must be able to do."""
+    """Compatibility that a new version of a schema must have."""
 
     compatibility: Literal[
         "none",

@@ -1,4 +1,4 @@
-"""What the bodies of many endpoints have in common: objects, pages, problems."""
+"""Models shared by many endpoints: objects, pages, problems."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Affected(BaseModel):
 
 
 class Effect(BaseModel):
-    """What a write would change. ``before`` and ``after`` are what is saved, with secrets as stars; a change of the
+    """Effect of a write. ``before`` and ``after`` are what is saved, with secrets as stars; a change of the
     order has ``order`` in them. ``affected`` are objects that use the object, directly or through others.
     ``consequences`` are sentences about clients, messages, rows and files: how many are disconnected, deleted, stopped
     or kept, and where. ``summary`` is for a confirmation; it says if nothing else is affected."""
@@ -61,7 +61,7 @@ class ProblemDocument(TypedDict):
     """An error, RFC 9457. ``code`` is stable; ``instance`` is the request's identifier, as in ``X-Request-Id``.
 
     Further members depend on the code: ``users`` are the objects that use the one to delete, ``missing_schemas`` those
-    that an object names, each with the message type if it names one, ``results`` what became of each filter that a
+    that an object names, each with the message type if it names one, ``results`` the outcome of each filter that a
     client should subscribe to. Of an order: the names that do not exist, are missing, or are given more than once.
     """
 

@@ -23,7 +23,7 @@ from ui.api.parameters import RecordId
 
 
 class ShardPosition(BaseModel):
-    """Where a shard begins and ends; offsets are texts, since JavaScript loses precision above 2^53."""
+    """First and next offset of a shard; offsets are strings, since JavaScript loses precision above 2^53."""
 
     shard: int
     first_offset: str
@@ -32,10 +32,10 @@ class ShardPosition(BaseModel):
 
 
 class StreamPositions(BaseModel):
-    """Where a stream begins and ends, and where its records are read.
+    """First and next offsets of a stream, and the address to read its records from.
 
     That is ``{ranges_url}/streams/{log}/{shard}?from=&to=``, with ``ticket`` as bearer. ``epoch`` changes when a stream
-    is deleted and made again.
+    is deleted and created again.
     """
 
     stream: str
@@ -54,7 +54,7 @@ class StreamRecordPage(RootModel[RecordPage]):
 
 
 class TableReport(Body):
-    """How the job of a table is doing."""
+    """Progress report of the job of a table."""
 
     state: TableState = Field(examples=["running"])
     job: str | None = None
@@ -84,15 +84,15 @@ class TableReport(Body):
 
 class ReplayRequest(Body):
     """The range to replay, and a rule other than the table's own to run on it. ``from`` is the first offset or a time,
-    ``to`` the offset after the last or a time; times are cut to what the table has. Offsets may be given by shard, as
-    ``{"0": 100}`` or ``0:100``; other shards are left out. In place of a range, ``records`` are replayed singly, each
-    named as ``SHARD/OFFSET``."""
+    ``to`` the offset after the last or a time; times are cut to the range that the table has. Offsets may be given by
+    shard, as ``{"0": 100}`` or ``0:100``; other shards are left out. In place of a range, ``records`` are replayed
+    singly, each named as ``SHARD/OFFSET``."""
 
     start: Place | None = Field(None, alias="from")
     end: Place | None = Field(None, alias="to")
     records: list[RecordId] | None = Field(None, min_length=1, max_length=200)
     rule: str | None = None
     into: Literal["shadow"] | None = Field(
-        None, description="`shadow`: into a table beside it, to be compared and swapped. Default: into the table."
+        None, description="`shadow`: into a separate table, to be compared and swapped. Default: into the table."
     )
     rate: int | None = Field(None, ge=1, le=MAX_RATE, description="Maximum records per second. Null means no limit.")

@@ -16,8 +16,8 @@ from ui.api.models.shapes import Page
 class TopicPage(Page[TopicRow]):
     """A page of the levels right below a level, `under`, or of all topics below it that match.
 
-    The numbers of `under` are those of its own topic, of all its levels and of `rest`. `is_sampled` means that so much
-    was published that counts and rates are estimates from a sample.
+    The numbers of `under` are those of its own topic, of all its levels and of `rest`. `is_sampled` means that counts
+    and rates are estimates from a sample, since too much was published to count all of it.
     """
 
     under: TopicRow
