@@ -62,6 +62,8 @@ CLEAN: Final[tuple[str, ...]] = (
     "bridges/spark/kafka_frame.py",
     "bridges/spark/rule_frame.py",
     "bridges/spark/tasks",
+    "bridges/spark/broker_side",
+    "bridges/spark/tables",
     "broker/app",
     "broker/auth",
     "broker/codec",

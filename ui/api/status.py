@@ -87,7 +87,7 @@ class TableStatus(TypedDict):
 
 
 class RefusalStatus(TypedDict):
-    """A message that a gate stopped recently, and why. ``stage`` is the gate, ``name`` the object of it that decided."""
+    """A message that a gate stopped recently, and why. ``stage`` is the gate, ``name`` the object in it."""
 
     at: str
     topic: str

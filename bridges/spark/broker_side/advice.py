@@ -1,4 +1,4 @@
-"""What to do about a table's layout, out of the figures that its job reports anyway."""
+"""Advice on a table's layout, from the figures that its job reports."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ _LARGE_TABLE_BYTES = 100_000_000_000
 
 
 def advice_of(name: str, report: Mapping[str, Any], partition_by: Sequence[str]) -> list[str]:
-    """Sentences, of which most tables need none."""
+    """Sentences of advice; most tables need none."""
     rows, files, size, partitions = (report.get(key) or 0 for key in ("rows", "files", "bytes", "partitions"))
     if not files or not size:
         return []
-    found = []
+    sentences = []
     if partitions >= _MANY_PARTITIONS and size / partitions < _SMALL_PARTITION_BYTES:
-        found.append(
+        sentences.append(
             f"{counted(partitions, 'partition')} for {counted(rows, 'row')}. Try: partitions that are larger, such as "
             f"day(_published_at), or none."
         )
     elif not partition_by and size > _LARGE_TABLE_BYTES:
-        found.append(
+        sentences.append(
             f"{size / 1e9:,.0f} GB without partitions: readers of a day look at all files. Try: partition_by = "
             f"[day(_published_at)]."
         )
     if files >= _FEW_FILES and files >= 2 * partitions and size / files < _SMALL_FILE_BYTES:
-        found.append(f"{files:,} files average {size / files / 1e6:,.1f} MB. Try: sluice lake tables compact {name}.")
-    return found
+        sentences.append(
+            f"{files:,} files average {size / files / 1e6:,.1f} MB. Try: sluice lake tables compact {name}."
+        )
+    return sentences

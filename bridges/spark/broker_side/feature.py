@@ -35,7 +35,7 @@ class LakeFeature(Feature):
 
     def start(self) -> None:
         """Load the tables of the configuration."""
-        problems = [f"lake: {one.message}" for one in reference_problems(self.settings)]
+        problems = [f"lake: {problem.message}" for problem in reference_problems(self.settings)]
         if problems := problems + self.service.load(self._section.load()):
             raise ConfigError(problems)
 

@@ -38,10 +38,10 @@ RESOURCES = (
             Verb(
                 id="recreateTable",
                 text="Create a table again that is gone. A table that was removed, replaced by another one or put back "
-                "to an older version is `failed`: its job does not create it again by itself, as records may be gone "
-                "from the stream. The same holds for its dead-letter table and the tables that its rows go into. This "
-                "lets it go on: what is gone is created again with what the stream still has, what is there stays as "
-                "it is.",
+                "to an older version is `failed`: its job does not create it again without an order, as records may be "
+                "gone from the stream. The same holds for its dead-letter table and the tables that its rows go into. "
+                "This lets it continue: missing tables are created again and filled with the records that the stream "
+                "still has; existing ones stay as they are.",
                 call="recreate",
                 method="POST",
                 path=":recreate",
@@ -50,11 +50,12 @@ RESOURCES = (
                 does="change",
                 command=Command(
                     name="recreate",
-                    help="Let a table go on that was removed, replaced or put back to an older version.\n\nWhat is "
-                    "gone is created again, and filled with what the stream still has; what is there stays as it is. "
+                    help="Continue a table that was removed, replaced or put back to an older version.\n\nMissing "
+                    "tables are created again and filled with the records that the stream still has; existing ones "
+                    "stay as they are. "
                     "The same holds for its dead-letter table and the tables that rows go into. sluice replay does "
                     "so too, waits until the table is filled, and says which records are missing.",
-                    done="table {table} at {path} goes on, and what is gone of it is created again",
+                    done="table {table} at {path} continues, and its missing tables are created again",
                     known="sluice lake tables ls",
                 ),
             ),
@@ -82,8 +83,8 @@ RESOURCES = (
             Verb(
                 id="retypeTable",
                 text="Give a column of a table another type. Converts all rows and dead letters again: dead letters "
-                "that fit become rows, rows that do not fit become dead letters. The table is not filled meanwhile. It "
-                "is a job: `Prefer: respond-async` does not wait for its end.",
+                "that fit become rows, rows that do not fit become dead letters. The table is not filled while it "
+                "runs. It is a job: `Prefer: respond-async` does not wait for its end.",
                 call="retype",
                 method="POST",
                 path=":retype",
@@ -123,7 +124,7 @@ RESOURCES = (
                 id="cleanTable",
                 text="Remove files that no version of a table refers to. Removes what tasks that were killed and "
                 "commits that were refused left, and files that were joined. With `dry_run` returns how many. The "
-                "table is not filled meanwhile. It is a job: `Prefer: respond-async` does not wait for its end.",
+                "table is not filled while it runs. It is a job: `Prefer: respond-async` does not wait for its end.",
                 call="clean",
                 method="POST",
                 path=":clean",
@@ -149,7 +150,7 @@ RESOURCES = (
                     name="clean",
                     help="Remove files that no version of a table refers to.\n\nTasks that were killed and commits "
                     "that were refused leave such files. It is a job of the broker, run by the lake job; the table "
-                    "is not filled meanwhile.",
+                    "is not filled while it runs.",
                     follows="cleaning",
                     show="broker.cli.lake:cleaned",
                     known="sluice lake tables ls",
@@ -159,8 +160,8 @@ RESOURCES = (
             Verb(
                 id="compactTable",
                 text="Join the small files of a table. Joins the small files of each partition, of the table and of "
-                "its dead letters; rows stay as they are, and the table is filled meanwhile. With `dry_run` returns "
-                "what would be joined. It is a job: `Prefer: respond-async` does not wait for its end.",
+                "its dead letters; rows stay as they are, and the table is filled while it runs. With `dry_run` "
+                "returns what would be joined. It is a job: `Prefer: respond-async` does not wait for its end.",
                 call="compact",
                 method="POST",
                 path=":compact",
@@ -180,7 +181,7 @@ RESOURCES = (
                 command=Command(
                     name="compact",
                     help="Join the small files of a table.\n\nFiles of less than 64 MiB in the same partition become "
-                    "files of about 128 MiB. Rows stay as they are, and the table is filled meanwhile. It is a job "
+                    "files of about 128 MiB. Rows stay as they are, and the table is filled while it runs. It is a job "
                     "of the broker, run by the lake job.",
                     follows="compaction",
                     show="broker.cli.lake:compacted",

@@ -169,7 +169,7 @@ class LocalSpark:
         ]
 
     def _environment(self, token: str) -> dict[str, str]:
-        """What the child is given; the token is here since arguments can be seen by every user of the machine.
+        """The environment of the child; it has the token, since every user of the machine can see arguments.
 
         Raises:
             MissingDependency: a package or Java is not there; says what to install.

@@ -1,6 +1,6 @@
-"""The verbs people have for lake tables: create, change, delete, list, and a look at what is in them.
+"""Verbs of lake tables: create, change, delete, list, and a preview of their rows.
 
-Runs in the broker, which need not have Spark's packages: what reads tables is imported when it is asked for.
+Runs in the broker, which need not have Spark's packages: modules that read tables are imported on first use.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class _Replaying:
     result: TableResult | None = None
     heard_s: float = field(default_factory=time.monotonic)
     is_heard: bool = False
-    """Whether the lake job has reported on it."""
+    """True if the lake job has reported on it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note(self, progress: ReplayProgress) -> None:
@@ -193,7 +193,7 @@ class _Replaying:
 
     @property
     def verb(self) -> str:
-        """What the work is called."""
+        """Name of the work."""
         return next((verb for member, verb in _VERBS.items() if self.order.get(member)), "replay")
 
 
@@ -202,7 +202,7 @@ class _Failed(Unavailable):
 
 
 class _Count(NamedTuple):
-    """How many rows and dead letters a table had at a time."""
+    """Number of rows and dead letters of a table at one time."""
 
     at_s: float
     rows: int
@@ -238,14 +238,14 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._positions = services.storage.positions
         self._reports: dict[str, dict[str, Any]] = {}
         self._counts: dict[str, deque[_Count]] = {}
-        """Of the last minute, by table; the last one is of the last report."""
+        """Counts of the last minute, by table; the last one is of the last report."""
         self._replays: dict[str, _Replaying] = {}
         self._kept: dict[str, Mapping[str, Any]] = {}
-        """What the store keeps, as far as it was asked for."""
+        """Values in the store, as far as they were read."""
         self._waiting: dict[str, dict[int, tuple[int, int]]] = {}
         """By table and shard, the first record that the table does not have, and when it was published."""
         self._last_audits: dict[str, LastAudit | None] = {}
-        """What the store keeps, as far as it was asked for."""
+        """Values in the store, as far as they were read."""
         self._audits_at_s: dict[str, float] = {}
         """When the last scheduled audit of each table was started, or tried to be."""
         self._start_audit: Callable[[str], Awaitable[object]] | None = None
@@ -255,8 +255,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def load(self, specs: Sequence[Spec]) -> builtins.list[str]:
         """Take the tables of the configuration; gives a sentence for each that cannot be used.
 
-        The stream and the path are not looked at: they are the job's to find, and a broker starts with its tables
-        whatever became of a disk.
+        The stream and the path are not checked: the job finds them, and a broker starts with its tables even if a disk
+        is gone.
         """
         problems = []
         for spec in specs:
@@ -307,7 +307,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._services.monitoring.metrics.remove(table=name)
 
     def recreate(self, name: str) -> RecreateReport:
-        """Have a table go on as it is, and what is gone of it created again, filled with what its stream still has."""
+        """Continue a table as it is, and create its missing tables again, filled with the records its stream still
+        has."""
         spec = self._objects.get(name)
         kept = self._kept_of(spec)
         begins = {member: kept[member] for member in ("path", "epoch", "begins") if kept.get("begins")}
@@ -320,8 +321,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._kept[name] = kept or {}
 
     def _kept_of(self, spec: LakeTableSpec) -> Mapping[str, Any]:
-        """What a table had, by its job's last report before or after the broker started; nothing where it is new in its
-        place."""
+        """Figures of a table by its job's last report, before or after the broker started; empty for a table that is
+        new in its place."""
         if spec.name not in self._kept:
             text = self._services.storage.values.get(_KEPT + spec.name)
             self._kept[spec.name] = json.loads(text) if text else {}
@@ -355,7 +356,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             )
 
     def report(self, name: str, report: Spec) -> None:
-        """What the job says about a table's progress."""
+        """Take a progress report of the job on a table."""
         self._note_offsets(self._objects.get(name), report)
         self._reports[name] = {key: report.get(key) for key in TableProgress.__annotations__}
         if name in self._replays and report.get("replay"):
@@ -389,9 +390,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             )
             is_late = lag_s is not None and lag_s > spec.max_lag + spec.commit_interval
             alarms.set(_late(spec.name), is_late, text, table=spec.name, lag_records=lag, lag_s=lag_s)
-            held = self._reports.get(spec.name, {}).get("held") or [{"effect": ""}]
-            text = f"table {spec.name!r}: {held[0]['effect']}"
-            alarms.set(_holding(spec.name), bool(held[0]["effect"]), text, table=spec.name)
+            held_columns = self._reports.get(spec.name, {}).get("held") or [{"effect": ""}]
+            text = f"table {spec.name!r}: {held_columns[0]['effect']}"
+            alarms.set(_holding(spec.name), bool(held_columns[0]["effect"]), text, table=spec.name)
             audit = self._last_audit(spec.name)
             count, first = (audit["problem_count"], audit["problems"][0]) if audit and not audit["ok"] else (0, "")
             text = f"table {spec.name!r}: the last audit found {counted(count, 'problem')}: {first}"
@@ -399,7 +400,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             self._audit_when_due(spec, state)
 
     def _last_minute(self, name: str) -> tuple[int, int]:
-        """How many rows and dead letters a table got."""
+        """Number of rows and dead letters that a table got."""
         counts = self._counts.get(name)
         if not counts:
             return 0, 0
@@ -408,7 +409,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return max(0, counts[-1].rows - counts[0].rows), max(0, counts[-1].dead_letters - counts[0].dead_letters)
 
     def statuses(self) -> Sequence[Spec]:
-        """How each table is doing, for the dashboard."""
+        """Status of each table, for the dashboard."""
         return [self._status(spec) for spec in self._objects]
 
     @_reads
@@ -422,8 +423,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if not spec.tables or dead_letters or member is not None:
             rows = opened.newest(limit)
         else:
-            members = [self._open(spec, member=one) for one in self._written_last(name)]
-            parts = [one.newest(limit) for one in members if one is not None]
+            members = [self._open(spec, member=member_name) for member_name in self._written_last(name)]
+            parts = [part.newest(limit) for part in members if part is not None]
             rows = _lake_module("bridges.spark.driver.member_places").newest_of([opened.newest(limit), *parts], limit)
         shown = [{key: _plain(value) for key, value in row.items()} for row in rows.to_pylist(maps_as_pydicts="strict")]
         return {"columns": rows.column_names, "rows": shown, "version": opened.version()}
@@ -431,8 +432,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def _written_last(self, name: str) -> builtins.list[str]:
         """The members of a table that the job wrote last, as far as it reported."""
         members = (self._reports.get(name) or {}).get("tables") or []
-        members = sorted(members, key=lambda one: one["last_commit_at"] or "", reverse=True)
-        return [one["name"] for one in members[:_PREVIEWED]]
+        members = sorted(members, key=lambda member: member["last_commit_at"] or "", reverse=True)
+        return [member["name"] for member in members[:_PREVIEWED]]
 
     @_reads
     def history(self, name: str, limit: int, member: str | None = None) -> TableHistory:
@@ -457,7 +458,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         total = 0
         with suppress(Exception):  # of several libraries; the audit says why the table cannot be read
             table = self._open(spec)
-            shards = [int(one["shard"]) for one in self._positions(spec.stream)["shards"]] if table else []
+            shards = [int(position["shard"]) for position in self._positions(spec.stream)["shards"]] if table else []
             total = sum((table.next(shard) or 0) - (table.first(shard) or 0) for shard in shards)
         return {"audit": depth}, total
 
@@ -469,7 +470,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         advance: Callable[[int], bool],
         is_paused: Callable[[], bool] = lambda: False,
     ) -> TableAudit:
-        """Have the lake job run what ``plan_audit`` gave; what it found."""
+        """Run an order of ``plan_audit`` in the lake job, and return its findings."""
         try:
             report: TableAudit | None = await self._ordered(id, name, advance, is_paused, waits_for_job=True, **order)
         except _Failed as error:
@@ -480,14 +481,14 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return cast(TableAudit, report)
 
     def _note_audit(self, name: str, problems: Sequence[str]) -> None:
-        found: LastAudit = {
+        audit: LastAudit = {
             "at": rfc3339(time.time_ns()),
             "ok": not problems,
             "problem_count": len(problems),
             "problems": [*problems[:_SHOWN_PROBLEMS]],
         }
-        self._services.storage.values.put(_AUDITS + name, json.dumps(found).encode())
-        self._last_audits[name] = found
+        self._services.storage.values.put(_AUDITS + name, json.dumps(audit).encode())
+        self._last_audits[name] = audit
 
     def _last_audit(self, name: str) -> LastAudit | None:
         if name not in self._last_audits:
@@ -533,11 +534,11 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         records: Sequence[tuple[int, int]] = (),
         into: str | None = None,
     ) -> ReplayReport:
-        """What a replay of a range, or of single records by shard and offset, would read again and replace. Blocks on
-        files: call it on a thread.
+        """The records that a replay of a range, or of single records by shard and offset, would read again and the rows
+        that it would replace. Blocks on files: call it on a thread.
 
         Raises:
-            Invalid: the range is not one, not in the table, or not in the stream any more; or the rule cannot run.
+            Invalid: the range is not one, not in the table, or no longer in the stream; or the rule cannot run.
         """
         replay = _lake_module("bridges.spark.driver.replay")
         table_spec = _lake_module("bridges.spark.driver.batch").TableSpec
@@ -576,8 +577,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         advance: Callable[[int], bool],
         is_paused: Callable[[], bool] = lambda: False,
     ) -> ReplayReport | TableShadow:
-        """Have the lake job run what ``replay_order`` gave; what it did. ``id`` is that of the job. ``advance`` is
-        called with how many records were read, and says whether to go on.
+        """Run an order of ``replay_order`` in the lake job, and return its report. ``id`` is that of the job.
+        ``advance`` is called with the number of records read, and returns whether to continue.
 
         Raises:
             Invalid: the table is being replayed.
@@ -587,9 +588,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             self.recreate(name)
         if order.get("fills"):
             return await self._filled(name, order["ranges"], order["missing"], advance)
-        given = {member: order[member] for member in _OF_JOB if member in order}
+        job_order = {member: order[member] for member in _OF_JOB if member in order}
         report: ReplayReport | TableShadow = await self._ordered(
-            id, name, advance, is_paused, waits_for_job=True, **given
+            id, name, advance, is_paused, waits_for_job=True, **job_order
         )
         if order.get("recreates"):
             return cast("ReplayReport", {**report, "recreates": True, "missing": order["missing"]})
@@ -608,10 +609,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             spec = self._objects.get(name)
             report = self._reports.get(name, {})
             offsets = report.get("offsets") or {}
-            ends = {one["shard"]: int(offsets.get(str(one["shard"]), 0)) for one in ranges}
-            done = sum(max(0, min(ends[one["shard"]], one["end"]) - one["start"]) for one in ranges)
+            ends = {span["shard"]: int(offsets.get(str(span["shard"]), 0)) for span in ranges}
+            done = sum(max(0, min(ends[span["shard"]], span["end"]) - span["start"]) for span in ranges)
             is_there = bool(report.get("parts")) and report.get("state") != "failed"
-            is_over = is_there and all(ends[one["shard"]] >= one["end"] for one in ranges)
+            is_over = is_there and all(ends[span["shard"]] >= span["end"] for span in ranges)
             if not advance(done if is_there else 0) or is_over:
                 return {
                     "table": name, "dry_run": False, "ranges": list(ranges), "records": done, "rows_before": 0,
@@ -630,7 +631,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def replay_order(
         self, name: str, plan: ReplayReport, rule: str | None, into: str | None = None, rate: int | None = None
     ) -> Spec:
-        """A replay as it is kept until it is over: with the rule as it is now, whatever becomes of that.
+        """A replay as it is kept until it is over: with the rule as it is now, even if the rule changes later.
 
         Raises:
             Unavailable: no lake job is running.
@@ -643,22 +644,22 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     @_reads
     def shadow(self, name: str) -> FoundShadow:
-        """How far the shadow of a table is, if it has one. Blocks on files: call it on a thread."""
-        found = _lake_module("bridges.spark.driver.shadow").Shadow.find(self._table_spec(name))
-        return {"shadow": None if found is None else found.as_dict(name)}
+        """Progress of the shadow of a table, if it has one. Blocks on files: call it on a thread."""
+        shadow = _lake_module("bridges.spark.driver.shadow").Shadow.find(self._table_spec(name))
+        return {"shadow": None if shadow is None else shadow.as_dict(name)}
 
     async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> TableDiff:
-        """Have the lake job compare a table and its shadow."""
+        """Compare a table and its shadow in the lake job."""
         report: TableDiff = await self._ordered(id, name, advance, diff=True)
         return report
 
     async def swap(self, id: str, name: str, advance: Callable[[int], bool]) -> SwapReport:
-        """Have the lake job put a shadow in the place of the rows of its ranges."""
+        """Put a shadow in the place of the rows of its ranges, in the lake job."""
         report: SwapReport = await self._ordered(id, name, advance, swap=True)
         return report
 
     async def discard(self, id: str, name: str, advance: Callable[[int], bool]) -> DiscardReport:
-        """Have the lake job remove a shadow."""
+        """Remove a shadow, in the lake job."""
         report: DiscardReport = await self._ordered(id, name, advance, discard=True)
         return report
 
@@ -668,7 +669,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     @_reads
     def plan_retype(self, name: str, column: str, kind: str) -> int:
-        """How many rows and dead letters a retype would convert again. Blocks on files: call it on a thread.
+        """Number of rows and dead letters that a retype would convert again. Blocks on files: call it on a thread.
 
         Raises:
             Invalid: there is no such column or type, or the table's columns cannot be changed.
@@ -679,29 +680,29 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         columns = tables[0].columns() if tables[0] is not None else ()
         table = table_spec.of_api(self._job_spec(spec), self._where(spec.stream, None))
         _lake_module("bridges.spark.driver.retype").check_retype(table, columns, column, kind)
-        return sum(one.rows() for one in tables if one is not None)
+        return sum(opened.rows() for opened in tables if opened is not None)
 
     async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> RetypeReport:
-        """Have the lake job give a column another type, and convert rows and dead letters again."""
+        """Give a column another type, and convert rows and dead letters again, in the lake job."""
         retype: Retype = {"column": column, "type": kind}
         report: RetypeReport = await self._ordered(id, name, advance, retype=retype)
         return report
 
     async def accept_gap(self, id: str, name: str, advance: Callable[[int], bool]) -> GapReport:
-        """Have the lake job continue a table after records that retention removed."""
+        """Continue a table after records that retention removed, in the lake job."""
         report: GapReport = await self._ordered(id, name, advance, accept_gap=True)
         return report
 
     async def clean(
         self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Callable[[int], bool]
     ) -> CleanReport:
-        """Have the lake job remove files that no version of a table refers to, or count them."""
+        """Remove files that no version of a table refers to, or count them, in the lake job."""
         clean: Clean = {"older_than_s": older_than_s, "dry_run": dry_run}
         report: CleanReport = await self._ordered(id, name, advance, clean=clean)
         return report
 
     def plan_compact(self, name: str) -> CompactReport:
-        """What a compaction would join. Blocks on files: call it on a thread.
+        """The files that a compaction would join. Blocks on files: call it on a thread.
 
         Raises:
             Invalid: the table has a key.
@@ -713,22 +714,22 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         return plan
 
     async def compact(self, id: str, name: str, advance: Callable[[int], bool]) -> CompactReport:
-        """Have the lake job join the small files of a table and of its dead letters."""
+        """Join the small files of a table and of its dead letters, in the lake job."""
         report: CompactReport = await self._ordered(id, name, advance, compact=True)
         return report
 
     def plan_expire(self, name: str, older_than_s: float) -> ExpireReport:
-        """What would go with old versions. Blocks on files: call it on a thread."""
+        """The files that would be removed with old versions. Blocks on files: call it on a thread."""
         plan: ExpireReport = self._upkeep(name, "expire", older_than_s)
         return plan
 
     async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> ExpireReport:
-        """Have the lake job remove old versions of a table and of its dead letters."""
+        """Remove old versions of a table and of its dead letters, in the lake job."""
         report: ExpireReport = await self._ordered(id, name, advance, expire={"older_than_s": older_than_s})
         return report
 
     def plan_retain(self, name: str, older_than_s: float | None) -> RetainReport:
-        """How many rows and dead letters would go by their age. Blocks on files: call it on a thread.
+        """Number of rows and dead letters that would be removed by their age. Blocks on files: call it on a thread.
 
         Raises:
             Invalid: the table has a key, or no age is given and it has no ``retention``.
@@ -751,14 +752,14 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     async def retain(
         self, id: str, name: str, older_than_s: float | None, advance: Callable[[int], bool]
     ) -> RetainReport:
-        """Have the lake job remove the rows and dead letters of a table that were published longer ago."""
+        """Remove the rows and dead letters of a table that were published longer ago, in the lake job."""
         age_s = self._objects.get(name).retention if older_than_s is None else older_than_s
         report: RetainReport = await self._ordered(id, name, advance, retain={"older_than_s": age_s})
         return report
 
     @_reads
     def _upkeep(self, name: str, verb: str, *arguments: Any) -> Any:
-        """What an upkeep would do."""
+        """The report of a dry run of an upkeep verb."""
         upkeep = _lake_module("bridges.spark.driver.upkeep")
         return getattr(upkeep, verb)(name, upkeep.tables_of(self._table_spec(name)), *arguments, dry_run=True)
 
@@ -810,7 +811,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
                 yield user, Reference("rule", spec.rule)
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """What stays of a table that is deleted, and what a changed rule does to tables that run it."""
+        """Remains of a table that is deleted, and effects of a changed rule on tables that run it."""
         before = change.before or {}
         after = change.after
         if change.target.kind == "rule" and after is not None and before.get("sql") != after.get("sql"):
@@ -828,24 +829,24 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def _size(self, spec: LakeTableSpec, member: str) -> int | None:
         """The rows or dead letters of a table by its last report, before or after the broker started."""
-        found = self._reports.get(spec.name, {}).get(member)
-        if found is None and self._kept_offsets(spec):
-            found = self._kept_of(spec).get(member)
-        return None if found is None else int(found)
+        size = self._reports.get(spec.name, {}).get(member)
+        if size is None and self._kept_offsets(spec):
+            size = self._kept_of(spec).get(member)
+        return None if size is None else int(size)
 
     def unread_of(self, stream: str) -> Mapping[int, int]:
-        """What the tables of a stream do not have yet, and their replays are to read."""
+        """First offset by shard that a table of a stream does not have yet, or that a replay must read."""
         tables = [spec for spec in self._objects if spec.stream == stream and spec.holds_stream]
         starts: builtins.list[tuple[int, int]] = []
         for spec in tables:
             waits = self._waits(spec)
             if waits is None:  # the job has not found yet where the table begins
                 shards = self._positions(stream)["shards"]
-                starts += [(int(one["shard"]), int(one["first_offset"])) for one in shards]
+                starts += [(int(position["shard"]), int(position["first_offset"])) for position in shards]
             else:
                 starts += [(shard, start) for shard, (start, _) in waits.items()]
             if spec.name in self._replays:
-                starts += [(one["shard"], one["start"]) for one in self._replays[spec.name].order["ranges"]]
+                starts += [(span["shard"], span["start"]) for span in self._replays[spec.name].order["ranges"]]
         return {shard: min(start for each, start in starts if each == shard) for shard, _ in starts}
 
     def _compiled(self, spec: Spec) -> LakeTableSpec:
@@ -897,28 +898,28 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         columns = _lake_module("bridges.spark.columns.column")
         fixed = {column.name: column.type for column in columns.PROVENANCE}
         if spec.rule or self._positions(spec.stream)["kind"] == "rows":
-            made, _ = columns.columns_of_api(self._job_spec(spec)["columns"])
-            known = fixed | {column.name: column.type for column in made}
-            unknown: builtins.list[str] = []  # further columns are made of what rows have
+            row_columns, _ = columns.columns_of_api(self._job_spec(spec)["columns"])
+            types = fixed | {column.name: column.type for column in row_columns}
+            unknown: builtins.list[str] = []  # further columns follow from the rows
         else:
-            known = fixed | {column.name: column.type for column in columns.RAW}
-            unknown = [name for name in spec.key if name not in known]
+            types = fixed | {column.name: column.type for column in columns.RAW}
+            unknown = [name for name in spec.key if name not in types]
         problems = [
             Problem(
-                f"expected columns of the table ({', '.join(known)}), got {name!r}",
+                f"expected columns of the table ({', '.join(types)}), got {name!r}",
                 "/key",
                 suggestion="give the table a rule that selects it, as payload.device AS device",
             )
             for name in unknown
         ]
         problems += [
-            Problem(f"{name}: expected a column with one value a row, got {known[name]}", "/key")
+            Problem(f"{name}: expected a column with one value a row, got {types[name]}", "/key")
             for name in spec.key
-            if known.get(name, "").startswith(("json", "struct", "array", "map"))
+            if types.get(name, "").startswith(("json", "struct", "array", "map"))
         ]
         if spec.delete_when:
-            found = _lake_module("bridges.spark.tasks.condition").condition_problem(spec.delete_when)
-            problems += [found] if found is not None else []
+            problem = _lake_module("bridges.spark.tasks.condition").condition_problem(spec.delete_when)
+            problems += [problem] if problem is not None else []
         if problems:
             raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
 
@@ -968,9 +969,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             metrics.gauge("table_lag_seconds", partial(self._lag_of, name, self._lag_s), help, table=name)
 
     def _where(self, stream: str, at: datetime | None) -> Any:
-        """Where a stream begins and ends, and with a time its offsets then, as a reader over HTTP would get it."""
-        found = self._positions(stream, None if at is None else round(at.timestamp() * 1_000_000))
-        return _lake_module("pyspark_sluice.client").Positions.parse({"ranges_url": "", "ticket": "", **found})
+        """Positions of a stream, and with a time its offsets then, as a reader over HTTP would get them."""
+        positions = self._positions(stream, None if at is None else round(at.timestamp() * 1_000_000))
+        return _lake_module("pyspark_sluice.client").Positions.parse({"ranges_url": "", "ticket": "", **positions})
 
     def _check_job(self) -> None:
         """Raise ``Unavailable`` where no lake job runs or starts: neither the broker's own nor one that reports."""
@@ -994,7 +995,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         table["begins"] = None if table["is_expected"] else kept.get("begins")
         if rule_name is not None and not spec.rule:
             text = (
-                f"no rule runs for table {spec.name!r}: it is filled from what stream {spec.stream!r} holds; create a "
+                f"no rule runs for table {spec.name!r}: it is filled from the rows of stream {spec.stream!r}; create a "
                 f"table with a rule and a stream of messages"
             )
             raise Invalid("the table cannot be replayed with a rule", [Problem(text, "/rule")])
@@ -1058,13 +1059,13 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             reason = f"table {spec.name!r} has its max_tables of {spec.max_tables} tables"
             text = f"{counted(over, 'row')} became dead letters: {reason}"
             return "degraded", f"{text}. Try: a larger max_tables."
-        if report["state"] == "running" and (held := report.get("held")):
-            others = f" (and {len(held) - 1} more)" if len(held) > 1 else ""
-            return "degraded", held[0]["effect"] + others
+        if report["state"] == "running" and (held_columns := report.get("held")):
+            others = f" (and {len(held_columns) - 1} more)" if len(held_columns) > 1 else ""
+            return "degraded", held_columns[0]["effect"] + others
         return report["state"], None
 
     def _is_outdated(self, report: Mapping[str, Any]) -> bool:
-        """Whether the job was started again since: nothing has succeeded in the process that runs now."""
+        """Return whether the job was restarted since the report: nothing has succeeded in the new process yet."""
         return (report.get("at") or "") < (self._job.state()["started_at"] or "")
 
     def _waits(self, spec: LakeTableSpec) -> dict[int, tuple[int, int]] | None:
@@ -1102,8 +1103,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if waits is None:
             return None
         times = [self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count]
-        known = [one for one in times if one is not None]
-        return max(0.0, round(time.time() - min(known) / 1_000_000, 1)) if known else None if times else 0.0
+        published_us = [time_us for time_us in times if time_us is not None]
+        return (
+            max(0.0, round(time.time() - min(published_us) / 1_000_000, 1)) if published_us else None if times else 0.0
+        )
 
     def _valid_through(self, spec: LakeTableSpec) -> str | None:
         """The time of publishing up to which every record is in the table."""
@@ -1111,26 +1114,26 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if waits is None:
             return None
         times = [self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count]
-        known = [one - 1 for one in times if one is not None]
-        return None if len(known) < len(times) else rfc3339(min(known) * 1000 if known else time.time_ns())
+        before_us = [time_us - 1 for time_us in times if time_us is not None]
+        return None if len(before_us) < len(times) else rfc3339(min(before_us) * 1000 if before_us else time.time_ns())
 
     def _time_of(self, spec: LakeTableSpec, shard: int, offset: int) -> int | None:
-        """When a record that waits was published (µs since 1970), read once while it is the first one; None where it
-        has gone meanwhile."""
-        known = self._waiting.setdefault(spec.name, {})
-        if known.get(shard, (None, 0))[0] != offset:
+        """When a record that waits was published (µs since 1970), read once while it is the first one; None if it
+        was removed since."""
+        first_waiting = self._waiting.setdefault(spec.name, {})
+        if first_waiting.get(shard, (None, 0))[0] != offset:
             try:
                 records = self._services.storage.history.read(spec.stream, shard, offset, 1)
             except SluiceError:
                 records = []
             if not records:
                 return None
-            known[shard] = offset, records[0][1].ts_us
-        return known[shard][1]
+            first_waiting[shard] = offset, records[0][1].ts_us
+        return first_waiting[shard][1]
 
     def _lag_of(self, name: str, lag: Callable[[LakeTableSpec], float | None]) -> float:
-        found = lag(self._objects.get(name))
-        return nan if found is None else found
+        value = lag(self._objects.get(name))
+        return nan if value is None else value
 
     def _figure_of(self, name: str, member: str) -> float:
         figure = self._reports[name].get(member)
@@ -1157,7 +1160,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
 
 def _is_within(one: LakeTableSpec, other: LakeTableSpec) -> bool:
-    """Whether two tables are in the same place, or one is where the other's members are."""
+    """Return whether two tables are in the same place, or one is in the place of the other's members."""
     pairs = ((one, other), (other, one))
     return one.path == other.path or any(a.tables and b.path.startswith(f"{a.path}__tables/") for a, b in pairs)
 
@@ -1201,9 +1204,9 @@ def _lake_module(name: str) -> Any:
 def _plain(value: Any) -> Any:
     """A value as JSON can say it."""
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, datetime):

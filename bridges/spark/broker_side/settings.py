@@ -14,7 +14,7 @@ from broker.config.object_stores import StoreSettings
 
 
 class LakeSettings(Settings):
-    """How tables are filled. The tables themselves are under ``lake.tables``."""
+    """Settings of the jobs that fill tables. The tables themselves are under ``lake.tables``."""
 
     directory: str | None = Field(
         default=None,
@@ -38,9 +38,9 @@ class LakeSettings(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if twice := _first_twice(one.url.rstrip("/") for one in self.stores):
+        if twice := _first_twice(store.url.rstrip("/") for store in self.stores):
             raise ValueError(f"stores: expected each url once, got {twice!r} twice")
-        if twice := _first_twice(one.name for one in self.catalogs):
+        if twice := _first_twice(catalog.name for catalog in self.catalogs):
             raise ValueError(f"catalogs: expected each name once, got {twice!r} twice")
         return self
 

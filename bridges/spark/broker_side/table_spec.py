@@ -1,4 +1,4 @@
-"""A lake table as people specify it, checked."""
+"""A lake table as users specify it, checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broker.core.ordered import name_problem
 
 
 class LakeTableSpec(Settings):
-    """What is kept of a table."""
+    """The saved specification of a table."""
 
     name: str
     stream: str
@@ -102,21 +102,21 @@ class LakeTableSpec(Settings):
     audit_interval: Duration | None = Field(
         None,
         ge=60,
-        description="Time between audits that the lake job runs by itself, such as `1d`; an alarm is active while the "
+        description="Time between scheduled audits of the lake job, such as `1d`; an alarm is active while the "
         "last one found a problem. Default: audits run when they are ordered.",
     )
     audit_depth: Literal["offsets", "values", "deep"] = Field(
         "offsets",
         description="What these audits compare: the `offsets` of rows; also their `values` with the sums that commits "
-        "keep; `deep`: also with what the stream gives again.",
+        "keep; `deep`: also with the records read from the stream again.",
     )
     description: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where tables may be: in ``directory`` without a path of their own, which may be a URL, and in ``stores``; and in
-    which ``catalogs``. ``scratch`` is a directory of this machine."""
+    """Places of tables: ``directory`` for those without a path of their own, which may be a URL, ``stores`` and
+    ``catalogs``. ``scratch`` is a directory of this machine."""
 
     directory: str
     scratch: Path
@@ -125,7 +125,7 @@ class Places:
 
     @classmethod
     def of_settings(cls, settings: LakeSettings, data_dir: Path) -> Places:
-        """As the configuration says."""
+        """The places in the configuration."""
         own = settings.directory or "lake"
         scratch = (data_dir / ("lake" if _is_url(own) else own)).resolve()
         directory = own.rstrip("/") if _is_url(own) else str(scratch)
@@ -139,7 +139,7 @@ class Places:
         return f"{self.directory}/{path}" if _is_url(self.directory) else str(Path(self.directory) / path)
 
     def problem(self, path: str) -> str | None:
-        """Why a table cannot be at a path or URL, None where it can; makes a directory of this machine."""
+        """Reason that a table cannot be at a path or URL, or None; creates a directory of this machine."""
         if _is_url(path):
             return url_problem(path, self.stores)
         try:
@@ -150,13 +150,13 @@ class Places:
         return reason and f"table path {path} cannot be written: {reason}; choose another path"
 
     def catalog_problem(self, spec: LakeTableSpec) -> str | None:
-        """Why a table cannot be in its catalog, None where it can, or is in none."""
+        """Reason that a table cannot be in its catalog, or None."""
         parts = spec.catalog_table.split(".")
         if spec.catalog_table and (len(parts) < 2 or not all(parts)):
             return f"catalog_table: expected NAMESPACE.NAME, got {spec.catalog_table!r}"
         if not spec.catalog:
             return spec.catalog_table and "catalog_table: expected a catalog with it, got none"
-        names = [one.name for one in self.catalogs]
+        names = [catalog.name for catalog in self.catalogs]
         if spec.catalog not in names:
             return f"expected one of lake.catalogs ({', '.join(names) or 'none'}), got {spec.catalog!r}"
         return None if spec.format == "iceberg" else "expected format 'iceberg' with a catalog, got 'delta'"
@@ -165,7 +165,7 @@ class Places:
         """The settings of a table's store and catalog with secrets as references, for the job; null where it is in
         none."""
         store = store_of(spec.path, self.stores) if _is_url(spec.path) else None
-        catalog = next((one for one in self.catalogs if one.name == spec.catalog), None)
+        catalog = next((entry for entry in self.catalogs if entry.name == spec.catalog), None)
         return {"store": store and with_references(store), "catalog_settings": catalog and with_references(catalog)}
 
 
@@ -179,8 +179,8 @@ def parse_spec(spec: Spec, places: Places, streams: Sequence[str], shown_only: f
     Raises:
         Invalid: with every problem found.
     """
-    given: dict[str, Any] = {key: value for key, value in spec.items() if key not in shown_only}
-    parsed = checked(given)
+    writable: dict[str, Any] = {key: value for key, value in spec.items() if key not in shown_only}
+    parsed = checked(writable)
     parsed = parsed.model_copy(update={"path": places.path_of(parsed)})
     problems = [
         Problem(text, pointer)
@@ -217,7 +217,7 @@ def checked(spec: Spec) -> LakeTableSpec:
 
 
 def unwritable(path: Path) -> str | None:
-    """Why a table cannot be written in this directory, or None when it can. Makes the directory."""
+    """Reason that a table cannot be written in this directory, or None. Creates the directory."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor, probe = tempfile.mkstemp(dir=path, prefix=".probe-")
@@ -229,17 +229,17 @@ def unwritable(path: Path) -> str | None:
 
 
 def _layout_problem(spec: LakeTableSpec) -> str | None:
-    given = [name for name in ("partition_by", "sort_by", "retention") if getattr(spec, name)]
-    if not spec.key or not given:
+    layout_settings = [name for name in ("partition_by", "sort_by", "retention") if getattr(spec, name)]
+    if not spec.key or not layout_settings:
         return None
-    return f"expected no {given[0]} beside a key: the files of such a table are arranged by key"
+    return f"expected no {layout_settings[0]} with a key: the files of such a table are arranged by key"
 
 
 def _tables_problem(spec: LakeTableSpec) -> str | None:
     if not spec.tables:
         return None
     if spec.key:
-        return "expected no key beside 'tables'. Try: a table with a key for each of them, with a rule that selects it"
+        return "expected no key with 'tables'. Try: a table with a key for each of them, with a rule that selects it"
     try:
         NameTemplate.parse(spec.tables)
     except ValueError as error:
@@ -252,7 +252,7 @@ def _audit_problem(spec: LakeTableSpec) -> str | None:
 
 
 def audit_problem(spec: LakeTableSpec, depth: str) -> str | None:
-    """Why a table cannot be audited so, None where it can."""
+    """Reason that a table cannot be audited to this depth, or None."""
     if depth != "offsets" and spec.key:
         return f"expected 'offsets' for a table with a key, whose rows replace each other, got {depth!r}"
     if depth == "deep" and spec.tables:

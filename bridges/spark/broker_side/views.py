@@ -1,4 +1,4 @@
-"""What the API shows of lake tables: figures, audits, reports of jobs, history."""
+"""Views of lake tables in the API: figures, audits, reports of jobs, history."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ class ShardOffsetRange(OffsetRange):
 
 
 class AuditedShard(TypedDict):
-    """A shard of a table's stream: the records from offset ``first`` up to, not including, ``next``, and what became of
-    them. ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them,
-    ``removed`` ones from the table by its own ``retention``. ``missing_at`` and ``doubled_at`` are the first of the
-    offsets that are missing, or there more than once. In a table with a key, the rows of ``superseded`` records were
-    replaced or deleted by later ones. ``compared`` is of how many rows the values were audited; null where none were
-    to be."""
+    """A shard of a table's stream: the records from offset ``first`` up to, not including, ``next``, and their outcome.
+    ``lag`` records wait in the stream; ``expired`` ones were removed from it before the table had them, ``removed``
+    ones from the table by its own ``retention``. ``missing_at`` and ``doubled_at`` are the first of the offsets that
+    are missing, or there more than once. In a table with a key, the rows of ``superseded`` records were replaced or
+    deleted by later ones. ``compared`` is the number of rows whose values were audited; null if values were not."""
 
     shard: int
     first: int
@@ -123,14 +122,14 @@ class TablePart(TypedDict):
 
 
 class TableProgress(TypedDict):
-    """What the job of a table reported last; null is what it did not say. ``offsets`` are those after the last record
-    of each shard that the table has. ``bytes`` are those of its ``files``, in so many ``partitions``. ``commit_s`` is
-    how long the last commit took. ``tables`` are those that rows go into, where the table has none of its own;
-    ``over_max_tables`` rows since the job started are dead letters since there would be too many of them. ``held`` are
-    changes of columns that wait for a retype. ``parts`` are the tables that it writes, by what their paths end
-    with: its own, that of dead letters and those that rows go into. ``begins`` are the first offsets that it has.
-    ``is_lost`` where one of them is gone or was put back to an older version: a user says ``recreate`` or replays the
-    table then."""
+    """Last report of the job of a table; null is what it did not report. ``offsets`` are those after the last record of
+    each shard that the table has. ``bytes`` is the size of its ``files``, ``partitions`` the number of partitions.
+    ``commit_s`` is the duration of the last commit. ``tables`` are those that rows go into, if the table has no rows of
+    its own; ``over_max_tables`` rows since the job started are dead letters, as there would be too many such tables.
+    ``held`` are changes of columns that wait for a retype. ``parts`` are the tables that it writes, by the ends of
+    their paths: its own, that of dead letters and those that rows go into. ``begins`` are the first offsets that it
+    has. ``is_lost`` if one of them is gone or was put back to an older version: use ``recreate`` or replay the
+    table."""
 
     state: TableState
     job: str | None
@@ -167,10 +166,10 @@ class TableRule(TypedDict):
 
 
 class ReplayReport(TypedDict):
-    """What a replay did, or would do: the rows and dead letters of ``records`` offsets, published between two times,
-    are replaced. ``rule`` is the one that runs again; it filtered ``filtered_after`` messages. A table that
-    was lost is made again (``recreates``), where it is gone or ends earlier by its job (``fills``); ``missing`` are the
-    records that it lacks since the stream no longer has them."""
+    """Report of a replay, or of its dry run: the rows and dead letters of ``records`` offsets, published between two
+    times, are replaced. ``rule`` is the one that runs again; it filtered ``filtered_after`` messages. A lost table is
+    created again (``recreates``); if it is gone or ends earlier, its job fills it (``fills``). ``missing`` are the
+    records that it lacks, as the stream no longer has them."""
 
     table: str
     dry_run: bool
@@ -227,7 +226,7 @@ class SwapReport(TableShadow):
 
 
 class DiscardReport(TypedDict):
-    """Whether there was a shadow that was removed."""
+    """Report of the removal of a shadow; ``discarded`` is false if there was none."""
 
     table: str
     discarded: bool
@@ -245,7 +244,7 @@ class DiffSample(TypedDict):
 
 
 class RowDiff(TypedDict):
-    """Rows by what a swap would do with them, how often it would change each column, and the first of them."""
+    """Rows by the effect of a swap on them, the number of changes of each column, and the first of the rows."""
 
     same: int
     changed: int
@@ -274,7 +273,7 @@ class Retype(TypedDict):
 
 
 class RetypeReport(Retype):
-    """What a retype did: rows and dead letters were converted again with the new type of the column."""
+    """Report of a retype: rows and dead letters were converted again with the new type of the column."""
 
     table: str
     rows_before: int
@@ -301,8 +300,8 @@ class Clean(TypedDict):
 
 
 class CleanReport(TypedDict):
-    """How many files that no version refers to were removed, or with ``dry_run`` would be: of the table and of its dead
-    letters."""
+    """Number of files that no version refers to and that were removed, or with ``dry_run`` would be: of the table and
+    of its dead letters."""
 
     table: str
     dry_run: bool
@@ -311,7 +310,7 @@ class CleanReport(TypedDict):
 
 
 class CompactReport(TypedDict):
-    """What a compaction did, or with ``dry_run`` would do: ``files`` small ones of ``bytes`` together become
+    """Report of a compaction, or with ``dry_run`` its plan: ``files`` small ones of ``bytes`` together become
     ``files_after``, those of the dead letters included."""
 
     table: str
@@ -328,8 +327,8 @@ class Expire(TypedDict):
 
 
 class ExpireReport(TypedDict):
-    """What went with old versions, or with ``dry_run`` would go: Iceberg's ``snapshots``, and ``files`` of ``bytes``
-    that only old versions have, those of the dead letters included."""
+    """Report of the removal of old versions, or with ``dry_run`` its plan: Iceberg's ``snapshots``, and ``files`` of
+    ``bytes`` that only old versions have, those of the dead letters included."""
 
     table: str
     dry_run: bool
@@ -339,7 +338,7 @@ class ExpireReport(TypedDict):
 
 
 class RetainReport(TypedDict):
-    """How many rows and dead letters, together, were removed for their age, or with ``dry_run`` would be."""
+    """Number of rows and dead letters, together, that were removed for their age, or with ``dry_run`` would be."""
 
     table: str
     dry_run: bool
@@ -390,7 +389,7 @@ TableResult = (
 
 
 class ReplayProgress(TypedDict):
-    """How far the lake job is with a replay."""
+    """Progress of the lake job with a replay."""
 
     id: str
     state: Literal["running", "done", "failed", "cancelled"]
@@ -468,8 +467,8 @@ class TableCatalog(TypedDict):
 
 
 class TableReadOnly(TypedDict):
-    """How a table is: the state of its job and why, ``advice`` on its layout, what it has, and what its job reported
-    last. ``lag_s`` is the age of the oldest record that the table does not have yet, ``valid_through`` the time of
+    """Status of a table: the state of its job and why, ``advice`` on its layout, its figures, and the last report of
+    its job. ``lag_s`` is the age of the oldest record that the table does not have yet, ``valid_through`` the time of
     publishing up to which every record is in the table. ``is_expected`` where its job has written it: if it is gone,
     the job does not create it. ``expected`` are the tables that it has written, as in the report; ``begins`` are the
     offsets at which a table that was lost is to begin again. ``last_audit`` is null until an audit ended."""

@@ -63,23 +63,25 @@ def answered(place: Place) -> Iterator[None]:
     """Say in a sentence why the catalog of a table cannot be used.
 
     Raises:
-        TableRefused: the table is not in it any more.
+        TableRefused: the table is no longer in it.
         Unavailable: it does not answer, or refuses the credentials.
     """
     entry = place.entry
-    what = "the table's catalog" if entry is None else f"catalog {entry.catalog!r} at {entry.uri}"
+    catalog_text = "the table's catalog" if entry is None else f"catalog {entry.catalog!r} at {entry.uri}"
     try:
         yield
     except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise TableRefused(f"{entry or place} is not there any more: it was dropped or renamed") from error
+        raise TableRefused(f"{entry or place} no longer exists: it was dropped or renamed") from error
     except (UnauthorizedError, ForbiddenError, OAuthError) as error:
-        raise Unavailable(f"{what} refuses the credentials: {_last(error)}") from error
+        raise Unavailable(f"{catalog_text} refuses the credentials: {_last(error)}") from error
     except Timeout as error:
-        raise Unavailable(f"{what}: no answer within {_ANSWER_S:g} s") from error
+        raise Unavailable(f"{catalog_text}: no answer within {_ANSWER_S:g} s") from error
     except ModuleNotFoundError as error:
-        raise MissingDependency(f"{what} needs package {error.name!r}. Try: pip install {error.name}.") from error
+        raise MissingDependency(
+            f"{catalog_text} needs package {error.name!r}. Try: pip install {error.name}."
+        ) from error
     except FAILURES as error:
-        raise Unavailable(f"{what} cannot be used: {_last(error)}") from error
+        raise Unavailable(f"{catalog_text} cannot be used: {_last(error)}") from error
 
 
 def _last(error: BaseException) -> str:

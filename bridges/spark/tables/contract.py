@@ -25,10 +25,10 @@ from pyspark_sluice.ranges import Range as Range
 
 # The layout of a table that has none: files in the order of batches.
 AS_THEY_COME = Layout()
-# Where a commit's details are kept in its metadata.
+# Key of a commit's details in its metadata.
 DETAILS_KEY = "sluice"
-# The key of a commit's metadata, and of what a table keeps beside it, that says up to which time of publishing every
-# record is in the table.
+# Key, in a commit's metadata and in the table's own, of the time of publishing up to which every record is in the
+# table.
 VALID_THROUGH = "valid-through"
 # The kind of a commit that removed rows by their age.
 EXPIRED = "expired"
@@ -40,7 +40,7 @@ SMALL_FILE_BYTES = 64 * 1024 * 1024
 MANY_SMALL_FILES = 100
 # Target size of a file that others are joined to.
 JOINED_BYTES = 2 * SMALL_FILE_BYTES
-# How long files are kept that no version refers to: longer than any query that began before, or any micro-batch.
+# Hours that files are kept that no version refers to: longer than any query that began before, or any micro-batch.
 KEPT_HOURS = 168
 
 
@@ -163,7 +163,7 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One version of a table beside the one before: files added and removed, by their paths, with details.
+    """One version of a table compared with the one before: files added and removed, by their paths, with details.
 
     It moves the ends of shards to those of ``marks``, or without them of the details' ranges. ``columns`` are added to
     the table, or widened, and then there is nothing else; with ``removes_all`` no other file stays, and they are all
@@ -270,8 +270,10 @@ class TableFile:
         low = self.low
         high = self.high
         return not any(
-            low["_shard"] <= one.shard <= high["_shard"] and one.start <= high["_offset"] and low["_offset"] < one.end
-            for one in ranges
+            low["_shard"] <= span.shard <= high["_shard"]
+            and span.start <= high["_offset"]
+            and low["_offset"] < span.end
+            for span in ranges
         )
 
     def is_inside(self, ranges: Sequence[Range]) -> bool:
@@ -280,7 +282,7 @@ class TableFile:
             return False
         low = self.low
         high = self.high
-        covering = {one.shard for one in ranges if one.start <= low["_offset"] and high["_offset"] < one.end}
+        covering = {span.shard for span in ranges if span.start <= low["_offset"] and high["_offset"] < span.end}
         return covering.issuperset(range(low["_shard"], high["_shard"] + 1))
 
     @property
@@ -316,12 +318,12 @@ def bins(sizes: Sequence[int]) -> list[list[int]]:
     that would be alone are left out."""
     groups: list[list[int]] = []
     size = JOINED_BYTES
-    for at, one in enumerate(sizes):
-        if size + one > JOINED_BYTES:
+    for at, file_size in enumerate(sizes):
+        if size + file_size > JOINED_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(at)
-        size += one
+        size += file_size
     return [group for group in groups if len(group) > 1]
 
 
@@ -353,7 +355,7 @@ def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
 class LakeTable(ABC):
     """One table, as of when it was opened or last refreshed. Blocking calls; not shared between threads.
 
-    Changes are made against the version that is open: when somebody else committed since, and it matters,
+    Changes are made against the version that is open: when another writer committed since, and it matters,
     ``CommitConflict`` is raised and nothing is changed.
     """
 
@@ -463,7 +465,7 @@ class LakeTable(ABC):
         """
         has = set(self.paths())
         for column in self.columns():
-            if missing := next((one for one in column.parsed.paths(column.name) if one not in has), None):
+            if missing := next((path for path in column.parsed.paths(column.name) if path not in has), None):
                 raise TableRefused(
                     f"{self.place}: column {column.name!r} has no member {missing!r}, which is what this version calls "
                     f"it since another member begins with the same name. Try: another 'path', filled from the stream."
@@ -514,15 +516,15 @@ class LakeTable(ABC):
         Raises:
             TableRefused: readers leave out rows of one.
         """
-        return {one.path: one.rows for one in self.unmasked(self.files())}
+        return {file.path: file.rows for file in self.unmasked(self.files())}
 
     def unmasked(self, files: Sequence[TableFile]) -> Sequence[TableFile]:
-        """Files that are to be replaced.
+        """Files that may be replaced.
 
         Raises:
             TableRefused: readers leave out rows of one, which would be rows again.
         """
-        if masked := [one.path for one in files if one.is_masked]:
+        if masked := [file.path for file in files if file.is_masked]:
             raise TableRefused(
                 f"{self.place}: expected files with all of their rows, got {len(masked)} with rows that another engine "
                 f"deleted without writing the files again, as {masked[0]}. Try: REORG TABLE ... APPLY (PURGE) for a "
@@ -570,7 +572,11 @@ class LakeTable(ABC):
     def commits(self, after: int = -1) -> Sequence[Committed]:
         """The commits of this product that are known and newer than ``after``, oldest first."""
         versions = reversed(self.versions(after=after))
-        return [Committed(one.version, one.at_ms, one.details) for one in versions if one.details is not None]
+        return [
+            Committed(version.version, version.at_ms, version.details)
+            for version in versions
+            if version.details is not None
+        ]
 
     @abstractmethod
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
@@ -589,7 +595,7 @@ class LakeTable(ABC):
         """Join the small files of each partition, as a version that readers of changes pass over.
 
         Raises:
-            CommitConflict: another writer removed such files meanwhile.
+            CommitConflict: another writer removed such files while it ran.
         """
         self.refresh()
         groups = self._small_groups()

@@ -83,7 +83,7 @@ class DeltaLakeTable(LakeTable):
     _id: str | None = None
     """The identity, once it was asked for."""
     _seen: tuple[int, fs.FileInfo] | None = None
-    """A version of the log, and its file when it was looked at."""
+    """A version of the log, and its file when it was read."""
 
     @classmethod
     def open(cls, place: Place, binding: Binding) -> Self | None:
@@ -99,19 +99,19 @@ class DeltaLakeTable(LakeTable):
                 f"{place}: the log of the Delta table cannot be read: {reason}. Try: put the files of _delta_log back, "
                 f"or move the directory away."
             ) from error
-        found = _binding(table)
-        if found is None:
+        stored = _binding(table)
+        if stored is None:
             raise TableRefused(f"{place} holds a Delta table that Sluice did not make; choose another path")
-        binding.check(found, place)
+        binding.check(stored, place)
         return cls(table, place, binding)
 
     @classmethod
     def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
-        made = [_partition_field(one) for one in layout.partition if one.transform != "identity"]
-        schema = Schema([*(_field(column, binding) for column in (*PROVENANCE, *columns)), *made])
+        derived = [_partition_field(field) for field in layout.partition if field.transform != "identity"]
+        schema = Schema([*(_field(column, binding) for column in (*PROVENANCE, *columns)), *derived])
         about = f"rows of stream {binding.stream}"
         options = place.storage_options
-        names = [one.name for one in layout.partition]
+        names = [field.name for field in layout.partition]
         try:
             DeltaTable.create(
                 place.url, schema, mode="ignore", partition_by=names, description=about, storage_options=options
@@ -122,13 +122,13 @@ class DeltaLakeTable(LakeTable):
                 raise
 
     def _load(self) -> None:
-        # By themselves the files of the log tell an update from a log that others removed, replaced or put back.
+        # The files of the log suffice to tell an update from a log that others removed, replaced or put back.
         version = self.version()
         seen = self._seen
         self._id = None
         versions = {version} if seen is None else {version, seen[0]}
-        found = self.place.files.get_file_info([self._log_file(one) for one in versions])
-        infos = dict(zip(versions, found, strict=True))
+        log_infos = self.place.files.get_file_info([self._log_file(number) for number in versions])
+        infos = dict(zip(versions, log_infos, strict=True))
         is_same = seen is None or _stamp(infos[seen[0]]) == _stamp(seen[1])
         if is_same and infos[version].type is not fs.FileType.NotFound:
             self._table.update_incremental()
@@ -141,7 +141,7 @@ class DeltaLakeTable(LakeTable):
             raise TableLost.gone(self.place) from error
 
     def has_left(self, version: int) -> bool:
-        return any(one.operation == "RESTORE" for one in self.versions(_MOST_ENTRIES, version))
+        return any(entry.operation == "RESTORE" for entry in self.versions(_MOST_ENTRIES, version))
 
     def newest_file(self) -> str:
         return self._log_file(self.version())
@@ -150,8 +150,8 @@ class DeltaLakeTable(LakeTable):
         return self.place.path_of(f"_delta_log/{version:020}.json")
 
     def partitions(self) -> tuple[str, ...]:
-        made = {field.name: field.metadata[_PARTITION] for field in self._made()}
-        return tuple(made.get(name, name) for name in self._partition_names())
+        derived = {field.name: field.metadata[_PARTITION] for field in self._made()}
+        return tuple(derived.get(name, name) for name in self._partition_names())
 
     def set_layout(self, layout: Layout) -> None:
         if layout.texts != self.partitions():
@@ -169,10 +169,10 @@ class DeltaLakeTable(LakeTable):
 
     def _partition_values(self, file: DataFile) -> dict[str, Any]:
         """The values of a file as this table has them; a partition of days is one of dates."""
-        made = {field.name for field in self._made()}
+        derived = {field.name for field in self._made()}
         names = self._partition_names()
         return {
-            name: _EPOCH_DAY + timedelta(days=value) if name in made and value is not None else value
+            name: _EPOCH_DAY + timedelta(days=value) if name in derived and value is not None else value
             for name, value in zip(names, file.partition, strict=True)
         }
 
@@ -320,7 +320,7 @@ class DeltaLakeTable(LakeTable):
         return files
 
     def written(self) -> list[DataFile]:
-        made = {field.name for field in self._made()}
+        derived = {field.name for field in self._made()}
         constants = {file.path: file.constants for file in self.files()}
         files = []
         for version in self.versions():
@@ -328,7 +328,7 @@ class DeltaLakeTable(LakeTable):
                 add = entry["add"]
                 path = unquote(add["path"])
                 values = [
-                    (value - _EPOCH_DAY).days if name in made and value else value
+                    (value - _EPOCH_DAY).days if name in derived and value else value
                     for name, value in constants[path].items()
                 ]
                 stats = json.loads(add["stats"])
@@ -339,7 +339,7 @@ class DeltaLakeTable(LakeTable):
         kept_s = max(older_than_s, _seconds_of(self._promise()))
         before_ms = int((time.time() - kept_s) * 1000)
         newest = self.version()
-        found = 0
+        forgotten = 0
         kept = {self.place.path_of(file.path) for file in self.files()}
         first = max(0, newest - _MOST_ENTRIES) if self._forgotten is None else self._forgotten + 1
         for version in range(first, newest + 1):
@@ -347,28 +347,28 @@ class DeltaLakeTable(LakeTable):
                 removed = [entry["remove"] for entry in self._entries(version, b'{"remove"')]
             except FileNotFoundError:  # the log before it was cleaned
                 continue
-            if any(one["deletionTimestamp"] >= before_ms for one in removed):
+            if any(entry["deletionTimestamp"] >= before_ms for entry in removed):
                 break
-            paths = [self.place.path_of(unquote(one["path"])) for one in removed]
+            paths = [self.place.path_of(unquote(entry["path"])) for entry in removed]
             # A new deletion vector is a file removed and added.
             self.place.remove([path for path in paths if path not in kept])
-            self._forgotten, found = version, found + len(removed)
-        return found
+            self._forgotten, forgotten = version, forgotten + len(removed)
+        return forgotten
 
     def _partition_texts(self, file: DataFile) -> dict[str, str | None]:
         return {name: _partition_text(value) for name, value in self._partition_values(file).items()}
 
     def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
         newest = self.version()
-        found = []
+        versions = []
         first = after + 1 if limit is None else max(after, newest - limit) + 1
         with ThreadPoolExecutor(_LOG_READERS) as readers:
             for end in range(newest, first - 1, -_LOG_PART):
                 part = list(readers.map(self._logged, range(end, max(first, end + 1 - _LOG_PART) - 1, -1)))
-                found += [one for one in part if one is not None]
+                versions += [version for version in part if version is not None]
                 if None in part:  # the log before it was cleaned
                     break
-        return found
+        return versions
 
     def _logged(self, version: int) -> Version | None:
         """A version as the log has it. Read here, not by delta-rs, which would hold the interpreter."""
@@ -386,15 +386,17 @@ class DeltaLakeTable(LakeTable):
 
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
         changes = [
-            one
-            for one in self.versions(_MOST_ENTRIES)
-            if one.operation in _SCHEMA_CHANGES or (one.details is not None and one.details.kind == RETYPED)
+            version
+            for version in self.versions(_MOST_ENTRIES)
+            if version.operation in _SCHEMA_CHANGES or (version.details is not None and version.details.kind == RETYPED)
         ][:limit]
-        found = []
-        for one in changes:
+        schemas = []
+        for change in changes:
             with contextlib.suppress(DeltaError):  # the log before it was cleaned
-                found.append(SchemaVersion(one.version, one.at_ms, _columns(delta_table(self.place, one.version))))
-        return found or [SchemaVersion(None, None, self.columns())]
+                schemas.append(
+                    SchemaVersion(change.version, change.at_ms, _columns(delta_table(self.place, change.version)))
+                )
+        return schemas or [SchemaVersion(None, None, self.columns())]
 
     def tidy(self) -> bool:
         self.refresh()
@@ -423,12 +425,12 @@ class DeltaLakeTable(LakeTable):
             )
         hours = ceil(older_than_s / 3600)
         # Not full: only files that versions had; what no version ever had is left to ``clean``.
-        found = self._table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False)
-        infos = self.place.files.get_file_info([self.place.path_of(unquote(path)) for path in found])
-        if found and not dry_run:
+        unused = self._table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False)
+        infos = self.place.files.get_file_info([self.place.path_of(unquote(path)) for path in unused])
+        if unused and not dry_run:
             self._table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False)
             self.refresh()
-        return Expiry(0, len(found), sum(one.size or 0 for one in infos))
+        return Expiry(0, len(unused), sum(info.size or 0 for info in infos))
 
     def _promise(self) -> str:
         """Time that the table's own settings keep files for readers; empty without such a setting."""
@@ -450,14 +452,14 @@ class DeltaLakeTable(LakeTable):
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
         self.refresh()
         # Full: also files that a task wrote and no commit took.
-        found: list[str] = self._table.vacuum(
+        removed: list[str] = self._table.vacuum(
             retention_hours=ceil(older_than_s / 3600),
             dry_run=dry_run,
             enforce_retention_duration=False,
             full=True,
         )
         self.refresh()
-        return found
+        return removed
 
     def _transaction(self, name: str) -> int | None:
         version = self._table.transaction_version(name)
@@ -474,9 +476,9 @@ class DeltaLakeTable(LakeTable):
         metadata = None if details is None else {**details.about, DETAILS_KEY: details.as_dict()}
         if not change.ends:  # nothing in the log says that another commit was first, so none may be
             return CommitProperties(custom_metadata=metadata, max_commit_retries=0)
-        ids = [Transaction(self._next_id(one.shard), one.end) for one in change.ends]
+        ids = [Transaction(self._next_id(end.shard), end.end) for end in change.ends]
         ids += [
-            Transaction(self._first_id(one.shard), one.start) for one in change.ends if self.first(one.shard) is None
+            Transaction(self._first_id(end.shard), end.start) for end in change.ends if self.first(end.shard) is None
         ]
         if details is not None and details.valid_through is not None:
             ids.append(Transaction(VALID_THROUGH, details.valid_through))
@@ -506,9 +508,9 @@ def _bounds_of(files: pa.Table, column: str) -> list[tuple[int, int] | None]:
         return [None] * files.num_rows
     low, high = (files.column(name) for name in names)
     if pa.types.is_timestamp(low.type):
-        low, high = (one.cast(pa.timestamp("us", one.type.tz)) for one in (low, high))
-    low, high = (one.cast(pa.int64()).to_pylist() for one in (low, high))
-    return [None if one[0] is None or one[1] is None else one for one in zip(low, high, strict=True)]
+        low, high = (values.cast(pa.timestamp("us", values.type.tz)) for values in (low, high))
+    low, high = (values.cast(pa.int64()).to_pylist() for values in (low, high))
+    return [None if pair[0] is None or pair[1] is None else pair for pair in zip(low, high, strict=True)]
 
 
 def _details(entry: dict[str, Any]) -> Details | None:
@@ -528,8 +530,8 @@ def _columns(table: DeltaTable) -> tuple[Column, ...]:
 def _paths(name: str, kind: Any) -> Iterator[str]:
     yield name
     if isinstance(kind, StructType):
-        for one in kind.fields:
-            yield from _paths(f"{name}.{one.name}", one.type)
+        for member in kind.fields:
+            yield from _paths(f"{name}.{member.name}", member.type)
     elif isinstance(kind, ArrayType):
         yield from _paths(f"{name}.element", kind.element_type)
     elif isinstance(kind, MapType):
@@ -587,7 +589,9 @@ def _column(field: Field) -> Column:
 def _type_text(kind: Any) -> str:
     """The type of a column that another writer has added."""
     if isinstance(kind, StructType):
-        return ColumnType("struct", tuple((one.name, parse_type(_type_text(one.type))) for one in kind.fields)).text
+        return ColumnType(
+            "struct", tuple((member.name, parse_type(_type_text(member.type))) for member in kind.fields)
+        ).text
     if isinstance(kind, ArrayType):
         return f"array<{_type_text(kind.element_type)}>"
     if isinstance(kind, MapType):

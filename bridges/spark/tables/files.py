@@ -64,7 +64,7 @@ def join_files(place: Place, paths: Sequence[str], into: str, schema: pa.Schema)
         waiting: list[pa.RecordBatch] = []
         for batch in ds.dataset(list(paths), schema=schema, format="parquet", filesystem=files).to_batches():
             waiting.append(batch)
-            if sum(one.nbytes for one in waiting) >= _ROW_GROUP_BYTES:
+            if sum(part.nbytes for part in waiting) >= _ROW_GROUP_BYTES:
                 file.write_table(pa.Table.from_batches(waiting, schema))
                 waiting = []
         if waiting:
@@ -80,8 +80,8 @@ def batches_of(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of files in parts, null where an older file lacks a column."""
     if paths:
-        found = _dataset(place, paths, schema, constants)
-        yield from found.to_batches(filter=where, batch_size=_BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
+        dataset = _dataset(place, paths, schema, constants)
+        yield from dataset.to_batches(filter=where, batch_size=_BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
 
 
 def _dataset(place: Place, paths: Sequence[str], schema: pa.Schema, constants: Constants) -> ds.Dataset:
@@ -99,8 +99,8 @@ def _dataset(place: Place, paths: Sequence[str], schema: pa.Schema, constants: C
 def read_tail(
     place: Place, path: str, limit: int, schema: pa.Schema, constants: Mapping[str, Any] = _NO_CONSTANTS
 ) -> pa.Table:
-    """At least the last ``limit`` rows of a file, if it has so many; a column that it lacks has its constant, or
-    null."""
+    """At least the last ``limit`` rows of a file, or all of them if it has fewer; a column that it lacks has its
+    constant, or null."""
     with pq.ParquetFile(place.path_of(path), filesystem=place.files) as file:
         groups: list[int] = []
         count = 0

@@ -50,12 +50,12 @@ def exists(table_format: str, place: Place) -> bool:
 
 def lost(name: str, part: str, error: TableLost) -> TableLost:
     """Say of which table a part is lost, and what to do. The parts are named by ``part_of``."""
-    what = f"table {name!r}"
+    table_text = f"table {name!r}"
     if part == DEAD_LETTERS_SUFFIX:
-        what = f"the dead-letter table of {what}"
+        table_text = f"the dead-letter table of {table_text}"
     elif part:
-        what = f"member table {part.partition('/')[2]!r} of {what}"
-    text = f"{what} {error.why}"
+        table_text = f"member table {part.partition('/')[2]!r} of {table_text}"
+    text = f"{table_text} {error.why}"
     if "Try: " not in text:
         text += f". Try: put its files back, or sluice lake tables recreate {name}, or sluice replay {name}."
     return TableLost(error.why, text)
@@ -77,13 +77,13 @@ def open_expected(table_format: str, place: Place, binding: Binding, was: Part) 
         TableLost: it is not there, or not as it was written.
     """
     try:
-        found = open_table(table_format, place, binding)
+        table = open_table(table_format, place, binding)
     except TableRefused as error:
         raise TableLost(f"cannot be opened: {error}") from error
-    if found is None:
+    if table is None:
         raise TableLost.gone(place)
-    found.check_is(was)
-    return found
+    table.check_is(was)
+    return table
 
 
 def open_or_create(
@@ -95,10 +95,10 @@ def open_or_create(
         TableRefused: the place cannot be used.
     """
     if not place.is_local:
-        found = open_table(table_format, place, binding)
-        if found is None:
+        table = open_table(table_format, place, binding)
+        if table is None:
             _check_store(place)
-        return found or _format(table_format).open_or_create(place, binding, columns, layout)
+        return table or _format(table_format).open_or_create(place, binding, columns, layout)
     try:
         place.files.create_dir(place.path)
         return _format(table_format).open_or_create(place, binding, columns, layout)
@@ -108,11 +108,11 @@ def open_or_create(
 
 
 def open_dead_letters(table_format: str, place: Place, binding: Binding, *, create: bool) -> LakeTable | None:
-    """The dead-letter table beside the one at a place; None when there is none and ``create`` is false."""
-    beside = dead_letters_place(place)
+    """The dead-letter table of the table at a place; None when there is none and ``create`` is false."""
+    letters_place = dead_letters_place(place)
     if create:
-        return open_or_create(table_format, beside, binding, DEAD_LETTER)
-    return open_table(table_format, beside, binding)
+        return open_or_create(table_format, letters_place, binding, DEAD_LETTER)
+    return open_table(table_format, letters_place, binding)
 
 
 def _check_store(place: Place) -> None:

@@ -2,9 +2,9 @@
 (``bridges.spark.tables.catalogs``).
 
 The guard against doubled batches is a table property per shard, the offset after the last record, set in the
-transaction that adds the files. pyiceberg would retry a conflicting commit by itself and so double a batch that two
-drivers have; retries are 0, and a refused driver reads the properties again. A commit whose answer was lost is looked
-for by its details, offsets among them, in the summaries of snapshots.
+transaction that adds the files. pyiceberg would retry a conflicting commit and so double a batch that two
+drivers have; retries are 0, and a refused driver reads the properties again. A commit whose answer was lost is
+found by its details, offsets among them, in the summaries of snapshots.
 
 Each commit writes a metadata file with all snapshots, so their number is bounded: of the older ones of a day, ``tidy``
 keeps those that were current at a full ten minutes. Files stay for a day after the last version that has them was
@@ -123,7 +123,8 @@ _PUBLISHED_AT = 1 + [column.name for column in PROVENANCE].index("_published_at"
 _STREAM = "sluice.stream"
 _STREAM_EPOCH = "sluice.epoch"
 _COMMITS = "sluice.commits"
-# Of the details of the last commits, in the property: a few hundred commits, where the ledger is seconds behind.
+# Maximum bytes of the details of the last commits, in the property: a few hundred commits, where the ledger is seconds
+# behind.
 _COMMITS_BYTES = 64 * 1024
 _KEPT_SNAPSHOTS = "history.expire.min-snapshots-to-keep"
 _KEPT_MS = "history.expire.max-snapshot-age-ms"
@@ -140,12 +141,12 @@ _BOUNDS = {
 }
 # Settings that earlier releases gave their tables.
 _EARLIER_BOUNDS = {_KEPT_METADATA: "20"}
-# How long a version can be read after it was replaced, where the table's properties do not say.
+# Time that a version can be read after it was replaced, unless the table's properties set it.
 _DAY_MS = 24 * 3600 * 1000
-# So many versions are kept one by one: 83 minutes at the default pace, as a job that runs every hour reads on from
-# the version that it knows.
+# Number of newest versions that are all kept: 83 minutes at the default pace, as a job that runs every hour reads on
+# from the version that it knows.
 _NEWEST = 500
-# Of older versions, those are kept that were current at a full ten minutes.
+# Window of older versions: those are kept that were current at a full ten minutes.
 _WINDOW_MS = 10 * 60 * 1000
 _SWEPT = "sluice.swept-at-ms"
 # When the table's files were last compared with its versions, and how often that is done.
@@ -153,7 +154,7 @@ _SWEEP_MS = 3600 * 1000
 _EXPIRED_AT_ONCE = 25
 # In a name mapping, a column with more than one name.
 _RENAMED = re.compile(r'"names":\s*\["(?:[^"\\]|\\.)*"\s*,')
-# How often joined files are committed against other writers.
+# Maximum attempts to commit joined files against other writers.
 _ATTEMPTS = 30
 _PRIMITIVES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
@@ -247,14 +248,14 @@ class IcebergLakeTable(LakeTable):
         """The snapshots that another engine has gone back from, each with its version."""
         if self._left is not None and self._left[0] == self._table.metadata_location:
             return self._left[1]
-        known = {one.snapshot_id: one for one in self._table.metadata.snapshots}
-        one = self._table.current_snapshot()
+        by_id = {snapshot.snapshot_id: snapshot for snapshot in self._table.metadata.snapshots}
+        ancestor = self._table.current_snapshot()
         line = dict[int, Snapshot]()
-        while one is not None:
-            line[one.snapshot_id] = one
-            one = known.get(one.parent_snapshot_id or 0)
-        oldest = min((one.sequence_number or 0 for one in line.values()), default=0)
-        others = {key: int(one.sequence_number or 0) for key, one in known.items() if key not in line}
+        while ancestor is not None:
+            line[ancestor.snapshot_id] = ancestor
+            ancestor = by_id.get(ancestor.parent_snapshot_id or 0)
+        oldest = min((snapshot.sequence_number or 0 for snapshot in line.values()), default=0)
+        others = {key: int(snapshot.sequence_number or 0) for key, snapshot in by_id.items() if key not in line}
         left = {key: version for key, version in others.items() if version > oldest}
         self._left = self._table.metadata_location, left
         return left
@@ -264,10 +265,10 @@ class IcebergLakeTable(LakeTable):
 
     def partitions(self) -> tuple[str, ...]:
         fields = self._partition_fields()
-        return tuple(_partition_text(one.transform, self._name_of(one.source_id)) for one in fields)
+        return tuple(_partition_text(field.transform, self._name_of(field.source_id)) for field in fields)
 
     def _partition_fields(self) -> list[PartitionField]:
-        return [one for one in self._table.spec().fields if not isinstance(one.transform, VoidTransform)]
+        return [field for field in self._table.spec().fields if not isinstance(field.transform, VoidTransform)]
 
     def set_layout(self, layout: Layout) -> None:
         now = set(self.partitions())
@@ -280,9 +281,9 @@ class IcebergLakeTable(LakeTable):
                 with transaction.update_spec() as spec:
                     for text in now - wanted:
                         spec.remove_field(names[text].name)
-                    for one in layout.partition:
-                        if one.text not in now:
-                            spec.add_field(one.column, _transform(one), one.name)
+                    for field in layout.partition:
+                        if field.text not in now:
+                            spec.add_field(field.column, _transform(field), field.name)
             with transaction.update_sort_order() as order:
                 for name, descends in layout.sort:
                     (order.desc if descends else order.asc)(name, IdentityTransform())
@@ -293,8 +294,8 @@ class IcebergLakeTable(LakeTable):
 
     def sort_texts(self) -> tuple[str, ...]:
         return tuple(
-            self._name_of(one.source_id) + (" desc" if one.direction == SortDirection.DESC else "")
-            for one in self._table.sort_order().fields
+            self._name_of(field.source_id) + (" desc" if field.direction == SortDirection.DESC else "")
+            for field in self._table.sort_order().fields
         )
 
     def _data_files(
@@ -331,10 +332,10 @@ class IcebergLakeTable(LakeTable):
 
     def _change(self, update: UpdateSchema, columns: Sequence[Column]) -> None:
         """Put columns in the place of those of their names that are others."""
-        known = set(self.columns())
-        names = {column.name for column in known}
+        current = set(self.columns())
+        names = {column.name for column in current}
         for column in columns:
-            if column in known:
+            if column in current:
                 continue
             if column.name in names:
                 update.delete_column(column.name)
@@ -351,8 +352,8 @@ class IcebergLakeTable(LakeTable):
         if end is None or len(self._remembered()) == len(self._remembered_lines()):
             return end
         # Another engine went back to an older version, which properties do not.
-        details = [one.details for one in self.versions() if one.details is not None]
-        ends = [part.end for one in details for part in one.ranges if part.shard == shard]
+        details = [version.details for version in self.versions() if version.details is not None]
+        ends = [part.end for commit in details for part in commit.ranges if part.shard == shard]
         if not ends:
             raise TableRefused(
                 f"{self.place}: expected a version with the end of shard {shard}, got version {self.version()}, which "
@@ -392,14 +393,14 @@ class IcebergLakeTable(LakeTable):
                 snapshot.append_data_file(file)
 
     def _change_columns(self, transaction: Transaction, change: Change) -> None:
-        known = {column.name: column for column in self.columns()}
+        current = {column.name: column for column in self.columns()}
         with transaction.update_schema(allow_incompatible_changes=change.removes_all) as update:
             if change.removes_all:
                 self._change(update, change.columns)
                 return
             for column in change.columns:
-                if column.name in known:
-                    _widen(update, (column.name,), known[column.name].parsed, column.parsed)
+                if column.name in current:
+                    _widen(update, (column.name,), current[column.name].parsed, column.parsed)
                     update.update_column(column.name, doc=_doc(column))
                 else:
                     update.add_column((column.name,), _type(column.parsed, count()), doc=_doc(column))
@@ -409,7 +410,7 @@ class IcebergLakeTable(LakeTable):
             return []
         numbers = {name: self._table.schema().find_field(name).field_id for name in RANGED}
         spec = self._table.metadata.default_spec_id
-        masked = {path_of(one.file.file_path) for one in self._table.scan().plan_files() if one.delete_files}
+        masked = {path_of(task.file.file_path) for task in self._table.scan().plan_files() if task.delete_files}
         return [
             TableFile(
                 path,
@@ -466,7 +467,7 @@ class IcebergLakeTable(LakeTable):
         snapshot = self._table.current_snapshot()
         if snapshot is None:
             return {}
-        # Of the manifests: a scan leaves out files without rows.
+        # Files of the manifests: a scan leaves out files without rows.
         files = [
             entry.data_file
             for manifest in snapshot.manifests(self._table.io)
@@ -486,12 +487,14 @@ class IcebergLakeTable(LakeTable):
     def _drop(self, old: Sequence[Snapshot], *, dry_run: bool = False) -> set[str]:
         """Remove snapshots; the paths of the files that only they have."""
         files = self._held_by(old, missing_ok=True)
-        ids = {one.snapshot_id for one in old}
+        ids = {snapshot.snapshot_id for snapshot in old}
         if not dry_run:
             with self._committing():
                 self._table.maintenance.expire_snapshots().by_ids(list(ids)).commit()
             self.refresh()
-        return files - self._held_by([one for one in self._table.metadata.snapshots if one.snapshot_id not in ids])
+        return files - self._held_by(
+            [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in ids]
+        )
 
     def _held_by(self, snapshots: Iterable[Snapshot], *, missing_ok: bool = False) -> set[str]:
         """The paths of all files of snapshots: lists of manifests, manifests, data files. Some may be missing where a
@@ -499,10 +502,10 @@ class IcebergLakeTable(LakeTable):
         files: set[str] = set()
         manifests: dict[str, ManifestFile] = {}
         missing = (FileNotFoundError,) if missing_ok else ()
-        for one in snapshots:
+        for snapshot in snapshots:
             with contextlib.suppress(*missing):
-                manifests |= {part.manifest_path: part for part in one.manifests(self._table.io)}
-                files.add(path_of(one.manifest_list))
+                manifests |= {part.manifest_path: part for part in snapshot.manifests(self._table.io)}
+                files.add(path_of(snapshot.manifest_list))
         for manifest in manifests.values():
             with contextlib.suppress(*missing):
                 entries = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
@@ -523,19 +526,21 @@ class IcebergLakeTable(LakeTable):
             yield
         except FAILURES as error:
             self.refresh()
-            if details is None or not any(one.version > base and one.details == details for one in self.versions()):
+            if details is None or not any(
+                version.version > base and version.details == details for version in self.versions()
+            ):
                 raise CommitConflict(f"the catalog did not commit: {error}") from error
         except (CommitFailedException, ValidationException) as error:
             raise CommitConflict(str(error)) from error
         except ValueError as error:
-            # What others did to the columns may make a change of them impossible.
+            # Changes of columns by other writers may make this one impossible.
             self.refresh()
             if self._table.metadata_location == location:
                 raise
             raise CommitConflict(str(error)) from error
 
     def _remember(self, details: Details) -> dict[str, str]:
-        """Properties of a commit beside its offsets."""
+        """Properties of a commit other than its offsets."""
         has = self._table.properties
         missing = {name: value for name, value in _BOUNDS.items() if has.get(name) in (None, _EARLIER_BOUNDS.get(name))}
         version = self._table.metadata.last_sequence_number + 1
@@ -555,10 +560,10 @@ class IcebergLakeTable(LakeTable):
         return [line for version, line in numbered if version <= newest and version not in left]
 
     def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
-        found: dict[str | int, Version] = {}
+        by_details: dict[str | int, Version] = {}
         for line in self._remembered():
             version, at_ms, kept = line.split(" ", 2)
-            found[kept] = Version(int(version), int(at_ms), "append", Details.parse(json.loads(kept)))
+            by_details[kept] = Version(int(version), int(at_ms), "append", Details.parse(json.loads(kept)))
         left = self._left_behind()
         for snapshot in self._table.metadata.snapshots:
             if snapshot.snapshot_id in left:
@@ -566,23 +571,25 @@ class IcebergLakeTable(LakeTable):
             summary = snapshot.summary
             text = summary.additional_properties.get(DETAILS_KEY) if summary else None
             # Replacements of earlier releases left two snapshots with the same details: the last one is the commit.
-            found[text or snapshot.snapshot_id] = Version(
+            by_details[text or snapshot.snapshot_id] = Version(
                 int(snapshot.sequence_number or 0),
                 snapshot.timestamp_ms,
                 summary.operation.value if summary else "",
                 Details.parse(json.loads(text)) if text else None,
             )
-        newer = [one for one in found.values() if one.version > after]
-        return sorted(newer, key=lambda one: one.version, reverse=True)[:limit]
+        newer = [entry for entry in by_details.values() if entry.version > after]
+        return sorted(newer, key=lambda entry: entry.version, reverse=True)[:limit]
 
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
-        first = {one.schema_id: one for one in reversed(self._table.metadata.snapshots)}
-        found = []
-        for schema in sorted(self._table.metadata.schemas, key=lambda one: one.schema_id, reverse=True)[:limit]:
-            one = first.get(schema.schema_id)
-            version, at_ms = (None, None) if one is None else (int(one.sequence_number or 0), one.timestamp_ms)
-            found.append(SchemaVersion(version, at_ms, _columns(schema)))
-        return found
+        first = {snapshot.schema_id: snapshot for snapshot in reversed(self._table.metadata.snapshots)}
+        schemas = []
+        for schema in sorted(self._table.metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)[:limit]:
+            snapshot = first.get(schema.schema_id)
+            version, at_ms = (
+                (None, None) if snapshot is None else (int(snapshot.sequence_number or 0), snapshot.timestamp_ms)
+            )
+            schemas.append(SchemaVersion(version, at_ms, _columns(schema)))
+        return schemas
 
     def tidy(self) -> bool:
         with self._committing():
@@ -609,8 +616,8 @@ class IcebergLakeTable(LakeTable):
         before_ms = _now_ms() - longer_ago_s * 1000
         named = self._named()
         replaced = self._replaced_ms()
-        ended = [one for one in self._table.metadata.snapshots if one.snapshot_id not in named]
-        return [one for one in ended if replaced.get(one.snapshot_id, before_ms) < before_ms]
+        ended = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in named]
+        return [snapshot for snapshot in ended if replaced.get(snapshot.snapshot_id, before_ms) < before_ms]
 
     def _named(self) -> set[int]:
         return {ref.snapshot_id for ref in self._table.metadata.refs.values()}
@@ -620,10 +627,10 @@ class IcebergLakeTable(LakeTable):
         current is left out."""
         metadata = self._table.metadata
         ordered = pairwise(self._in_order())
-        found = {one.snapshot_id: later.timestamp_ms for one, later in ordered}
-        found |= {one.snapshot_id: later.timestamp_ms for one, later in pairwise(metadata.snapshot_log)}
-        found.pop(metadata.current_snapshot_id or 0, None)
-        return found
+        replaced_ms = {earlier.snapshot_id: later.timestamp_ms for earlier, later in ordered}
+        replaced_ms |= {earlier.snapshot_id: later.timestamp_ms for earlier, later in pairwise(metadata.snapshot_log)}
+        replaced_ms.pop(metadata.current_snapshot_id or 0, None)
+        return replaced_ms
 
     def _in_order(self) -> list[Snapshot]:
         return sorted(self._table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
@@ -636,13 +643,13 @@ class IcebergLakeTable(LakeTable):
         least = int(self._table.properties.get(_KEPT_SNAPSHOTS, _BOUNDS[_KEPT_SNAPSHOTS]))
         ended_ms = _now_ms() - self._kept_ms()
         old = []
-        for at, one in enumerate(reversed(snapshots)):
-            until_ms = replaced.get(one.snapshot_id)
-            if at < least or until_ms is None or one.snapshot_id in named:
+        for at, snapshot in enumerate(reversed(snapshots)):
+            until_ms = replaced.get(snapshot.snapshot_id)
+            if at < least or until_ms is None or snapshot.snapshot_id in named:
                 continue
-            is_at_window = one.timestamp_ms // _WINDOW_MS < until_ms // _WINDOW_MS
+            is_at_window = snapshot.timestamp_ms // _WINDOW_MS < until_ms // _WINDOW_MS
             if until_ms < ended_ms or (at >= _NEWEST and not is_at_window):
-                old.append(one.snapshot_id)
+                old.append(snapshot.snapshot_id)
         if len(old) < _EXPIRED_AT_ONCE:
             return False
         self._table.maintenance.expire_snapshots().by_ids(old).commit()
@@ -657,7 +664,7 @@ class IcebergLakeTable(LakeTable):
         infos = self.place.files.get_file_info(unused)
         if not dry_run:
             self.place.remove(unused)
-        return Expiry(len(old), len(unused), sum(one.size or 0 for one in infos))
+        return Expiry(len(old), len(unused), sum(info.size or 0 for info in infos))
 
     def delete_before(self, at: datetime, details: Details) -> None:
         is_later = pc.field("_published_at") >= pa.scalar(at, pa.timestamp("us", "UTC"))
@@ -680,10 +687,10 @@ class IcebergLakeTable(LakeTable):
                 removed = [file.path for files, _ in joined for file in files]
                 self.commit(Change(add=[file for _, file in joined], remove=removed, keeps_rows=True))
             except CommitConflict:
-                # What was written stays good as long as the files that it was made of are there.
+                # Joined files stay valid as long as the files that they were joined from exist.
                 self.refresh()
                 there = {file.path for file in self.files() if not file.is_masked}
-                joined = [one for one in joined if all(file.path in there for file in one[0])]
+                joined = [pair for pair in joined if all(file.path in there for file in pair[0])]
                 if not joined:
                     raise
             else:
@@ -710,25 +717,28 @@ class IcebergLakeTable(LakeTable):
         """Remove data files and files of metadata that no version refers to and that are older; their paths."""
         files = self.place.files
         now = time.time()
-        # Looked at before the versions are: what is committed in between is in use.
+        # Listed before the versions are read: files that are committed in between are in use.
         there = files.get_file_info(fs.FileSelector(self.place.path, recursive=True))
         self.refresh()
         metadata = self._table.metadata
         used = self._held_by(metadata.snapshots)
-        used |= {path_of(self._table.metadata_location), *(path_of(one.metadata_file) for one in metadata.metadata_log)}
+        used |= {
+            path_of(self._table.metadata_location),
+            *(path_of(entry.metadata_file) for entry in metadata.metadata_log),
+        }
         kept_s = {".parquet": data_s, ".avro": metadata_s, ".metadata.json": metadata_s}
-        found = []
-        for one in there:
-            longest = next((age_s for suffix, age_s in kept_s.items() if one.path.endswith(suffix)), None)
-            if longest is not None and one.path not in used and now - one.mtime.timestamp() > longest:
-                found.append(one.path)
+        unused = []
+        for info in there:
+            longest = next((age_s for suffix, age_s in kept_s.items() if info.path.endswith(suffix)), None)
+            if longest is not None and info.path not in used and now - info.mtime.timestamp() > longest:
+                unused.append(info.path)
         if not dry_run:
-            self.place.remove(found)
-        return found
+            self.place.remove(unused)
+        return unused
 
     def at(self, version: int) -> Self:
         table = self._table
-        [snapshot] = [one for one in table.metadata.snapshots if one.sequence_number == version]
+        [snapshot] = [candidate for candidate in table.metadata.snapshots if candidate.sequence_number == version]
         metadata = table.metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id})
         older = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
         return type(self)(older, self.place, self._binding)
@@ -738,7 +748,7 @@ class IcebergLakeTable(LakeTable):
         metadata = self._table.metadata
         io = self._table.io
         planned = () if self._table.current_snapshot() is None else self._table.scan().plan_files()
-        tasks = {path_of(one.file.file_path).removeprefix(base): one for one in planned}
+        tasks = {path_of(task.file.file_path).removeprefix(base): task for task in planned}
         projection = self._table.scan(selected_fields=tuple(columns)).projection()
 
         def read(paths: Sequence[str], within: Range | None) -> Iterator[pa.RecordBatch]:
@@ -751,8 +761,8 @@ class IcebergLakeTable(LakeTable):
 
     def _marks(self, details: Details, ends: Sequence[ShardRange]) -> dict[str, str]:
         """The ends of shards that a commit moves to, as properties."""
-        firsts = {f"sluice.first.{one.shard}": str(one.start) for one in ends if self.first(one.shard) is None}
-        return {f"sluice.next.{one.shard}": str(one.end) for one in ends} | firsts | details.about
+        firsts = {f"sluice.first.{end.shard}": str(end.start) for end in ends if self.first(end.shard) is None}
+        return {f"sluice.next.{end.shard}": str(end.end) for end in ends} | firsts | details.about
 
     def _property(self, name: str) -> int | None:
         value = self._table.properties.get(name)
@@ -779,7 +789,7 @@ class _Transaction(Transaction):
         for producer in producers:
             if len(producer._written_manifests) > 1:
                 snapshot = table.snapshot_by_id(producer.snapshot_id)
-                used = {one.manifest_path for one in snapshot.manifests(table.io)} if snapshot else set()
+                used = {manifest.manifest_path for manifest in snapshot.manifests(table.io)} if snapshot else set()
                 for path in set(producer._written_manifests) - used:
                     table.io.delete(path)
         return table
@@ -799,8 +809,8 @@ def _identifier(place: Place) -> tuple[str, ...]:
 
 def _bounds(bounds: dict[int, bytes] | None, numbers: Mapping[str, int]) -> dict[str, int]:
     """Bounds of whole numbers and times, as Iceberg keeps them."""
-    found = {name: (bounds or {}).get(number) for name, number in numbers.items()}
-    return {name: int.from_bytes(one, "little", signed=True) for name, one in found.items() if one is not None}
+    encoded = {name: (bounds or {}).get(number) for name, number in numbers.items()}
+    return {name: int.from_bytes(value, "little", signed=True) for name, value in encoded.items() if value is not None}
 
 
 def _map_names(transaction: Transaction) -> None:
@@ -843,17 +853,17 @@ def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str,
 
 
 def _leaf_ids(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[tuple[str, int]]:
-    """The identifiers of columns of a file, and of what is inside of them, by path; of those that have any."""
-    for one in fields:
-        path = f"{prefix}{one.name}"
-        kind = one.type
+    """The identifiers of columns of a file, and of their members, by path; only of those that have one."""
+    for field in fields:
+        path = f"{prefix}{field.name}"
+        kind = field.type
         if pa.types.is_map(kind):
             yield from _leaf_ids((kind.key_field, kind.item_field), f"{path}.key_value.")
         elif pa.types.is_list(kind):
             yield from _leaf_ids((kind.value_field,), f"{path}.list.")
         elif pa.types.is_struct(kind):
             yield from _leaf_ids(kind, f"{path}.")
-        elif (its_id := (one.metadata or {}).get(b"PARQUET:field_id")) is not None:
+        elif (its_id := (field.metadata or {}).get(b"PARQUET:field_id")) is not None:
             yield path, int(its_id)
 
 
@@ -872,9 +882,9 @@ def _partition_spec(schema: Schema, layout: Layout) -> PartitionSpec:
     return PartitionSpec(
         *(
             PartitionField(
-                schema.find_field(one.column).field_id, PARTITION_FIELD_ID_START + at, _transform(one), one.name
+                schema.find_field(part.column).field_id, PARTITION_FIELD_ID_START + at, _transform(part), part.name
             )
-            for at, one in enumerate(layout.partition)
+            for at, part in enumerate(layout.partition)
         )
     )
 
@@ -955,7 +965,7 @@ def _column(field: NestedField) -> Column:
 
 
 def _inner_ids(kind: ColumnType, has: Any) -> Iterator[int]:
-    """The identifiers of what is inside of a type, in the order of ``ColumnType.field``."""
+    """The identifiers of the members of a type, in the order of ``ColumnType.field``."""
     if kind.name == "struct":
         for name, (_, inner) in zip(kind.names, kind.members, strict=True):
             member = has.field_by_name(name)

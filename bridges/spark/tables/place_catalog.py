@@ -1,10 +1,10 @@
 """Iceberg's catalogue of one table, in its directory: version N of the table is ``metadata/vN.metadata.json``.
 
 That is how Iceberg keeps tables in file systems, so other engines find the newest version by its name. Here a version
-is put only where there is none of that number: of two drivers with the same one, the second is refused.
+is written only if its number is free: of two drivers with the same one, the second is refused.
 
 Earlier releases kept a local table's newest version in ``_catalog.db``. Such a table is continued from there, and the
-file goes on to name the newest version, for the readers that use it.
+file continues to name the newest version, for the readers that use it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class PlaceCatalog(NoopCatalog):
         return self._place.put_new(name, metadata.model_dump_json(exclude_none=True).encode())
 
     def _newest(self) -> int:
-        """The newest version; 0 where there is none."""
+        """The newest version; 0 if there are no versions."""
         return max((_number(name) for name in self._place.names("metadata", after="v")), default=0)
 
     def _name_newest(self, version: int) -> None:
@@ -174,8 +174,8 @@ class PlaceCatalog(NoopCatalog):
 
 
 def _number(path: str) -> int:
-    found = _VERSION.search(path)
-    return int(found[1]) if found else 0
+    version_match = _VERSION.search(path)
+    return int(version_match[1]) if version_match else 0
 
 
 def _unnumbered(earlier: sqlite3.Connection) -> str | None:

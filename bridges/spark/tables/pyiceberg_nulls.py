@@ -17,10 +17,10 @@ Project = Callable[..., pa.Array | None]
 def _keeping_nulls(project: Project) -> Project:
     @wraps(project)
     def projected(self: Any, kind: Any, array: pa.Array | None, *inner: pa.Array | None) -> pa.Array | None:
-        found = project(self, kind, array, *inner)
-        if array is None or found is None or found.null_count == array.null_count:
-            return found
-        return pc.if_else(array.is_null(), pa.scalar(None, found.type), found)
+        result = project(self, kind, array, *inner)
+        if array is None or result is None or result.null_count == array.null_count:
+            return result
+        return pc.if_else(array.is_null(), pa.scalar(None, result.type), result)
 
     return projected
 

@@ -34,14 +34,14 @@ Rewrite = Callable[[Sequence[Rest]], list[TaskResult]]
 
 
 def pieces(ranges: Sequence[Range], records: int) -> Iterator[list[Range]]:
-    """Ranges cut into pieces of so many records."""
+    """Ranges cut into pieces of this number of records."""
     piece: list[Range] = []
     room = records
-    for one in ranges:
-        at = one.start
-        while at < one.end:
-            end = min(one.end, at + room)
-            piece.append(Range(one.shard, at, end))
+    for span in ranges:
+        at = span.start
+        while at < span.end:
+            end = min(span.end, at + room)
+            piece.append(Range(span.shard, at, end))
             at, room = end, room - (end - at)
             if not room:
                 yield piece
@@ -55,10 +55,10 @@ def inside(rows: pa.RecordBatch | pa.Table, ranges: Sequence[Range]) -> Any:
     """A mask of the rows whose place is in one of the ranges."""
     shards = rows.column("_shard").to_numpy()
     offsets = rows.column("_offset").to_numpy()
-    found = np.zeros(rows.num_rows, bool)
-    for one in ranges:
-        found |= (shards == one.shard) & (offsets >= one.start) & (offsets < one.end)
-    return found
+    mask = np.zeros(rows.num_rows, bool)
+    for span in ranges:
+        mask |= (shards == span.shard) & (offsets >= span.start) & (offsets < span.end)
+    return mask
 
 
 def rewritten(_: None, rest: Rest) -> str:
@@ -75,7 +75,7 @@ def rewritten(_: None, rest: Rest) -> str:
 
 def rewritten_here(rests: Sequence[Rest]) -> list[TaskResult]:
     """Write files again in this process, one after the other."""
-    return [TaskResult.from_json(rewritten(None, one)) for one in rests]
+    return [TaskResult.from_json(rewritten(None, rest)) for rest in rests]
 
 
 def overlapping(table: LakeTable, ranges: Sequence[Range]) -> tuple[list[TableFile], list[TableFile]]:
@@ -84,11 +84,11 @@ def overlapping(table: LakeTable, ranges: Sequence[Range]) -> tuple[list[TableFi
     Raises:
         TableRefused: another engine deleted rows of one without writing it again.
     """
-    found = [file for file in table.files() if not file.is_apart(ranges)]
+    touched = [file for file in table.files() if not file.is_apart(ranges)]
     if not table.applies_deletes:
-        table.unmasked(found)
-    whole = [one for one in found if one.is_inside(ranges)]
-    return whole, [one for one in found if not one.is_inside(ranges)]
+        table.unmasked(touched)
+    whole = [file for file in touched if file.is_inside(ranges)]
+    return whole, [file for file in touched if not file.is_inside(ranges)]
 
 
 def places_in(table: LakeTable, paths: Sequence[str], ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
@@ -104,9 +104,9 @@ def replace_ranges(
     details: Details,
     rewrite: Rewrite = rewritten_here,
 ) -> int:
-    """Put the files' rows in the place of what the ranges hold, in one version; returns it.
+    """Put the files' rows in the place of the ranges' rows, in one version; returns it.
 
-    Other writers may commit meanwhile; a file at an edge is written again only once.
+    Other writers may commit in between; a file at an edge is written again only once.
 
     Raises:
         CommitConflict: others were first again and again.
@@ -114,15 +114,15 @@ def replace_ranges(
     rests: dict[str, list[DataFile]] = {}
     for _ in range(_ATTEMPTS):
         whole, part = overlapping(table, ranges)
-        if files and {one.path for one in whole}.issuperset(one.path for one in files):
+        if files and {file.path for file in whole}.issuperset(file.path for file in files):
             return table.version()  # only the answer of the commit was lost
         fresh = [file for file in part if file.path not in rests]
         for file, result in zip(fresh, rewrite([table.rest(file, ranges) for file in fresh]), strict=True):
             verify_files(table.place, result.files, result.host)
             rests[file.path] = result.files
-        changed = [one.path for one in part if sum(file.rows for file in rests[one.path]) < one.rows]
+        changed = [edge.path for edge in part if sum(file.rows for file in rests[edge.path]) < edge.rows]
         with contextlib.suppress(CommitConflict):
-            removed = [*(one.path for one in whole), *changed]
+            removed = [*(file.path for file in whole), *changed]
             added = [*files, *(file for path in changed for file in rests[path])]
             version = table.commit(Change(details, added, removed, marks=()))
             unused = [file for path in rests.keys() - set(changed) for file in rests[path]]

@@ -1069,7 +1069,7 @@ def test_tables_of_a_template_are_checked_when_it_is_saved(service: LakeTableSer
     assert _own(made)["tables"] == "t_${a}", "the job is told"
     assert refusal(service, tables="${a}")[1].startswith("expected letters, digits, '_' and '-' around the columns")
     assert refusal(service, tables="t_${a.b}")[1].startswith("expected columns as ${NAME}")
-    assert refusal(service, tables="t_${a}", key=["a"])[1].startswith("expected no key beside 'tables'")
+    assert refusal(service, tables="t_${a}", key=["a"])[1].startswith("expected no key with 'tables'")
     assert refusal(service, tables="t_${_published_at}") == (
         "/tables",
         "_published_at: expected a column of type string, enum, integer, long, double, boolean, date, got timestamp",
