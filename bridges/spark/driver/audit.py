@@ -512,8 +512,8 @@ class _Audit:
             one.superseded = max(0, one.superseded)
         elif one.superseded < 0:
             self._report.problems.append(
-                f"shard {one.shard}: {counted(-one.superseded, 'record')} too many with rows or dead letters, by what "
-                f"the batches have written"
+                f"shard {one.shard}: {counted(-one.superseded, 'record')} too many with rows or dead letters, "
+                f"compared with the commits"
             )
 
     def _account_for(self, one: ShardAudit, stretches: Stretches, held: Any, missing: Any) -> Any:
