@@ -26,7 +26,7 @@ GIVEN_UP: Final = "shutting_down"
 
 @dataclass(frozen=True, slots=True)
 class LaneBounds:
-    """How much may wait in all lanes together."""
+    """Maximum that may wait in all lanes together."""
 
     messages: int = 10_000
     size_bytes: int = 64 * 1024 * 1024
@@ -77,7 +77,7 @@ class Lanes:
         return Outcome(0, is_waiting=True)
 
     def outcome_of_last(self, topic: str) -> asyncio.Future[Outcome]:
-        """What becomes of the message that was put last into the lane of a topic."""
+        """Future outcome of the message that was put last into the lane of a topic."""
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.topics[topic][-1].done.append(done)
         return done

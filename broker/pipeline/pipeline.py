@@ -33,17 +33,17 @@ DROPPED_HELP: Final = "messages not passed on, by reason"
 
 
 class Routes(RunRoutes, Protocol):
-    """Where the messages of a topic go (``broker.routing.router.Routes``)."""
+    """Routes of the messages of a topic (``broker.routing.router.Routes``)."""
 
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
         """Hand the message to its subscribers; returns how many there were."""
 
 
 class Retained(Protocol):
-    """What keeps retained messages (``broker.routing.retained.Retained``)."""
+    """Store of retained messages (``broker.routing.retained.Retained``)."""
 
     def refusal(self, message: Message, /) -> Refusal | None:
-        """Why a message cannot be retained, asked before it goes any further; None when it can."""
+        """Reason why a message cannot be retained, asked before it goes any further; None when it can."""
 
     def retain(self, message: Message, /) -> None:
         """Retain a message, or delete the one of its topic."""
@@ -113,18 +113,18 @@ class Pipeline(Generic[R]):
         return self.process(message, plan)
 
     async def publish_and_wait(self, message: Message) -> Outcome:
-        """As ``publish``, and what became of the message where a gate has to wait; once slow subscribers have room."""
+        """Publish, and return the outcome of the message where a gate has to wait; once slow subscribers have room."""
         outcome, room = self._with_room(self.publish, message)
         if room is not None:
             await room
         return await self.lanes.outcome_of_last(message.topic) if outcome.is_waiting else outcome
 
     def decided(self, topic: str) -> Awaitable[Outcome]:
-        """What becomes of the message that was published last to a topic, and waits."""
+        """Future outcome of the message that was published last to a topic, and waits."""
         return self.lanes.outcome_of_last(topic)
 
     def publish_for_client(self, message: Message) -> Outcome:
-        """As ``publish``, of a message that a client left to be published, its will: where its topic leads a client."""
+        """Publish a message that a client left to be published, its will: where its topic leads a client."""
         self._internal.value += 1
         try:
             plan = self._plans.plan(message.topic.encode())
@@ -184,7 +184,7 @@ class Pipeline(Generic[R]):
         return outcome
 
     def gather(self, publisher: object, message: Message, plan: TopicPlan[R]) -> Outcome:
-        """As ``process``, but what is to be delivered is gathered with what follows (``broker.pipeline.together``)."""
+        """Process a message, but gather its delivery with the messages that follow (``broker.pipeline.together``)."""
         began = self._writer.appended
         passed = self._pass_stages(message, plan)
         outcome = self.together.add(publisher, passed, plan) if isinstance(passed, Message) else passed
@@ -196,7 +196,7 @@ class Pipeline(Generic[R]):
     def gather_run(
         self, publisher: object, client: Client, payloads: Sequence[bytes], plan: TopicPlan[R], now_ns: int
     ) -> tuple[int, Outcome]:
-        """As ``gather``, QoS 0 messages of one client that are on one topic.
+        """Gather QoS 0 messages of one client that are on one topic.
 
         Returns:
             How many were taken, and the outcome of the last; it is stored where any was. None is taken behind one whose
@@ -220,8 +220,8 @@ class Pipeline(Generic[R]):
 
     @staticmethod
     def _waiting(outcome: Outcome, receipt: Receipt | None, *, is_stored: bool) -> Outcome:
-        """The outcome with what an acknowledgement of the message waits for: the present commit group, where any stage
-        or delivery left something there, and full queues."""
+        """The outcome with the reasons for which an acknowledgement of the message waits: the present commit group,
+        where any stage or delivery left something there, and full queues."""
         full_queues = () if receipt is None else receipt.full_queues
         if outcome is PASSED_ON and not full_queues:
             return _STORED
@@ -231,7 +231,7 @@ class Pipeline(Generic[R]):
         """Take a message through the stages of its topic, which do not wait.
 
         Returns:
-            The message that is to be delivered by this plan, or the outcome: it was refused, or delivered already since
+            The message for delivery by this plan, or the outcome: it was refused, or delivered already since
             it is on another topic now or was measured.
         """
         is_alone = False
@@ -283,7 +283,7 @@ class Pipeline(Generic[R]):
         return Outcome(0)
 
     async def decide(self, message: Message, plan: TopicPlan[R]) -> Message | Refusal:
-        """What the gates make of a message, waiting for those that must. Hand it to ``conclude``."""
+        """Result of the gates for a message, waiting for those that must. Hand it to ``conclude``."""
         for name, gate in plan.gates:
             try:
                 result = await gate.call(message) if isinstance(gate, WaitingGateCall) else gate(message)
@@ -295,7 +295,7 @@ class Pipeline(Generic[R]):
         return message
 
     def conclude(self, message: Message, decided: Message | Refusal) -> Outcome:
-        """What becomes of a message that the gates have decided on, by the plan of this moment."""
+        """Outcome of a message that the gates have decided on, by the plan of this moment."""
         if isinstance(decided, Refusal):
             began = self._writer.appended
             outcome = Outcome(0, self._refused(message, decided))
@@ -308,7 +308,7 @@ class Pipeline(Generic[R]):
         return self.conclude(message, decided)
 
     def _not_taken(self, message: Message, why: str, text: str) -> Outcome:
-        """A lane is full, or given up."""
+        """A lane is full, or was abandoned."""
         return self.refuse(message, Refusal("waiting", "waiting", why, reason.QUOTA_EXCEEDED, text))
 
     def refuse(self, message: Message, refusal: Refusal) -> Outcome:

@@ -1,4 +1,4 @@
-"""What depends on a topic alone, worked out once and kept until something changes.
+"""Everything that depends on a topic alone, worked out once and kept until something changes.
 
 Plans are keyed by the topic's bytes as received, so that the hit needs no decoding; the topic is checked when its plan
 is made. The cache is bounded by plans and by bytes: when full, the oldest quarter goes. Topics of more than
@@ -19,13 +19,13 @@ from broker.pipeline.tails import Tails, Watch
 
 R = TypeVar("R")
 
-# Of topics about which anything is remembered.
+# Maximum number of topics about which anything is remembered.
 MAX_CACHED_TOPIC_BYTES: Final = 1024
-# What a plan takes beside its topic, which it holds twice.
+# Bytes that a plan takes in addition to its topic, which it holds twice.
 _PLAN_BYTES: Final = 600
 # Calls of stages that are kept for further topics.
 _MOST_SHARED: Final = 1000
-# What the beginning of a packet takes beside its bytes.
+# Bytes that the beginning of a packet takes in addition to its own.
 _HEAD_BYTES: Final = 150
 
 
@@ -34,8 +34,8 @@ class TopicPlan(Generic[R]):
 
     ``is_reserved`` means that the broker alone publishes there, which ``Pipeline`` checks; ``is_staged`` that there is
     a gate or a tap; ``waits`` that a gate may wait for another process, and then the gates are for ``Pipeline.decide``
-    only. ``resolve`` is there where clients that publish to the topic get another plan than this one, by who they are:
-    their messages are taken by that one.
+    only. ``resolve`` is there where clients that publish to the topic get another plan than this one, by their
+    identity: their messages are taken by that one.
     """
 
     __slots__ = ("gates", "is_reserved", "is_staged", "resolve", "routes", "taps", "topic", "topic_bytes", "waits")
@@ -70,24 +70,25 @@ Kind = tuple[R, int]
 
 
 class TopicMeanings(Protocol[R]):
-    """What topics mean to the clients that publish to them."""
+    """Meaning of topics for the clients that publish to them."""
 
     def for_clients(self, topic: str, final: Callable[[bytes], TopicPlan[R]], /) -> Resolve[R] | None:
-        """How clients that publish to a topic get their plan, None for the topic's own; asked once a topic. ``final``
-        is ``Plans.final``."""
+        """Function by which clients that publish to a topic get their plan, None for the topic's own; asked once a
+        topic. ``final`` is ``Plans.final``."""
 
     def meaning(self, topic: str, client: Client, /) -> str:
         """The topic on which a message is published that a client publishes to another."""
 
     def special(self, topic: str, topic_bytes: bytes, /) -> TopicPlan[R] | None:
-        """A plan without stages and subscribers, as of what is kept to be published later; asked once a topic."""
+        """A plan without stages and subscribers, such as that of messages kept to be published later; asked once a
+        topic."""
 
 
 class Plans(Generic[R]):
     """The cache of plans; ``broker.core.stage.Plans`` for features. ``by_topic`` is read by the hot path.
 
     It holds plans for clients that publish: one with ``resolve`` sends them on. ``final`` gives the plan of a topic
-    that is no more to be looked at in this way. ``watched`` gives routes that also show their messages to a watch.
+    that is no longer checked in this way. ``watched`` gives routes that also show their messages to a watch.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class Plans(Generic[R]):
         self._taps: Sequence[Tap] = ()
         self.by_topic: dict[bytes, TopicPlan[R]] = {}
         self.by_head: dict[bytes, Kind[R]] = {}
-        """What kind of packet a QoS 0 PUBLISH is whose topic is in ``by_topic`` and has no stages, by its bytes before
+        """Kind of packet of a QoS 0 PUBLISH whose topic is in ``by_topic`` and has no stages, by its bytes before
         the payload: one look where the hot path needs no more."""
         self._kinds: dict[tuple[int, int], Kind[R]] = {}
         self._acting: dict[int, Callable[[str], tuple[object, ...] | None]] = {}
@@ -126,7 +127,7 @@ class Plans(Generic[R]):
         """The calls of stages by the identities of a stage and of its objects that act on a topic, with these objects.
         A thousand devices with a topic each then run the same few functions, whose data is in the processor's cache."""
         self._final: dict[bytes, TopicPlan[R]] = {}
-        """Of topics whose plan in ``by_topic`` has ``resolve``; few."""
+        """Topics whose plan in ``by_topic`` has ``resolve``; few."""
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
@@ -135,7 +136,7 @@ class Plans(Generic[R]):
         self.invalidate()
 
     def limit(self, max_levels: int, max_topic_bytes: int) -> None:
-        """Have other limits of topics from the next one on."""
+        """Change the limits of topics, from the next topic on."""
         self._max_levels = max_levels
         self._max_topic_bytes = max_topic_bytes
         self.invalidate()
@@ -193,12 +194,12 @@ class Plans(Generic[R]):
         """The plan of a topic, made if need be.
 
         Raises:
-            PeerError: 0x81 when the bytes are not UTF-8 text, 0x90 when they are no topic name.
+            PeerError: 0x81 when the bytes are not UTF-8 text, 0x90 when they are not a valid topic name.
         """
         return self.by_topic.get(topic_bytes) or self._make(topic_bytes)
 
     def final(self, topic_bytes: bytes) -> TopicPlan[R]:
-        """The plan of a topic for what no client says to publish there: nothing is rewritten or refused any more.
+        """The plan of a topic for messages that no client publishes there: nothing is rewritten or refused.
 
         Raises:
             PeerError: as ``plan``.
@@ -248,7 +249,7 @@ class Plans(Generic[R]):
         return TopicPlan(topic, topic_bytes, gates, taps, routes)
 
     def _call(self, stage: Gate | Tap, topic: str) -> Any:
-        """What a stage does on a topic: as on the topics before, where the same of its objects act."""
+        """Action of a stage on a topic: as on the topics before, where the same of its objects act."""
         ask = self._acting.get(id(stage))
         acting = None if ask is None else ask(topic)
         if acting is None:

@@ -1,4 +1,4 @@
-"""How long stages take: of the messages that have stages, at most one in ten milliseconds is measured."""
+"""Durations of stages: of the messages that have stages, at most one in ten milliseconds is measured."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Tails: samples of the messages on a filter's topics as they pass, for people to read. Delivery does not change.
+"""Tails: samples of the messages on a filter's topics as they pass, for users to read. Delivery does not change.
 
 Without an open tail no message is inspected: an open tail is part of the plans of the topics that it matches, and of no
-others. On topics with stages it is a gate before and behind all others, so it sees what was published and what became
-of it. On others it is part of their routes, so that received bytes still go the short way.
+others. On topics with stages it is a gate before and behind all others, so it sees what was published and the result.
+On others it is part of their routes, so that received bytes still go the short way.
 
-A tail takes so many messages and bytes per second, all of one second at once after a quiet one, and counts the rest.
+A tail takes a maximum of messages and bytes per second, all of one second at once after a quiet one, and counts the
+rest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from broker.core.topic import TopicFilter
 MAX_TAILS: Final = 32
 MAX_MESSAGES_PER_S: Final = 200
 MAX_BYTES_PER_S: Final = 1024 * 1024
-# Of a payload; the rest is cut off.
+# Maximum bytes of a payload; the rest is cut off.
 MAX_PAYLOAD_BYTES: Final = 64 * 1024
 _MAX_KEPT: Final = 400
 _MAX_KEPT_BYTES: Final = 2 * MAX_BYTES_PER_S
@@ -37,11 +38,11 @@ _NS: Final = 1_000_000_000
 
 
 class Tailed:
-    """A message as it was published, its payload perhaps cut, and what became of it.
+    """A message as it was published, its payload perhaps cut, and its outcome.
 
     ``became`` is what stages made of it, None where they changed nothing; ``refusal`` says why it was stopped.
-    ``size_bytes`` and ``became_bytes`` are the lengths of the whole payloads. ``line`` is how it is shown, kept by who
-    shows it: many tails may have it.
+    ``size_bytes`` and ``became_bytes`` are the lengths of the whole payloads. ``line`` is how it is shown, kept by its
+    reader: many tails may have it.
     """
 
     __slots__ = ("became", "became_bytes", "line", "message", "refusal", "size_bytes")
@@ -89,7 +90,7 @@ class Tail:
         self._kept: deque[Tailed] = deque()
 
     def take(self) -> list[Tailed]:
-        """What was kept since the last time, oldest first."""
+        """Messages kept since the last call, oldest first."""
         found = list(self._kept)
         self._kept.clear()
         self._kept_bytes = 0
@@ -160,13 +161,13 @@ class Watch:
         self._uncounted += count
 
     def settle(self) -> None:
-        """Have the tails count what passed while none of them had room."""
+        """Make the tails count what passed while none of them had room."""
         for tail in self.tails:
             tail.count += self._uncounted
         self._uncounted = 0
 
     def _is_full(self, now_ns: int) -> bool:
-        """Whether no tail has room: remembered until one of them has, so that ten tails cost what one does."""
+        """True if no tail has room: remembered until one of them has, so that ten tails cost what one does."""
         if 0 < self._full_until_ns - now_ns <= _NS:
             return True
         now_s = self._all.clock.monotonic_s()
@@ -200,7 +201,7 @@ class Tails:
 
     @property
     def is_open(self) -> bool:
-        """Whether any tail is."""
+        """True if there is any tail."""
         return bool(self._open)
 
     def open(
@@ -210,7 +211,7 @@ class Tails:
         bytes_per_s: int = MAX_BYTES_PER_S,
         on_ready: Callable[[], None] = lambda: None,
     ) -> Tail:
-        """A new tail; ``close`` it when it is no longer looked at.
+        """A new tail; ``close`` it when it is no longer needed.
 
         Raises:
             Unavailable: too many are open.
@@ -236,7 +237,7 @@ class Tails:
             tail.on_ready()
 
     def matched(self, tail: Tail) -> int:
-        """How many messages on the tail's topics were published; what ``take`` did not give of them was skipped."""
+        """Number of messages published on the tail's topics; what ``take`` did not give of them was skipped."""
         for watch in self._watches.values():
             watch.settle()
         return tail.count
@@ -267,7 +268,7 @@ class Tails:
         self._undecided[message.id] = tailed, tails
 
     def decided(self, message: Message, refusal: Refusal | None) -> None:
-        """What the gates made of a message, or why it was refused, maybe by what comes behind the gates."""
+        """Result of the gates for a message, or the reason for its refusal, maybe by a later stage."""
         found = self._undecided.pop(message.id, None) if self._undecided else None
         if found is not None:
             tailed, tails = found

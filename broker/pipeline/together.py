@@ -11,18 +11,18 @@ from broker.pipeline.plan import TopicPlan
 
 
 class RunRoutes(Protocol):
-    """Where messages of a topic go that can be delivered many at once (``broker.routing.router.Routes``)."""
+    """Routes of messages of a topic that can be delivered many at once (``broker.routing.router.Routes``)."""
 
     plain_qos: int
     """The highest QoS of messages that all subscribers get alike, as QoS 0; -1 where there is no such."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no subscriber."""
+        """True if there is no subscriber."""
 
     @property
     def watch(self) -> object:
-        """What sees each message, None where nothing does."""
+        """Observer of each message, None where nothing does."""
 
     def deliver_run(self, run: Sequence[tuple[Message, bytes]], /) -> None:
         """Hand messages without properties, of QoS ``plain_qos`` at most, to every subscriber."""
@@ -57,10 +57,10 @@ class Together(Generic[R, P]):
         self._routes: R | None = None
         self._publishers: list[P] = []
         self.run: list[tuple[Message, bytes]] = []
-        """What waits, with the bytes of the topics."""
+        """Waiting messages, with the bytes of the topics."""
 
     def add(self, publisher: P, message: Message, plan: TopicPlan[R]) -> Outcome:
-        """Deliver this with others; at once where subscribers have to be looked at one by one."""
+        """Deliver this with others; at once where subscribers must be checked one by one."""
         routes = plan.routes
         if routes is not self._routes or message.properties or message.qos > routes.plain_qos:
             if self.run:
@@ -86,7 +86,7 @@ class Together(Generic[R, P]):
         self._routes = None
         self.run = []
         self._publishers = []
-        was_crowded = bool(crowds.fresh)  # by the message at hand, whose publisher is not among these
+        was_crowded = bool(crowds.fresh)  # by the current message, whose publisher is not among these
         routes.deliver_run(run)
         if crowds.fresh and not was_crowded:
             crowds.hold(*publishers)

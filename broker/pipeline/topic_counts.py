@@ -1,10 +1,10 @@
-"""Messages and bytes by topic, as a tree by level that is bounded, for people who look.
+"""Messages and bytes by topic, as a tree by level that is bounded, for users who watch.
 
 Nothing is counted without a look: the first one switches counting on, and ``IDLE_S`` after the last one it ends
 and all is forgotten. Then a read costs one comparison. What is always counted instead would cost each message, and
 the short way of QoS 0 forwards two million of those in a second without looking at their topics one by one.
 
-While it counts, what a connection read is looked through once more, packet by packet. Above ``_PACKETS_PER_S`` only
+While it counts, what a connection read is read once more, packet by packet. Above ``_PACKETS_PER_S`` only
 some of the reads are, drawn by lot, and each counts for all: rates are estimates then, and sums are right on average.
 
 When there is no room for another level, those with the fewest messages go, and what they counted goes to the ``rest``
@@ -28,19 +28,19 @@ from broker.core.errors import PeerError
 IDLE_S: Final = 300.0
 MAX_LEVELS: Final = 20_000
 MAX_BYTES: Final = 16 * 1024 * 1024
-# What a level takes beside its name and topic.
+# Bytes that a level takes in addition to its name and topic.
 _LEVEL_BYTES: Final = 520
 _MAX_TOPIC_BYTES: Final = 1024
 # Longer and deeper topics count as the rest of the root.
 _MAX_DEPTH: Final = 64
-# Looked at in a second, before only some of the reads are: some 15 ms where topics alternate.
+# Packets checked in a second, before only some of the reads are: some 15 ms where topics alternate.
 _PACKETS_PER_S: Final = 20_000
 _WINDOW_NS: Final = 100_000_000
 _ROLL_S: Final = 1.0
 
 
 class Publishing(Protocol):
-    """What counting knows of a connection."""
+    """The part of a connection that counting uses."""
 
     client: Client
     now_ns: int
@@ -52,11 +52,11 @@ class Publishing(Protocol):
 
 
 class Planned(Protocol):
-    """What counting knows of plans (``broker.pipeline.plan.Plans``)."""
+    """The part of plans that counting uses (``broker.pipeline.plan.Plans``)."""
 
     @property
     def by_topic(self) -> Mapping[bytes, object]:
-        """By topics that were published lately."""
+        """Plans by topics that were published recently."""
 
     def meant(self, topic_bytes: bytes, client: Client, /) -> str:
         """The topic on which a client's message is published."""
@@ -105,9 +105,9 @@ class Level:
 
 
 class TopicCounts:
-    """Counts what clients publish and what is published inside the broker, by topic, while somebody looks.
+    """Counts of messages from clients and from inside the broker, by topic, while a user watches.
 
-    The tree begins with the topics that were published lately, as the plans know them.
+    The tree begins with the topics that were published recently, as the plans know them.
     """
 
     def __init__(self, clock: Clock, plans: Planned, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES) -> None:
@@ -129,7 +129,7 @@ class TopicCounts:
         self._window_ns = 0
         self._packets = 0
         self.is_sampled = False
-        """Whether some reads were left out, so that counts are estimates."""
+        """True if some reads were left out, so that counts are estimates."""
 
     # -- counting --
 
@@ -208,7 +208,7 @@ class TopicCounts:
         level.last_ns = max(level.last_ns, last_ns)
 
     def _level_for(self, topic: bytes, client: Client) -> Level | None:
-        """The level of what a client names as a topic; None where it is none."""
+        """The level of the topic that a client names; None where it is not a topic."""
         try:
             return self._level_of(self._plans.meant(topic, client)) if topic else None
         except (PeerError, UnicodeDecodeError):
@@ -298,7 +298,7 @@ class TopicCounts:
                 one.seen_bytes = one.all_bytes
 
     def find(self, topic: str | None) -> Level | None:
-        """The level of a topic, or of what several begin with; the root for None."""
+        """The level of a topic, or of the common beginning of several; the root for None."""
         level: Level | None = self.root
         for name in () if topic is None else topic.split("/"):
             level = level.children.get(name) if level is not None else None
@@ -321,7 +321,7 @@ class TopicCounts:
 
 
 def _behind_properties(data: bytes, at: int, stop: int) -> int:
-    """Where the payload begins behind properties that begin here."""
+    """Position of the payload behind properties that begin here."""
     length = shift = 0
     while at < stop:
         byte = data[at]
