@@ -71,6 +71,7 @@ CLEAN: Final[tuple[str, ...]] = (
     "broker/core",
     "broker/net",
     "broker/observe",
+    "broker/pipeline",
     "broker/routing",
     "broker/session",
     "broker/storage",

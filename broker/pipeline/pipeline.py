@@ -164,12 +164,12 @@ class Pipeline(Generic[R]):
         return plan
 
     def _bad_topic(self, message: Message, error: PeerError | UnicodeEncodeError) -> Outcome:
-        why = "topic_name_invalid"
+        reason_name = "topic_name_invalid"
         code = reason.TOPIC_NAME_INVALID
         if isinstance(error, PeerError) and error.reason_code == reason.NOT_AUTHORIZED:
-            why = "reserved_topic"
+            reason_name = "reserved_topic"
             code = error.reason_code
-        return Outcome(0, self._refused(message, Refusal("topic", "topic", why, code, str(error))))
+        return Outcome(0, self._refused(message, Refusal("topic", "topic", reason_name, code, str(error))))
 
     def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
         """Take a message through the stages of its topic's plan, which does not wait, and deliver it."""
@@ -336,10 +336,10 @@ class Pipeline(Generic[R]):
 
     def dropped(self, why: str) -> Counter:
         """The counter of messages dropped for a reason."""
-        found = self._dropped.get(why)
-        if found is None:
-            found = self._dropped[why] = self._metrics.counter("messages_dropped", DROPPED_HELP, reason=why)
-        return found
+        counter = self._dropped.get(why)
+        if counter is None:
+            counter = self._dropped[why] = self._metrics.counter("messages_dropped", DROPPED_HELP, reason=why)
+        return counter
 
     def _count_error(self, name: str, message: Message) -> None:
         """While the error is being handled."""
@@ -351,13 +351,15 @@ class Pipeline(Generic[R]):
         return Refusal(name, name, "internal_error", reason.UNSPECIFIED_ERROR, f"stage {name} failed; see the log")
 
     def _refused(self, message: Message, refusal: Refusal) -> Refusal:
-        why = refusal.reason
-        counter = self._refused_by.get(why)
+        reason_name = refusal.reason
+        counter = self._refused_by.get(reason_name)
         if counter is None:
-            counter = self._metrics.counter("messages_refused", "messages that a gate stopped, by reason", reason=why)
-            self._refused_by[why] = counter
+            counter = self._metrics.counter(
+                "messages_refused", "messages that a gate stopped, by reason", reason=reason_name
+            )
+            self._refused_by[reason_name] = counter
         counter.value += 1
-        self.dropped(why).value += 1
+        self.dropped(reason_name).value += 1
         self.on_refusal(message, refusal)
         if self._plans.tails.is_open:
             self._plans.tails.decided(message, refusal)

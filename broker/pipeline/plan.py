@@ -132,7 +132,7 @@ class Plans(Generic[R]):
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
         self._gates, self._taps = tuple(gates), tuple(taps)
-        self._acting = {id(one): one.acting for one in (*gates, *taps) if isinstance(one, ActsByObjects)}
+        self._acting = {id(stage): stage.acting for stage in (*gates, *taps) if isinstance(stage, ActsByObjects)}
         self.invalidate()
 
     def limit(self, max_levels: int, max_topic_bytes: int) -> None:
@@ -204,10 +204,10 @@ class Plans(Generic[R]):
         Raises:
             PeerError: as ``plan``.
         """
-        found = self.plan(topic_bytes)
-        if found.resolve is None:
-            return found
-        return self._final.get(topic_bytes) or self._keep(self._final, self._planned(found.topic, topic_bytes))
+        plan = self.plan(topic_bytes)
+        if plan.resolve is None:
+            return plan
+        return self._final.get(topic_bytes) or self._keep(self._final, self._planned(plan.topic, topic_bytes))
 
     def meant(self, topic_bytes: bytes, client: Client) -> str:
         """The topic on which a client's message is published; nothing is planned.
@@ -215,8 +215,8 @@ class Plans(Generic[R]):
         Raises:
             PeerError: as ``plan``.
         """
-        found = self.by_topic.get(topic_bytes)
-        return self._meanings.meaning(self._checked(topic_bytes) if found is None else found.topic, client)
+        plan = self.by_topic.get(topic_bytes)
+        return self._meanings.meaning(self._checked(topic_bytes) if plan is None else plan.topic, client)
 
     def _checked(self, topic_bytes: bytes) -> str:
         topic = decode_text(topic_bytes, "the topic of a PUBLISH")
@@ -255,12 +255,12 @@ class Plans(Generic[R]):
         if acting is None:
             return stage.plan(topic)
         key = (id(stage), *map(id, acting))
-        known = self._shared.get(key)
-        if known is None:
+        shared = self._shared.get(key)
+        if shared is None:
             if len(self._shared) >= _MOST_SHARED:
                 self._shared.clear()
-            known = self._shared[key] = (acting, stage.plan(topic))
-        return known[1]
+            shared = self._shared[key] = (acting, stage.plan(topic))
+        return shared[1]
 
     def _keep(self, cache: dict[bytes, TopicPlan[R]], plan: TopicPlan[R]) -> TopicPlan[R]:
         size = len(plan.topic_bytes)

@@ -91,10 +91,10 @@ class Tail:
 
     def take(self) -> list[Tailed]:
         """Messages kept since the last call, oldest first."""
-        found = list(self._kept)
+        tailed = list(self._kept)
         self._kept.clear()
         self._kept_bytes = 0
-        return found
+        return tailed
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until it takes another message, 0 when it does now. A large one may put it into debt."""
@@ -256,10 +256,10 @@ class Tails:
         tails = tuple(tail for tail in self._open if tail.filter.matches(topic))
         if not tails:
             return None
-        found = self._watches.get(tails)
-        if found is None:
-            found = self._watches[tails] = Watch(self, tails)
-        return found
+        watch = self._watches.get(tails)
+        if watch is None:
+            watch = self._watches[tails] = Watch(self, tails)
+        return watch
 
     def undecided(self, message: Message, tailed: Tailed, tails: list[Tail]) -> None:
         """A message is about to meet its gates."""
@@ -269,9 +269,9 @@ class Tails:
 
     def decided(self, message: Message, refusal: Refusal | None) -> None:
         """Result of the gates for a message, or the reason for its refusal, maybe by a later stage."""
-        found = self._undecided.pop(message.id, None) if self._undecided else None
-        if found is not None:
-            tailed, tails = found
+        undecided = self._undecided.pop(message.id, None) if self._undecided else None
+        if undecided is not None:
+            tailed, tails = undecided
             tailed.refusal, changed = refusal, _cut(message)
             if refusal is None and changed != tailed.message:
                 tailed.became, tailed.became_bytes = changed, len(message.payload)

@@ -217,8 +217,8 @@ class TopicCounts:
     def _level_of(self, topic: str) -> Level:
         """The level of a topic, made if need be."""
         key = topic.encode(errors="replace")
-        if (known := self._by_topic.get(key)) is not None:
-            return known
+        if (existing := self._by_topic.get(key)) is not None:
+            return existing
         names = topic.split("/", _MAX_DEPTH)
         if len(key) > _MAX_TOPIC_BYTES or len(names) > _MAX_DEPTH:
             return self.root
@@ -241,9 +241,9 @@ class TopicCounts:
     def _make_room(self) -> None:
         """Fold the levels with the fewest messages until an eighth of the room is free: some 15 ms."""
         ends = [
-            (one.messages + one.rest_messages, one.last_ns, id(one), one)
-            for one in self._levels[1:]
-            if not one.children
+            (candidate.messages + candidate.rest_messages, candidate.last_ns, id(candidate), candidate)
+            for candidate in self._levels[1:]
+            if not candidate.children
         ]
         heapify(ends)
         gone: set[Level] = set()
@@ -259,7 +259,7 @@ class TopicCounts:
             self._by_topic.pop(level.topic.encode(), None)
             if not above.children and above is not self.root:
                 heappush(ends, (above.messages + above.rest_messages, above.last_ns, id(above), above))
-        self._levels = [one for one in self._levels if one not in gone]
+        self._levels = [candidate for candidate in self._levels if candidate not in gone]
 
     # -- looking --
 
@@ -279,23 +279,23 @@ class TopicCounts:
 
     def sum_up(self, passed_s: float = 0.0) -> None:
         """Work out the sums of all levels, and the rates where some time has passed since the last ones."""
-        for one in self._levels:
-            one.all_messages = one.messages + one.rest_messages
-            one.all_bytes = one.bytes + one.rest_bytes
-            one.all_topics = one.is_topic + one.rest_topics
-            one.all_last_ns = max(one.last_ns, one.rest_last_ns)
-        for one in reversed(self._levels):
-            above = one.parent
+        for level in self._levels:
+            level.all_messages = level.messages + level.rest_messages
+            level.all_bytes = level.bytes + level.rest_bytes
+            level.all_topics = level.is_topic + level.rest_topics
+            level.all_last_ns = max(level.last_ns, level.rest_last_ns)
+        for level in reversed(self._levels):
+            above = level.parent
             if above is not None:
-                above.all_messages += one.all_messages
-                above.all_bytes += one.all_bytes
-                above.all_topics += one.all_topics
-                above.all_last_ns = max(above.all_last_ns, one.all_last_ns)
+                above.all_messages += level.all_messages
+                above.all_bytes += level.all_bytes
+                above.all_topics += level.all_topics
+                above.all_last_ns = max(above.all_last_ns, level.all_last_ns)
             if passed_s:
-                one.rate = (one.all_messages - one.seen_messages) / passed_s
-                one.byte_rate = (one.all_bytes - one.seen_bytes) / passed_s
-                one.seen_messages = one.all_messages
-                one.seen_bytes = one.all_bytes
+                level.rate = (level.all_messages - level.seen_messages) / passed_s
+                level.byte_rate = (level.all_bytes - level.seen_bytes) / passed_s
+                level.seen_messages = level.all_messages
+                level.seen_bytes = level.all_bytes
 
     def find(self, topic: str | None) -> Level | None:
         """The level of a topic, or of the common beginning of several; the root for None."""
@@ -308,10 +308,10 @@ class TopicCounts:
         """The levels that are topics, at this level and below it."""
         waiting = [level]
         while waiting:
-            one = waiting.pop()
-            waiting += one.children.values()
-            if one.is_topic:
-                yield one
+            next_level = waiting.pop()
+            waiting += next_level.children.values()
+            if next_level.is_topic:
+                yield next_level
 
     def tick(self) -> None:
         """Stop counting, and forget everything, when the last look was a while ago."""
@@ -336,7 +336,7 @@ def _behind_properties(data: bytes, at: int, stop: int) -> int:
 def _aliased(data: bytes, at: int, stop: int, aliases: Mapping[int, bytes]) -> bytes:
     """The topic of a PUBLISH that has an alias in its place; empty where it has none."""
     try:
-        found = p.decode_properties(Reader(data, at, stop, "PUBLISH"), p.PUBLISH)
+        properties = p.decode_properties(Reader(data, at, stop, "PUBLISH"), p.PUBLISH)
     except PeerError:
         return b""
-    return aliases.get(found.get("Topic-Alias", 0), b"")
+    return aliases.get(properties.get("Topic-Alias", 0), b"")
