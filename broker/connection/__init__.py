@@ -1,1 +1,1 @@
-"""What the broker does with each packet of one connection, from the first byte to the last."""
+"""Treatment of each packet of one connection, from the first byte to the last."""

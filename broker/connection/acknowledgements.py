@@ -19,7 +19,7 @@ from broker.core import reason
 from broker.core.memory import NOTHING, filled
 from broker.session.session import Session
 
-# An answer that waits for a commit, or what is to be done then.
+# An answer that waits for a commit, or the call that follows it.
 Answer = bytes | Callable[[], None]
 _PUBACK: Final = 0x40
 _PUBREC: Final = 0x50
@@ -51,9 +51,9 @@ class StoredPublish(msgspec.Struct, gc=False):
 
     packet_id: int
     is_wanted: bool
-    """Somebody was to get it."""
+    """The message had a subscriber."""
     is_refused: bool = False
-    """Its answer says so whatever becomes of the group."""
+    """Its answer says so, also when the group is not stored."""
 
 
 class Held:
@@ -70,15 +70,15 @@ class Held:
 
     @property
     def waits(self) -> bool:
-        """Whether it cannot leave yet."""
+        """True while it cannot leave."""
         return self._waits > 0
 
     def wait(self, subscribers: int) -> None:
-        """Wait for its commit, and for so many subscribers."""
+        """Wait for its commit, and for this number of subscribers."""
         self._waits += 1 + subscribers
 
     def let_go(self) -> None:
-        """One of them need not be waited for any more."""
+        """Wait for one subscriber fewer."""
         self._waits -= 1
         if not self._waits and self.c is not None:
             self.c.answers.let_go(self.c)
@@ -117,7 +117,8 @@ class Answers:
         subscribers: int,
         on_left: Callable[[Any], None],
     ) -> Held:
-        """An acknowledgement that is to wait for so many subscribers, and behind those that wait already; to be added.
+        """An acknowledgement that waits for this number of subscribers, behind those that wait already; the caller adds
+        it.
 
         A client that sends a publish again before it was acknowledged gets one acknowledgement for both.
         """
@@ -216,7 +217,7 @@ class Answers:
 
 
 def _packet_of(data: Answer) -> bytes:
-    """The packet of an answer; of what is to be done, none that acknowledges."""
+    """The packet of an answer; for a call, a byte that acknowledges nothing."""
     if isinstance(data, Held):
         return data.packet
     return data if isinstance(data, bytes) else b"\0"

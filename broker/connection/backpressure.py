@@ -18,13 +18,13 @@ REST: Final = 20
 
 
 class Crowded(Protocol):
-    """What publishers wait for: a session, or a share group."""
+    """Subscriber that publishers wait for: a session, or a share group."""
 
     is_waited_for: bool
 
     @property
     def is_away(self) -> bool:
-        """Whether nothing is sent to it now."""
+        """True if nothing is sent to it now."""
 
     @property
     def owner(self) -> object:
@@ -32,7 +32,8 @@ class Crowded(Protocol):
 
 
 class Backpressure:
-    """Who waits for whom. ``fresh`` holds the subscribers found crowded since a connection was last held back."""
+    """Publishers that wait for subscribers. ``fresh`` holds the subscribers found crowded since a connection was last
+    held back."""
 
     __slots__ = ("_awaiting_store", "_context", "_given_up", "_resting", "_waiting", "fresh")
 
@@ -70,7 +71,7 @@ class Backpressure:
         self.fresh.clear()
 
     def hold_for_store(self, publisher: Peer) -> None:
-        """What a connection published was too much: do not read on until the store's writer has caught up."""
+        """A connection published too much: do not read on until the store's writer has caught up."""
         self._awaiting_store.add(publisher)
         publisher.hold(self)
 

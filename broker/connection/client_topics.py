@@ -1,4 +1,4 @@
-"""What a topic means when a client publishes to it: refused, rewritten, or kept to be published later.
+"""Meaning of a topic when a client publishes to it: refused, rewritten, or kept to be published later.
 
 Worked out once a topic and kept in its plan, so that topics which mean themselves cost nothing.
 """
@@ -31,7 +31,7 @@ class Taken(SessionRoutes):
         self.is_empty = self.is_plain = self.is_live = False
 
     def deliver(self, message: Message, topic: bytes | None = None) -> int:
-        """Somebody has it."""
+        """A subscriber has it."""
         return 1
 
 
@@ -42,7 +42,7 @@ class ClientTopics:
         self._rewrites, self._delayed, self._taken = rewrites, delayed, Taken()
 
     def for_clients(self, topic: str, final: FinalPlan) -> Resolve[SessionRoutes] | None:
-        """How clients that publish to a topic get their plan; None for the topic's own."""
+        """Function by which clients that publish to a topic get their plan; None for the topic's own."""
         prefix, inner = _split_delay(topic)
         if inner.startswith(RESERVED_PREFIXES):
             refused = self._reserved(topic)
@@ -84,7 +84,7 @@ class ClientTopics:
     ) -> TopicPlan[SessionRoutes]:
         try:
             meant = rewrite.apply(inner, client)
-            if is_reserved(meant):  # captured from what the client wrote
+            if is_reserved(meant):  # captured from the topic that the client wrote
                 return self._reserved(topic)
             plan = final((prefix + meant).encode())
             if not plan.topic.startswith(DELAYED_PREFIX):

@@ -54,12 +54,12 @@ RETURN_CODES: Final = {
 _CONNACK_CODES: Final = frozenset((0x81, 0x82, 0x87, 0x90, 0x95, 0x97, 0x99, 0x9A, 0x9B, 0x9F))
 # Shared by all connections that are not held; never changed.
 _NO_CAUSE: Final[set[object]] = set()
-# When so much was read in a turn, what that led to is written at once: libuv reads a busy socket up to 32 times, 8 MB,
-# before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow.
+# When this number of bytes was read in a turn, the output is written at once: libuv reads a busy socket up to 32 times,
+# 8 MB, before the loop's turn ends, and many sockets; only what is written shows that a subscriber is slow.
 _LARGE_READ_BYTES: Final = 64 * 1024
-# A read of at most so much waits for the others of its turn; a larger one is worth a pass of its own.
+# A read of at most this size waits for the others of its turn; a larger one is worth a pass of its own.
 SMALL_BYTES: Final = 512
-# A client that reads none of its answers is not read from, once so many times ``max_unsent_bytes`` wait for it.
+# A client that reads none of its answers is not read from, once this multiple of ``max_unsent_bytes`` waits for it.
 _ANSWERS_FACTOR: Final = 4
 
 
@@ -87,7 +87,7 @@ class Login:
 
 
 class Taken(msgspec.Struct, frozen=True, gc=False):
-    """What was taken of one read: bytes, packets, and PUBLISH among these. ``is_stored`` means that QoS 0 messages left
+    """Counts of one read: bytes, packets, and PUBLISH among these. ``is_stored`` means that QoS 0 messages left
     something in the store's commit group; of others, their answers wait for it."""
 
     used: int
@@ -111,7 +111,7 @@ class SmallReads(Protocol):
 
 @dataclass(slots=True)
 class ConnectionServices:
-    """What connections work with.
+    """The parts that connections work with.
 
     ``read_first`` handles what comes before the CONNACK and returns how many bytes were used, ``read_packets`` all
     complete packets from a position on. ``opened`` and ``ended`` report the state of the link; ``ended`` also gets the
@@ -133,7 +133,7 @@ class Connection:
     ``session``, ``client`` and ``greeting`` are there once a CONNECT was accepted.
     """
 
-    # Each is one word that every read looks at, or that the packets' takers need by itself. An object for three of
+    # Each is one word that every read checks, or that the packets' takers need alone. An object for three of
     # them, such as the counts of what came in, takes 80 bytes in place of 24, for each of 100,000 connections.
     __slots__ = (
         "_holds", "_rest", "aliases", "answers", "box", "bytes_in", "client", "context", "deadline_s", "greeting",
@@ -162,7 +162,7 @@ class Connection:
         self.aliases = ReceivedAliases(context.aliased)
         self.login: Login | None = None
         self.subject: Subject | None = None
-        """What is certain of the client."""
+        """The client, as far as it is authenticated."""
         self.permits: Permits | None = None
         """None for a client that no access rule restricts."""
         self.terms = settings
@@ -178,7 +178,7 @@ class Connection:
 
     @property
     def phase(self) -> Phase:
-        """How far it has come."""
+        """Stage of the connection."""
         if self.is_closed:
             return Phase.CLOSED
         if self.is_parked:
@@ -207,7 +207,7 @@ class Connection:
             self.take(data)
 
     def takes_together(self, size: int) -> bool:
-        """Whether a whole packet of so many bytes can be taken with those of others: nothing waits before it, nothing
+        """True if a whole packet of this size can be taken with those of others: nothing waits before it, nothing
         is measured by the read, and it is not too large."""
         return not (self.is_parked or self._rest or self.meter is not None) and size <= self.max_packet_bytes
 
@@ -237,7 +237,7 @@ class Connection:
         self._handle(data, finish)
 
     def _handle(self, data: bytes, first: Callable[[], None] | None = None) -> None:
-        """Take whole packets and keep the rest, once what is to be done before is done."""
+        """Take whole packets and keep the rest, once earlier work is done."""
         context = self.context
         services = self.services
         rest = self._rest
@@ -303,7 +303,7 @@ class Connection:
         self.let_go(self.link)
 
     def reply(self, packet: bytes) -> None:
-        """Send a whole packet that is no PUBLISH, in this turn of the loop."""
+        """Send a whole packet other than a PUBLISH, in this turn of the loop."""
         self.context.figures.note_sent(packet)
         self.box.add(packet)
 
@@ -311,7 +311,7 @@ class Connection:
 
     @property
     def is_unread(self) -> bool:
-        """Whether nothing is read from the client, for other reasons than that it reads nothing."""
+        """True if nothing is read from the client, for other reasons than that it reads nothing."""
         return bool(self._holds - {self.link})
 
     def hold(self, cause: object) -> None:
@@ -342,7 +342,7 @@ class Connection:
                 self.refuse_silently("connect_timeout", "no CONNECT came in time")
 
     def fail(self, error: BaseException) -> None:
-        """What the session must send cannot be stored."""
+        """Messages that the session must send cannot be stored."""
         _log.warning("connection.store_failed client_id=%.200s error=%s", self.client.client_id, error)
         self.on_internal_error()
 
@@ -375,7 +375,8 @@ class Connection:
         self.box.uncork()
 
     def fail_reading(self, error: Exception) -> None:
-        """What was read could not be taken: the client broke the protocol, or there is a fault of the broker's own."""
+        """The read bytes could not be processed: the client broke the protocol, or there is a fault of the broker's
+        own."""
         if isinstance(error, PeerError):
             self.on_peer_error(error)
             return
@@ -391,7 +392,7 @@ class Connection:
             self.refuse_silently(reason.name_of(error.reason_code), str(error))
 
     def refuse_silently(self, why: str, text: str) -> None:
-        """The end of who has no CONNECT that could be answered."""
+        """Close a client that sent no CONNECT that could be answered."""
         self._note_refused(why, text, "")
         self.end(why, is_will_due=False)
 
@@ -412,7 +413,7 @@ class Connection:
         self.end(reason.name_of(code), is_will_due=False, lingers=True)
 
     def _refuse_late(self, code: int) -> None:
-        """What was accepted cannot be kept, and the CONNACK has not left: let it say so."""
+        """The accepted session cannot be stored, and the CONNACK has not left: let it say so."""
         self.box.chunks.clear()
         if self.is_v5 or code in RETURN_CODES:
             connack = ConnAck(False, code if self.is_v5 else RETURN_CODES[code])

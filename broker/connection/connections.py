@@ -64,7 +64,7 @@ class Connections:
                     c.permits.forget_old(now_s)
 
     def forget_permits(self) -> None:
-        """What clients mean by a topic has changed: whether they may publish there is to be decided again."""
+        """The meaning of topics has changed: decide again whether clients may publish there."""
         for c in self._all:
             if c.permits is not None:
                 c.permits.forget()

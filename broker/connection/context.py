@@ -1,5 +1,5 @@
-"""What all parts of this package share: time and its division, the store's writer, metrics, events, the settings in
-force."""
+"""Objects that all parts of this package share: time and its division, the store's writer, metrics, events, the active
+settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_UNAUTHENTICATED: Final = 4096
 
 @dataclass(slots=True)
 class Admission:
-    """Which connections and messages the node accepts now. Set by the listeners and by overload protection."""
+    """Connections and messages that the node accepts now. Set by the listeners and by overload protection."""
 
     most: float
     """Maximum clients; the server lowers it to the file descriptors available."""
@@ -44,9 +44,9 @@ class Admission:
     refused_with: int = 0
     """Reason code that new connections are refused with during overload, else 0."""
     server_reference: str | None = None
-    """Where clients are sent that are refused with 0x9C, use another server."""
+    """Address for clients that are refused with 0x9C, use another server."""
     drops_qos0: bool = False
-    """Whether QoS 0 messages of clients are dropped on arrival, because of overload."""
+    """True if QoS 0 messages of clients are dropped on arrival, because of overload."""
 
     def wait(self, guest: Guest, host: str | None) -> None:
         """Let a connection authenticate; an older one that has not makes room where there are too many."""
@@ -56,14 +56,14 @@ class Admission:
 
 
 class Context:
-    """What all connections of a node share. ``settings`` are those of the default zone.
+    """Objects that all connections of a node share. ``settings`` are those of the default zone.
 
     ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds.
     """
 
     settings: MqttSettings
     restricts_publish: bool
-    """Whether some publishes are forbidden to all clients, by QoS or RETAIN."""
+    """True if some publishes are forbidden to all clients, by QoS or RETAIN."""
 
     def __init__(
         self,

@@ -112,7 +112,7 @@ def _protocol_columns(c: Connection, client: Client) -> Columns:
 
 
 class SessionEvents:
-    """Callers have asked whether somebody wants the event."""
+    """Callers have checked that the event has a listener."""
 
     def __init__(self, events: Events) -> None:
         self._events = events

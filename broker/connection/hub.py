@@ -1,4 +1,4 @@
-"""What all connections of a node share, made in order: each part with those before it that it needs."""
+"""Parts that all connections of a node share, created in order: each part with those before it that it needs."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class Hub:
     # -- what changes --
 
     def use_settings(self, settings: MqttSettings) -> None:
-        """Have other settings; those of ``FIXED_SETTINGS`` must be as they were."""
+        """Apply other settings; those of ``FIXED_SETTINGS`` must be as they were."""
         self.context.use(settings)
         self.retained.is_on = settings.retain_available
         self.plans.limit(settings.max_topic_levels, settings.max_topic_bytes)
@@ -267,7 +267,7 @@ class Hub:
         )  # fmt: skip
 
     def _make_services(self, backpressure: Backpressure, dead_letters: DeadLetters) -> ConnectionServices:
-        """What handles the packets of connections, by type, and the connections themselves."""
+        """Handlers of the packets of connections, by type, and the connections themselves."""
         context = self.context
         parking = Parking(self.pipeline, self.context.metrics)
         client_events = ClientEvents(context, self.sys_topics)

@@ -18,11 +18,11 @@ class Link(Protocol):
     peer_port: int | None
     listener: str
     server_name: str | None
-    """What the client asked for in the TLS handshake (SNI)."""
+    """Server name that the client asked for in the TLS handshake (SNI)."""
     tls_version: str | None
-    """Of the connection's TLS, None without."""
+    """TLS version of the connection, None without TLS."""
     certificate: Certificate | None
-    """What it showed there and was found good."""
+    """Certificate that it presented there and that was verified."""
     refusal: int
     """Reason code to refuse its CONNECT with, 0 when its listener takes it."""
 
@@ -62,7 +62,7 @@ class Peer(Protocol):
     is_connected: bool
     is_closed: bool
     is_parked: bool
-    """Whether what it sends is kept until ``go_on``."""
+    """True if its bytes are kept until ``go_on``."""
 
     def hold(self, cause: object) -> None:
         """Read nothing until ``let_go`` was called for every cause."""
@@ -71,7 +71,7 @@ class Peer(Protocol):
         """A cause to hold back is over."""
 
     def go_on(self, finish: Callable[[], None]) -> None:
-        """What this was parked for is decided: finish it, then take what was read behind it."""
+        """The question that this was parked for is decided: finish it, then take what was read behind it."""
 
     def disconnect(self, code: int, why: str, *, text: str = "", is_will_due: bool = True) -> None:
         """DISCONNECT with a reason code to version 5 clients, then the end."""
@@ -94,7 +94,7 @@ _CREDENTIALS: Final = "Authentication-Data"
 
 
 class Greeting(NamedTuple):
-    """What later events repeat of a CONNECT; ``properties`` is None when there were none."""
+    """The fields of a CONNECT that later events repeat; ``properties`` is None when there were none."""
 
     clean_start: bool
     keep_alive_s: int

@@ -1,4 +1,4 @@
-"""What the server counts, resolved once: the hot path adds to ``value`` and asks no one."""
+"""Counters of the server, resolved once: the hot path only adds to ``value``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The legal order of packets: what a packet of each type leads to, by how far its connection has come.
 
-The table is MQTT 5.0 sections 3.1, 3.14, 3.15 and 4.12. What is in a packet is not looked at here, and types that a
+The table is MQTT 5.0 sections 3.1, 3.14, 3.15 and 4.12. The content of a packet is not checked here, and types that a
 version does not have (0, and AUTH below version 5) never get this far: the codec calls them malformed.
 """
 
@@ -15,7 +15,7 @@ from broker.codec.primitives import protocol_error
 
 
 class Phase(Enum):
-    """How far a connection has come."""
+    """Stage of a connection."""
 
     OPENED = auto()
     """Its link is open."""
@@ -30,7 +30,7 @@ class Phase(Enum):
 
 
 class Effect(Enum):
-    """What follows when a packet comes."""
+    """Action that follows when a packet arrives."""
 
     TAKE = auto()
     KEEP = auto()

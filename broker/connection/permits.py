@@ -1,6 +1,6 @@
-"""What one connection may publish and subscribe to, remembered per topic.
+"""Topics that one connection may publish and subscribe to, remembered per topic.
 
-A client that nothing restricts has no permits, and its publishes are looked at as if there were no rules. For others
+A client that nothing restricts has no permits, and its publishes are treated as if there were no rules. For others
 the verdicts come before the cache of plans: a topic that is allowed leads to its plan, one that is denied to a
 plan with a single gate, which refuses. So a denial is counted, answered and reported like that of any other stage.
 """
@@ -66,7 +66,7 @@ class Permits:
         self._verdicts: list[dict[bytes, SessionPlan]] = [{} for _ in range(_KINDS)]
         """By kind of publish: the plan that refuses, ``_ALLOWED`` where the topic's own plan holds."""
         self._heads: set[bytes] = set()
-        """Of QoS 0 publishes that are allowed."""
+        """Heads of QoS 0 publishes that are allowed."""
         by_topic = plans.by_topic.get
         self.find = _finder(self._verdicts[0].get, by_topic)
         """The plan for a QoS 0 publish that is not retained, None when ``plan`` has to look."""
@@ -74,7 +74,7 @@ class Permits:
         """The kind of such a publish by its head where nothing but routing is done with it, None when ``find`` has to
         look."""
         self.find_qos1 = _finder(self._verdicts[publish_kind(1, retain=False)].get, by_topic)
-        """As ``find``, with QoS 1."""
+        """Same as ``find``, with QoS 1."""
         self._deny = Refusal(
             "authorization",
             "authorization",
@@ -88,7 +88,7 @@ class Permits:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody wants to hear of every decision: then none is made out of sight."""
+        """True if a listener gets every decision: then none is skipped."""
         return EVENT in self._events.wanted
 
     def plan(self, topic: bytes, first: int) -> SessionPlan:
@@ -130,7 +130,7 @@ class Permits:
         return TopicPlan(topic.decode(), topic, (("authorization", refuse),), (), _NOWHERE)
 
     def may_leave(self, will: Will) -> bool:
-        """Whether the client may publish its will."""
+        """True if the client may publish its will."""
         meant = self._plans.meant(will.topic.encode(), self._client)
         ruling = self.rulings.publish(undelayed(meant), will.qos, will.retain)
         self.announce(ruling, "publish", meant)
@@ -142,7 +142,7 @@ class Permits:
         """Raise ``PeerError`` 0x87 when the client may not subscribe to this.
 
         Returns:
-            Whether messages on some of its topics are to be withheld.
+            Whether messages on some of its topics have to be withheld.
         """
         ruling = self.rulings.subscribe(topic_filter, qos)
         self.announce(ruling, "subscribe", topic_filter.text)
@@ -153,7 +153,7 @@ class Permits:
     # -- delivery --
 
     def may_have(self, session: Session) -> MayHave:
-        """Whether the client may have messages that were on their way to it before its rules were these."""
+        """True if the client may have messages that were on their way to it before its rules were these."""
         rulings = self.rulings
         decide = self.rulings.withheld.decide
 

@@ -1,4 +1,4 @@
-"""How much clients may publish: messages and bytes a second, each client and all clients of a listener.
+"""Limits of the rate at which clients publish: messages and bytes a second, each client and all clients of a listener.
 
 What was read is handled; a client that has spent more than its bucket holds is then not read from until the debt is
 paid, so that nothing is lost and the system's own flow control slows it down. Where the settings say so it is
@@ -62,7 +62,7 @@ class PublishRates:
             self._listeners[name] = self._allowance(messages, size_bytes, self._of_listener)
 
     def meter(self, connection: Peer) -> PublishMeter | None:
-        """What a new connection is measured by, None when nothing limits it."""
+        """Meter of a new connection, None when nothing limits it."""
         settings = self._context.settings
         found = []
         if settings.max_publish_rate or settings.max_publish_bytes_rate:
@@ -82,7 +82,7 @@ class PublishRates:
 
 
 class PublishMeter:
-    """What one connection has published, measured after each read."""
+    """Amount that one connection has published, measured after each read."""
 
     __slots__ = ("_allowances", "_connection", "_context", "_disconnects")
 

@@ -1,12 +1,12 @@
 """Shares the loop's time among clients: what takes long continues in later turns of the loop.
 
 A read holds up to 256 KiB, and a packet of a few bytes may ask for milliseconds of work: a SUBSCRIBE that searches a
-million retained messages, say. So the time is looked at between packets, and what they take is counted for the turn,
+million retained messages, say. So the time is checked between packets, and what they take is counted for the turn,
 not for the connection: eight clients may take no more of it together than one. When it is spent, each further client
 still has a packet taken, and the rest of what was read waits for another turn.
 
 A packet that is a lot of work by itself, as a SUBSCRIBE with a hundred thousand filters, is work in ``Steps``: some in
-each turn. The client's next packet is not looked at before all are done, so that no one sees them out of order.
+each turn. The client's next packet is not read before all are done, so that no one sees them out of order.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from typing import Final
 from broker.connection.link import Peer
 from broker.core.clock import Clock, Defer
 
-# Seconds of one turn of the loop that clients' packets may take together; the packet or step at hand is finished.
+# Seconds of one turn of the loop that clients' packets may take together; the current packet or step is finished.
 TURN_S: Final = 0.02
-# Of these, what goes to those that wait from a turn before: the rest is for who comes now.
+# Of these, the seconds for those that wait from a turn before: the rest is for who comes now.
 WAITING_S: Final = TURN_S / 2
-# What goes, in addition, to background work.
+# Seconds that go, in addition, to background work.
 BACKGROUND_S: Final = TURN_S / 4
-# What takes less, packets that follow each other, is not counted.
+# Minimum seconds that count: less, for packets that follow each other, is not counted.
 LOOK_S: Final = TURN_S / 80
 
 # Of what packets lead to later, in one piece, so much may be on its way; until then no one's packets go on.
 OWED_S: Final = TURN_S * 2
 
-# Subscriptions and the like that are seen to one after the other at once: some milliseconds. More take turns.
+# Subscriptions and similar items that are seen to one after the other at once: some milliseconds. More take turns.
 MANY: Final = 1000
 
 Finish = Callable[[], None]
@@ -48,7 +48,7 @@ class Scheduler:
         self._clock = clock
         self._defer = defer
         self._waiting: dict[Peer, Steps | None] = {}
-        """In the order in which they are taken up again; with what is still to be done of the packet at hand."""
+        """In the order in which they are taken up again; with the rest of the current packet."""
         self._background: deque[Iterator[None]] = deque()
         self._is_awaited = self._is_renewed = self._has_writes = False
         self.left_s = TURN_S
@@ -72,7 +72,7 @@ class Scheduler:
         self.spend(seconds)
 
     def settle(self, seconds: float) -> None:
-        """What was owed has been done."""
+        """The owed work has been done."""
         self.owed_s -= seconds
         if self._waiting:
             self._await()
@@ -95,7 +95,7 @@ class Scheduler:
         self._wait(c, steps)
 
     def run_in_background(self, work: Iterator[None]) -> None:
-        """Begin with this now, and go on in the turns to come, one chore after the other; no one waits for it."""
+        """Begin with this now, and continue in the turns to come, one chore after the other; no one waits for it."""
         self._background.append(work)
         if len(self._background) == 1:
             self._run_some_background()
@@ -139,7 +139,7 @@ class Scheduler:
         return self._has_writes or self.owed_s > OWED_S
 
     def _run_some_background(self) -> None:
-        """Go on with the first chore."""
+        """Continue with the first chore."""
         left_s = self.left_s
         self.left_s = BACKGROUND_S
         finish = self._work(self._background[0])

@@ -1,6 +1,6 @@
 """Connected subscribers that take nothing: they do not acknowledge what is in flight, or do not read what is sent.
 
-Connections are looked at one after the other, some in each tick, so no message costs anything.
+Connections are checked one after the other, some in each tick, so no message costs anything.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from broker.connection.connection import Connection
 from broker.connection.connections import Connections
 from broker.connection.context import Context
 
-# Ticks in which all connections are looked at once.
+# Ticks in which every connection is checked once.
 _PASS_TICKS: Final = 4
-# Connections looked at in one tick, where there are so many: less than a millisecond.
+# Maximum connections checked in one tick: less than a millisecond.
 _AT_LEAST: Final = 1000
 
 
 class _Seen(NamedTuple):
-    """What a subscriber had taken when something was waiting for it, and since when it has taken no more."""
+    """Amount that a subscriber had taken when something was waiting for it, and since when it has taken no more."""
 
     mark: Hashable
     since_s: float
@@ -65,8 +65,8 @@ class Stalled:
             self._stalled[c] = None
 
     def silent_s(self, c: Connection) -> float | None:
-        """For how long a client has acknowledged nothing of what is in flight to it, or read nothing of what is sent to
-        it; None when nothing is."""
+        """Seconds for which a client has acknowledged nothing of what is in flight to it, or read nothing of what is
+        sent to it; None when nothing is."""
         seen = self._seen.get(c)
         mark = _mark(c)
         if mark is None:
@@ -74,17 +74,17 @@ class Stalled:
         return 0.0 if seen is None or seen.mark != mark else self._context.now_s - seen.since_s
 
     def is_stalled(self, c: Connection) -> bool:
-        """Whether a client has acknowledged or read nothing for ``mqtt.subscriber_ack_timeout``."""
+        """True if a client has acknowledged or read nothing for ``mqtt.subscriber_ack_timeout``."""
         silent_s = self.silent_s(c)
         return silent_s is not None and silent_s >= c.session.ack_timeout_s
 
     def all(self) -> list[Connection]:
-        """Those that have acknowledged or read nothing for ``mqtt.subscriber_ack_timeout``."""
+        """Clients that have acknowledged or read nothing for ``mqtt.subscriber_ack_timeout``."""
         return [c for c in self._stalled if not c.is_closed and self.is_stalled(c)]
 
 
 def _mark(c: Connection) -> Hashable:
-    """What changes when a client takes something of what waits for it; None when nothing does."""
+    """Value that changes when a client takes something of what waits for it; None when nothing does."""
     session = c.session
     if session.window.inflight:
         return "acknowledged", session.progress

@@ -2,7 +2,7 @@
 
 A client that subscribes gets the values of that moment, with RETAIN as if they were retained; afterwards, every
 ``interval``, those that have changed. Nothing of it is stored, and a value is worked out only for somebody who wants
-it; only the load averages go on while no one looks.
+it; only the load averages continue without a subscriber.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class SysTopics:
         return sum(sums.get(name, 0) for name in names)
 
     def _sums(self) -> dict[str, int]:
-        """Of all counters by name, worked out at most once a tick."""
+        """Values of all counters by name, worked out at most once a tick."""
         if self._sums_at_s != self._context.now_s:
             sums: dict[str, int] = {}
             for metric in self._context.metrics:

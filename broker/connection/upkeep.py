@@ -1,4 +1,4 @@
-"""What time triggers for stored messages: delayed ones are published, retained ones expire.
+"""Effects of time on stored messages: delayed ones are published, retained ones expire.
 
 Much of it can be due at one moment, so it is done in parts, one in each turn of the loop.
 """

@@ -1,11 +1,11 @@
 """Publishers wait for the acknowledgement of what a slow subscriber has no room for: so nothing acknowledged is lost.
 
 A message for a connected subscriber whose queue is nearly full is queued all the same, and its PUBACK or PUBREC waits
-until so much has left the queue that the message is within the bound. A publisher has only so many messages under way
-without an acknowledgement, so it sends no faster than the subscriber takes them. Publishers to others are not affected,
-and the broker goes on reading from all of them: pings, acknowledgements, publishes to others. Only a publisher that
-sends very much without waiting for acknowledgements is not read from, and never one that a full queue waits for: it may
-be about to acknowledge what is in there.
+until so much has left the queue that the message is within the bound. A publisher has a limited number of messages
+under way without an acknowledgement, so it sends no faster than the subscriber takes them. Publishers to others are not
+affected, and the broker keeps reading from all of them: pings, acknowledgements, publishes to others. Only a publisher
+that sends very much without waiting for acknowledgements is not read from, and never one that a full queue waits for:
+it may be about to acknowledge what is in there.
 
 This lasts as long as the subscriber acknowledges something within ``subscriber_ack_timeout``. Then the acknowledgements
 leave, and its queue drops by its policy until it acknowledges again.
@@ -33,31 +33,31 @@ _log = getLogger(__name__)
 SLOWING_ALARM: Final = "publishers_slowed"
 SILENT_ALARM: Final = "subscriber_not_acknowledging"
 _ALARM_S: Final = 10
-# What one publisher may have under way before it is not read from.
+# Maximum that one publisher may have under way before it is not read from.
 _PAUSE_BYTES: Final = 1024 * 1024
 # Memory of a message that is withheld, besides topic and payload.
 _MESSAGE_BYTES: Final = 512
-# Acknowledgements that leave in one turn of the loop when a subscriber is not waited for any more; and messages that
+# Acknowledgements that leave in one turn of the loop when a subscriber is no longer waited for; and messages that
 # its queue then drops.
 _AT_ONCE: Final = 2000
 _TOLD: Final = 10
 
 
 class Subscriber(Protocol):
-    """What publishers wait for: a session, or a share group."""
+    """Subscriber that publishers wait for: a session, or a share group."""
 
     withheld: Withheld | None
-    """What of its queue is not acknowledged to publishers, while it is full."""
+    """Part of its queue that is not acknowledged to publishers, while it is full."""
     is_acknowledging: bool
     """False once it has acknowledged nothing for too long, until it does again."""
 
     @property
     def name(self) -> str:
-        """How people know it."""
+        """Name that users know it by."""
 
     @property
     def slows_publishers(self) -> bool:
-        """Whether it is connected and its settings say so; and whether it acknowledges."""
+        """True if it is connected, its settings say so, and it acknowledges."""
 
     @property
     def ack_timeout_s(self) -> float:
@@ -73,11 +73,11 @@ class Subscriber(Protocol):
 
     @property
     def is_unread(self) -> bool:
-        """Whether the broker does not read from them, so that it sees no acknowledgements."""
+        """True if the broker does not read from them, so that it sees no acknowledgements."""
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether little is in its queue."""
+        """True if little is in its queue."""
 
     def room(self, withheld: int, withheld_bytes: int) -> tuple[float, float]:
         """How many messages and bytes more of what is in its queue may be acknowledged, of which so much is not; there
@@ -172,7 +172,7 @@ class Withholding:
         return outcome, turn.has_come
 
     def fills(self, subscriber: Subscriber) -> Withheld:
-        """A queue has no more room for what is acknowledged: those who are to acknowledge are read from."""
+        """A queue has no more room for what is acknowledged: the clients that must acknowledge are read from."""
         if subscriber.withheld is not None:
             return subscriber.withheld
         subscriber.withheld = Withheld()
@@ -183,7 +183,7 @@ class Withholding:
         return subscriber.withheld
 
     def drained(self, subscriber: Subscriber) -> None:
-        """Something left a subscriber's queue, or it is not waited for any more: look at it once in this turn of the
+        """Something left a subscriber's queue, or it is no longer waited for: check it once in this turn of the
         loop, since acknowledgements come many at a time."""
         if not self._due:
             self._context.defer(self._look_at_due)
@@ -319,7 +319,7 @@ class Withholding:
         return size_bytes
 
     def _is_waited_for(self, c: Connection) -> bool:
-        """Whether a full queue waits for what this connection may send."""
+        """True if a full queue waits for what this connection may send."""
         session = c.session
         if session.withheld is not None:
             return True

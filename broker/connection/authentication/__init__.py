@@ -1,1 +1,1 @@
-"""How a connection proves who its client is, and what it may do from then on."""
+"""Authentication of a connection's client, and the permissions that follow from it."""

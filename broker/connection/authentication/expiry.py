@@ -1,4 +1,4 @@
-"""Connections whose credentials end: by the second in which they do, so that those of that second are looked at alone.
+"""Connections whose credentials end: by the second in which they do, so that those of that second alone are checked.
 
 A client may renew them in time by authenticating again; else it is disconnected with 0xA0, maximum connect time, and
 its will is published.

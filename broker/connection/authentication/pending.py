@@ -55,7 +55,7 @@ class PendingLogins:
             c.let_go(PARKED_LOGIN)
 
     def hold_in_jail(self, c: Peer, client_id: str, finish: Callable[[], None]) -> bool:
-        """Whether a connection has to wait for an identifier that was taken over a moment ago; then ``finish`` later.
+        """True if a connection has to wait for an identifier that was taken over a moment ago; then ``finish`` later.
 
         One waits for an identifier at most, the newest; an earlier one is refused with 0x89, server busy.
         """
@@ -73,7 +73,7 @@ class PendingLogins:
         self._jail.taken_over(client_id, self._context.clock.monotonic_s())
 
     def tick(self) -> None:
-        """Let those go on who have waited long enough."""
+        """Resume connections that have waited long enough."""
         now_s = self._context.now_s
         self._jail.forget_old(now_s)
         for client_id in [one for one in self._jailed if not self._jail.is_held(one, now_s)]:

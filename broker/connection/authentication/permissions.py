@@ -1,4 +1,4 @@
-"""What connections may do, by the rules of this moment: given when they log in, looked at again when rules, users or
+"""Permissions of connections, by the current rules: given at the login, checked again when rules, users or
 bans change."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 class Permissions:
-    """Gives connections their permits, and takes from clients what they may not have any more."""
+    """Gives connections their permits, and takes from clients what is no longer permitted."""
 
     def __init__(
         self,
@@ -66,11 +66,11 @@ class Permissions:
             self._subscriptions.limit(c.session, permits.rulings.withheld)
 
     def closes_on_denial(self) -> bool:
-        """Whether a client that asks for what it may not have loses its connection."""
+        """True if a client that asks for something forbidden loses its connection."""
         return self._access.authorizer.settings.deny_action == "disconnect"
 
     def recheck(self, c: Connection) -> None:
-        """Take from a client what it may not have any more: subscriptions, its will."""
+        """Take from a client what is no longer permitted: subscriptions, its will."""
         permits = c.permits
         session = c.session
         if session.will is not None and session.will.client is not c.client:  # it has authenticated again
@@ -123,7 +123,7 @@ class AccessChanges:
         self._scheduler = context.scheduler
 
     def rules_changed(self) -> None:
-        """Rules have changed: let them count for everybody who is connected.
+        """Rules have changed: apply them to all connected clients.
 
         For what is published from now on they count at once. What clients have already, subscriptions and wills, is
         looked at over some turns of the loop: 10,000 clients would hold it for a second.
@@ -173,7 +173,7 @@ class AccessChanges:
             self._permissions.recheck(c)
 
     def banned(self, ban: Ban) -> None:
-        """Somebody was banned: close the connections that it is about. That of one client identifier at once, others
+        """A ban was added: close the connections that it is about. That of one client identifier at once, others
         are looked for over some turns of the loop."""
         if ban.kind != "clientid":
             self._scheduler.run_in_background(self._close_banned())

@@ -1,1 +1,1 @@
-"""What each packet does: from received bytes to their effects."""
+"""Handling of each packet: from received bytes to their effects."""

@@ -1,9 +1,10 @@
-"""What came in small reads in one turn of the loop, taken together.
+"""Small reads of one turn of the loop, taken together.
 
-A fleet of devices sends one message at a time, each over a connection of its own: what a read costs beside the message
-is then most of it. So small reads wait until the loop has read from all connections that have something, and one pass
-takes them in the order in which they came: what is the same for all is looked up once and counted once, and each
-subscriber is written to once. What is not one PUBLISH or PUBACK as fleets send them goes the way of any other read.
+A fleet of devices sends one message at a time, each over a connection of its own: what a read costs apart from the
+message is then most of it. So small reads wait until the loop has read from all connections that have something, and
+one pass takes them in the order in which they came: what is the same for all is looked up once and counted once, and
+each subscriber is written to once. What is not one PUBLISH or PUBACK as fleets send them goes the way of any other
+read.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _PUBACK: Final = 0x40
 
 
 def _repeats(data: bytes, head_end: int, size: int) -> bool:
-    """Whether there are only packets like the first one, of that size, that differ in the payload behind the head; not
+    """True if there are only packets like the first one, of that size, that differ in the payload behind the head; not
     more than are taken at once."""
     head = data[:head_end]
     end = len(data)
@@ -56,9 +57,9 @@ class Arrivals:
         self._topic_counts = topic_counts
         self._waiting: list[tuple[Connection, bytes]] = []
         self._gathered: list[Connection] = []
-        """With answers that wait for the commit group at hand."""
+        """With answers that wait for the current commit group."""
         self._kept: list[Connection] = []
-        """Whose QoS 0 messages left something there."""
+        """Clients whose QoS 0 messages left something there."""
 
     def add(self, c: Connection, data: bytes) -> None:
         """Take this read with the others of the turn."""

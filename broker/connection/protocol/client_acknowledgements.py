@@ -1,4 +1,4 @@
-"""Acknowledgements of clients: of what they were sent, and PUBREL for what they sent."""
+"""Acknowledgements of clients: for messages sent to them, and PUBREL for their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Acknowledgements:
             0x62: self.release,
             0x70: self.completed,
         }
-        """Of QoS 2, by first byte, packets with nothing but an identifier: no packet object is made of those."""
+        """Acknowledgements of QoS 2, by first byte, with nothing but an identifier: no packet object is made of
+        those."""
         self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
             p.PUBACK: self.take_puback,
             p.PUBREC: self.take_pubrec,

@@ -52,7 +52,7 @@ _MOST_HEADER: Final = 5
 # So far reaches the level behind the longer protocol name.
 _VERSION_BYTES: Final = 9
 
-# How a TLS handshake begins. As MQTT it is a CONNECT of three bytes, which none is.
+# First bytes of a TLS handshake. As MQTT it is a CONNECT of three bytes, which none is.
 _TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
@@ -122,7 +122,7 @@ class Connecting:
         self._client_events.ping(c)
 
     def take_connect(self, c: Connection, packet: Connect) -> None:
-        """Accept or refuse a CONNECT that is well-formed, now or once somebody has decided. What came behind it is
+        """Accept or refuse a CONNECT that is well-formed, now or after the decision. What came behind it is
         handled after that."""
         c.version, c.is_v5 = packet.version, packet.version == 5
         c.terms = self._zones.of_listener(c.link.listener).settings
@@ -180,7 +180,7 @@ class Connecting:
         return client
 
     def _is_of_another(self, c: Connection, client: Client) -> bool:
-        """Whether the existing session belongs to another user, who does not share it. One of a deleted user ends."""
+        """True if the existing session belongs to another user, who does not share it. One of a deleted user ends."""
         session = self._life.sessions.get(client.client_id)
         if session is not None and self._logins.has_lost_its_user(session.client):
             if isinstance(session.owner, Connection):
@@ -193,7 +193,7 @@ class Connecting:
         return not client.may_resume(session.client)
 
     def _has_to_wait(self, c: Connection, client_id: str, finish: Callable[[], None]) -> bool:
-        """Whether a client's identifier goes from one connection to the next too fast; then ``finish`` is called
+        """True if a client's identifier goes from one connection to the next too fast; then ``finish`` is called
         later."""
         old = self._life.sessions.get(client_id)
         return old is not None and old.owner is not None and self._logins.waiting.hold_in_jail(c, client_id, finish)
@@ -253,7 +253,7 @@ class Connecting:
         self._client_events.connected(c)
 
     def _attempt(self, c: Connection, packet: Connect) -> ConnectAttempt:
-        """What is known of the client, its attributes worked out."""
+        """Details of the client, its attributes worked out."""
         link = c.link
         settings = self._context.settings
         client_id = packet.client_id or uuid4().hex[: settings.max_client_id_bytes]
@@ -298,7 +298,7 @@ class Connecting:
         return min(asked_s, limit_s)
 
     def _session(self, c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool) -> tuple[Session, bool]:
-        """The session to go on with, and whether it was there before; a connection that has it is closed."""
+        """The session to continue with, and whether it was there before; a connection that has it is closed."""
         zone = self._zones.of_listener(c.link.listener)
         old = self._life.sessions.get(client_id)
         if old is not None and isinstance(old.owner, Connection):
@@ -368,8 +368,8 @@ class Connecting:
             c.on_peer_error(error)
 
     def _on_bad_header(self, c: Connection, error: PeerError, data: bytes) -> int:
-        """As ``_on_bad_connect``, for one that is too long: its first bytes give the version, the rest is not read.
-        Returns how many bytes were used: none while the version has not come."""
+        """Same as ``_on_bad_connect``, for a packet that is too long: its first bytes give the version, the rest is not
+        read. Returns how many bytes were used: none while the version has not come."""
         start = next((at + 1 for at in range(1, _MOST_HEADER) if data[at] < 128), 0)
         if error.reason_code != reason.PACKET_TOO_LARGE or not start:
             c.on_peer_error(error)

@@ -62,7 +62,7 @@ class Disconnecting:
         c.end("normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
 
     def ended(self, c: Connection, why: str, is_will_due: bool, properties: dict[str, Any] | None) -> None:
-        """A link is closed: nothing waits for it any more, and its session is on its own."""
+        """A link is closed: nothing waits for it from now on, and its session is on its own."""
         for holder in self._holders:
             holder.abandon(c)
         if c.aliases:

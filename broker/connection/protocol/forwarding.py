@@ -1,4 +1,4 @@
-"""The short way of a PUBLISH: received bytes go on to subscribers as they came.
+"""The short way of a PUBLISH: subscribers get the received bytes unchanged.
 
 QoS 0 packets that follow each other to the same subscribers are forwarded as one piece of the buffer, QoS 1 packets
 with new identifiers between the same bytes.
@@ -61,14 +61,14 @@ class Forwarding:
         self.together = pipeline.together
 
     def is_allowed(self) -> bool:
-        """Whether nothing has to be known of each message now."""
+        """True if nothing has to be known of each message now."""
         if self._has_dead_letters or self._admission.drops_qos0:
             return False
         return _WATCHED.isdisjoint(self._events.wanted)
 
     def finders(self, c: Connection) -> tuple[FindPlan, FindPlan, FindKind]:
-        """How a connection's reads find the plans of QoS 0 and QoS 1 publishes by topic, and the kind of a QoS 0
-        publish by its head."""
+        """Functions by which a connection's reads find the plans of QoS 0 and QoS 1 publishes by topic, and the kind of
+        a QoS 0 publish by its head."""
         permits = c.permits
         plans = self._plans
         if permits is None:
@@ -77,7 +77,7 @@ class Forwarding:
 
     @property
     def find_plan(self) -> FindPlan:
-        """How the plan of a topic is found for a client that nothing restricts; None where it has to be made."""
+        """Function that finds the plan of a topic for a client that nothing restricts; None where it has to be made."""
         return self._plans.by_topic.get
 
     def remember_head(self, c: Connection, head: bytes, routes: Routes[Session], size: int) -> SessionKind:
@@ -132,7 +132,7 @@ class Forwarding:
 
     @staticmethod
     def _differs_by_client(routes: Routes[Session], *, is_v5: bool) -> bool:
-        """Whether it matters whose packets these are, or they go to someone who has to be looked at."""
+        """True if it matters whose packets these are, or they go to a subscriber that has to be checked."""
         same, other = (routes.plain_v5, routes.plain_v3) if is_v5 else (routes.plain_v3, routes.plain_v5)
         return bool(other or routes.watch or routes.only_group) or any(session.fast is None for session in same)
 
@@ -226,7 +226,7 @@ class Forwarding:
         self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
     ) -> int:
         """Hand a QoS 1 packet without properties, on a topic without stages, to its subscribers, as ``qos1``; what goes
-        to them as QoS 0 is gathered with what follows (``broker.pipeline.together``)."""
+        to them as QoS 0 is gathered with the messages that follow (``broker.pipeline.together``)."""
         answers = c.answers
         routes = plan.routes
         if answers.waiting or answers.batches or answers.held or not routes.is_live:

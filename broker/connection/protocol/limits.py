@@ -1,4 +1,4 @@
-"""What the broker offers: announced in the CONNACK and enforced afterwards.
+"""Features and limits that the broker offers: announced in the CONNACK and enforced afterwards.
 
 A version 5 client that uses what was announced as not available breaks the protocol; each case has a reason code of its
 own (section 3.2.2.3). Versions below have no announcement: there, a CONNECT or PUBLISH that the broker cannot accept
@@ -39,7 +39,8 @@ def announced(settings: MqttSettings) -> dict[str, Any]:
 
 
 def response_information(settings: MqttSettings, asked: packets.Properties, client_id: str) -> dict[str, Any]:
-    """Where the client may have its responses sent, when it asked and there is an answer [MQTT-3.1.2-28]."""
+    """Topic prefix under which the client may have its responses sent, when it asked and there is an answer
+    [MQTT-3.1.2-28]."""
     if not settings.response_information or asked.get("Request-Response-Information", 0) != 1:
         return {}
     return {"Response-Information": settings.response_information.replace("${clientid}", client_id)}
@@ -73,7 +74,7 @@ def check_publish(settings: MqttSettings, qos: int, *, retain: bool) -> None:
 
 
 def is_as_claimed(payload: bytes, properties: packets.Properties | None) -> bool:
-    """Whether a payload marked as text is UTF-8 (section 3.3.2.3.2)."""
+    """True if a payload marked as text is UTF-8 (section 3.3.2.3.2)."""
     if properties is None or properties.get(_FORMAT) != _TEXT:
         return True
     try:
@@ -94,7 +95,7 @@ def check_subscribe(settings: MqttSettings, packet: packets.Subscribe) -> None:
 
 
 def check_subscription(settings: MqttSettings, request: packets.SubscriptionRequest, identifier: int) -> None:
-    """As ``check_subscribe``, for one filter."""
+    """Same as ``check_subscribe``, for one filter."""
     text = request.filter
     if identifier and not settings.subscription_identifier_available:
         raise PeerError(reason.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED, "subscription identifiers are switched off")

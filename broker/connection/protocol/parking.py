@@ -39,7 +39,7 @@ class Parking:
     def park(
         self, c: Peer, message: Message, plan: TopicPlan[Routes[Session]], finish: Callable[[Decided], None]
     ) -> None:
-        """Read nothing more from a connection until its message is decided; then ``finish`` with what was decided."""
+        """Read nothing more from a connection until its message is decided; then ``finish`` with the decision."""
         c.is_parked = True
         c.hold(self)
         self._parked.value += 1
@@ -47,7 +47,7 @@ class Parking:
         self._tasks[c] = asyncio.create_task(self._decide(c, message, plan, finish), name=name)
 
     def abandon(self, c: Peer) -> None:
-        """The connection has ended: nothing becomes of its message."""
+        """The connection has ended: its message is discarded."""
         task = self._tasks.pop(c, None)
         if task is not None:
             task.cancel()

@@ -60,7 +60,7 @@ class Publishing:
         """Take the QoS 0 PUBLISH in ``data[position:stop]``, without properties, and those behind it that begin like
         it.
 
-        What is to be delivered is gathered with what follows (``broker.pipeline.together``).
+        Deliveries are gathered with the messages that follow (``broker.pipeline.together``).
 
         They are on one topic and of one size, so nothing but their payloads is read: 0.5 µs a message less. The payload
         begins at ``head_end``, the plan is the topic's; what remains is to run its stages. Where these wait for another
@@ -108,7 +108,7 @@ class Publishing:
         self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
     ) -> None:
         """Take a QoS 1 PUBLISH without properties, retain flag and DUP, whose topic ends where its identifier is; what
-        is to be delivered is gathered with what follows.
+        is to be delivered is gathered with the messages that follow.
 
         Raises:
             PeerError: it breaks the protocol.
@@ -204,7 +204,7 @@ class Publishing:
             self._answer(c, message, plan.topic_bytes, packet_id, outcome)
 
     def _park_qos0(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> None:
-        """Have a QoS 0 message decided by another process."""
+        """Let another process decide on a QoS 0 message."""
 
         def finish(decided: Decided) -> None:
             outcome = self._pipeline.conclude(message, decided)
@@ -254,7 +254,7 @@ class Publishing:
     ) -> None:
         """Run the stages for a QoS 1 or 2 message and answer it; see ``broker.session.inbound`` for resent ones.
 
-        What is to be delivered may be gathered with what follows.
+        Deliveries may be gathered with the messages that follow.
         """
         session = c.session
         qos = message.qos
@@ -286,7 +286,7 @@ class Publishing:
         self._answer(c, message, topic, packet_id, outcome)
 
     def _park(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
-        """Have a QoS 1 or 2 message decided by another process, then answer it."""
+        """Let another process decide on a QoS 1 or 2 message, then answer it."""
 
         def finish(decided: Decided) -> None:
             outcome = self._pipeline.conclude(message, decided)
@@ -340,7 +340,8 @@ class Publishing:
             raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
 
     def _answer_again(self, c: Connection, message: Message, known: bytes, packet_id: int, code: int) -> None:
-        """Answer a resend of what was taken: that may still be on its way to the store, and may yet be lost there."""
+        """Answer a resend of a message that was accepted: it may still be on its way to the store, and may yet be lost
+        there."""
         if packet_id in c.answers.held:  # there will be one for both
             return
         first = _FIRST[message.qos]
@@ -357,7 +358,7 @@ class Publishing:
         c.answers.add(c, release, waits=True)
 
     def _remember(self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome) -> None:
-        """Note the identifier in the commit group of what the message left behind."""
+        """Note the identifier in the commit group of the message's records."""
         session = c.session
         is_stored = outcome.is_stored
         inbound = session.inbound or self._inbounds.of(session)
@@ -371,7 +372,7 @@ class Publishing:
             c.answers.stored.append(StoredPublish(packet_id, is_stored and outcome.receivers > 0))
 
     def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
-        """As ``_remember``, of a message that was refused and left something behind."""
+        """Same as ``_remember``, for a message that was refused and left something behind."""
         inbound = self._inbounds.of(c.session)
         self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
         c.answers.stored.append(StoredPublish(packet_id, is_wanted=False, is_refused=True))

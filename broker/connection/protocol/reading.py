@@ -1,4 +1,4 @@
-"""From bytes to packets to what takes them: the loop that every received byte passes.
+"""The path from bytes to packets to their handlers: the loop that every received byte passes.
 
 PUBLISH is read in place, without a packet object. A topic whose plan has no stages and whose subscribers differ in
 nothing but QoS goes the short way (``broker.connection.protocol.forwarding``); everything else takes the way through
@@ -28,7 +28,7 @@ from broker.session import acks
 from broker.session.session import Session
 
 # So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one. What goes the
-# short way in one piece counts as one of them, and after what may take long the time is looked at anyhow.
+# short way in one piece counts as one of them, and after what may take long the time is checked in any case.
 _LOOK_EVERY: Final = 64
 # Bytes of a SUBSCRIBE or UNSUBSCRIBE from which on it is processed in several turns of the loop, if need be: what is
 # below has a thousand filters at most, some 10 ms.
@@ -38,7 +38,7 @@ _NEW: Final = object()
 
 
 class PacketReader:
-    """Finds the packets in what was read, and hands them on; implements ``broker.connection.connection.Reader``.
+    """Finds the packets in the received bytes, and hands them on; implements ``broker.connection.connection.Reader``.
 
     ``takers`` handle the packet types that the others do not.
     """

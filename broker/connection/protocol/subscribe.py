@@ -137,7 +137,7 @@ class Subscribing:
         return request.qos
 
     def connected(self, c: Connection) -> None:
-        """Take from a client that has connected what it may not have any more, and subscribe it to what every client
+        """Take from a client that has connected what is no longer permitted, and subscribe it to what every client
         gets."""
         self._permissions.recheck(c)
         if requests := self.automatic.requests_for(c.client):
@@ -207,7 +207,7 @@ class Subscribing:
         return partial(c.answer_fitting, answered, waits=is_stored)
 
     def unsubscribe_for(self, c: Connection, filters: Sequence[str]) -> list[str]:
-        """End subscriptions of a client as if it had asked for that itself; those that there were."""
+        """End subscriptions of a client as if it had asked for that itself; return the ones that existed."""
         codes, _ = self._unsubscribe(c, Unsubscribe(0, list(filters)))
         return [text for text, code in zip(filters, codes, strict=True) if code == reason.SUCCESS]
 
@@ -262,7 +262,7 @@ class Subscribing:
         *,
         checks_rules: bool = True,
     ) -> Subscription:
-        """What is granted of a request; ``begins`` is where it asks to begin in the past.
+        """Granted part of a request; ``begins`` is where it asks to begin in the past.
 
         Raises:
             PeerError: why it is refused.

@@ -1,4 +1,4 @@
-"""What clients published and may send again, with its values in the store.
+"""Messages that clients published and may send again, with its values in the store.
 
 A message of QoS 1 is an entry in the value of its commit group (``broker.session.inbound_log``). The state of a client
 is stored whole where more changed than that, and when a group with an entry of it is removed: the log is bounded.
@@ -64,7 +64,7 @@ class StoredInbounds(Inbounds):
         gauge("inbound_bytes", lambda: self.gone_bytes, "memory of what clients that are gone may send again")
 
     def use(self, settings: MqttSettings) -> None:
-        """Have other limits."""
+        """Apply other limits."""
         self.max_bytes = settings.max_inbound_bytes_total
         self.max_connected_bytes = settings.max_inbound_bytes_connected
         self.forget_oldest()
@@ -103,7 +103,7 @@ class StoredInbounds(Inbounds):
         return session.inbound
 
     def changed(self, session: Session) -> None:
-        """Write what a session's client sent with the commit group at hand."""
+        """Write what a session's client sent with the current commit group."""
         inbound = session.inbound
         if inbound is not None and inbound.is_changed and self._changed.get(session.client_id) is not inbound:
             self._changed[session.client_id] = inbound
@@ -120,7 +120,7 @@ class StoredInbounds(Inbounds):
             self._client_ids.append(client_id)
 
     def _mark(self, client_id: str, inbound: Inbound) -> None:
-        """Entries of it, where there are some, are not to be looked at again."""
+        """Entries of it, where there are some, need no second check."""
         if inbound.logged >= (self._log[0].number if self._log else self._next):
             self._entries.append(named(client_id) + MARK)
 
@@ -147,14 +147,14 @@ class StoredInbounds(Inbounds):
                 self.pop(session.client_id, None)
 
     def forget(self, client_id: str) -> None:
-        """What a client sent is forgotten: a resend of it is taken as new."""
+        """Forget the messages of a client: a resend of it is taken as new."""
         self._mark(client_id, self[client_id])
         del self[client_id]
         self._changed.pop(client_id, None)
         self._stored.put(client_id, None)
 
     def _forget_oldest_of(self, client_id: str) -> None:
-        """What a client that is gone published is forgotten, whether its session waits for it or not."""
+        """Forget the messages of a client that is gone, whether its session waits for it or not."""
         session = self._sessions.get(client_id)
         if session is not None:
             session.inbound = None

@@ -1,4 +1,4 @@
-"""How sessions begin, go on with another connection, are left alone and end."""
+"""Life of sessions: they begin, continue with another connection, wait without one and end."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class SessionLog:
 
     @property
     def records(self) -> int:
-        """How many records the log holds."""
+        """Number of records in the log."""
         held = self._writer.store.range_of(self.shard)
         return held.next_offset - held.first_offset
 
@@ -148,7 +148,7 @@ class SessionLog:
 
     @property
     def is_over_bound(self) -> bool:
-        """Whether the log holds more than it may."""
+        """True if the log holds more than it may."""
         return self.size_bytes > self._context.settings.max_session_log_bytes
 
     def offset_within_bound(self) -> int:

@@ -1,4 +1,4 @@
-"""What is left behind is cleared away, a little in each tick: the loop never waits for it.
+"""Removal of leftovers, a little in each tick: the loop never waits for it.
 
 * The session log is trimmed to what the session furthest behind still needs. Positions only move on, so that
   they need not all be read at one moment. Where the log is larger than may be, those furthest back lose their oldest.
@@ -23,11 +23,11 @@ from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.collection import Collection
 
-# Sessions, keys or identifiers looked at in one tick: some milliseconds.
+# Sessions, keys or identifiers checked in one tick: some milliseconds.
 _AT_ONCE: Final = 1000
 _TRIM_NS: Final = 30 * 1_000_000_000
 _SWEEP_NS: Final = 600 * 1_000_000_000
-# How long it takes at least from one round's beginning to the next one's.
+# Minimum seconds from the beginning of one round to that of the next.
 _STALE_NS: Final = 120 * 1_000_000_000
 
 
@@ -152,7 +152,7 @@ _TOLD: Final = 10
 
 
 class Sums(NamedTuple):
-    """What waits, of all sessions."""
+    """Messages that wait, of all sessions."""
 
     messages: int = 0
     size_bytes: int = 0

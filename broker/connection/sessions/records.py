@@ -1,4 +1,4 @@
-"""What is written of sessions and share groups: once in a commit group, however often it changes.
+"""Records of sessions and share groups: once in a commit group, however often it changes.
 
 The records of sessions are made when a group is sealed, and what a session held back for its record leaves when that
 is committed (``Session.take_held``). One that only moved on, as the record on disk predicts, is written soon, many
@@ -18,7 +18,7 @@ from broker.session.record import encode_session, encode_subscriptions
 from broker.session.state import SessionState
 from broker.storage.collection import RAW, TEXT, Collection
 
-# Records of sessions that moved on are written after so many seconds at the latest.
+# Records of sessions that moved on are written after this number of seconds at the latest.
 _MOVED_S: Final = 0.02
 
 # A session whose record is being written, its connection's box, and what leaves there when the record is committed.
@@ -42,18 +42,19 @@ class SessionRecords:
         self._changed: dict[SessionState, None] = {}
         self._moved: dict[SessionState, None] = {}
         self._subscriptions: dict[SessionState, None] = {}
-        """Whose subscriptions changed: all of a session are one value, so a flood of SUBSCRIBEs writes it once."""
+        """Sessions whose subscriptions changed: all of a session are one value, so a flood of SUBSCRIBEs writes it
+        once."""
         self._is_due = False  # records of sessions that moved on
         self._made = 0  # times that records were made
         context.writer.before_commit(self._save)
 
     @property
     def has_unwritten(self) -> bool:
-        """Whether records of sessions are still to be written."""
+        """True if records of sessions still have to be written."""
         return bool(self._changed or self._moved)
 
     def changed(self, session: SessionState) -> None:
-        """Write the record of a durable session with the commit group at hand; of others there is none."""
+        """Write the record of a durable session with the current commit group; of others there is none."""
         if session.is_durable and session not in self._changed and not session.is_ended:
             self._changed[session] = None
             self._writer.touch()

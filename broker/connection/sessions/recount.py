@@ -1,4 +1,4 @@
-"""How much waits in the session log for each session, counted again at a start: records of sessions do not say.
+"""Amounts that wait in the session log for each session, counted again at a start: records of sessions do not say.
 
 One walk over the log serves all sessions. Of its records only topics and sizes are read, not the messages. In a piece
 of the log, what the same sessions wait for is counted once for all of them: a message costs 1 to 2 µs, however many
@@ -36,7 +36,7 @@ class _Waiter(NamedTuple):
 
 
 class _Group:
-    """Sessions that wait for the same topics from the same offsets on; ``rows`` are those of the piece at hand."""
+    """Sessions that wait for the same topics from the same offsets on; ``rows`` are those of the current piece."""
 
     __slots__ = ("rows", "waiters")
 
@@ -45,7 +45,7 @@ class _Group:
 
 
 class _Tally:
-    """What was found for one session in a piece of the log."""
+    """Count for one session in a piece of the log."""
 
     __slots__ = ("first", "messages", "size_bytes")
 
@@ -98,7 +98,7 @@ class _Piece:
             self.addressees |= {start + row: name for row, name in enumerate(rules.to_pylist()) if name is not None}
 
     def is_from(self, row: int, client_id: str) -> bool:
-        """Whether a client published it."""
+        """True if a client published it."""
         start, names = self._client_ids[bisect_right(self._client_ids, row, key=itemgetter(0)) - 1]
         return bool(names[row - start].as_py() == client_id)
 
@@ -185,7 +185,7 @@ class Recount:
                 tallies.setdefault(session, _Tally()).add(offset, 1, piece.sizes[row])
 
     def _look_up(self, topic: str) -> _Group:
-        """Who waits for a topic's messages; remembered."""
+        """Sessions that wait for a topic's messages; remembered."""
         if len(self._by_topic) >= _MOST_TOPICS:
             self._by_topic.clear()
             self._groups.clear()

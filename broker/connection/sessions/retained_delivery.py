@@ -37,20 +37,20 @@ from broker.session.session import Session
 from broker.storage.collection import TEXT, Codec, Collection
 
 _MESSAGES: Final = 256
-# Of one slice, so that a slow client shows before there is much for it in memory.
+# Maximum of one slice, so that a slow client shows before there is much for it in memory.
 _BYTES: Final = 256 * 1024
-# Retained messages that wait for their commit and are looked through at once; with more, the commit is awaited.
+# Retained messages that wait for their commit and are searched at once; with more, the commit is awaited.
 _MOST_WAITING: Final = 2000
 # Drawn where there is nothing to send now: the rest is for another turn of the loop.
 _NOTHING_YET: Final = Delivery(None, 0, False, ())
-# Of one turn of the loop, for slices that are logged; the one at hand is finished.
+# Maximum of one turn of the loop, for slices that are logged; the current one is finished.
 _TURN_S: Final = 0.005
-# How soon a session that had no room is looked at again.
+# Seconds until a session that had no room is checked again.
 _LOOK_AGAIN_S: Final = 0.005
 
 
 class _Position(msgspec.Struct, array_like=True, frozen=True):
-    """How far a replay has come, as the store keeps it."""
+    """Position of a replay, as the store keeps it."""
 
     filter: str
     position: bytes
@@ -101,9 +101,9 @@ class Replays:
         self._runnable: OrderedDict[Replay, None] = OrderedDict()
         """Replays whose next slice is due."""
         self._full: set[Session] = set()
-        """Sessions without room, which are looked at again soon."""
+        """Sessions without room, which are checked again soon."""
         self._moved: dict[str, Session] = {}
-        """Whose places are to be stored with the next commit, by client identifier."""
+        """Sessions whose positions are stored with the next commit, by client identifier."""
         self._left_s = _TURN_S
         self._is_renewed = False
         self._is_due = False
@@ -176,7 +176,7 @@ class Replays:
             self._mark_moved(session)
 
     def resumed(self, session: Session) -> None:
-        """A connection has taken the session, or it has room again: go on."""
+        """A connection has taken the session, or it has room again: continue."""
         for replay in self._of.get(session, {}).values():
             self._await_turn(replay)
 
@@ -198,7 +198,7 @@ class Replays:
     # -- inside --
 
     def _take_turn(self, replay: Replay) -> None:
-        """Begin or go on with one, at the cost of this turn of the loop."""
+        """Begin or continue one, at the cost of this turn of the loop."""
         before_s = self._clock.monotonic_s()
         self._advance(replay)
         self._left_s -= self._clock.monotonic_s() - before_s
@@ -249,7 +249,7 @@ class Replays:
     def _current(
         self, session: Session, topic_filter: str, entries: Iterable[Entry], since: int
     ) -> Iterator[tuple[Outgoing, int, tuple[int, ...]]]:
-        """What the session may have of these, with QoS and identifiers of the subscription as it is now."""
+        """Messages of these that the session may have, with QoS and identifiers of the subscription as it is now."""
         now_ns = self._clock.now_ns()
         for message, stamp in entries:
             outgoing = Outgoing(message)
@@ -265,7 +265,7 @@ class Replays:
                 yield outgoing, min(message.qos, subscription.qos), identifiers
 
     def _keep(self, replay: Replay) -> None:
-        """Have it among those under way."""
+        """Add it to those under way."""
         kept = self._of.setdefault(replay.session, {})
         if replay.filter not in kept:
             kept[replay.filter] = replay

@@ -1,4 +1,4 @@
-"""What all sessions have subscribed to: each session, the router, share groups, replays and the store agree on it."""
+"""Subscriptions of all sessions: each session, the router, share groups, replays and the store agree on it."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
 A session goes by the zone of the listener that its client came through last. Where it is kept is settled when it
 begins. Coming back through a zone that keeps sessions on disk, one in memory goes to disk with all it has. The other
-way it stays on disk until it ends: what was promised to outlive a restart is not given up because a client took another
-door.
+way it stays on disk until it ends: what was promised to outlive a restart is not discarded because a client took
+another door.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = getLogger(__name__)
 
 @dataclass(slots=True)
 class Zone:
-    """One zone in force; ``services`` carry its limits to its sessions, also when they change."""
+    """One active zone; ``services`` carry its limits to its sessions, also when they change."""
 
     name: str
     keeps_on_disk: bool
@@ -68,7 +68,7 @@ class Zones:
         self.use(context.settings)
 
     def use(self, settings: MqttSettings, zones: ZonesSettings | None = None) -> None:
-        """Have other general settings, and other zones where some are given."""
+        """Apply other general settings, and other zones where some are given."""
         if zones is not None:
             self._own = zones.by_name
         there_were = self._by_name
@@ -90,7 +90,7 @@ class Zones:
         return self.named(self._of_listener.get(listener, DEFAULT_ZONE))
 
     def named(self, name: str) -> Zone:
-        """The zone of that name, or the default one where there is none any more."""
+        """The zone of that name, or the default one where it no longer exists."""
         return self._by_name.get(name, self.default)
 
     def enter(self, session: Session, zone: Zone, *, is_to_last: bool) -> None:
@@ -101,7 +101,7 @@ class Zones:
             self._to_disk(session)
 
     def _to_disk(self, session: Session) -> None:
-        """Write all of a session in memory with the commit group at hand; when that fails it is in memory as before."""
+        """Write all of a session in memory with the current commit group; when that fails it is in memory as before."""
         session_log = self._session_log
         log = "session.moved_to_disk client_id=%s zone=%s inflight=%d queued=%d"
         _log.info(log, session.client_id, session.zone, len(session.window.inflight), len(session.queue))
@@ -121,7 +121,7 @@ class Zones:
 
 
 def _addressed(delivery: Delivery) -> Outgoing:
-    """As the session is to get it, since a record with an addressee is sent unchanged."""
+    """The message as the session gets it, since a record with an addressee is sent unchanged."""
     assert delivery.outgoing is not None
     message = delivery.outgoing.message
     return Outgoing(message.changed(message.topic, message.payload, delivery.qos, delivery.retain, message.properties))

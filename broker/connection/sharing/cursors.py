@@ -44,7 +44,7 @@ class Cursors:
 
     @property
     def are_behind(self) -> bool:
-        """Whether there may be more to read."""
+        """True if there may be more to read."""
         return any(cursor.is_behind for cursor in self.cursors)
 
     def grew(self) -> None:
@@ -67,7 +67,7 @@ class Cursors:
 
     @property
     def behind(self) -> int | None:
-        """How many records of the stream were not read; None where the group reads none."""
+        """Number of records of the stream that were not read; None where the group reads none."""
         if self.stream is None:
             return None
         return sum(max(self._services.range_of(one.shard).next_offset - one.next_offset, 0) for one in self.cursors)
@@ -108,7 +108,7 @@ class Cursors:
             cursor.next_offset = oldest
 
     def load(self, delivery: SharedDelivery) -> Outgoing | None:
-        """The message of what a restart left with its place only; None where the log has it no more."""
+        """The message of an entry that a restart left with its position only; None where the log no longer has it."""
         cursor = delivery.cursor
         if delivery.outgoing is None and isinstance(cursor, Cursor):
             found = self._services.session_log.read(cursor.shard, delivery.place, 1)

@@ -48,7 +48,7 @@ class Dispatcher:
         self._keyed: Keyed[Member] | None = strategy if isinstance(strategy, Keyed) else None
 
     def offer_qos0(self, outgoing: Outgoing) -> int:
-        """Give a message of QoS 0 to somebody who is here; returns whether anybody is, as 1 or 0."""
+        """Give a message of QoS 0 to a connected member; return 1 if there is one, else 0."""
         return self._offer_qos0_to(self._strategy.pick_any(outgoing.message), outgoing)
 
     def _offer_qos0_to(self, member: Member | None, outgoing: Outgoing) -> int:
@@ -156,7 +156,7 @@ class Dispatcher:
         return True
 
     def _drop_first(self, member: Member | None) -> None:
-        """Drop the oldest that waits for a member alone, or for anybody."""
+        """Drop the oldest message that waits for one member, or for any."""
         oldest = member.lane.popleft() if member is not None and member.lane else self._queue.pop_first()
         self._queue.let_go(oldest)
         self.lost(partial(self._cursors.message_of, oldest), "queue_full")
@@ -181,7 +181,7 @@ class Dispatcher:
         return True
 
     def give_out(self) -> None:
-        """Give what waits for anybody, as far as members have room."""
+        """Give members the messages that wait for any of them, as far as they have room."""
         if not self._strategy.here.items:
             return
         if self._keyed is not None:
@@ -205,7 +205,7 @@ class Dispatcher:
             self.give(delivery, member)
 
     def give(self, delivery: SharedDelivery, member: Member) -> None:
-        """Send a message to a member that has room, unless no one can have it any more."""
+        """Send a message to a member that has room, unless it may no longer be delivered."""
         outgoing = delivery.outgoing or self._cursors.load(delivery)
         services = self._services
         session = member.session
@@ -271,7 +271,7 @@ class Dispatcher:
         session = member.session
         owner = session.owner
         outgoing = delivery.outgoing
-        assert outgoing is not None  # it was looked at for its QoS
+        assert outgoing is not None  # its QoS was read from it
         self.finish(delivery)
         # counted as in flight until it is acknowledged
         delivery.cursor = None
@@ -328,7 +328,7 @@ class Dispatcher:
             self._keyed.release(delivery.key, member)
 
     def finish(self, delivery: SharedDelivery) -> None:
-        """No one needs the message any more."""
+        """Release a message that no member needs."""
         cursor = delivery.cursor
         group = self._group
         delivery.holder = None

@@ -1,4 +1,4 @@
-"""A share group at work: what waits for it, who has what, and what becomes of it when a member goes.
+"""A share group at work: its queue, the messages of each member, and their return when a member goes.
 
 Messages come to it in one of three ways. Without durable members they come from the router and wait in memory. With
 one they are in the session log, stored once for all who want them, and the group keeps its place there. A group that
@@ -106,11 +106,11 @@ class ShareGroup(GroupState):
 
     @property
     def is_away(self) -> bool:
-        """Whether no member has a connection."""
+        """True if no member has a connection."""
         return not self._strategy.here.items
 
     def offer(self, outgoing: Outgoing) -> int:
-        """Take a message that is not in the log; returns whether somebody gets it, as 1 or 0."""
+        """Take a message that is not in the log; return 1 if a member gets it, else 0."""
         if self._cursors.stream is not None:
             return 1  # it comes with the stream
         if outgoing.message.qos == 0:
@@ -132,14 +132,14 @@ class ShareGroup(GroupState):
         return 1
 
     def _takes(self, size_bytes: int, receipt: Receipt | None) -> bool:
-        """Whether one more may wait in memory: it is within the bound, or its publisher waits."""
+        """True if one more may wait in memory: it is within the bound, or its publisher waits."""
         if self._has_room(slowing.MOST):
             return True
         return self._services.withholding.queue_in_full(self, size_bytes, receipt) or self._has_room(1)
 
     @property
     def takes_runs(self) -> bool:
-        """Whether who gets a packet of QoS 0 does not depend on what is in it."""
+        """True if the member that gets a packet of QoS 0 does not depend on its content."""
         return not self._is_keyed and self._cursors.stream is None
 
     def offer_run(self, chunk: bytes, client: Client, now_ns: int) -> int:
@@ -277,7 +277,7 @@ class ShareGroup(GroupState):
 
     @property
     def is_timed(self) -> bool:
-        """Whether time can change anything: of many groups few have to be looked at."""
+        """True if time can change anything: of many groups few have to be checked."""
         return bool(self._leaving or self._ack_ns or self._queue.held or self.is_durable)
 
     def tick(self, now_ns: int) -> None:
@@ -376,7 +376,7 @@ class ShareGroup(GroupState):
         self.is_durable = stream is None
 
     def end(self) -> None:
-        """The last member is gone, or somebody deleted it: what waits is discarded."""
+        """The last member is gone, or the group was deleted: what waits is discarded."""
         self.is_over = True
         lost = self.waiting
         if lost > 0:
@@ -387,34 +387,35 @@ class ShareGroup(GroupState):
 
     @property
     def waiting(self) -> int:
-        """How many messages wait and were given to no one, as far as that is known; in streams it is not."""
+        """Number of messages that wait and were given to no member, as far as it can be counted; in streams it
+        cannot."""
         return max(self.outstanding - self.in_flight, self._queue.held) if self.is_durable else self._queue.held
 
     @property
     def connected(self) -> int:
-        """How many members have a connection."""
+        """Number of members with a connection."""
         return len(self._strategy.here)
 
     @property
     def behind(self) -> int | None:
-        """How many records of its stream it has not read; None when it reads none."""
+        """Number of records of its stream that it has not read; None when it reads none."""
         return self._cursors.behind
 
     @property
     def waiting_bytes(self) -> int:
-        """About how many bytes those are; of durable groups with what is in flight."""
+        """Approximate bytes of those; of durable groups with what is in flight."""
         return self.outstanding_bytes if self.is_durable and self.stream is None else self._queue.held_bytes
 
     # -- for publishers that wait --
 
     @property
     def name(self) -> str:
-        """How people know it."""
+        """Name that users know it by."""
         return self.key
 
     @property
     def slows_publishers(self) -> bool:
-        """Whether publishers wait when too much waits for it: members are here and acknowledge what they get."""
+        """True if publishers wait when too much waits for it: members are here and acknowledge what they get."""
         is_here = self.is_acknowledging and not self.is_away
         return is_here and self._services.context.settings.slow_subscriber == "slow_publishers"
 
@@ -435,12 +436,12 @@ class ShareGroup(GroupState):
 
     @property
     def is_unread(self) -> bool:
-        """Whether the broker reads from none of its members."""
+        """True if the broker reads from none of its members."""
         return all(owner.is_unread for owner in self.connections)
 
     @property
     def has_caught_up(self) -> bool:
-        """Whether at most half as much waits for it as may."""
+        """True if at most half as much waits for it as may."""
         return self._has_room(slowing.HALF)
 
     def room(self, withheld: int, withheld_bytes: int) -> tuple[float, float]:

@@ -29,7 +29,7 @@ from broker.session.session import Session
 from broker.storage.collection import RAW, TEXT, Collection
 from broker.streams.starts import Start, StreamStarts
 
-# How often messages that are too old are looked for.
+# Interval of the search for messages that are too old.
 _OLD_TICKS: Final = 60
 
 
@@ -47,7 +47,7 @@ class NoStart(PeerError):
 
 
 def asked_start(properties: dict[str, Any]) -> tuple[str, str | None] | None:
-    """Where a SUBSCRIBE asks to begin and in which stream, None when it does not."""
+    """Position at which a SUBSCRIBE asks to begin, and its stream; None when it does not."""
     asked = dict(properties.get("User-Property", ()))
     return (asked[OFFSET], asked.get(STREAM)) if OFFSET in asked else None
 
@@ -103,7 +103,7 @@ class ShareGroups(Contributor):
     # -- memberships --
 
     def begin(self, session: Session, topic_filter: TopicFilter, asked: tuple[str, str | None]) -> None:
-        """Have the session's next subscription begin where it asks to. One that exists, or whose group does, continues
+        """Begin the session's next subscription where it asks to. One that exists, or whose group does, continues
         from its position.
 
         Raises:
@@ -132,7 +132,7 @@ class ShareGroups(Contributor):
             )
 
     def brings_retained(self, session: Session, subscription: Subscription) -> bool:
-        """Whether a subscription is sent retained messages. Groups get none (section 4.8.2) or, where that is set, only
+        """True if a subscription is sent retained messages. Groups get none (section 4.8.2) or, where that is set, only
         their first member; a stream that a subscription begins in has them among the others."""
         if not subscription.is_membership:
             return True
@@ -141,7 +141,7 @@ class ShareGroups(Contributor):
         return not self.is_there(session, subscription.filter)
 
     def is_there(self, session: Session, topic_filter: TopicFilter) -> bool:
-        """Whether there is a group that a subscription of the session with this filter joins."""
+        """True if there is a group that a subscription of the session with this filter joins."""
         return group_key(session.client_id, topic_filter) in self.groups
 
     def join(self, subscriber: Session, subscription: Subscription) -> None:
@@ -187,7 +187,7 @@ class ShareGroups(Contributor):
                 holder.group.went_away(holder, for_good=for_good)
 
     def may_be_durable(self, session: Session) -> bool:
-        """Whether a session in memory may go to disk with its memberships."""
+        """True if a session in memory may go to disk with its memberships."""
         return self.settings.durable != "off" or not session.memberships
 
     def part_with(self, session: Session) -> None:
@@ -202,7 +202,7 @@ class ShareGroups(Contributor):
             if isinstance(holder, Member):
                 self._settle_durability(self.groups[holder.group.key], session, session.subscriptions[text])
 
-    # -- what people do --
+    # -- actions of users --
 
     def make(self, topic_filter: TopicFilter, start: Start | None, strategy: StrategyName | None) -> ShareGroup:
         """A group that outlives its members.
@@ -390,5 +390,5 @@ class ShareGroups(Contributor):
 
 
 def group_key(client_id: str, topic_filter: TopicFilter) -> str:
-    """What a subscription's group goes by: its text or, where it is one client's alone, that with the client."""
+    """Key of a subscription's group: its text or, where it is one client's alone, that with the client."""
     return topic_filter.text if topic_filter.share_group is not None else f"$replay/{client_id}/{topic_filter.text}"

@@ -55,17 +55,17 @@ class Member:
 
     @property
     def client_id(self) -> str:
-        """Whose session it is."""
+        """Client that the session belongs to."""
         return self.session.client_id
 
     @property
     def has_room(self) -> bool:
-        """Whether it can take a message now."""
+        """True if it can take a message now."""
         session = self.session
         return session.window.quota > 0 and not session.is_slow
 
     def may_have(self, topic: str) -> bool:
-        """Whether access rules leave it messages on a topic; remembered, since it is asked message by message."""
+        """True if access rules leave it messages on a topic; remembered, since it is asked message by message."""
         rules = self.session.may_have
         if rules is None:
             return True

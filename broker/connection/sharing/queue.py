@@ -1,4 +1,4 @@
-"""What waits for the members of a share group in memory, and when it is so much that publishers wait as well."""
+"""Messages that wait in memory for the members of a share group, and the bound above which publishers wait as well."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from broker.connection.sharing.cursors import Cursor
 from broker.connection.sharing.settings import SharedSettings
 from broker.session.delivery import SharedDelivery
 
-# When so many wait in memory publishers wait as well: few enough to be given out before that is given up.
+# Messages in memory from which on publishers wait as well: few enough to be given out before their wait ends.
 _CROWDED: Final = 500
 
 
 class GroupQueue:
-    """What was given to no one yet is ``fresh``, in order; what was is ``returned``, a heap, and goes first. Both, and
-    what is in the lanes of members, is counted in ``held`` and ``held_bytes``."""
+    """Messages given to no member yet are ``fresh``, in order; what was is ``returned``, a heap, and goes first. Both,
+    and what is in the lanes of members, is counted in ``held`` and ``held_bytes``."""
 
     __slots__ = (
         "_crowded", "_drained", "_is_crowded", "_relieved", "_settings", "fresh", "held", "held_bytes", "returned",
@@ -50,12 +50,12 @@ class GroupQueue:
         heappush(self.returned, delivery)
 
     def take_lane(self, lane: Iterable[SharedDelivery]) -> None:
-        """What waited for one member waits for anybody."""
+        """Let messages that waited for one member wait for any."""
         for delivery in lane:
             heappush(self.returned, delivery)
 
     def take_up(self, delivery: SharedDelivery) -> None:
-        """A restored session has this one of what was returned."""
+        """Take out a returned message that a restored session has."""
         self.returned.remove(delivery)
         heapify(self.returned)
         self.held -= 1
@@ -78,7 +78,7 @@ class GroupQueue:
             self._check_relief()
 
     def first(self) -> SharedDelivery | None:
-        """What is next for anybody."""
+        """Next message for any member."""
         if self.returned:
             return self.returned[0]
         return self.fresh[0] if self.fresh else None
@@ -88,7 +88,7 @@ class GroupQueue:
         return heappop(self.returned) if self.returned else self.fresh.popleft()
 
     def take_all(self) -> list[SharedDelivery]:
-        """All that waits for anybody, in order."""
+        """All messages that wait for any member, in order."""
         if not (self.fresh or self.returned):
             return []
         taken = sorted([*self.returned, *self.fresh])
@@ -118,12 +118,12 @@ class GroupQueue:
         self.relieve()
 
     def room(self, share: float) -> tuple[float, float]:
-        """How many messages and bytes what waits is below this share of the bound."""
+        """Number of messages and bytes by which the queue is below this share of the bound."""
         settings = self._settings
         return settings.max_queued_messages * share - self.held, settings.max_queued_bytes * share - self.held_bytes
 
     def has_too_much(self) -> bool:
-        """Whether the oldest has to go; publishers wait a little before that."""
+        """True if the oldest has to go; publishers wait a little before that."""
         limit = self._settings.max_queued_messages
         limit_bytes = self._settings.max_queued_bytes
         if self.held > min(limit // 2, _CROWDED) or self.held_bytes * 2 > limit_bytes:

@@ -52,7 +52,7 @@ class GroupLosses:
         self._dead_letters = dead_letters
 
     def wants(self, why: str) -> bool:
-        """Whether a rule or a dead letter is made of messages lost for this reason."""
+        """True if a rule or a dead letter is made of messages lost for this reason."""
         return "delivery.dropped" in self._events.wanted or why in self._dead_letters.reasons
 
     def take(self, topic_filter: TopicFilter, message: Message, why: str) -> None:
@@ -65,7 +65,8 @@ class GroupLosses:
 
 @dataclass(slots=True)
 class GroupServices:
-    """What all groups share. ``changed`` has the record of a group written, ``when_recorded`` does so at once."""
+    """Objects that all groups share. ``changed`` has the record of a group written, ``when_recorded`` does so at
+    once."""
 
     context: Context
     settings: SharedSettings
