@@ -2,8 +2,8 @@
 
 A connected subscriber whose queue or socket fills up holds back its publishers, by not reading their sockets.
 That costs no one a message where publishers come in bursts, or are faster than subscribers by a hair. It lasts
-``slow_subscriber_wait`` at most: then the bounds and policies of the subscriber's queues hold, and the others go on at
-full speed. A subscriber that was waited for in vain is not waited for again until it has caught up and a rest of
+``slow_subscriber_wait`` at most: then the bounds and policies of the subscriber's queues hold, and the others continue
+at full speed. A subscriber that was waited for in vain is not waited for again until it has caught up and a rest of
 ``REST`` times that long is over, so that a bad one costs the others at most a twentieth of their time.
 """
 

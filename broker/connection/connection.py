@@ -134,7 +134,7 @@ class Connection:
     """
 
     # Each is one word that every read checks, or that the packets' takers need alone. An object for three of
-    # them, such as the counts of what came in, takes 80 bytes in place of 24, for each of 100,000 connections.
+    # them, such as the counts of input, takes 80 bytes in place of 24, for each of 100,000 connections.
     __slots__ = (
         "_holds", "_rest", "aliases", "answers", "box", "bytes_in", "client", "context", "deadline_s", "greeting",
         "is_closed", "is_connected", "is_parked", "is_v5", "link", "login", "max_packet_bytes", "max_sent_bytes",

@@ -5,7 +5,7 @@ million retained messages, say. So the time is checked between packets, and what
 not for the connection: eight clients may take no more of it together than one. When it is spent, each further client
 still has a packet taken, and the rest of what was read waits for another turn.
 
-A packet that is a lot of work by itself, as a SUBSCRIBE with a hundred thousand filters, is work in ``Steps``: some in
+A packet that is a lot of work alone, such as a SUBSCRIBE with a hundred thousand filters, is work in ``Steps``: some in
 each turn. The client's next packet is not read before all are done, so that no one sees them out of order.
 """
 
@@ -21,21 +21,21 @@ from broker.core.clock import Clock, Defer
 
 # Seconds of one turn of the loop that clients' packets may take together; the current packet or step is finished.
 TURN_S: Final = 0.02
-# Of these, the seconds for those that wait from a turn before: the rest is for who comes now.
+# Of these, the seconds for those that wait from a turn before: the rest is for new ones.
 WAITING_S: Final = TURN_S / 2
 # Seconds that go, in addition, to background work.
 BACKGROUND_S: Final = TURN_S / 4
 # Minimum seconds that count: less, for packets that follow each other, is not counted.
 LOOK_S: Final = TURN_S / 80
 
-# Of what packets lead to later, in one piece, so much may be on its way; until then no one's packets go on.
+# Seconds of later work, in one piece, that packets may have caused; until then no one's packets go on.
 OWED_S: Final = TURN_S * 2
 
 # Subscriptions and similar items that are seen to one after the other at once: some milliseconds. More take turns.
 MANY: Final = 1000
 
 Finish = Callable[[], None]
-# Work in steps of less than a millisecond, most of them of microseconds; at the end, what is to be done before the
+# Work in steps of less than a millisecond, most of them of microseconds; at the end, the work that comes before the
 # client's next packet is read. Closed when the connection ends before.
 Steps = Generator[None, None, Finish]
 
@@ -78,7 +78,7 @@ class Scheduler:
             self._await()
 
     def leave_writes(self, is_left: bool) -> None:
-        """Some of what is to be written is left to later turns, or no longer: until then no one's packets go on, which
+        """Some of the writes are left to later turns, or no longer: until then no one's packets go on, which
         would add to it."""
         self._has_writes = is_left
         if is_left:

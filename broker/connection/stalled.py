@@ -65,7 +65,7 @@ class Stalled:
             self._stalled[c] = None
 
     def silent_s(self, c: Connection) -> float | None:
-        """Seconds for which a client has acknowledged nothing of what is in flight to it, or read nothing of what is
+        """Seconds for which a client has acknowledged none of the messages in flight to it, or read none that are
         sent to it; None when nothing is."""
         seen = self._seen.get(c)
         mark = _mark(c)
@@ -84,7 +84,7 @@ class Stalled:
 
 
 def _mark(c: Connection) -> Hashable:
-    """Value that changes when a client takes something of what waits for it; None when nothing does."""
+    """Value that changes when a client takes something from its queue; None when nothing does."""
     session = c.session
     if session.window.inflight:
         return "acknowledged", session.progress

@@ -1,8 +1,8 @@
 """``$SYS/...``: what the broker says of itself, under the names that mosquitto uses, as plain text.
 
 A client that subscribes gets the values of that moment, with RETAIN as if they were retained; afterwards, every
-``interval``, those that have changed. Nothing of it is stored, and a value is worked out only for somebody who wants
-it; only the load averages continue without a subscriber.
+``interval``, those that have changed. Nothing of it is stored, and a value is worked out only for a subscriber; only
+the load averages continue without a subscriber.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SysTopics:
                 self._published.pop(topic, None)
 
     def show(self, session: Session, subscription: Subscription) -> None:
-        """Give a new subscription to ``$SYS/...`` what there is to see of it."""
+        """Give a new subscription to ``$SYS/...`` the current values."""
         if not self.settings.interval or subscription.filter.share_group is not None:
             return
         identifiers = (subscription.identifier,) if subscription.identifier else ()

@@ -1,4 +1,5 @@
-"""Publishers wait for the acknowledgement of what a slow subscriber has no room for: so nothing acknowledged is lost.
+"""Publishers wait for the acknowledgement of messages that a slow subscriber has no room for: so nothing acknowledged
+is lost.
 
 A message for a connected subscriber whose queue is nearly full is queued all the same, and its PUBACK or PUBREC waits
 until so much has left the queue that the message is within the bound. A publisher has a limited number of messages
@@ -61,7 +62,7 @@ class Subscriber(Protocol):
 
     @property
     def ack_timeout_s(self) -> float:
-        """In which time it has to acknowledge something."""
+        """Time within which it has to acknowledge something."""
 
     @property
     def progress(self) -> Hashable:
@@ -80,7 +81,7 @@ class Subscriber(Protocol):
         """True if little is in its queue."""
 
     def room(self, withheld: int, withheld_bytes: int) -> tuple[float, float]:
-        """How many messages and bytes more of what is in its queue may be acknowledged, of which so much is not; there
+        """Messages and bytes of its queue that may still be acknowledged, given the amount that is not; there
         is room while both are above 0."""
 
     def trim(self, at_most: int) -> bool:
@@ -172,7 +173,7 @@ class Withholding:
         return outcome, turn.has_come
 
     def fills(self, subscriber: Subscriber) -> Withheld:
-        """A queue has no more room for what is acknowledged: the clients that must acknowledge are read from."""
+        """A queue has no more room for acknowledged messages: the clients that must acknowledge are read from."""
         if subscriber.withheld is not None:
             return subscriber.withheld
         subscriber.withheld = Withheld()

@@ -1,8 +1,8 @@
 """Authentication of a connection: asking the chain, the AUTH packets of both sides, authenticating again.
 
 Before the CONNACK a client that named a method may send AUTH and DISCONNECT only [MQTT-3.1.2-30]; its packets are held
-to the size limit that holds before authentication, and all of it to ``connect_timeout``. Authenticating again goes on
-beside the client's other traffic (4.12.1).
+to the size limit that holds before authentication, and all of it to ``connect_timeout``. Authenticating again runs
+along with the client's other traffic (4.12.1).
 """
 
 from __future__ import annotations

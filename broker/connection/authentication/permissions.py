@@ -125,8 +125,8 @@ class AccessChanges:
     def rules_changed(self) -> None:
         """Rules have changed: apply them to all connected clients.
 
-        For what is published from now on they count at once. What clients have already, subscriptions and wills, is
-        looked at over some turns of the loop: 10,000 clients would hold it for a second.
+        For later publishes they count at once. What clients have already, subscriptions and wills, is
+        checked over some turns of the loop: 10,000 clients would hold it for a second.
         """
         connected = [c for c in self._connections if c.is_connected and not c.is_closed]
         for c in connected:
@@ -149,7 +149,7 @@ class AccessChanges:
         for c in self._connections:
             account = None if c.subject is None else c.subject.account
             if account is not None and account.name in names:
-                if c.is_connected and not c.is_closed:  # one that waits to be accepted is looked at then
+                if c.is_connected and not c.is_closed:  # a waiting one is checked when it is accepted
                     self._user_changed(c, account)
                 yield
         for session in self._life.sessions:
@@ -174,7 +174,7 @@ class AccessChanges:
 
     def banned(self, ban: Ban) -> None:
         """A ban was added: close the connections that it is about. That of one client identifier at once, others
-        are looked for over some turns of the loop."""
+        are searched over some turns of the loop."""
         if ban.kind != "clientid":
             self._scheduler.run_in_background(self._close_banned())
             return

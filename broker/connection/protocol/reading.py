@@ -27,8 +27,8 @@ from broker.routing.router import Routes
 from broker.session import acks
 from broker.session.session import Session
 
-# So many PUBLISH and acknowledgements are taken between two looks at the time, other packets one by one. What goes the
-# short way in one piece counts as one of them, and after what may take long the time is checked in any case.
+# Number of PUBLISH and acknowledgements taken between two looks at the time, other packets one by one. What goes the
+# short way in one piece counts as one of them, and after a long step the time is checked in any case.
 _LOOK_EVERY: Final = 64
 # Bytes of a SUBSCRIBE or UNSUBSCRIBE from which on it is processed in several turns of the loop, if need be: what is
 # below has a thousand filters at most, some 10 ms.

@@ -18,8 +18,8 @@ from broker.session.registry import SessionRegistry
 from broker.session.session import Session
 from broker.storage.collection import NUMBER, RAW, TEXT, Collection
 
-# Of the values of the log: some hundred thousand messages, so that of a thousand clients each is stored whole once
-# in a hundred messages.
+# Maximum of the values of the log: some hundred thousand messages, so that of a thousand clients each is stored whole
+# once in a hundred messages.
 _LOG_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -52,7 +52,7 @@ class StoredInbounds(Inbounds):
         self._changed: dict[str, Inbound] = {}
         self._entries: list[bytes] = []
         self._client_ids: list[str] = []
-        """Of the group at hand, as ``_whole``: those that are stored whole with it."""
+        """Identifiers of the current group, like ``_whole``: those that are stored whole with it."""
         self._whole: list[Inbound] = []
         self._touched_ns = self._next = self._log_bytes = 0
         self._max_log_bytes = max_log_bytes

@@ -24,11 +24,11 @@ from broker.storage.store import LogShard
 # Records read at a time for a session that is behind: some 100 µs of the loop's time.
 REFILL_RECORDS: Final = 256
 
-# What it takes to hand a committed message to a session: counted when the message is appended, since the end
+# Cost to hand a committed message to a session: counted when the message is appended, since the end
 # of a commit is one piece of work, however many sessions its messages are for.
 ACCEPT_S: Final = 2e-6
 
-# Offsets and their messages; None for what is addressed to one session.
+# Offsets and their messages; None for a message addressed to one session.
 Found = Sequence[tuple[int, Message | None]]
 _Token = tuple[Outgoing, tuple[Target[Session | RoutedGroup], ...]]
 _WIDE: Final = 32

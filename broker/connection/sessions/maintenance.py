@@ -1,6 +1,6 @@
 """Removal of leftovers, a little in each tick: the loop never waits for it.
 
-* The session log is trimmed to what the session furthest behind still needs. Positions only move on, so that
+* The session log is trimmed to what the session furthest behind still needs. Positions only advance, so that
   they need not all be read at one moment. Where the log is larger than may be, those furthest back lose their oldest.
 * Records without a session are deleted: subscriptions and places of sessions that ended while something failed.
 * Inbound state of clients that are long gone is forgotten.

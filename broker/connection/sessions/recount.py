@@ -173,7 +173,7 @@ class Recount:
                 self._count_singly(waiter, piece, rows, tallies)
 
     def _count_singly(self, waiter: _Waiter, piece: _Piece, rows: list[int], tallies: dict[Session, _Tally]) -> None:
-        """As a group's, where it depends on each message."""
+        """Same as a group's, where it depends on each message."""
         session, since, own_since = waiter
         in_flight = self._in_flight.get(session, ())
         begin = max(since, session.next_offset)

@@ -116,7 +116,7 @@ class Replays:
         return sum(map(len, self._of.values()))
 
     def start(self, session: Session, subscription: Subscription) -> None:
-        """Send what a new subscription finds, in place of what is left for an earlier one to the same filter. What is
+        """Send what a new subscription finds, in place of the rest for an earlier one to the same filter. What is
         retained from here on is left out: it comes as a live message."""
         topic_filter = subscription.filter
         since = self._retained.stamp
@@ -157,7 +157,7 @@ class Replays:
                 yield _NOTHING_YET
 
     def forget(self, session: Session, topic_filter: str) -> None:
-        """What is left for a subscription to this filter is not sent."""
+        """Discard the rest of the replay for a subscription to this filter."""
         if session.retained_queue is not None:
             session.retained_queue.remove(topic_filter)
         replays = self._of.get(session)

@@ -26,7 +26,7 @@ class Wills:
         self._clock = context.clock
         self._wills = Collection(context.writer, b"wills/", TEXT, RAW)
         self.size_bytes = 0
-        """Of the wills of all sessions."""
+        """Total of the wills of all sessions."""
         context.metrics.gauge("will_bytes", lambda: self.size_bytes, "memory of the wills of all sessions")
 
     def keep(self, session: Session, will: Will | None) -> None:

@@ -293,7 +293,7 @@ class ShareGroup(GroupState):
             self._dispatcher.give_out()
 
     def drop_excess(self, now_ns: int, *, also_old: bool, least_offset: int = 0) -> None:
-        """Of a durable group the oldest go when too much waits or, where that is to be looked at, for too long.
+        """Drop the oldest of a durable group when too much waits or, where that is checked, for too long.
 
         What is in the session log below ``least_offset`` goes as well: all together have too much waiting there.
         """
@@ -344,7 +344,7 @@ class ShareGroup(GroupState):
 
     @classmethod
     def decode(cls, key: str, value: bytes, services: GroupServices) -> ShareGroup:
-        """What ``encode`` gave; some of what was not settled may have been sent."""
+        """Restore a group from the result of ``encode``; some unsettled messages may have been sent."""
         record = _decode(value)
         group = cls(key, TopicFilter.parse(record.filter, 1 << 16), services, record.strategy, record.created_ns)
         group.is_kept = record.is_kept
@@ -421,7 +421,7 @@ class ShareGroup(GroupState):
 
     @property
     def ack_timeout_s(self) -> float:
-        """In which time a member has to acknowledge something, for publishers to wait for the group."""
+        """Time within which a member has to acknowledge something, for publishers to wait for the group."""
         return self._services.context.settings.subscriber_ack_timeout
 
     @property
@@ -445,7 +445,7 @@ class ShareGroup(GroupState):
         return self._has_room(slowing.HALF)
 
     def room(self, withheld: int, withheld_bytes: int) -> tuple[float, float]:
-        """How much more of what waits may be acknowledged to publishers, of which so much is not."""
+        """Amount of the queue that may still be acknowledged to publishers, given the amount that is not."""
         messages, size_bytes = self._room(slowing.MOST)
         return messages + withheld, size_bytes + withheld_bytes
 

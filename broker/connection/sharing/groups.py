@@ -191,7 +191,7 @@ class ShareGroups(Contributor):
         return self.settings.durable != "off" or not session.memberships
 
     def part_with(self, session: Session) -> None:
-        """A session in memory is about to go to disk, with what is in flight and no group has a record of."""
+        """A session in memory is about to go to disk, with messages in flight that no group has a record of."""
         for delivery in session.window.inflight.values():
             if isinstance(delivery, SharedDelivery) and isinstance(delivery.holder, Member):
                 delivery.holder.group.part_with(delivery.holder, delivery)
