@@ -195,12 +195,12 @@ class Answers:
         Other answers only queued behind them. Those of refusals stay as they are; a resend of what an earlier group
         holds is acknowledged as ever.
         """
-        self._context.figures.not_stored.value += sum(one.is_wanted for one in stored)
+        self._context.figures.not_stored.value += sum(publish.is_wanted for publish in stored)
         if stored and c.is_connected and c.session.inbound is not None:
-            c.session.inbound.forget(one.packet_id for one in stored)
+            c.session.inbound.forget(publish.packet_id for publish in stored)
         if c.is_closed:
             return
-        lost = {one.packet_id for one in stored if not one.is_refused}
+        lost = {publish.packet_id for publish in stored if not publish.is_refused}
         if not all(_packet_of(data)[0] in (_PUBACK, _PUBREC) for data in waiting) or (stored and not c.is_v5):
             c.on_internal_error()
             return

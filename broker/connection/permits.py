@@ -158,10 +158,10 @@ class Permits:
         decide = self.rulings.withheld.decide
 
         def may_have(topic: str, qos: int) -> bool:
-            found = decide(topic, qos)
-            if found is None:  # then by a subscription that it may have
+            verdict = decide(topic, qos)
+            if verdict is None:  # then by a subscription that it may have
                 return rulings.allows_the_rest or any(session.subscriptions.matching(topic))
-            return found
+            return verdict
 
         return may_have
 

@@ -64,16 +64,16 @@ class PublishRates:
     def meter(self, connection: Peer) -> PublishMeter | None:
         """Meter of a new connection, None when nothing limits it."""
         settings = self._context.settings
-        found = []
+        meters = []
         if settings.max_publish_rate or settings.max_publish_bytes_rate:
             own = self._allowance(settings.max_publish_rate, settings.max_publish_bytes_rate, self._of_client)
-            found.append(own)
+            meters.append(own)
         if (shared := self._listeners.get(connection.link.listener)) is not None:
-            found.append(shared)
-        if not found:
+            meters.append(shared)
+        if not meters:
             return None
         disconnects = settings.publish_rate_exceeded == "disconnect"
-        return PublishMeter(self._context, connection, found, disconnects=disconnects)
+        return PublishMeter(self._context, connection, meters, disconnects=disconnects)
 
     def _allowance(self, messages: float, size_bytes: float, exceeded: Counter) -> Allowance:
         burst_s = self._context.settings.publish_rate_burst

@@ -102,7 +102,9 @@ class SysTopics:
             return
         self._due_s = now_s + self.settings.interval
         sums = self._sums()
-        self._loads.note({name: sum(sums.get(one, 0) for one in metrics) for name, metrics in _LOADS.items()}, now_s)
+        self._loads.note(
+            {name: sum(sums.get(metric, 0) for metric in metrics) for name, metrics in _LOADS.items()}, now_s
+        )
         for topic, read in self._all():
             if self._is_wanted(topic):
                 self._publish_change(topic, read())

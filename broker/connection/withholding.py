@@ -222,11 +222,11 @@ class Withholding:
         size_bytes = _MESSAGE_BYTES
         for _, size in full_queues:
             size_bytes += size
-        held = c.answers.hold(c, packet, packet_id, size_bytes, len(full_queues), self._resume)
-        self._add(held, full_queues)
+        acknowledgement = c.answers.hold(c, packet, packet_id, size_bytes, len(full_queues), self._resume)
+        self._add(acknowledgement, full_queues)
         if c.answers.held_bytes > _PAUSE_BYTES or self._bytes > self._most_bytes:
             self._pause(c)
-        return held
+        return acknowledgement
 
     def _pause(self, c: Connection) -> None:
         """Do not read on from a publisher, unless others wait for it."""
@@ -280,13 +280,17 @@ class Withholding:
         alarms = self._context.alarms
         if alarms is None:
             return
-        long = [one for one, watched in self.full.items() if now_s - watched.since_s >= _ALARM_S]
-        names = [one.name for one in long]
+        long = [subscriber for subscriber, watched in self.full.items() if now_s - watched.since_s >= _ALARM_S]
+        names = [subscriber.name for subscriber in long]
         text = (
             f"the publishers to {counted(len(long), 'subscriber')} with a full queue are slowed down: {_listed(names)}"
         )
         alarms.set(SLOWING_ALARM, bool(long), text, subscribers=names[:_TOLD])
-        names = list(dict.fromkeys([one.name for one in self._silent] + [c.session.name for c in self._stalled.all()]))
+        names = list(
+            dict.fromkeys(
+                [subscriber.name for subscriber in self._silent] + [c.session.name for c in self._stalled.all()]
+            )
+        )
         dropping = f"; the full queues of {len(self._silent)} drop messages" if self._silent else ""
         text = f"{counted(len(names), 'subscriber')} acknowledged or read nothing in time{dropping}: {_listed(names)}"
         alarms.set(SILENT_ALARM, bool(names), text, subscribers=names[:_TOLD])
@@ -324,7 +328,7 @@ class Withholding:
         session = c.session
         if session.withheld is not None:
             return True
-        return bool(session.memberships) and any(c in one.connections for one in self.full)
+        return bool(session.memberships) and any(c in subscriber.connections for subscriber in self.full)
 
     def _resume(self, c: Connection) -> None:
         """Read again from a publisher that has little under way."""

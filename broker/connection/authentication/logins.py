@@ -64,11 +64,11 @@ class Logins:
         method = properties.get(METHOD)
         chain = self._access.authenticators
         if method is None:
-            found = chain.authenticate(attempt)
-            if isinstance(found, Decision):
-                done(found, {})
+            verdict = chain.authenticate(attempt)
+            if isinstance(verdict, Decision):
+                done(verdict, {})
             else:
-                self.waiting.wait(c, found, lambda decision: done(decision, {}))
+                self.waiting.wait(c, verdict, lambda decision: done(decision, {}))
             return
         exchange = chain.begin(method, attempt)
         if isinstance(exchange, Decision):

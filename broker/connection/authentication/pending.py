@@ -76,7 +76,7 @@ class PendingLogins:
         """Resume connections that have waited long enough."""
         now_s = self._context.now_s
         self._jail.forget_old(now_s)
-        for client_id in [one for one in self._jailed if not self._jail.is_held(one, now_s)]:
+        for client_id in [jailed_id for jailed_id in self._jailed if not self._jail.is_held(jailed_id, now_s)]:
             jailed = self._jailed.pop(client_id)
             self.go_on(jailed.c, jailed.finish)
 

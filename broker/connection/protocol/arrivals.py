@@ -93,8 +93,8 @@ class Arrivals:
         run_routes: SessionRoutes | None = None
         is_run_v5 = is_over = False
         read_bytes = 0
-        for one in batch:
-            c, data = one
+        for arrival in batch:
+            c, data = arrival
             if c.is_closed:
                 continue
             size = len(data)
@@ -137,7 +137,7 @@ class Arrivals:
                                         run = []
                                     run_routes = routes
                                     is_run_v5 = is_v5
-                                run.append(one)
+                                run.append(arrival)
                                 c.now_ns = now_ns
                                 c.bytes_in += size
                                 c.packets_in += 1

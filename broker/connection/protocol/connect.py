@@ -304,11 +304,11 @@ class Connecting:
         if old is not None and isinstance(old.owner, Connection):
             old.owner.disconnect(reason.SESSION_TAKEN_OVER, "takenover")
             self._logins.waiting.taken_over(client_id)
-        found = self._life.sessions.get(client_id)
-        if found is None or clean_start:
+        existing = self._life.sessions.get(client_id)
+        if existing is None or clean_start:
             return self._life.new_session(client_id, zone, is_durable=is_to_last and zone.keeps_on_disk), False
-        self._zones.enter(found, zone, is_to_last=is_to_last)
-        return found, True
+        self._zones.enter(existing, zone, is_to_last=is_to_last)
+        return existing, True
 
     def _alias_topics(self, c: Connection, packet: Connect) -> None:
         """Use an outbox that writes topic aliases, for a client that takes some [MQTT-3.1.2-26]."""

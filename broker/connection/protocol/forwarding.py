@@ -300,8 +300,8 @@ class Forwarding:
         if receipt.is_over:
             raise self._withholding.too_much()
         identifier = packet_id[0] << 8 | packet_id[1]
-        held = self._withholding.withhold(c, _PUBACK + packet_id, identifier, full_queues)
-        held.let_go()
+        acknowledgement = self._withholding.withhold(c, _PUBACK + packet_id, identifier, full_queues)
+        acknowledgement.let_go()
         self._figures.note_pubacks(0, -1)  # counted when it is sent
 
 

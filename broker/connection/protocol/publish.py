@@ -226,10 +226,10 @@ class Publishing:
         if topic:
             self._set_alias(c, alias, topic)
             return topic
-        known = c.aliases.get(alias)
-        if known is None:
+        aliased_topic = c.aliases.get(alias)
+        if aliased_topic is None:
             raise protocol_error(f"topic alias {alias} was never set")
-        return known
+        return aliased_topic
 
     def _set_alias(self, c: Connection, alias: int, topic: bytes) -> None:
         settings = self._context.settings
@@ -264,14 +264,14 @@ class Publishing:
             self._check_receive_maximum(c, packet_id)
         if inbound is not None:
             is_open = qos == 2 and packet_id in inbound.open_qos2
-            known = digest(topic, message.payload) if is_open or message.dup else b""
-            code = inbound.taken_with(packet_id, known, c.now_ns) if message.dup else None
+            message_digest = digest(topic, message.payload) if is_open or message.dup else b""
+            code = inbound.taken_with(packet_id, message_digest, c.now_ns) if message.dup else None
             if is_open or code is not None:
                 self._figures.already_taken.value += 1
                 if qos == 2 and not is_open and not code:
                     inbound.open(packet_id)
                     self._inbounds.changed(session)
-                self._answer_again(c, message, known, packet_id, code or 0)
+                self._answer_again(c, message, message_digest, packet_id, code or 0)
                 return
         if qos == 2 and not self._inbounds.may_open(inbound):
             text = "no room for one more open QoS 2 packet identifier; see mqtt.max_inbound_bytes_connected"

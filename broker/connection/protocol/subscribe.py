@@ -159,20 +159,20 @@ class Subscribing:
             try:
                 subscription = self.subscription(c, request, 0, None, checks_rules=checks_rules)
             except PeerError as error:
-                why = reason.name_of(error.reason_code)
-                self._figures.refused_subscription(why)
+                reason_name = reason.name_of(error.reason_code)
+                self._figures.refused_subscription(reason_name)
                 _log.warning(
                     "subscription.refused client_id=%.200s filter=%.300s reason=%s detail=%.300s",
-                    c.client.client_id, request.filter, why, error,
+                    c.client.client_id, request.filter, reason_name, error,
                 )  # fmt: skip
                 outcome.append(error)
                 continue
             outcome.append(replace(request, qos=subscription.qos))
-            known = c.session.subscriptions.get(subscription.filter.text)
-            if known != replace(subscription, since_offset=known.since_offset if known else 0):
-                self.put(c, subscription, known is None, Subscribe(0, [request]))
+            existing = c.session.subscriptions.get(subscription.filter.text)
+            if existing != replace(subscription, since_offset=existing.since_offset if existing else 0):
+                self.put(c, subscription, existing is None, Subscribe(0, [request]))
                 is_changed = True
-            granted.append((subscription, known is None, not subscription.is_membership))
+            granted.append((subscription, existing is None, not subscription.is_membership))
         if is_changed:
             self.subscriptions.changed(c.session)
         self._send_retained(c, granted)
@@ -275,13 +275,13 @@ class Subscribing:
             raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
         if checks_rules:
             self._permissions.check_filter(c, topic_filter, request.qos)
-        known = subscriptions.get(topic_filter.text)
-        if known is None:
+        existing = subscriptions.get(topic_filter.text)
+        if existing is None:
             self._check_room(c, topic_filter)
         self._share_groups.check(c.session, topic_filter)
         if begins is not None:
             self._share_groups.begin(c.session, topic_filter, begins)
-        keeps_place = known is not None and known.qos > 0  # raised from QoS 0, it holds for the log from now on
+        keeps_place = existing is not None and existing.qos > 0  # raised from QoS 0, it holds for the log from now on
         return Subscription(
             topic_filter,
             min(request.qos, self._context.settings.maximum_qos),  # [MQTT-3.2.2-10]
@@ -289,7 +289,7 @@ class Subscribing:
             request.retain_as_published or c.client.is_bridge,
             request.retain_handling,
             identifier,
-            known.since_offset if known is not None and keeps_place else self.subscriptions.since_offset,
+            existing.since_offset if existing is not None and keeps_place else self.subscriptions.since_offset,
             begins is not None and topic_filter.share_group is None,
         )
 
@@ -366,12 +366,12 @@ class _Request:
         except PeerError as error:
             self._codes.append(subscribing.refusal(c, request, error))
             return None
-        known = c.session.subscriptions.get(subscription.filter.text)
-        if known is not None and known.qos and not subscription.qos:
-            self._lowered.append(known)
+        existing = c.session.subscriptions.get(subscription.filter.text)
+        if existing is not None and existing.qos and not subscription.qos:
+            self._lowered.append(existing)
         self._codes.append(subscription.qos)
         self._is_granted = True
-        return subscribing.put(c, subscription, known is None, packet)
+        return subscribing.put(c, subscription, existing is None, packet)
 
     def store(self) -> bool:
         """Write what was granted; returns whether there is something to write."""

@@ -204,7 +204,7 @@ class StoredInbounds(Inbounds):
 
     def _not_removed(self, removed: list[_Logged]) -> None:
         self._log.extendleft(reversed(removed))
-        self._log_bytes += sum(one.size_bytes for one in removed)
+        self._log_bytes += sum(removed_value.size_bytes for removed_value in removed)
 
 
 def _not_saved(whole: list[Inbound]) -> None:

@@ -97,9 +97,9 @@ class SessionLog:
             if delivery.outgoing is not None or delivery.is_released or delivery.offset < 0:
                 continue
             self._reads.value += 1
-            found = self._writer.store.read(self.shard, delivery.offset, 1)
-            if found and found[0][0] == delivery.offset:
-                delivery.outgoing = Outgoing(message_of(found[0][1]))
+            records = self._writer.store.read(self.shard, delivery.offset, 1)
+            if records and records[0][0] == delivery.offset:
+                delivery.outgoing = Outgoing(message_of(records[0][1]))
             else:  # forgotten, since all sessions together had too much waiting
                 del session.window.inflight[packet_id]
                 session.count_dropped("queue_full", 1)
@@ -121,8 +121,8 @@ class SessionLog:
     def messages_for(self, session: SessionState, begin: int, skipped: int, count: int) -> Iterator[Message]:
         """``count`` messages of a session in the log, behind ``skipped`` of them from ``begin`` on."""
         while count > 0 and begin < self.log_next:
-            found = self._read(begin)
-            for offset, record in found:
+            records = self._read(begin)
+            for offset, record in records:
                 begin = offset + 1
                 delivery = _match(session, offset, record)
                 if delivery is None or delivery.outgoing is None:
@@ -132,14 +132,14 @@ class SessionLog:
                 elif count:
                     count -= 1
                     yield delivery.outgoing.message
-            if len(found) < REFILL_RECORDS:
+            if len(records) < REFILL_RECORDS:
                 return
 
     @property
     def records(self) -> int:
         """Number of records in the log."""
-        held = self._writer.store.range_of(self.shard)
-        return held.next_offset - held.first_offset
+        offsets = self._writer.store.range_of(self.shard)
+        return offsets.next_offset - offsets.first_offset
 
     @property
     def size_bytes(self) -> int:
@@ -184,8 +184,8 @@ class SessionLog:
 
     def part(self, start: int) -> list[tuple[int, Message, str | None]]:
         """Some of the committed records from an offset on, with whom each is addressed to: what there is to see."""
-        found = self._writer.store.read(self.shard, start, REFILL_RECORDS)
-        return [(offset, message_of(record), record.rule) for offset, record in found if offset < self.log_next]
+        records = self._writer.store.read(self.shard, start, REFILL_RECORDS)
+        return [(offset, message_of(record), record.rule) for offset, record in records if offset < self.log_next]
 
     def _sealed(self) -> None:
         if not self._open:
@@ -222,20 +222,20 @@ class SessionLog:
             return
         start = session.next_offset
         try:
-            found = self._read(start) if start < self.log_next else ()
+            records = self._read(start) if start < self.log_next else ()
         except Exception as error:  # noqa: BLE001  one session's part of the log must not become the others' trouble
             if session.owner is not None:
                 session.owner.fail(error)
             return
         deliveries = []
         following = self.log_next
-        for offset, record in found:
+        for offset, record in records:
             if offset >= self.log_next:  # committed, but its listeners have not been called yet
                 break
             following = offset + 1
             if (delivery := _match(session, offset, record)) is not None:
                 deliveries.append(delivery)
-        if len(found) < REFILL_RECORDS:
+        if len(records) < REFILL_RECORDS:
             following = self.log_next
         session.take_backlog(deliveries, following, is_end=following >= self.log_next)
 

@@ -102,7 +102,7 @@ class SessionRecords:
         waiting = list[_HeldPackets]()
         changed = self._subscriptions
         self._subscriptions = {}
-        for session in (one for one in changed if one.is_durable):
+        for session in (changed_session for changed_session in changed if changed_session.is_durable):
             self.subscriptions.put(session.client_id, encode_subscriptions(session))
         for session in sessions:
             self.sessions.put(session.client_id, encode_session(session, log_next))
@@ -112,9 +112,11 @@ class SessionRecords:
 
         def committed(error: BaseException | None) -> None:
             if error is not None:
-                again = (one for one in sessions if one.is_durable and not one.is_ended)
+                again = (candidate for candidate in sessions if candidate.is_durable and not candidate.is_ended)
                 self._changed = dict.fromkeys(again) | self._changed
-                self._subscriptions = dict.fromkeys(one for one in changed if not one.is_ended) | self._subscriptions
+                self._subscriptions = (
+                    dict.fromkeys(candidate for candidate in changed if not candidate.is_ended) | self._subscriptions
+                )
             for session, box, prediction, held in waiting:
                 prediction.recorded(number, is_written=error is None)
                 if held and box is not None and session.box is box:

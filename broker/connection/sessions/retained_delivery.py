@@ -186,11 +186,11 @@ class Replays:
             self._load(client_id, places, sessions.get(client_id))
 
     def _load(self, client_id: str, places: list[_Position], session: Session | None) -> None:
-        known = [place for place in places if session is not None and place.filter in session.subscriptions]
-        if session is None or not known:
+        valid_places = [place for place in places if session is not None and place.filter in session.subscriptions]
+        if session is None or not valid_places:
             self.stored.put(client_id, None)
             return
-        for place in known:
+        for place in valid_places:
             replay = Replay(session, session.subscriptions[place.filter].filter, place.position, place.since)
             replay.without = frozenset()
             self._of.setdefault(session, {})[place.filter] = replay

@@ -70,7 +70,9 @@ class Cursors:
         """Number of records of the stream that were not read; None where the group reads none."""
         if self.stream is None:
             return None
-        return sum(max(self._services.range_of(one.shard).next_offset - one.next_offset, 0) for one in self.cursors)
+        return sum(
+            max(self._services.range_of(cursor.shard).next_offset - cursor.next_offset, 0) for cursor in self.cursors
+        )
 
     def restore(self, cursor: Cursor, pending: Sequence[int]) -> Iterator[SharedDelivery]:
         """Take a place in a log, and give what was not settled there: some of it may have been sent."""
@@ -87,12 +89,12 @@ class Cursors:
         for cursor in self.cursors:
             if not cursor.is_behind:
                 continue
-            found = self._services.session_log.read(cursor.shard, cursor.next_offset, READ_RECORDS)
-            self._count_gap(cursor, found[0][0] if found else None)
-            cursor.is_behind = len(found) >= READ_RECORDS
+            records = self._services.session_log.read(cursor.shard, cursor.next_offset, READ_RECORDS)
+            self._count_gap(cursor, records[0][0] if records else None)
+            cursor.is_behind = len(records) >= READ_RECORDS
             if not cursor.is_behind and self.stream is None:
                 cursor.next_offset = max(cursor.next_offset, self._services.session_log.log_next)
-            for offset, message in found:
+            for offset, message in records:
                 cursor.next_offset = max(cursor.next_offset, offset + 1)
                 if message is not None and is_meant(message):
                     self.number += 1
@@ -111,9 +113,9 @@ class Cursors:
         """The message of an entry that a restart left with its position only; None where the log no longer has it."""
         cursor = delivery.cursor
         if delivery.outgoing is None and isinstance(cursor, Cursor):
-            found = self._services.session_log.read(cursor.shard, delivery.place, 1)
-            if found and found[0][0] == delivery.place and found[0][1] is not None:
-                delivery.outgoing = Outgoing(found[0][1])
+            records = self._services.session_log.read(cursor.shard, delivery.place, 1)
+            if records and records[0][0] == delivery.place and records[0][1] is not None:
+                delivery.outgoing = Outgoing(records[0][1])
         return delivery.outgoing
 
     def message_of(self, delivery: SharedDelivery) -> Message:

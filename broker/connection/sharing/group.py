@@ -252,12 +252,12 @@ class ShareGroup(GroupState):
         """Take up what a restored session has in flight; False when the group does not know of it."""
         assert delivery.claim is not None
         cursor = self._cursors.at(LogShard(delivery.claim[1], delivery.claim[2]))
-        known = cursor.pending.get(delivery.place) if cursor is not None else None
-        if cursor is None or known is None:
+        pending = cursor.pending.get(delivery.place) if cursor is not None else None
+        if cursor is None or pending is None:
             return False
-        self._queue.take_up(known)
+        self._queue.take_up(pending)
         delivery.cursor = cursor
-        delivery.number = known.number
+        delivery.number = pending.number
         delivery.holder = member
         cursor.pending[delivery.place] = delivery
         self._dispatcher.claim(member)
@@ -282,7 +282,7 @@ class ShareGroup(GroupState):
 
     def tick(self, now_ns: int) -> None:
         """Take back what silent members and those who left have had for too long."""
-        for member in [one for one in self._leaving if not one.in_flight or one.leaves_at_ns <= now_ns]:
+        for member in [leaving for leaving in self._leaving if not leaving.in_flight or leaving.leaves_at_ns <= now_ns]:
             self._leaving.discard(member)
             self._take_back(member)
         if self._ack_ns and len(self._strategy.here) > 1:

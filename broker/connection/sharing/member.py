@@ -72,14 +72,14 @@ class Member:
         if rules is not self._rules:
             self._rules = rules
             self._verdicts = {}
-        found = self._verdicts.get(topic)
-        if found is None:
-            found = rules(topic, self.qos)
+        verdict = self._verdicts.get(topic)
+        if verdict is None:
+            verdict = rules(topic, self.qos)
             if len(self._verdicts) >= _REMEMBERED:
                 self._verdicts.clear()
             if len(topic) <= _REMEMBERED_CHARACTERS:
-                self._verdicts[topic] = found
-        return found
+                self._verdicts[topic] = verdict
+        return verdict
 
     def describe(self, subscription: Subscription) -> None:
         """Take the options of its latest SUBSCRIBE."""
