@@ -64,6 +64,7 @@ CLEAN: Final[tuple[str, ...]] = (
     "bridges/spark/tasks",
     "bridges/spark/broker_side",
     "bridges/spark/tables",
+    "broker/admin",
     "broker/app",
     "broker/auth",
     "broker/codec",

@@ -1,4 +1,4 @@
-"""Who may, as administrators see it: users, access rules, bans, and what would be decided over a client."""
+"""Access as administrators see it: users, access rules, bans, and the decision that a client would get."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class AccessCheck(Settings, strict=True):
 
 
 class Authentication(TypedDict):
-    """What authentication says of a client: its ``result``, by which ``mechanism``, and which of its names are
+    """Result of authenticating a client: its ``result``, by which ``mechanism``, and which of its names are
     verified; ``why`` it refuses, and when the session would end."""
 
     result: str
@@ -107,7 +107,7 @@ class Authentication(TypedDict):
 
 
 class Authorization(TypedDict):
-    """What the access rules say, and which rule of which source decides. Rules that need a name which is not verified
+    """Result of the access rules, and which rule of which source decides. Rules that need a name which is not verified
     are ``withheld``."""
 
     result: str
@@ -126,7 +126,7 @@ class ClientRule(TypedDict):
 
 
 class AccessDecision(TypedDict):
-    """Whether a client is allowed what it would do, which part decides, and what each part that was asked says.
+    """Decision on an action of a client, the part that decides, and the result of each part that was asked.
 
     ``facts`` are what rules can name of the client, ``rules`` those that apply to it.
     """
@@ -149,18 +149,19 @@ class AccessRules(SpecObjects[NamedRuleSettings]):
 
     def after(self, name: str, spec: Spec | None) -> list[Rule]:
         """The enabled rules with this one in place of the one of that name; None deletes that."""
-        rules = {one.name: one for one in self._objects}
+        rules = {rule.name: rule for rule in self._objects}
         apply(rules, {name: None if spec is None else self._compiled(spec)})
         return enabled_rules(list(rules.values()))
 
 
 def enabled_rules(rules: Sequence[NamedRuleSettings]) -> list[Rule]:
     """Rules of API and command line, compiled, without those that are disabled."""
-    return [Rule(one, one.name, "built_in") for one in rules if one.enable]
+    return [Rule(rule, rule.name, "built_in") for rule in rules if rule.enable]
 
 
 class BanService:
-    """Lists, shows, creates and lifts bans. A ban is named by what is compared and with what: ``clientid/meter-9``."""
+    """Lists, shows, creates and lifts bans. A ban is named by the compared field and its value:
+    ``clientid/meter-9``."""
 
     kind: Final = "ban"
 
@@ -169,18 +170,18 @@ class BanService:
         self._writer = writer
 
     def list(self) -> Sequence[BanView]:
-        """All in force, newest first."""
+        """All active bans, newest first."""
         return self._bans.list()
 
     def get(self, name: str) -> BanView:
-        """One in force; raises ``NotFound``."""
-        found = next((ban for ban in self._bans.list() if ban["name"] == name), None)
-        if found is None:
+        """An active ban; raises ``NotFound``."""
+        banned = next((ban for ban in self._bans.list() if ban["name"] == name), None)
+        if banned is None:
             raise NotFound(self.kind, name, "'sluice bans ls' lists all")
-        return found
+        return banned
 
     def saved_version(self, name: str) -> Version:
-        """The version of one in force; raises ``NotFound``."""
+        """The version of an active ban; raises ``NotFound``."""
         return Version(etag_of(self.get(name)))
 
     async def create(self, spec: Spec) -> BanView:
@@ -201,7 +202,7 @@ class BanService:
 
 
 class AccessService:
-    """The verbs of people on what connections ask."""
+    """The verbs of administrators on the access that connections ask for."""
 
     def __init__(
         self, server: Server, users: Users, pool: HashPool, config: Config, sections: Sections, writer: Writer
@@ -248,12 +249,12 @@ class AccessService:
 
     @property
     def bans(self) -> Bans:
-        """Who is refused whatever they say."""
+        """The bans: clients that are refused whatever their credentials."""
         return self._access.bans
 
     @property
     def limits(self) -> LoginLimits:
-        """What bounds failed logins."""
+        """The limits of failed logins."""
         return self._access.authenticators.limits
 
     def clients_of(self, users: Container[str]) -> Sequence[str]:
@@ -317,7 +318,7 @@ class AccessService:
         return await imported_users(body, self._pool)
 
     async def check(self, check: AccessCheck) -> AccessDecision:
-        """Whether a client would be allowed something, and why.
+        """Decide whether a client would be allowed an action, and give the reason.
 
         With a ``password`` (``null`` for none) the client is authenticated too; without that member it is taken as
         authenticated, its names verified.
@@ -344,8 +345,8 @@ class AccessService:
     async def _decision(self, client: CheckedClient, attempt: ConnectAttempt) -> Decision:
         if "password" not in client.model_fields_set:
             return Decision("allow", is_superuser=client.is_superuser, verified=frozenset(("username", "clientid")))
-        found = self._access.authenticators.authenticate(attempt)
-        return found if isinstance(found, Decision) else await found
+        decision = self._access.authenticators.authenticate(attempt)
+        return decision if isinstance(decision, Decision) else await decision
 
     def _authorize(
         self, answer: AccessDecision, attempt: ConnectAttempt, decision: Decision, check: AccessCheck
@@ -368,7 +369,7 @@ class AccessService:
                 "name": rule.name,
                 "source": rule.source,
                 "permission": "allow" if rule.is_allow else "deny",
-                "topics": [one.text for one in rule.filters],
+                "topics": [topic_filter.text for topic_filter in rule.filters],
             }
             for rule in rulings.rules()
         ]

@@ -58,7 +58,7 @@ class StoredSettings:
         self.settings = settings
 
     def raw(self) -> Any:
-        """What the API's file says; None when it says nothing."""
+        """The section in the API's file; None if it has none."""
         file = self._sections.file
         return None if file is None else deepcopy(file.values.get(self.name))
 
@@ -102,7 +102,7 @@ def _without_objects(value: Any) -> Any:
 
 class KindsInOrder:
     """A list of settings with one of each kind, and its verbs. ``member`` names the kind inside one; ``state_of``
-    says how one is, beside its settings; ``file_of`` gives the file that its ``path`` names."""
+    returns the state that is shown with its settings; ``file_of`` gives the file that its ``path`` names."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class KindsInOrder:
 
     def list(self) -> Sequence[Spec]:
         """All of them in their order."""
-        return [self._shown(one) for one in getattr(self._stored.settings, self._listed)]
+        return [self._shown(item) for item in getattr(self._stored.settings, self._listed)]
 
     def get(self, name: str) -> Spec:
         """The one of a kind; raises ``NotFound``."""
@@ -173,7 +173,7 @@ class KindsInOrder:
     def after(self, name: str, spec: Mapping[str, Any] | None) -> Any:
         """The settings with another of a kind in place of the one of that name; None deletes that."""
         settings = self._stored.settings
-        items = {getattr(one, self._member): one for one in getattr(settings, self._listed)}
+        items = {getattr(item, self._member): item for item in getattr(settings, self._listed)}
         if spec is None:
             items.pop(name, None)
         else:
@@ -201,16 +201,18 @@ class KindsInOrder:
         self._stored.change(value, f"the {self.kind}")
 
     def _raw(self) -> builtins.list[Spec]:
-        """As they were written, where that was done here: secrets are whole there."""
+        """The items as they were written through the API: there, secrets are not masked."""
         raw = self._stored.raw()
         if self._inside is not None and isinstance(raw, dict):
             raw = raw.get(self._inside)
         if isinstance(raw, list):
             return raw
-        return [one.model_dump(mode="json", exclude_none=True) for one in getattr(self._stored.settings, self._listed)]
+        return [
+            item.model_dump(mode="json", exclude_none=True) for item in getattr(self._stored.settings, self._listed)
+        ]
 
     def _names(self) -> builtins.list[str]:
-        return [getattr(one, self._member) for one in getattr(self._stored.settings, self._listed)]
+        return [getattr(item, self._member) for item in getattr(self._stored.settings, self._listed)]
 
     def _at(self, name: str) -> int:
         try:
@@ -225,5 +227,5 @@ class KindsInOrder:
 
 
 def _plain(spec: Mapping[str, Any]) -> Spec:
-    """Without what is shown beside the settings: the name, and how it is."""
+    """The settings without the name and the state that are shown with them."""
     return {key: value for key, value in spec.items() if key not in ("name", "state")}

@@ -32,11 +32,11 @@ class AlarmService:
         self._clock = clock
 
     def active(self) -> Sequence[Alarm]:
-        """What is wrong now, newest first."""
+        """Active alarms, newest first."""
         return [self._shown(alarm) for alarm in self._alarms.active()]
 
     def history(self) -> Sequence[Alarm]:
-        """What is over, newest first."""
+        """Alarms that are over, newest first."""
         return [self._shown(alarm) for alarm in self._alarms.history()]
 
     def forget_history(self) -> None:

@@ -90,5 +90,5 @@ class ApiSettings(Settings):
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach it."""
         return is_loopback(self.address[0])

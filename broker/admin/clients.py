@@ -28,7 +28,7 @@ from broker.core.objects import Spec
 from broker.observe.rates import Sampler
 from broker.session.session import Session
 
-# Clients whose rates are known: those that were looked at last.
+# Maximum clients whose rates are kept: those that were shown last.
 _WATCHED: Final = 256
 _SHOWN_IN_FLIGHT: Final = 100
 _NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
@@ -61,8 +61,8 @@ class ConnectionRow(TypedDict, total=False):
     """A connection: what its CONNECT said, what it came through, `counters` of bytes, packets and messages in both
     directions and of dropped messages, and their `rates` per second over the last seconds.
 
-    `silent_s` is for how long the client has acknowledged nothing of what is in flight to it, or read nothing of what
-    is sent to it, null if nothing is. A client `is_slow` if it reads slowly, or `silent_s` has reached
+    `silent_s` is for how long the client has acknowledged no message in flight to it, or read no byte that was
+    sent to it, null if there are none. A client `is_slow` if it reads slowly, or `silent_s` has reached
     `mqtt.subscriber_ack_timeout`."""
 
     user_properties: list[list[str]]
@@ -95,7 +95,7 @@ class ClientView(ClientRow, SessionRow, ConnectionRow):
 
 
 class SubscriptionResult(TypedDict):
-    """What became of one filter; `reason_code` is that of a SUBACK: the QoS granted, or 0x80 (128) and above."""
+    """Result for one filter; `reason_code` is that of a SUBACK: the QoS granted, or 0x80 (128) and above."""
 
     filter: str
     reason_code: int
@@ -120,7 +120,7 @@ class Unsubscribed(TypedDict):
 
 
 class Kicked(TypedDict):
-    """How many clients were disconnected, and which of them were not connected."""
+    """Number of clients that were disconnected, and which of them were not connected."""
 
     kicked: int
     not_connected: list[str]
@@ -193,9 +193,9 @@ class ClientService:
             if isinstance(outcome, PeerError)
         ]
         if len(refused) == len(results):
-            what = f"client {client_id!r} was subscribed to nothing"
+            problem = f"client {client_id!r} was subscribed to nothing"
             members = {"results": results}
-            raise Invalid(what, refused, code="subscription_refused", members=members)
+            raise Invalid(problem, refused, code="subscription_refused", members=members)
         return {"client_id": client_id, "results": results, "subscriptions": subscription_rows(connection.session)}
 
     async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> Unsubscribed:
@@ -231,7 +231,7 @@ def connection_of(session: Session) -> Connection | None:
 
 
 def client_row(session: Session) -> ClientRow:
-    """What a list shows of a client."""
+    """The row of a client in a list."""
     client = session.client
     connection = connection_of(session)
     return {
@@ -274,12 +274,12 @@ def _connection_row(connection: Connection, stalled: Stalled) -> ConnectionRow:
 
 def _tls(connection: Connection) -> TlsRow | None:
     link = connection.link
-    found: TlsRow = {"server_name": link.server_name, "version": link.tls_version}
+    row: TlsRow = {"server_name": link.server_name, "version": link.tls_version}
     if link.certificate is not None:
-        found["subject"], found["common_name"] = link.certificate.subject, link.certificate.common_name
+        row["subject"], row["common_name"] = link.certificate.subject, link.certificate.common_name
         names = link.certificate.alternative_names
-        found["alternative_names"] = {kind: list(values) for kind, values in names.items()}
-    return found if any(found.values()) else None
+        row["alternative_names"] = {kind: list(values) for kind, values in names.items()}
+    return row if any(row.values()) else None
 
 
 def _result(asked: SubscriptionRequest, outcome: SubscriptionRequest | PeerError) -> SubscriptionResult:

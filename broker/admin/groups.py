@@ -1,7 +1,7 @@
-"""Share groups as people see them: members, what waits, what is in flight; created and deleted.
+"""Share groups as users see them: members, waiting and in-flight messages; created and deleted.
 
-A group is named by what its members subscribe to, ``$share/NAME/FILTER``. Subscriptions that begin in the past are
-groups of one client, named ``$replay/CLIENT_ID/FILTER``.
+A group is named by the filter that its members subscribe to, ``$share/NAME/FILTER``. Subscriptions that begin in the
+past are groups of one client, named ``$replay/CLIENT_ID/FILTER``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class GroupMember(TypedDict):
 
 
 class GroupPosition(TypedDict):
-    """How far a share group has read a shard of its stream, and how many messages before that are not acknowledged."""
+    """Position of a share group in a shard of its stream, and the number of messages before it that are not
+    acknowledged."""
 
     shard: int
     position: str

@@ -52,7 +52,7 @@ class _Tally:
 
 
 class ClientImpact(Contributor):
-    """Effects on clients, by the kind of what changes."""
+    """Effects on clients, by the kind of the changed object."""
 
     def __init__(self, hub: Hub, access: AccessService) -> None:
         self._hub = hub
@@ -74,7 +74,7 @@ class ClientImpact(Contributor):
             delayed = self._delayed(lambda client: _account(client) == name)
             yield from _disconnected(tally)
             yield from _ended(tally)
-            if left := [counted(n, what) for n, what in ((tally.wills, "will"), (delayed, "delayed message")) if n]:
+            if left := [counted(n, noun) for n, noun in ((tally.wills, "will"), (delayed, "delayed message")) if n]:
                 yield f"Not published: {' and '.join(left)}."
         elif after.get("password") or after.get("clientid") != change.before.get("clientid"):
             yield from _disconnected(tally)
@@ -138,9 +138,13 @@ class ClientImpact(Contributor):
         return self._checked_again(self._hub.access.authorizer.trial(settings=settings))
 
     def _of_authenticator(self, change: Change) -> Sentences:
-        others = [one for one in self._access.authenticators.list() if one["name"] != change.target.name]
+        others = [
+            authenticator
+            for authenticator in self._access.authenticators.list()
+            if authenticator["name"] != change.target.name
+        ]
         specs = [*others, *([] if change.after is None else [change.after])]
-        if change.before is not None and not any(one.get("enable", True) for one in specs):
+        if change.before is not None and not any(authenticator.get("enable", True) for authenticator in specs):
             yield "No authenticator is left: every client that reaches a listener may connect without a password."
         tally = yield from self._tally(lambda session: connection_of(session) is not None)
         if tally.connected:
@@ -197,7 +201,7 @@ class ClientImpact(Contributor):
 
     def _delayed(self, wanted: Callable[[Client], bool]) -> int:
         """Delayed messages of clients that would be published, among those that are due first."""
-        clients = (one.message.client for one in self._hub.delayed.page(None, MAX_LISTED))
+        clients = (delayed_message.message.client for delayed_message in self._hub.delayed.page(None, MAX_LISTED))
         return sum(wanted(client) and not self._hub.access.has_lost_its_user(client) for client in clients)
 
     def _checked_again(self, authorizer: Authorizer) -> Sentences:
@@ -212,7 +216,8 @@ class ClientImpact(Contributor):
             rulings = authorizer.rulings(c.subject)
             session = c.session
             of_client = sum(
-                not rulings.subscribe(one.filter, one.qos).is_allowed for one in session.subscriptions.values()
+                not rulings.subscribe(subscription.filter, subscription.qos).is_allowed
+                for subscription in session.subscriptions.values()
             )
             lost = lost + of_client
             losing = losing + bool(of_client)

@@ -22,10 +22,10 @@ from broker.core.values import Values
 
 log = logging.getLogger("sluice.jobs")
 MAX_RUNNING: Final = 20
-# So many that are over can be looked at, until the broker stops; the interrupted ones also after that.
+# Maximum jobs that are over and can be shown, until the broker stops; interrupted jobs also after that.
 MAX_KEPT: Final = 20
 _PREFIX: Final = "jobs/"
-# How often the progress of a job that runs is stored.
+# Interval at which the progress of a running job is stored.
 _KEEP_EVERY_S: Final = 1.0
 _INTERRUPTED: Final = (
     "The broker stopped while the job ran. What was done stays done. Try: start it again for the rest."
@@ -36,23 +36,23 @@ class JobSource(Protocol):
     """Jobs that run elsewhere. ``pause`` and ``resume`` raise ``Conflict`` where that is not possible."""
 
     def known(self) -> Sequence[Spec]:
-        """Those that run and those that ended, each as ``Job.as_dict`` gives one."""
+        """Running and ended jobs, each in the form of ``Job.as_dict``."""
 
     def cancel(self, id: str) -> object:
         """End one; nothing happens when it is over."""
 
     def pause(self, id: str) -> None:
-        """Have one wait."""
+        """Pause a job."""
 
     def resume(self, id: str) -> None:
-        """Have one that waits continue."""
+        """Resume a paused job."""
 
     def result(self, id: str) -> Mapping[str, Any] | None:
         """The result, where it has none elsewhere."""
 
 
 class NoPause:
-    """What a source of jobs says that cannot wait."""
+    """Answers of a source of jobs that cannot be paused."""
 
     def pause(self, id: str) -> None:
         """See ``JobSource``."""
@@ -98,11 +98,11 @@ class Job:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the work is to wait."""
+        """True if the work must wait."""
         return self.state == "paused"
 
     def pause(self, *, is_paused: bool) -> None:
-        """Have it wait, or go on. Raises ``Conflict`` where it cannot."""
+        """Pause or resume the job. Raises ``Conflict`` if it cannot."""
         verb, state = ("paused", "running") if is_paused else ("resumed", "paused")
         if self.order is None or self.state != state:
             raise Conflict(f"job {self.id} cannot be {verb}: it is a {self.kind} that is {self.state}")
@@ -111,7 +111,7 @@ class Job:
         self._keep()
 
     def advance(self, done: int) -> bool:
-        """So much is done; whether to go on."""
+        """Record the progress. Return whether to continue."""
         self.done = done
         self._keep()
         return not self.is_cancelled
@@ -162,11 +162,11 @@ class Jobs:
         self._values, self._clock, self._jobs = values, clock, dict[str, Job]()
         self.sources: list[JobSource] = []
         self._is_stopping = False
-        found = [jsontext.decode(data) for name in values.names(_PREFIX) if (data := values.get(name))]
-        self._left = [row for row in found if row.get("order")]
+        rows = [jsontext.decode(data) for name in values.names(_PREFIX) if (data := values.get(name))]
+        self._left = [row for row in rows if row.get("order")]
         self._works: dict[str, Work] = {}
         over = {"state": "interrupted", "rate": None, "eta_s": None, "error": _INTERRUPTED}
-        ended = [row for row in found if not row.get("order")]
+        ended = [row for row in rows if not row.get("order")]
         self._interrupted: dict[str, Spec] = {
             row["id"]: {**row, **over} for row in sorted(ended, key=lambda row: str(row["started_at"]))
         }
@@ -207,7 +207,7 @@ class Jobs:
         """Store a job that runs, so that it is listed as ``interrupted`` after a restart; forget one that is over."""
         is_running = row["state"] in _AT_WORK
         self._values.put(f"{_PREFIX}{row['id']}", jsontext.encode(row) if is_running else None)
-        over = [*self._interrupted, *(known.id for known in self._jobs.values() if known.state not in _AT_WORK)]
+        over = [*self._interrupted, *(job.id for job in self._jobs.values() if job.state not in _AT_WORK)]
         for id in over[: max(0, len(over) - MAX_KEPT)]:
             if self._interrupted.pop(id, None) is None:
                 del self._jobs[id]
@@ -215,7 +215,7 @@ class Jobs:
                 self._values.put(f"{_PREFIX}{id}", None)
 
     def known(self) -> Sequence[Spec]:
-        """Those that run and those that ended, newest first."""
+        """Running and ended jobs, newest first."""
         every = [*self._interrupted.values(), *(job.as_dict() for job in self._jobs.values())]
         every += [row for source in self.sources for row in source.known()]
         return sorted(every, key=lambda row: str(row["started_at"]), reverse=True)
@@ -230,7 +230,7 @@ class Jobs:
         return {**row, "result": own.result if own is not None else source.result(id) if source is not None else None}
 
     def cancel(self, id: str) -> Spec:
-        """Have one end after the piece that it works on; what is done stays done. Raises ``NotFound``."""
+        """Cancel a job after the piece that it works on; completed work is kept. Raises ``NotFound``."""
         self.get(id)
         if id in self._jobs:
             self._jobs[id].is_cancelled = True
@@ -239,7 +239,7 @@ class Jobs:
         return self.get(id)
 
     def pause(self, id: str) -> Spec:
-        """Have one wait after the piece that it works on. Raises ``NotFound``, ``Conflict`` where it cannot."""
+        """Pause a job after the piece that it works on. Raises ``NotFound``, ``Conflict`` if it cannot be paused."""
         self.get(id)
         if id in self._jobs:
             self._jobs[id].pause(is_paused=True)
@@ -248,7 +248,7 @@ class Jobs:
         return self.get(id)
 
     def resume(self, id: str) -> Spec:
-        """Have one that waits continue. Raises ``NotFound``, ``Conflict`` where it does not wait."""
+        """Resume a paused job. Raises ``NotFound``, ``Conflict`` if it is not paused."""
         self.get(id)
         if id in self._jobs:
             self._jobs[id].pause(is_paused=False)
@@ -257,16 +257,16 @@ class Jobs:
         return self.get(id)
 
     def _source_of(self, id: str) -> JobSource | None:
-        return next((one for one in self.sources if any(row["id"] == id for row in one.known())), None)
+        return next((source for source in self.sources if any(row["id"] == id for row in source.known())), None)
 
     async def stop(self) -> None:
-        """Have all end, and wait for them."""
+        """Cancel all jobs, and wait for them to end."""
         self._is_stopping = True
         running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
         for job in self._jobs.values():
             if job.order is None:
                 job.is_cancelled = True
-            elif job.task is not None:  # what works on the order goes on, if it can
+            elif job.task is not None:  # the part that works on the order resumes, if it can
                 job.task.cancel()
         if running:
             await asyncio.wait(running, timeout=5)

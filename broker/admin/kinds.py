@@ -110,11 +110,11 @@ _SESSION_FILTERS = (
     ),
     Parameter(name="protocol", text="The version of MQTT.", type=("3.1", "3.1.1", "5.0")),
     Parameter(
-        name="min_queued", text="At least so many messages wait.", type=int, least=0,
+        name="min_queued", text="The minimum number of queued messages.", type=int, least=0,
         help="Minimum number of queued messages.",
     ),
     Parameter(
-        name="min_queue_bytes", text="At least so many bytes wait.", type=int, least=0,
+        name="min_queue_bytes", text="The minimum bytes of queued messages.", type=int, least=0,
         help="Minimum bytes of queued messages.",
     ),
     Parameter(
@@ -229,7 +229,7 @@ RESOURCES = (
                         name="check_acl", text="Whether the client's access rules apply.", type=bool, default=True
                     ),
                 ),
-                body_text="Which client to subscribe to what.",
+                body_text="The client, and the filters to subscribe it to.",
                 answer="broker.admin.clients:Subscribed",
                 problems=(404, 409),
                 does="change",
@@ -383,7 +383,7 @@ RESOURCES = (
                 effect="session",
                 command=Command(
                     name="purge",
-                    help="Delete sessions, with what waits for them.",
+                    help="Delete sessions and their queued messages.",
                     question="Delete {count}?",
                     counts="sessions",
                     needs="say which sessions: by --client, --user, --zone or --older-than",
@@ -676,8 +676,8 @@ RESOURCES = (
             ),
             Verb(
                 id="cancelJob",
-                text="Cancel a job. Ends the job after the piece that it works on. What is done stays done. It is no "
-                "error when it is over.",
+                text="Cancel a job. Ends the job after the piece that it works on. Completed work is kept. Canceling "
+                "a job that is over is not an error.",
                 call="cancel",
                 method="POST",
                 path="/{id}:cancel",
@@ -823,8 +823,9 @@ RESOURCES = (
             Verb(
                 id="listTopics",
                 text="List topics by level. Returns the next levels of the topic tree with rates, sizes and times.\n\n"
-                "The first request starts the counting, and five minutes after the last one it ends. What is known "
-                "before is the topics that were published lately or have a retained message, with zero messages. At "
+                "The first request starts the counting, and five minutes after the last one it ends. Before that, it "
+                "shows "
+                "the topics that were published recently or have a retained message, with zero messages. At "
                 "most 20,000 levels are counted: the topics with the fewest messages are then counted together, as "
                 "the `rest` of the level above.",
                 call="page",
@@ -860,8 +861,8 @@ RESOURCES = (
                 text="List the latest messages. Returns the latest messages on a filter's topics, newest first: from "
                 "streams and retained messages, else those that are published while it waits and reach rules.\n\n"
                 "`event` is the message as validations and transformations left it, which `POST /rules:test` takes as "
-                "its event. Where all that is published meanwhile is dropped before rules, the answer has what was "
-                "dropped, and `refusal` says why. `message` is what `POST /transforms:preview`, "
+                "its event. If every message that arrives while it waits is dropped before rules, the answer has "
+                "the dropped message, and `refusal` says why. `message` is what `POST /transforms:preview`, "
                 "`POST /validations:test` and `POST /pipeline:preview` take as their message.",
                 call="latest",
                 takes=(
@@ -951,7 +952,7 @@ RESOURCES = (
         verbs=(
             Verb(
                 id="getConfig",
-                text="Show the settings in force. Returns every setting with its value and source, and the value in "
+                text="Show the active settings. Returns every setting with its value and source, and the value in "
                 "the files where that differs. Secrets are masked.",
                 call="__call__",
                 answer="broker.config.root:SettingsInForce",

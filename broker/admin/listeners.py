@@ -55,7 +55,7 @@ class ListenerView(ListenerRow):
 
 
 class Reload(Protocol):
-    """What puts a changed configuration in force (``broker.app.reload``)."""
+    """Applies a changed configuration (``broker.app.reload``)."""
 
     @property
     def config(self) -> Config: ...
@@ -95,7 +95,7 @@ class ListenerService:
     def get(self, id: str) -> ListenerView:
         """One of them with its settings; raises ``NotFound``."""
         named = self._find(self._reload.config, id)
-        status = next((one for one in self._listeners.statuses() if one.id == id), None)
+        status = next((candidate for candidate in self._listeners.statuses() if candidate.id == id), None)
         return {**_shown(named, status), "settings": named.settings.model_dump(mode="json")}
 
     def saved_version(self, id: str) -> Version:
@@ -176,9 +176,9 @@ class ListenerService:
         values.setdefault(kind, {})[key] = deepcopy(settings)
 
         def check(config: Config) -> None:
-            found = self._find(config, id).settings
+            current = self._find(config, id).settings
             for name in type(wanted).model_fields:
-                if name in settings and getattr(found, name) != getattr(wanted, name):
+                if name in settings and getattr(current, name) != getattr(wanted, name):
                     origin = config.origin(f"listeners.{kind}.{key}.{name}")
                     raise ReadOnly(f"{name} of listener {id!r} is fixed by {origin}; change it there")
 
@@ -186,10 +186,10 @@ class ListenerService:
         return self.get(id)
 
     def _held(self, id: str) -> Spec:
-        """What the API's file says of a listener."""
+        """The settings of a listener in the API's file."""
         kind, key = _parts(id)
-        held: Spec = self._reload.listeners.get(kind, {}).get(key, {})
-        return held
+        section: Spec = self._reload.listeners.get(kind, {}).get(key, {})
+        return section
 
     def _check_enabled(self, id: str) -> None:
         if not self._find(self._reload.config, id).settings.enable:
@@ -199,10 +199,10 @@ class ListenerService:
         return self._named_of(config, also_disabled=True)
 
     def _find(self, config: Config, id: str) -> NamedListener:
-        found = next((named for named in self._all(config) if named.id == id), None)
-        if found is None:
+        listener = next((named for named in self._all(config) if named.id == id), None)
+        if listener is None:
             raise NotFound(self.kind, id, "'sluice listeners ls' shows all")
-        return found
+        return listener
 
 
 def _parts(id: str) -> tuple[str, str]:

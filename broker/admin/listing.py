@@ -1,4 +1,4 @@
-"""Pages of sessions: found by what is asked, in an order, without sorting or holding all of them.
+"""Pages of sessions: selected and ordered, without sorting or holding all of them.
 
 Sessions are visited a slice at a time in the order of their client identifiers, with the loop's other work between any
 two slices. In that order a page costs what it shows. In the order of a number, as the length of the queue, all are
@@ -33,7 +33,8 @@ Test = Callable[[Session], bool]
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which sessions are meant; what is None does not matter. Texts may have ``*``, ``?`` and ``[abc]``."""
+    """Criteria that select sessions; a criterion that is None is ignored. Strings may have ``*``, ``?`` and
+    ``[abc]``."""
 
     client_id: str | None = None
     username: str | None = None
@@ -51,12 +52,12 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether every session is meant."""
+        """True if every session is selected."""
         return self == Selection()
 
     @property
     def prefix(self) -> str:
-        """What the identifiers of all that are meant begin with."""
+        """The prefix of the client identifiers of all selected sessions."""
         text = self.client_id or ""
         return text[: next((at for at, sign in enumerate(text) if sign in _GLOB), len(text))]
 
@@ -93,7 +94,7 @@ ORDERS: Final[Mapping[str, Callable[[Session], int]]] = {
 
 _VERSIONS: Final = {"3.1": 3, "3.1.1": 4, "5.0": 5}
 
-# What the patterns of a selection are compared with.
+# Values that the patterns of a selection are compared with.
 _TEXTS: Final[Mapping[str, Callable[[Session], str | None]]] = {
     "client_id": lambda session: session.client_id,
     "username": lambda session: session.client.username,
@@ -109,11 +110,11 @@ def _attribute(name: str, session: Session) -> str | None:
 
 async def slices(registry: SessionRegistry, after: str = "", prefix: str = "") -> AsyncIterator[list[Session]]:
     """All sessions in the order of their identifiers, some at a time; the loop takes its turn between them."""
-    while found := registry.following(after, SLICE, prefix):
-        yield found
-        if len(found) < SLICE:
+    while sessions := registry.following(after, SLICE, prefix):
+        yield sessions
+        if len(sessions) < SLICE:
             return
-        after = found[-1].client_id
+        after = sessions[-1].client_id
         await asyncio.sleep(0)
 
 
@@ -155,14 +156,14 @@ async def _by_client_id(
     registry: SessionRegistry, wanted: Selection, limit: int, cursor: Cursor | None
 ) -> tuple[Sequence[Session], Cursor | None]:
     tests = wanted.tests()
-    found = list[Session]()
+    matching = list[Session]()
     async for some in slices(registry, cursor[1] if cursor else "", wanted.prefix):
         for session in some:
             if all(test(session) for test in tests):
-                if len(found) == limit:
-                    return found, (0, found[-1].client_id)
-                found.append(session)
-    return found, None
+                if len(matching) == limit:
+                    return matching, (0, matching[-1].client_id)
+                matching.append(session)
+    return matching, None
 
 
 async def _by_number(
@@ -183,7 +184,7 @@ async def _by_number(
             for session in some
             if all(test(session) for test in tests)
         ]
-        best = nsmallest(limit + 1, [*best, *(one for one in placed if behind is None or one[:2] > behind)])
+        best = nsmallest(limit + 1, [*best, *(place for place in placed if behind is None or place[:2] > behind)])
     sessions = [session for _, _, session in best[:limit]]
     if len(best) <= limit:
         return sessions, None

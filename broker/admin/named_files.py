@@ -20,7 +20,7 @@ _OF_TLS: Final = ("cacertfile", "certfile", "keyfile", "crlfile")
 
 
 def check_files(spec: Spec) -> None:
-    """Whether the files that a spec names may be read.
+    """Check that the files that a spec names may be read.
 
     Raises:
         Invalid: with each that may not.

@@ -15,7 +15,7 @@ from broker.core.topic import check_topic_name
 
 
 class TopicPipeline(TypedDict):
-    """What acts on messages published on a topic, in order."""
+    """The stages that act on messages published on a topic, in order."""
 
     topic: str
     stages: list[TopicStage]
@@ -29,7 +29,7 @@ class StageName(TypedDict):
 
 
 class PipelineTrial(TypedDict):
-    """What becomes of a message: ``passed``, ``drop`` or ``disconnect``, step by step. ``message`` is what subscribers
+    """Outcome for a message: ``passed``, ``drop`` or ``disconnect``, step by step. ``message`` is what subscribers
     get of one that passes, ``ended_by`` the stage that stops one that does not."""
 
     outcome: str
@@ -50,27 +50,27 @@ class PipelineView:
         self._clock = clock
 
     def of_topic(self, topic: str) -> TopicPipeline:
-        """What acts on messages published on a topic.
+        """List the stages that act on messages published on a topic.
 
         A transformation may write another topic: rules and subscribers then see that one, which is shown by
         asking for it.
 
         Raises:
-            Invalid: it is no topic name.
+            Invalid: it is not a valid topic name.
         """
         try:
             check_topic_name(topic)
         except PeerError as error:
-            raise Invalid("this is no topic", [Problem(str(error), "/topic")]) from None
+            raise Invalid("this is not a valid topic", [Problem(str(error), "/topic")]) from None
         return {"topic": topic, "stages": self.stages(topic)}
 
     def stages(self, topic: str) -> list[TopicStage]:
-        """The same of what may be a topic or not."""
+        """The same for a string that may not be a topic."""
         return [*(stage for part in self._parts for stage in part.on_topic(topic)), *self._ends(topic)]
 
     def preview(self, body: Mapping[str, Any]) -> PipelineTrial:
-        """What would become of ``body["message"]``, step by step, through everything that is configured, with the
-        ``validations`` and ``transformations`` of the body in place of saved ones of the same name.
+        """Show how the stages would change ``body["message"]``, step by step, through everything that is configured,
+        with the ``validations`` and ``transformations`` of the body in place of saved ones of the same name.
 
         Nothing is counted, stored or sent.
 

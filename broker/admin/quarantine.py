@@ -1,4 +1,4 @@
-"""What waits in quarantine, and reprocessing it once the cause is fixed.
+"""Messages in quarantine, and reprocessing them once the cause is fixed.
 
 A quarantine is a stream of rows that validations and transformations write to (``broker.core.quarantine``). It is
 worked through like a queue: every shard has a position, and the offsets after it that were reprocessed singly, kept in
@@ -31,7 +31,7 @@ from broker.streams.service import StreamService
 _PIECE: Final = 200
 _SHOWN_PAYLOAD: Final = 2000
 _FAILURES_TOLD: Final = 20
-# Of a shard, offsets after its position.
+# Maximum picked offsets of a shard after its position.
 _MOST_PICKED: Final = 10_000
 
 # Shard and offset of a record.
@@ -89,8 +89,8 @@ class FailedAgain(TypedDict):
 
 
 class TakenAgain(QuarantineRow):
-    """How many messages were read, published, and stopped again, and how many records are no messages; some of the
-    failures, and how many messages wait now."""
+    """Numbers of messages that were read, published, and stopped again, and of records that are not messages; some of
+    the failures, and the number of messages that wait now."""
 
     read: int
     published: int
@@ -101,7 +101,8 @@ class TakenAgain(QuarantineRow):
 
 @dataclass(frozen=True, slots=True)
 class _Shard:
-    """What waits in a shard: the offsets from ``position`` up to, not including, ``end``, without the ``picked``."""
+    """Messages that wait in a shard: the offsets from ``position`` up to, not including, ``end``, without the
+    ``picked``."""
 
     number: int
     position: int
@@ -118,7 +119,7 @@ class _Shard:
         position = max(self.position, before)
         while position in picked:
             position += 1
-        return replace(self, position=position, picked=frozenset(one for one in picked if one >= position))
+        return replace(self, position=position, picked=frozenset(offset for offset in picked if offset >= position))
 
     def head(self) -> int | list[int]:
         """The position, and the offsets after it that were picked, as the store keeps them."""
@@ -155,7 +156,7 @@ class QuarantineService(Contributor):
         return [self._state(name) for name in sorted(set(self._names()))]
 
     def get(self, stream: str, limit: int) -> QuarantineView:
-        """What waits in one, oldest first.
+        """Show the messages in a quarantine, oldest first.
 
         Raises:
             broker.core.errors.NotFound: there is no such stream.
@@ -180,7 +181,7 @@ class QuarantineService(Contributor):
         records: Sequence[Place] | None = None,
     ) -> TakenAgain:
         """Publish what waits, or what waits of these records, through all stages, at most ``limit`` messages; what
-        fails goes to the end. ``advance`` is called with how many were read, and says whether to go on.
+        fails goes to the end. ``advance`` is called with how many were read, and returns whether to continue.
 
         Raises:
             broker.core.errors.NotFound: there is no such stream.
@@ -269,30 +270,30 @@ class QuarantineService(Contributor):
         return {"stream": stream, "waiting": sum(shard.waiting for shard in self._waiting(stream))}
 
     def _waiting(self, stream: str) -> Iterator[_Shard]:
-        """What waits in each shard."""
-        for held in self._streams.reader.ranges(stream):
-            head = self._heads.committed(LogShard(self._streams.log_of(stream), held.shard))
+        """The messages that wait in each shard."""
+        for stored in self._streams.reader.ranges(stream):
+            head = self._heads.committed(LogShard(self._streams.log_of(stream), stored.shard))
             position, *picked = head if isinstance(head, list) else [head or 0]
-            shard = _Shard(held.shard, min(position, held.next_offset), held.next_offset, frozenset(picked))
-            yield shard.without((), held.first_offset)
+            shard = _Shard(stored.shard, min(position, stored.next_offset), stored.next_offset, frozenset(picked))
+            yield shard.without((), stored.first_offset)
 
     def _pieces(
         self, stream: str, shard: _Shard, limit: int, chosen: Sequence[int] | None = None
     ) -> Iterator[list[tuple[int, StreamRecord]]]:
-        """What waits in a shard, or what waits of the chosen offsets, some at a time."""
+        """The messages that wait in a shard, or those at the chosen offsets, in batches."""
         read = self._streams.reader.read
         size = min(limit, _PIECE)
         if chosen is not None:
-            waiting = [one for one in chosen if shard.position <= one < shard.end and one not in shard.picked]
+            waiting = [place for place in chosen if shard.position <= place < shard.end and place not in shard.picked]
             for start in range(0, len(waiting), size):
                 places = waiting[start : start + size]
-                found = [one for at in places for one in read(stream, shard.number, at, 1) if one[0] == at]
-                yield found
+                records = [record for at in places for record in read(stream, shard.number, at, 1) if record[0] == at]
+                yield records
             return
         at = shard.position
         while at < shard.end and (some := read(stream, shard.number, at, min(size, shard.end - at))):
             at = some[-1][0] + 1
-            yield [one for one in some if one[0] < shard.end and one[0] not in shard.picked]
+            yield [record for record in some if record[0] < shard.end and record[0] not in shard.picked]
 
 
 def _of(shard: _Shard, records: Sequence[Place]) -> list[int]:

@@ -21,7 +21,7 @@ from broker.routing.retained_record import expires_ns_of
 
 _AT_ONCE: Final = 256
 _BYTES: Final = 1024 * 1024
-# Of a payload in a list; the whole of it is shown with one message.
+# Maximum bytes of a payload in a list; a single message is shown with its whole payload.
 _SHOWN_BYTES: Final = 1024
 _SAMPLES: Final = 10
 
@@ -44,14 +44,14 @@ class RetainedView(TypedDict):
 
 
 class RetainedCount(TypedDict):
-    """How many topics have a retained message, and bytes of topics, payloads and properties."""
+    """Number of topics that have a retained message, and bytes of topics, payloads and properties."""
 
     messages: int
     bytes: int
 
 
 class Cleared(TypedDict):
-    """What was cleared, or would be, and some of the topics."""
+    """Number of messages that were cleared, or would be, and some of the topics."""
 
     messages: int
     payload_bytes: int
@@ -71,14 +71,14 @@ class RetainedService:
         self._clock = hub.context.clock
 
     def count(self) -> RetainedCount:
-        """How many there are, and their bytes, topics and properties included."""
+        """Number of retained messages, and their bytes, topics and properties included."""
         return {"messages": self._retained.count, "bytes": self._retained.size_bytes}
 
     async def page(self, filter: str, limit: int, cursor: tuple[str] | None) -> Spec:
         """A page of those whose topics match, in the order of their topics by level; a cursor is a topic.
 
         Raises:
-            broker.core.errors.PeerError: it is no topic filter.
+            broker.core.errors.PeerError: it is not a valid topic filter.
         """
         walk = FilterWalk(TopicFilter.parse(filter))
         await self._settled()
@@ -109,7 +109,7 @@ class RetainedService:
         """Delete those whose topics match, or the expired ones among them; with ``dry_run`` only count them.
 
         Raises:
-            broker.core.errors.PeerError: it is no topic filter.
+            broker.core.errors.PeerError: it is not a valid topic filter.
             broker.core.errors.Unavailable: the store takes nothing.
         """
         walk = FilterWalk(TopicFilter.parse(filter))
@@ -142,7 +142,7 @@ class RetainedService:
             await asyncio.sleep(0)
 
     async def _settled(self) -> None:
-        """What was retained before this is found by what follows."""
+        """Wait until messages that were retained before are visible to the next read."""
         if self._retained.waiting:
             await self._writer.committed()
 

@@ -29,7 +29,7 @@ class RewriteTrial(Settings):
 
 
 class RewrittenTopic(TypedDict):
-    """What a topic or filter becomes, and the name of the rewrite that changes it, null where none does."""
+    """The rewritten topic or filter, and the name of the rewrite that changes it, null where none does."""
 
     topic: str
     rewrite: str | None
@@ -43,7 +43,7 @@ class RewriteService(SpecObjects[RewriteSpec]):
         self._in_force = rewrites
 
     def test(self, body: Mapping[str, Any]) -> RewrittenTopic:
-        """What a topic or filter becomes.
+        """Rewrite a topic or filter.
 
         Raises:
             Invalid: it cannot be tried, or a client that says so is refused.
@@ -59,6 +59,6 @@ class RewriteService(SpecObjects[RewriteSpec]):
 
 
 def _of(specs: list[RewriteSpec]) -> Rewrites:
-    made = Rewrites(lambda: None)
-    made.use(specs)
-    return made
+    rewrites = Rewrites(lambda: None)
+    rewrites.use(specs)
+    return rewrites

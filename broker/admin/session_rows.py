@@ -25,7 +25,8 @@ class WillRow(TypedDict):
 
 
 class SessionBase(TypedDict):
-    """What lists of clients and of sessions show. A `durable` session is on disk and survives a restart. `queued` and
+    """Fields in the lists of clients and of sessions. A `durable` session is on disk and survives a restart. `queued`
+    and
     `queue_bytes` count messages in memory and in the session log; `expiry_s` is null for a session that never expires.
     """
 
@@ -72,7 +73,7 @@ class SubscriptionRow(TypedDict):
 
 
 def session_base(session: Session) -> SessionBase:
-    """What lists of clients and of sessions show."""
+    """The fields in the lists of clients and of sessions."""
     return {
         "client_id": session.client_id,
         "username": session.client.username,
@@ -90,7 +91,7 @@ def session_base(session: Session) -> SessionBase:
 
 
 def session_row(session: Session) -> SessionRow:
-    """What a list shows of a session."""
+    """The row of a session in a list."""
     will = session.will
     return {
         **session_base(session),
@@ -115,7 +116,7 @@ def session_row(session: Session) -> SessionRow:
 
 
 def subscription_row(session: Session, subscription: Subscription) -> SubscriptionRow:
-    """What a list shows of a subscription."""
+    """The row of a subscription in a list."""
     return {
         "client_id": session.client_id,
         "filter": subscription.filter.text,
@@ -136,9 +137,9 @@ def subscription_rows(session: Session) -> list[SubscriptionRow]:
 
 
 def _payload_bytes(session: Session) -> int:
-    """Of all payloads that wait in memory or are in flight."""
+    """Bytes of all payloads that wait in memory or are in flight."""
     return _sum(session.queue) + _sum(session.window.inflight.values())
 
 
 def _sum(deliveries: Iterable[Delivery]) -> int:
-    return sum(len(one.outgoing.message.payload) for one in deliveries if one.outgoing is not None)
+    return sum(len(delivery.outgoing.message.payload) for delivery in deliveries if delivery.outgoing is not None)

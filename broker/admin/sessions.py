@@ -1,4 +1,4 @@
-"""Sessions: listed, shown with what waits for them, purged, and those with the longest queues."""
+"""Sessions: listed, shown with their queued messages, purged, and those with the longest queues."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SAMPLES: Final = 10
 
 
 class QueueRow(TypedDict):
-    """What waits for a session: in memory, and in the session log where that has not been read yet."""
+    """Messages that wait for a session: in memory, and in the session log where that has not been read yet."""
 
     queued: int
     queued_bytes: int
@@ -51,7 +51,7 @@ class LongQueue(QueueRow):
 
 
 class Purged(TypedDict):
-    """What was purged, or would be: counts, what waited for the sessions, and some of their identifiers."""
+    """Sessions that were purged, or would be: counts, their queued messages, and some of their identifiers."""
 
     sessions: int
     subscriptions: int

@@ -31,7 +31,7 @@ class SpecObjects(ObjectVerbs[M]):
         """Take the objects of the configuration.
 
         Raises:
-            ConfigError: a sentence for each that cannot be used; the others are in force.
+            ConfigError: a sentence for each that cannot be used; the others are active.
         """
         if problems := self.load(self._section.load()):
             raise ConfigError(problems)

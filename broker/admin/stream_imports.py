@@ -24,7 +24,7 @@ else:
     files = LazyModule("broker.streams.files")
 
 ARROW: Final = "arrow"
-# Of a part: appending them takes the loop some 20 ms.
+# Maximum records of a part: appending them takes the loop some 20 ms.
 MAX_RECORDS: Final = 20_000
 _KEPT_NS: Final = 24 * 3600 * 1_000_000_000
 _CONGESTED_S: Final = 0.02
@@ -41,8 +41,8 @@ _PARTS: Final = Codec[tuple[int, int]](jsontext.encode, lambda data: tuple(jsont
 
 
 class ImportedPart(TypedDict):
-    """How many records were appended; none where the part was there already (``is_repeated``). ``notes`` say what
-    becomes of them."""
+    """Number of records that were appended; 0 if the part was imported before (``is_repeated``). ``notes`` say how they
+    are treated."""
 
     records: int
     is_repeated: bool
@@ -68,7 +68,7 @@ class StreamImports:
             broker.core.errors.Unavailable: the store cannot be written.
         """
         stream = self._catalogue.get(name)
-        found = await asyncio.to_thread(_read, form, data, stream.spec.kind, self._clock.now_ns() // 1000)
+        records = await asyncio.to_thread(_read, form, data, stream.spec.kind, self._clock.now_ns() // 1000)
         while self._writer.is_congested:  # noqa: ASYNC110  the store notifies clients only
             await asyncio.sleep(_CONGESTED_S)
         if stream.is_gone:
@@ -82,10 +82,10 @@ class StreamImports:
             if part != last + 1:
                 raise Conflict(f"import {id!r}: expected part {last + 1}, got {part}")
             self._note(key, part)
-        for record in found:
+        for record in records:
             self._writer.append(stream.shard_of(record.client_id), record)
         await self._writer.committed()
-        return {"records": len(found), "is_repeated": False, "notes": self._notes(stream, found)}
+        return {"records": len(records), "is_repeated": False, "notes": self._notes(stream, records)}
 
     def _note(self, key: tuple[int, str], part: int) -> None:
         now_ns = self._clock.now_ns()
@@ -108,16 +108,16 @@ class StreamImports:
 def _read(form: str, data: bytes, kind: str, now_us: int) -> list[StreamRecord]:
     """The records of a part. Blocks: for a thread."""
     if form == ARROW:
-        found = files.unpacked(data)
+        records = files.unpacked(data)
     else:
-        found = [record for batch in files.READERS[form](BytesIO(data), now_us) for record in batch]
-    if len(found) > MAX_RECORDS:
-        raise Invalid(f"expected at most {MAX_RECORDS:,} records in a part, got {len(found):,}. Try: smaller parts")
+        records = [record for batch in files.READERS[form](BytesIO(data), now_us) for record in batch]
+    if len(records) > MAX_RECORDS:
+        raise Invalid(f"expected at most {MAX_RECORDS:,} records in a part, got {len(records):,}. Try: smaller parts")
     if kind == "rows":
-        for number, record in enumerate(found, 1):
+        for number, record in enumerate(records, 1):
             try:
                 jsontext.decode(record.payload)
             except jsontext.JsonError as error:
-                why = f"the stream holds rows, and this payload is not JSON: {error}"
-                raise Invalid(f"record {number}: {why}") from None
-    return found
+                reason = f"the stream holds rows, and this payload is not JSON: {error}"
+                raise Invalid(f"record {number}: {reason}") from None
+    return records

@@ -1,4 +1,4 @@
-"""The records of streams for people who look: pages of a shard, from an offset or a time on."""
+"""The records of streams for display: pages of a shard, from an offset or a time on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.pipeline.tails import MAX_PAYLOAD_BYTES
 from broker.streams.reader import StreamReader
 
 MAX_RECORDS: Final = 1000
-# Of the payloads and properties on a page, which has one record at least.
+# Maximum bytes of payloads and properties on a page, which has at least one record.
 _MAX_BYTES: Final = 1024 * 1024
 
 
@@ -44,8 +44,8 @@ class RecordQuery(NamedTuple):
     """The records that are asked for: from an offset of a shard on, or from the first one published at or after a
     time in microseconds since 1970.
 
-    With ``topic_filter`` the page may have fewer than ``limit``, and go on. ``decodes``: payloads are decoded by the
-    schemas that validations bind to their topics. ``raw``: payloads are shown as base64, byte for byte.
+    With ``topic_filter`` the page may have fewer than ``limit``, and have a next page. ``decodes``: payloads are
+    decoded by the schemas that validations bind to their topics. ``raw``: payloads are shown as base64, byte for byte.
     """
 
     shard: int
@@ -73,7 +73,7 @@ class StreamRecords:
         """
         shard, offset, at_us, limit, topic_filter, decodes, raw = query
         wanted = None if topic_filter is None else check_filter(topic_filter)
-        held = self._reader.range_of(stream, shard)
+        stored = self._reader.range_of(stream, shard)
         if at_us is not None:
             offset = self._reader.offset_at(stream, shard, at_us)
         items: list[RecordView] = []
@@ -106,8 +106,8 @@ class StreamRecords:
         return {
             "items": items,
             "next": following,
-            "total": held.next_offset - held.first_offset,
+            "total": stored.next_offset - stored.first_offset,
             "total_is_estimate": False,
-            "first_offset": str(held.first_offset),
-            "next_offset": str(held.next_offset),
+            "first_offset": str(stored.first_offset),
+            "next_offset": str(stored.next_offset),
         }

@@ -25,7 +25,8 @@ _Row = tuple[Session, Subscription]
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionSelection:
-    """Which subscriptions are meant; what is None does not matter. ``filter`` is as subscribed, ``match`` a topic."""
+    """Criteria that select subscriptions; a criterion that is None is ignored. ``filter`` is as subscribed, ``match``
+    a topic."""
 
     client_id: str | None = None
     filter: str | None = None
@@ -35,7 +36,7 @@ class SubscriptionSelection:
     qos: int | None = None
 
     def includes(self, session: Session, subscription: Subscription) -> bool:
-        """Whether a subscription is meant, apart from the topic."""
+        """True if a subscription is selected, apart from the topic."""
         if self.filter is not None and subscription.filter.text != self.filter:
             return False
         if self.share_group is not None and subscription.filter.share_group != self.share_group:
@@ -55,35 +56,35 @@ class SubscriptionService:
         """A page in the order of client identifiers and filters; filters are those of a ``SubscriptionSelection``.
 
         Raises:
-            broker.core.errors.PeerError: the topic to match is no topic name.
+            broker.core.errors.PeerError: the topic to match is not a valid topic name.
         """
         wanted = SubscriptionSelection(**filters)
         if wanted.match is not None:
             check_topic_name(wanted.match)
-            found = await self._matching(wanted, wanted.match, limit, cursor)
+            rows = await self._matching(wanted, wanted.match, limit, cursor)
         elif wanted.client_id is not None:
             session = self._hub.sessions.get(wanted.client_id)
-            found = [] if session is None else self._of(session, wanted, cursor)[: limit + 1]
+            rows = [] if session is None else self._of(session, wanted, cursor)[: limit + 1]
         else:
-            found = await self._all(wanted, limit, cursor)
+            rows = await self._all(wanted, limit, cursor)
         is_everything = wanted == SubscriptionSelection()
-        last = found[limit - 1] if len(found) > limit else None
+        last = rows[limit - 1] if len(rows) > limit else None
         return {
-            "items": [subscription_row(*row) for row in found[:limit]],
+            "items": [subscription_row(*row) for row in rows[:limit]],
             "next": None if last is None else _place(last),
             "total": self._hub.router.subscription_count if is_everything else None,
         }
 
     async def _all(self, wanted: SubscriptionSelection, limit: int, cursor: Cursor | None) -> list[_Row]:
-        found: list[_Row] = []
+        rows: list[_Row] = []
         if cursor is not None and (session := self._hub.sessions.get(cursor[0])) is not None:
-            found += self._of(session, wanted, cursor)
+            rows += self._of(session, wanted, cursor)
         async for some in listing.slices(self._hub.sessions, cursor[0] if cursor else ""):
             for session in some:
-                found += self._of(session, wanted, None)
-                if len(found) > limit:
-                    return found
-        return found
+                rows += self._of(session, wanted, None)
+                if len(rows) > limit:
+                    return rows
+        return rows
 
     async def _matching(
         self, wanted: SubscriptionSelection, topic: str, limit: int, cursor: Cursor | None
@@ -97,8 +98,8 @@ class SubscriptionService:
                 for row in part
                 if wanted.client_id in (None, row[0].client_id) and wanted.includes(*row)
             ]
-            behind = [one for one in rows if cursor is None or one[0] > cursor]
-            best = nsmallest(limit + 1, [*best, *behind], key=lambda one: one[0])
+            behind = [candidate for candidate in rows if cursor is None or candidate[0] > cursor]
+            best = nsmallest(limit + 1, [*best, *behind], key=lambda candidate: candidate[0])
             await asyncio.sleep(0)
         return [row for _, row in best]
 

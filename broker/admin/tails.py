@@ -1,4 +1,4 @@
-"""Messages of a filter for people who look: as they pass, in a tail, and the latest ones, to try rules on."""
+"""Messages of a filter for display: as they pass, in a tail, and the latest ones, to try rules on."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from broker.streams.service import StreamService
 
 MAX_MESSAGES: Final = MAX_MESSAGES_PER_S
 MAX_BYTES: Final = MAX_BYTES_PER_S
-# A tail says at least so often how much it left out.
+# Maximum interval at which a tail reports how much it left out.
 HEARTBEAT_S: Final = 5.0
-# What arrives meanwhile is handed on together.
+# Interval over which messages are collected and then sent together.
 _BATCH_S: Final = 0.1
 MAX_LATEST: Final = 100
-# Of the payloads of the latest messages; there is one at least.
+# Maximum bytes of payloads of the latest messages; at least one message is shown.
 _MAX_BYTES: Final = 1024 * 1024
-# Records of a shard, from its end, and retained messages that are looked at.
+# Maximum records of a shard, from its end, and retained messages that are checked.
 _SCANNED: Final = 1000
 _AT_ONCE: Final = 20
 # After a message that is dropped, so long is waited for one that is not.
@@ -61,7 +61,8 @@ class Found:
     refusal: Refusal | None = None
 
     def shown(self) -> dict[str, Any]:
-        """As trials take it: ``message`` for transformations and validations, ``event`` for rules."""
+        """The message in the form that trials accept: ``message`` for transformations and validations, ``event`` for
+        rules."""
         event = {
             name: value for name, value in message_columns(self.became or self.message).items() if value is not None
         }
@@ -91,7 +92,7 @@ class PayloadView(TypedDict):
 
 
 class RefusalView(TypedDict):
-    """Why a message was stopped: the stage, the object, and the reason, as a word and in words."""
+    """Reason that a message was stopped: the stage, the object, and the reason as a code and as a sentence."""
 
     stage: str
     name: str
@@ -100,8 +101,8 @@ class RefusalView(TypedDict):
 
 
 class PublishedView(TypedDict):
-    """What is published: where, how and what. `schema` names the bound schema that the payload was decoded by,
-    `schema_error` says why it could not be."""
+    """A published message: topic, delivery options and payload. `schema` names the bound schema that the payload was
+    decoded by, `schema_error` says why it could not be."""
 
     topic: str
     payload: PayloadView
@@ -126,7 +127,7 @@ class TailedMessage(PublishedView):
 
 
 class TailStatus(TypedDict):
-    """How many messages matched since the tail was opened, and how many of these were shown and skipped."""
+    """Numbers of messages that matched since the tail was opened, and of these that were shown and skipped."""
 
     kind: Literal["status"]
     matched: int
@@ -150,7 +151,7 @@ class MessageTails:
         """Open a tail.
 
         Raises:
-            Invalid: it is no topic filter.
+            Invalid: it is not a valid topic filter.
             Unavailable: too many are open.
         """
         return self._tails.open(check_filter(topic_filter), messages_per_s, bytes_per_s, on_ready)
@@ -169,7 +170,7 @@ class MessageTails:
         encode: Callable[[TailedMessage | TailStatus], bytes],
     ) -> AsyncIterator[bytes]:
         """The messages of a tail as lines, with a status at the beginning, at the end and in between. It is closed at
-        the end, after so many seconds or messages. ``encode`` is the same for all tails."""
+        the end, after the given seconds or messages. ``encode`` is the same for all tails."""
         ready = asyncio.Event()
         tail = self.open(topic_filter, messages_per_s, bytes_per_s, ready.set)
         ends_s = monotonic() + seconds
@@ -200,7 +201,7 @@ class MessageTails:
         return tailed.line
 
     def status(self, tail: Tail, shown: int) -> TailStatus:
-        """How many messages matched, of which so many were shown."""
+        """Numbers of messages that matched, were shown and were skipped."""
         matched = self._tails.matched(tail)
         return {"kind": "status", "matched": matched, "shown": shown, "skipped": matched - shown}
 
@@ -221,7 +222,7 @@ class MessageTails:
         }
 
     def published(self, message: Message, size_bytes: int, *, decodes: bool = True) -> PublishedView:
-        """What was published, with a payload of so many bytes of which the message may have the beginning only."""
+        """View of a message with a payload of ``size_bytes``, of which it may have the beginning only."""
         payload = message.payload
         schema = None
         error = None
@@ -257,22 +258,22 @@ class MessageTails:
         event of each is the message as the stages left it.
 
         Raises:
-            Invalid: it is no topic filter.
+            Invalid: it is not a valid topic filter.
         """
         wanted = check_filter(filter)
-        found: list[Found] = []
+        latest: list[Found] = []
         async for some in self._stored(wanted, limit):
-            found = _newest([*found, *some], limit)
-        if not found and wait:
-            found = _newest(await self._live(wanted, limit, wait), limit)
-        return {"items": [one.shown() for one in found]}
+            latest = _newest([*latest, *some], limit)
+        if not latest and wait:
+            latest = _newest(await self._live(wanted, limit, wait), limit)
+        return {"items": [message.shown() for message in latest]}
 
     async def _stored(self, wanted: TopicFilter, limit: int) -> AsyncIterator[list[Found]]:
-        """What streams and the retained store have, some at a time."""
+        """Messages in streams and in the retained store, in batches."""
         for name in self._capturing(wanted):
-            with suppress(NotFound):  # deleted meanwhile
-                for held in self._streams.reader.ranges(name):
-                    async for some in self._of_shard(name, held, limit, wanted):
+            with suppress(NotFound):  # deleted in between
+                for stored in self._streams.reader.ranges(name):
+                    async for some in self._of_shard(name, stored, limit, wanted):
                         yield some
         walk = FilterWalk(wanted)
         at = b""
@@ -338,7 +339,7 @@ class MessageTails:
 
 
 async def _within(ready: asyncio.Event, seconds: float) -> bool:
-    """Whether it is set within so many seconds."""
+    """Return whether the event is set within the given seconds."""
     try:
         async with asyncio.timeout(max(0, seconds)):
             return await ready.wait()
@@ -358,15 +359,15 @@ def _newest(found: list[Found], limit: int) -> list[Found]:
     """The newest of them, each once, newest first; within the bytes of an answer."""
     newest: dict[tuple[str, int, bytes], Found] = {}
     left = _MAX_BYTES
-    for one in sorted(found, key=lambda one: one.message.received_ns, reverse=True):
-        message = one.message
+    for candidate in sorted(found, key=lambda candidate: candidate.message.received_ns, reverse=True):
+        message = candidate.message
         same = message.topic, message.received_ns // 1_000_000, message.payload
         if same in newest:
             continue
         left -= len(message.payload)
         if newest and (len(newest) == limit or left < 0):
             break
-        newest[same] = one
+        newest[same] = candidate
     return list(newest.values())
 
 

@@ -1,6 +1,6 @@
 """Tokens for programs that read streams: each may read the records of some streams, and nothing else.
 
-A token is 256 random bits and is shown once. Its SHA-256 is kept, in ``DIR/api.hocon`` or a file that people write.
+A token is 256 random bits and is shown once. Its SHA-256 is kept, in ``DIR/api.hocon`` or a file that users write.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PREFIX: Final = "sluice_"
 
 
 class TokenSpec(Settings):
-    """Which streams a token reads, and until when."""
+    """Streams that a token reads, and its expiry."""
 
     name: ObjectName
     streams: list[Annotated[str, StringConstraints(min_length=1, max_length=200)]] = Field(
@@ -68,7 +68,7 @@ class TokenView(TypedDict):
 
 
 class Tokens(Contributor, SpecObjects[TokenSpec]):
-    """The verbs of people, and ``find`` for requests."""
+    """The verbs of administrators, and ``find`` for requests."""
 
     kind = "token"
     read_only = frozenset(("is_expired", "token"))
@@ -96,7 +96,7 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
         return self._by_hash.get(_hash(shown))
 
     def has_expired(self, token: TokenSpec) -> bool:
-        """Whether it has ended."""
+        """True if it has expired."""
         return self._clock.now_ns() / 1e9 >= self.ends_s(token)
 
     def ends_s(self, token: TokenSpec) -> float:
@@ -133,7 +133,7 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
     def _use(self, tokens: Sequence[TokenSpec]) -> None:
         before = self._by_hash
         self._by_hash = {token.sha256: token for token in tokens if token.sha256 is not None}
-        if any(self._by_hash.get(known) != token for known, token in before.items()):
+        if any(self._by_hash.get(token_hash) != token for token_hash, token in before.items()):
             self.on_revoked()
 
 

@@ -1,4 +1,4 @@
-"""Topics as an explorer shows them: the tree of what was published, by level, from the broker's own counters."""
+"""Topics as an explorer shows them: the tree of published topics, by level, from the broker's own counters."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ class TopicService:
         above = self._counts.find(under)
         if above is None:
             above = Level(None, "", under or "")
-        found = list(above.children.values()) if search is None else await self._matching(above, search)
-        page, following = _page(found, number, limit, cursor, is_falling=sort.startswith("-"))
-        retained = self._retained.among(one.topic for one in (above, *page) if one.is_topic)
+        levels = list(above.children.values()) if search is None else await self._matching(above, search)
+        page, following = _page(levels, number, limit, cursor, is_falling=sort.startswith("-"))
+        retained = self._retained.among(level.topic for level in (above, *page) if level.is_topic)
         return {
-            "items": [_row(one, retained) for one in page],
+            "items": [_row(level, retained) for level in page],
             "next": following,
-            "total": len(found),
+            "total": len(levels),
             "total_is_estimate": above.rest_topics > 0,
             "under": _row(above, retained),
             "rest": _rest(above),
@@ -126,24 +126,24 @@ class TopicService:
 
     async def _matching(self, above: Level, pattern: str) -> list[Level]:
         matches = compiled(translate(pattern)).match
-        found = list[Level]()
-        for number, one in enumerate(self._counts.below(above), 1):
-            if matches(one.topic):
-                found.append(one)
+        matching = list[Level]()
+        for number, level in enumerate(self._counts.below(above), 1):
+            if matches(level.topic):
+                matching.append(level)
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
-        return found
+        return matching
 
 
 def _page(
     found: list[Level], number: Callable[[Level], int], limit: int, cursor: Cursor | None, *, is_falling: bool
 ) -> tuple[list[Level], Cursor | None]:
-    def place(one: Level) -> Cursor:
-        return number(one), one.topic
+    def place(level: Level) -> Cursor:
+        return number(level), level.topic
 
     ordered = sorted(found, key=place, reverse=is_falling)
     if cursor is not None:
-        ordered = [one for one in ordered if (place(one) < cursor if is_falling else place(one) > cursor)]
+        ordered = [level for level in ordered if (place(level) < cursor if is_falling else place(level) > cursor)]
     page = ordered[:limit]
     return page, place(page[-1]) if len(ordered) > limit else None
 

@@ -1,4 +1,4 @@
-"""Who is connected and what waits for them, as one thing to hand on: clients, sessions, subscriptions, retained
+"""The live state of the broker in one object: clients, sessions, subscriptions, retained
 messages, topics."""
 
 from __future__ import annotations

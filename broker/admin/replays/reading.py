@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 else:
     records = LazyModule("broker.storage.records")
 
-# Of a shard, read at once.
+# Maximum records of a shard in one read.
 _RECORDS: Final = 2_000
-# After so many bytes a piece ends with its frame, which has 1 MiB as a rule.
+# Bytes after which a piece ends with its frame, which usually has 1 MiB.
 _BYTES: Final = 4 * 1024 * 1024
 # Records among which one piece looks for topics.
 _LOOKED_THROUGH: Final = 65_536
@@ -28,8 +28,8 @@ _LOOKED_THROUGH: Final = 65_536
 
 @dataclass(slots=True)
 class Piece:
-    """Records of a shard that were asked for. All before ``following`` were looked at, and ``expired`` of those are not
-    there any more."""
+    """Records of a shard that were asked for. All before ``following`` were checked, and ``expired`` of those no
+    longer exist."""
 
     found: deque[tuple[int, StreamRecord]]
     following: int
@@ -42,10 +42,10 @@ def read_piece(logs: Logs, shard: LogShard, start: int, end: int, topic_filter: 
     Raises:
         broker.core.errors.SluiceError: the store cannot be read.
     """
-    held = logs.range_of(shard)
-    first = min(max(start, held.first_offset), end)
+    stored = logs.range_of(shard)
+    first = min(max(start, stored.first_offset), end)
     piece = Piece(deque(), first, first - start)
-    if first >= held.next_offset:  # lost with the power: the end was known before it was on disk
+    if first >= stored.next_offset:  # lost with the power: the end was known before it was on disk
         piece.following = end
         piece.expired = end - start
         return piece
@@ -63,7 +63,7 @@ def read_piece(logs: Logs, shard: LogShard, start: int, end: int, topic_filter: 
 
 @dataclass(slots=True)
 class ShardReading:
-    """How far one shard is read: records up to ``position`` were handed out, up to ``following`` they were read."""
+    """Progress in one shard: records up to ``position`` were handed out, up to ``following`` they were read."""
 
     shard: LogShard
     position: int
@@ -76,7 +76,7 @@ class ShardReading:
 
     @property
     def is_read(self) -> bool:
-        """Whether nothing is left to read from the store."""
+        """True if nothing is left to read from the store."""
         return self.following >= self.end
 
 
@@ -102,36 +102,38 @@ class MergedReading:
 
     @property
     def is_over(self) -> bool:
-        """Whether every record was handed out."""
-        return all(one.is_read and not one.found for one in self._shards)
+        """True if every record was handed out."""
+        return all(shard.is_read and not shard.found for shard in self._shards)
 
     async def fill(self) -> list[Step]:
-        """Read on where a shard has no record at hand; the steps over those that are not handed out."""
+        """Read more of each shard that has no record in memory; the steps over those that are not handed out."""
         steps = []
-        for one in self._shards:
-            if not one.found and not one.is_read:
-                piece = await asyncio.to_thread(read_piece, self._logs, one.shard, one.following, one.end, self._filter)
-                one.found = piece.found
-                one.following = piece.following
+        for reading in self._shards:
+            if not reading.found and not reading.is_read:
+                piece = await asyncio.to_thread(
+                    read_piece, self._logs, reading.shard, reading.following, reading.end, self._filter
+                )
+                reading.found = piece.found
+                reading.following = piece.following
                 if piece.expired or not piece.found:
-                    begin = one.position
-                    one.position = one.position + piece.expired
+                    begin = reading.position
+                    reading.position = reading.position + piece.expired
                     if not piece.found:
-                        one.position = piece.following
-                    skipped = one.position - begin - piece.expired
-                    steps.append(Step(one.shard.shard, one.position, piece.expired, skipped))
+                        reading.position = piece.following
+                    skipped = reading.position - begin - piece.expired
+                    steps.append(Step(reading.shard.shard, reading.position, piece.expired, skipped))
         return steps
 
     def next(self) -> Step | None:
-        """The step to the earliest record at hand; None where a shard must be read first, or all are."""
+        """The step to the earliest record in memory; None if a shard must be read first, or all are."""
         earliest: ShardReading | None = None
-        for one in self._shards:
-            if not one.found:
-                if one.is_read:
+        for reading in self._shards:
+            if not reading.found:
+                if reading.is_read:
                     continue
                 return None
-            if earliest is None or one.found[0][1].ts_us < earliest.found[0][1].ts_us:
-                earliest = one
+            if earliest is None or reading.found[0][1].ts_us < earliest.found[0][1].ts_us:
+                earliest = reading
         if earliest is None:
             return None
         offset, record = earliest.found.popleft()

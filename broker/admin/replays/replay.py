@@ -1,6 +1,6 @@
 """One replay: what it was asked, how far it is, and the work itself, in slices between which the loop has its turn.
 
-How far it is, is kept in the store in the commit group of what was sent: a record into a stream, a session or a buffer
+Its progress is kept in the store in the commit group of the sent records: a record into a stream, a session or a buffer
 on disk is sent once, also across a kill. What went to a connected client, or out of a buffer in memory, before a kill
 may be sent again; ``targets`` marks it so that it can be recognised.
 """
@@ -39,7 +39,7 @@ KIND: Final = "stream-replay"
 # Longest work between two turns of the loop, but for one record's.
 _SLICE_S: Final = 0.005
 _SLICE_RECORDS: Final = 500
-# What may be sent at once, as time at the rate.
+# Maximum burst, as time at the rate.
 _BURST_S: Final = 0.05
 # Maximum records whose rows an action has not confirmed.
 _ON_THE_WAY: Final = 1_000
@@ -54,7 +54,7 @@ class NotStored(SluiceError):
 
 @dataclass(slots=True)
 class Counts:
-    """What became of records, and of the messages or rows that were made of them."""
+    """Outcomes of records, and of the messages or rows that were created from them."""
 
     expired: int = 0
     skipped: int = 0
@@ -69,7 +69,7 @@ class Counts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
-_COUNTED: Final = [one.name for one in fields(Counts)]
+_COUNTED: Final = [field.name for field in fields(Counts)]
 
 
 @dataclass(eq=False)
@@ -99,11 +99,11 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Records that were looked at, and what they led to is safe."""
+        """Records that were processed and whose results are safe."""
         return sum(self.cursors[shard] - start for shard, (start, _) in self.ranges.items())
 
     def stored(self) -> bytes:
-        """As bytes."""
+        """The progress as bytes."""
         members = asdict(self)
         shards = [[shard, start, end, self.cursors[shard]] for shard, (start, end) in members.pop("ranges").items()]
         del members["cursors"]
@@ -111,7 +111,7 @@ class Progress:
 
     @classmethod
     def of_stored(cls, data: bytes) -> Progress:
-        """What ``stored`` gave."""
+        """The progress from the bytes of ``stored``."""
         members: dict[str, Any] = jsontext.decode(data)
         shards = members.pop("shards")
         counts = Counts(**members.pop("counts"))
@@ -119,7 +119,7 @@ class Progress:
         return cls(ranges=ranges, cursors={shard: at for shard, _, _, at in shards}, counts=counts, **members)
 
     def report(self) -> StreamReplayReport:
-        """What it did so far."""
+        """The results so far."""
         counts = self.counts
         return {
             "stream": self.stream, "to": self.request["to"], "records": self.done, "expired": counts.expired,
@@ -128,7 +128,7 @@ class Progress:
         }  # fmt: skip
 
     def view(self, active_s: float | None = None, waits_for: str = "") -> Spec:
-        """As a job (``broker.admin.jobs``). ``waits_for`` is why one that runs does not go on at the moment."""
+        """The replay as a job (``broker.admin.jobs``). ``waits_for`` is why a running replay waits at the moment."""
         seconds = self.active_s if active_s is None else active_s
         rate = self.done / seconds if seconds > 0 and self.done else None
         left = self.total - self.done
@@ -246,7 +246,7 @@ class Replay:
         self._may_go.set()
 
     def view(self) -> Spec:
-        """As a job."""
+        """The replay as a job."""
         running_s = 0.0 if self._since_s is None else self._clock.monotonic_s() - self._since_s
         return self.progress.view(self.progress.active_s + running_s, self._waits_for)
 
@@ -290,7 +290,7 @@ class Replay:
             await self._commit()
 
     async def _turn(self) -> None:
-        """Wait for what the rate, the store and the target permit, and for others on the loop."""
+        """Wait until the rate, the store and the target permit more, and let other tasks of the loop run."""
         if self._waits_for or len(self._slots) >= _ON_THE_WAY:
             await asyncio.sleep(_RETRY_S)
         if self._bucket is not None:
@@ -309,16 +309,16 @@ class Replay:
         rows = 0
         waiting: list[Awaitable[object]] = []
         while rows < most and len(self._slots) < _ON_THE_WAY and time.perf_counter() < ends_s:
-            one = self._stalled or self._next()
-            if one is None:
+            sending = self._stalled or self._next()
+            if sending is None:
                 break
             self._stalled = None
-            before = one.ledger.expected
+            before = sending.ledger.expected
             try:
-                waiting += self._target.send(one)
+                waiting += self._target.send(sending)
             except Full as full:
-                self._stalled, self._waits_for = one, str(full)
-            rows += one.ledger.expected - before
+                self._stalled, self._waits_for = sending, str(full)
+            rows += sending.ledger.expected - before
             if self._stalled is not None:
                 break
         if self._bucket is not None:
@@ -332,20 +332,20 @@ class Replay:
             return None
         slot = Slot(step, self.progress.problems)
         self._slots.append(slot)
-        one = Sending(step.shard, step.offset, step.record, slot)
+        sending = Sending(step.shard, step.offset, step.record, slot)
         if self._rows_of is not None:
-            one.message, one.rows = message_of(step.record), deque()
+            sending.message, sending.rows = message_of(step.record), deque()
             try:
-                one.rows.extend(self._rows_of(one.message))
+                sending.rows.extend(self._rows_of(sending.message))
             except Exception as error:  # noqa: BLE001  whatever a rule raises is an error of that record
                 slot.counts.errors += 1
                 slot.note(str(error) or type(error).__name__)
             else:
-                slot.counts.skipped += not one.rows
-        return one
+                slot.counts.skipped += not sending.rows
+        return sending
 
     async def _commit(self) -> None:
-        """Have stored what was sent, and how far the replay is, in one group where nothing had to be waited for."""
+        """Store the sent records and the position of the replay, in one group if no wait was needed."""
         self._advance()
         if not self._keep():
             return
@@ -372,7 +372,7 @@ class Replay:
         return True
 
     def _go_back(self) -> None:
-        """To what the store has: what was sent since then is not there."""
+        """Return to the position in the store: records sent since then are not stored."""
         self._slots.clear()
         if stored := self._kept.committed(self.progress.id):
             before = Progress.of_stored(stored)

@@ -1,4 +1,4 @@
-"""What a replay of a stream is asked to do, and what is said of it before and after."""
+"""The request for a replay of a stream, its plan, and its report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _checked_filter(text: str) -> str:
 
 
 class StreamReplayRequest(BaseModel):
-    """Which records of a stream are sent again, where, and how fast.
+    """Records of a stream to send again, their target, and the rate.
 
     ``from`` is the first offset or a time, ``until`` the offset after the last or a time; offsets may be given by
     shard, as ``{"0": 100}`` or ``0:100``, other shards are left out. Without them all that the stream has now.
@@ -83,7 +83,7 @@ class ReplayRange(TypedDict):
 
 
 class ReplaySample(TypedDict):
-    """One of the first records, and what is sent for it: the topic and the row, null where there is none."""
+    """One of the first records, and what is sent for it: the topic and the row, null if none is sent."""
 
     shard: int
     offset: str
@@ -93,7 +93,7 @@ class ReplaySample(TypedDict):
 
 
 class StreamReplayPlan(TypedDict):
-    """What a replay would send. ``records`` are in its ranges, ``matched`` of them have the topics, ``bytes`` are their
+    """Plan of a replay. ``records`` are in its ranges, ``matched`` of them have the topics, ``bytes`` are their
     payloads; both are estimates where ``is_estimate``. ``seconds`` is the shortest time that the rate permits, null
     without a rate. ``notes`` say what else the replay would lead to."""
 
@@ -121,9 +121,10 @@ class ReplayProblem(TypedDict):
 
 
 class StreamReplayReport(TypedDict):
-    """What a replay did: ``records`` of its ranges are over, of which ``expired`` were removed by retention before they
+    """Results of a replay: ``records`` of its ranges are over, of which ``expired`` were removed by retention before
+    they
     were read, ``skipped`` have other topics or gave no row, and ``errors`` made the rule fail. ``sent`` are messages or
-    rows, ``refused`` those that a stage stopped, ``failed`` those that the action gave up; ``problems`` are the first
+    rows, ``refused`` those that a stage stopped, ``failed`` those that the action discarded; ``problems`` are the first
     of them. ``resumed`` is how often it was continued: where the broker was killed, records may have been sent twice.
     """
 

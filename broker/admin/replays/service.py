@@ -58,7 +58,7 @@ _LOOKED_THROUGH: Final = 200_000
 Range = tuple[int, int]
 # Shard, offset and record.
 _Found = tuple[int, int, StreamRecord]
-# Records looked at, those that matched, their bytes, the times of the oldest and newest, and the first of them.
+# Records checked, those that matched, their bytes, the times of the oldest and newest, and the first of them.
 _Look = tuple[int, int, int, int | None, int | None, list[_Found]]
 
 
@@ -90,7 +90,7 @@ class StreamReplays(Contributor):
         self._at_work: dict[str, tuple[Replay, asyncio.Task[None]]] = {}
 
     def unread_of(self, stream: str) -> Mapping[int, int]:
-        """What replays that run, or are paused, have still to read of a stream."""
+        """Numbers of records of a stream that running and paused replays have still to read, by shard."""
         unread: dict[int, int] = {}
         for progress in self._known.values():
             if progress.id in self._at_work and progress.stream == stream:
@@ -102,7 +102,7 @@ class StreamReplays(Contributor):
     # Plans
 
     async def plan(self, name: str, request: StreamReplayRequest) -> StreamReplayPlan:
-        """What a replay would send.
+        """Plan a replay.
 
         Raises:
             NotFound: there is no such stream.
@@ -144,10 +144,10 @@ class StreamReplays(Contributor):
             place = source.shards[shard]
             times += [logs.read(place, at, 1)[0][1].ts_us for at in (start, end - 1)]
             for batch in logs.read_arrow(place, start, min(end, start + _LOOKED_THROUGH // len(ranges))):
-                found = batch if wanted is None else records.of_topics(batch, wanted)
+                matching = batch if wanted is None else records.of_topics(batch, wanted)
                 looked = looked + batch.num_rows
-                matched = matched + found.num_rows
-                size += pc.sum(pc.binary_length(found.column("payload"))).as_py() or 0
+                matched = matched + matching.num_rows
+                size += pc.sum(pc.binary_length(matching.column("payload"))).as_py() or 0
             piece = read_piece(logs, place, start, end, wanted)
             first += [(shard, offset, record) for offset, record in list(piece.found)[:_SAMPLES]]
         first.sort(key=lambda one: one[2].ts_us)
@@ -162,16 +162,16 @@ class StreamReplays(Contributor):
 
     def _ranges(self, source: Stream, request: StreamReplayRequest) -> dict[int, Range]:
         """The offsets of each shard that has records between the places."""
-        found = {}
+        ranges = {}
         for shard in source.shards:
-            held = self._logs.range_of(shard)
+            stored = self._logs.range_of(shard)
             if leaves_out(shard.shard, request.start, request.until):
                 continue
-            start = max(held.first_offset, self._offset(source, shard.shard, request.start, held.first_offset))
-            end = min(held.next_offset, self._offset(source, shard.shard, request.until, held.next_offset))
+            start = max(stored.first_offset, self._offset(source, shard.shard, request.start, stored.first_offset))
+            end = min(stored.next_offset, self._offset(source, shard.shard, request.until, stored.next_offset))
             if start < end:
-                found[shard.shard] = (start, end)
-        return found
+                ranges[shard.shard] = (start, end)
+        return ranges
 
     def _offset(self, source: Stream, shard: int, place: Place | None, default: int) -> int:
         if place is None:
@@ -212,10 +212,10 @@ class StreamReplays(Contributor):
     def _notes(
         self, source: Stream, request: StreamReplayRequest, samples: Sequence[ReplaySample], oldest_us: int | None
     ) -> list[str]:
-        """What else the replay would lead to."""
+        """Other effects of the replay."""
         notes = []
         stages: dict[str, None] = {}
-        for topic in dict.fromkeys(one["topic"] for one in samples if one["topic"] is not None):
+        for topic in dict.fromkeys(sample["topic"] for sample in samples if sample["topic"] is not None):
             for stage in self._acts_on(topic):
                 if (
                     stage.get("count") != 0
@@ -317,7 +317,7 @@ class StreamReplays(Contributor):
 
     def _ended(self, id: str) -> None:
         del self._at_work[id]
-        over = [one for one in self._known.values() if one.id not in self._at_work]
+        over = [replay for replay in self._known.values() if replay.id not in self._at_work]
         for progress in over[: max(0, len(over) - MAX_KEPT)]:
             del self._known[progress.id]
             self._kept.put(progress.id, None)

@@ -1,4 +1,4 @@
-"""Where a replay sends what it reads: topics of this broker, another stream, or an action of a bridge."""
+"""Targets of a replay: topics of this broker, another stream, or an action of a bridge."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _USER: Final = "User-Property"
 
 
 class Ledger(Settlement, Protocol):
-    """Counts what became of the rows of one record. ``expected`` are all that were on their way so far."""
+    """Counts the outcomes of the rows of one record. ``expected`` are all that were on their way so far."""
 
     expected: int
 
@@ -37,11 +37,11 @@ class Ledger(Settlement, Protocol):
         """A stage stopped the message."""
 
     def expect(self, rows: int) -> None:
-        """So many rows are on their way; each is settled once."""
+        """Add to the number of rows on their way; each is settled once."""
 
 
 class Full(Exception):
-    """The target takes nothing at the moment; the text says why. What was not sent is to be sent again later."""
+    """The target takes nothing at the moment; the text says why. Send the rest again later."""
 
 
 class Sending:
@@ -66,7 +66,7 @@ class Target(Protocol):
         """Send what is left of a record; what must be waited for before the record counts as sent.
 
         Raises:
-            Full: later again, with what is left.
+            Full: send the rest again later.
             SluiceError: it will never take anything again.
         """
 
@@ -102,13 +102,13 @@ class Topics:
         properties = self._marked(message, one.shard, one.offset)
         waiting = []
         for row, payload in payloads:
-            made = Message(
+            copy = Message(
                 self.topic_of(message, row), payload, message.qos, message.retain and self._keeps_retain,
                 message.client, self._now_ns(), properties, via=self._via,
             )  # fmt: skip
-            outcome = self._publisher.publish(made)
+            outcome = self._publisher.publish(copy)
             if outcome.is_waiting:
-                waiting.append(self._decided(made.topic, one.ledger))
+                waiting.append(self._decided(copy.topic, one.ledger))
             else:
                 _note(outcome, one.ledger)
         return waiting
@@ -117,11 +117,11 @@ class Topics:
         _note(await self._publisher.decided(topic), ledger)
 
     def _marked(self, message: Message, shard: int, offset: int) -> Properties:
-        made: dict[str, Any] = dict(message.properties or ())
+        marked: dict[str, Any] = dict(message.properties or ())
         marks = ((REPLAY, self._id), (RECORD, f"{self._stream}/{shard}/{offset}"), (TIME, rfc3339(message.received_ns)))
-        kept = [pair for pair in made.get(_USER, ()) if pair[0] not in (REPLAY, RECORD, TIME)]
-        made[_USER] = [*kept, *marks]
-        return made
+        kept = [pair for pair in marked.get(_USER, ()) if pair[0] not in (REPLAY, RECORD, TIME)]
+        marked[_USER] = [*kept, *marks]
+        return marked
 
 
 class IntoStream:
@@ -207,35 +207,35 @@ def _text(value: Any) -> str | bytes:
 
 
 def check_target(source: Stream, request: StreamReplayRequest, catalogue: Catalogue, sinks: Sinks) -> None:
-    """Whether records of a stream can go where a request says.
+    """Check that records of a stream can go to the target of a request.
 
     Raises:
         Invalid: they cannot, with the reason.
     """
     to = request.to
     pointer = "/to"
-    what = "the replay cannot be started"
+    problem = "the replay cannot be started"
     if request.rule is not None and source.spec.kind != "topics":
-        raise Invalid(what, [Problem(f"stream {source.name!r} has rows; rules run on messages", "/rule")])
+        raise Invalid(problem, [Problem(f"stream {source.name!r} has rows; rules run on messages", "/rule")])
     if to == MQTT:
         return
     if not to.startswith(STREAM_PREFIX):
         state = sinks.state_of(to)
         if state in (MISSING, DISABLED):
-            why = f"there is no action {to!r}" if state == MISSING else f"the action {to!r} is disabled"
-            raise Invalid(what, [Problem(why, pointer, suggestion="sluice actions ls")])
+            reason = f"there is no action {to!r}" if state == MISSING else f"the action {to!r} is disabled"
+            raise Invalid(problem, [Problem(reason, pointer, suggestion="sluice actions ls")])
         return
     name = to.removeprefix(STREAM_PREFIX)
     if name not in catalogue:
         hint = "sluice streams apply -f FILE"
-        raise Invalid(what, [Problem(f"there is no stream {name!r}", pointer, suggestion=hint)])
+        raise Invalid(problem, [Problem(f"there is no stream {name!r}", pointer, suggestion=hint)])
     if name == source.name:
-        raise Invalid(what, [Problem("a stream cannot be replayed into itself", pointer)])
+        raise Invalid(problem, [Problem("a stream cannot be replayed into itself", pointer)])
     target = catalogue.get(name)
     wanted = "rows" if request.rule is not None else source.spec.kind
     if target.spec.kind != wanted:
         has = f"stream {name!r} holds {_HELD[target.spec.kind]}, the replay sends {_HELD[wanted]}"
-        raise Invalid(what, [Problem(has, pointer)])
+        raise Invalid(problem, [Problem(has, pointer)])
 
 
 _HELD: Final = {"topics": "messages", "rows": "rows"}
