@@ -67,6 +67,7 @@ CLEAN: Final[tuple[str, ...]] = (
     "broker/admin",
     "broker/app",
     "broker/auth",
+    "broker/cli",
     "broker/codec",
     "broker/config",
     "broker/core",

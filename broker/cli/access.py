@@ -1,4 +1,4 @@
-"""``sluice access check``, and what ``users`` and ``bans`` have beside the verbs of every kind."""
+"""``sluice access check``, and the commands of ``users`` and ``bans`` in addition to the verbs of every kind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.cli.output import print_line
 from broker.core.kinds import counted
 from broker.core.times import rfc3339_of
 
-access = typer.Typer(help="Who may publish and subscribe to what.", no_args_is_help=True)
+access = typer.Typer(help="Which clients may publish and subscribe to which topics.", no_args_is_help=True)
 
 UserName = Annotated[str, typer.Argument(help="The user's name.")]
 PasswordFile = Annotated[
@@ -76,14 +76,14 @@ def check(
     body: dict[str, Any] = {"client": client}
     if action is not None:
         body |= {"action": action, "topic": topic, "qos": qos, "retain": retain}
-    found = call.api.post("/access:check", body)
-    call.show(found, _print_verdict)
-    if not found["allowed"]:
+    verdict = call.api.post("/access:check", body)
+    call.show(verdict, _print_verdict)
+    if not verdict["allowed"]:
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
 def _given(**members: Any) -> dict[str, Any]:
-    """Those members that an option gives."""
+    """The members that an option sets."""
     return {name: value for name, value in members.items() if value is not None}
 
 
@@ -104,8 +104,10 @@ def _reason(found: dict[str, Any]) -> str:
         return f"a ban of the {ban['as']} {ban['who']} until {ban['until']}"
     if found["decided_by"] == "authentication":
         decision = found["authentication"]
-        why = f"; {decision['why']}" if decision.get("why") else ""
-        return f"authentication ({decision['mechanism'] or 'no authenticator decides'}: {decision['reason_code']}{why})"
+        reason = f"; {decision['why']}" if decision.get("why") else ""
+        return (
+            f"authentication ({decision['mechanism'] or 'no authenticator decides'}: {decision['reason_code']}{reason})"
+        )
     ruling = found["authorization"]
     words = {
         "superuser": "default: rules do not apply to superusers",
@@ -117,7 +119,7 @@ def _reason(found: dict[str, Any]) -> str:
 
 
 def add_users(group: typer.Typer) -> None:
-    """Add what users have beside the verbs of every kind."""
+    """Add the commands of users in addition to the verbs of every kind."""
     _add_saving(
         group, "add", "created", "Create a user. Without a password one is generated and printed, once.", _create
     )
@@ -150,7 +152,7 @@ def add_users(group: typer.Typer) -> None:
 
 
 def add_tokens(group: typer.Typer) -> None:
-    """What ``tokens`` have beside the verbs of every kind."""
+    """Add the commands of ``tokens`` in addition to the verbs of every kind."""
 
     @command(group, "add", writes=True)
     def add_token(
@@ -168,8 +170,8 @@ def add_tokens(group: typer.Typer) -> None:
             if expires_in is None
             else rfc3339_of(datetime.now(UTC) + timedelta(seconds=duration_s(expires_in, "--expires-in")))
         )
-        given = _given(expires_at=ends, description=description)
-        saved = call.api.post("/tokens", {"name": name, "streams": streams, **given})
+        options = _given(expires_at=ends, description=description)
+        saved = call.api.post("/tokens", {"name": name, "streams": streams, **options})
         show_saved(call, saved, f"token {name} created")
 
 
@@ -188,8 +190,8 @@ def _add_saving(
         old_clientid: OldClientId = None,
     ) -> None:
         clientid = renamed(clientid, old_clientid, "--clientid", "--client")
-        given = _given(is_superuser=superuser, clientid=clientid, description=description)
-        saved = save(call, name, {**_password(password_file, ask=ask), **given})
+        options = _given(is_superuser=superuser, clientid=clientid, description=description)
+        saved = save(call, name, {**_password(password_file, ask=ask), **options})
         show_saved(call, saved, f"user {name} {done}")
 
 
@@ -223,7 +225,7 @@ def _import_of(text: str, file: str) -> dict[str, Any]:
 
 
 def _password(file: str | None, *, ask: bool) -> dict[str, str]:
-    """The member `password`, if any. It is no argument: all users of the machine can see those."""
+    """The member `password`, if any. It is not an argument: all users of the machine can see those."""
     if file is not None:
         password = (read_text(file).splitlines() or [""])[0]
         if not password:
@@ -235,7 +237,7 @@ def _password(file: str | None, *, ask: bool) -> dict[str, str]:
 
 
 def add_bans(group: typer.Typer) -> None:
-    """Add creating and lifting a ban by what it compares."""
+    """Add creating and lifting a ban by the field that it compares."""
 
     @command(group, "add", writes=True)
     def add_ban(

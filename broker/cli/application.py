@@ -77,7 +77,7 @@ _GROUPS: Final = (
     _Group(lake.group, "lake"),
     _Group(imports.group, "import"),
 )
-# Commands beside those that declarations name, by the path of a kind or resource.
+# Commands in addition to those that declarations name, by the path of a kind or resource.
 _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "rules": (rules.add_to, rule_tries.add_to, rule_backtest.add_to),
     "rewrites": (gates.add_rewrites,),
@@ -176,19 +176,19 @@ complete(
     {
         kind.commands[-1]: Names(objects.path_of(kind), kind.key)
         for kind in kinds()
-        if kind.commands[0] != "access" and kind.path != "bans"  # whose commands begin with what a ban compares
+        if kind.commands[0] != "access" and kind.path != "bans"  # whose commands begin with the compared field
     }
 )
-complete({one.commands: Names(one.path, one.named_by) for one in resources() if one.named_by})
+complete({resource.commands: Names(resource.path, resource.named_by) for resource in resources() if resource.named_by})
 
 
 def part_with(words: Sequence[str]) -> typer.Typer:
-    """What a command line needs of all this: to build every command takes longer than to run most of them."""
+    """The part that a command line needs: to build every command takes longer than to run most of them."""
     word = next((word for word in words if not word.startswith("-")), "")
     part = copy(app)
     part.registered_groups = [group for group in app.registered_groups if group.name == word]
     part.registered_commands = (
-        [] if part.registered_groups else [one for one in app.registered_commands if _is(one, word)]
+        [] if part.registered_groups else [command for command in app.registered_commands if _is(command, word)]
     )
     if not part.registered_groups and not part.registered_commands:
         part.registered_commands = app.registered_commands

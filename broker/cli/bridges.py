@@ -32,18 +32,18 @@ _COLUMNS = {
 
 
 def add_connectors(commands: typer.Typer) -> None:
-    """Add what connectors have beside the verbs of every kind."""
+    """Add the commands of connectors in addition to the verbs of every kind."""
     _add_test(commands, kind_at("connectors"))
 
 
 def add_actions(commands: typer.Typer) -> None:
-    """Add what actions have beside the verbs of every kind."""
+    """Add the commands of actions in addition to the verbs of every kind."""
     _add_test(commands, kind_at("actions"))
     command(commands, "drain", known=_ACTIONS, writes=True)(drain)
 
 
 def add_sources(commands: typer.Typer) -> None:
-    """Add what sources have beside the verbs of every kind."""
+    """Add the commands of sources in addition to the verbs of every kind."""
     _add_test(commands, kind_at("sources"))
 
 
@@ -61,18 +61,18 @@ def _add_test(commands: typer.Typer, kind: Kind) -> None:
         if (name is None) == (file is None):
             raise CommandError("give a name, or a file", exit_codes.USAGE, hint=f"sluice {kind.path} test NAME")
         if name is not None:
-            found = call.api.post(f"{name_path(path_of(kind), name)}:test")
+            result = call.api.post(f"{name_path(path_of(kind), name)}:test")
         else:
-            found = call.api.post(f"{path_of(kind)}:probe", read_objects(str(file))[0])
+            result = call.api.post(f"{path_of(kind)}:probe", read_objects(str(file))[0])
         columns = {"step": "name", "result": "result", "ms": "duration_ms", "message": "message"}
-        call.show(found, lambda _: print_columns(found["steps"], columns))
-        if not found["ok"]:
+        call.show(result, lambda _: print_columns(result["steps"], columns))
+        if not result["ok"]:
             raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
 def print_types(answer: Mapping[str, Any]) -> None:
-    """The types of connectors, each with what is missing where it cannot be used."""
-    rows = [(one["name"], one["title"], one["problem"] or one["summary"]) for one in answer["items"]]
+    """The types of connectors, each with the missing part if it cannot be used."""
+    rows = [(item["name"], item["title"], item["problem"] or item["summary"]) for item in answer["items"]]
     print_table(("type", "title", "summary"), rows)
 
 
@@ -83,9 +83,9 @@ def drain(
 ) -> None:
     """Accept no more rows, send those that wait, then stop. Exit code 7 if some are left."""
     call.timeout_s = timeout + SLOW_S
-    found = call.api.post(f"{name_path('/actions', name)}:drain", {"timeout_s": timeout})
-    call.show(found, lambda answer: print_line(f"action {name}: {are(answer['left'], 'row')} left"))
-    if found.get("left"):  # a dry run has none
+    result = call.api.post(f"{name_path('/actions', name)}:drain", {"timeout_s": timeout})
+    call.show(result, lambda answer: print_line(f"action {name}: {are(answer['left'], 'row')} left"))
+    if result.get("left"):  # a dry run has none
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 
 
@@ -110,7 +110,7 @@ def _only(offsets: list[int] | None) -> str:
 
 
 def print_redriven(answer: Mapping[str, Any]) -> None:
-    """How many dead letters were sent again, and what stopped it."""
+    """Number of dead letters that were sent again, and the reason it stopped."""
     print_line(f"action {answer['action']}: {answer['sent']:,} sent, {answer['waiting']:,} wait")
     if answer["problem"]:
         say(answer["problem"])
@@ -126,5 +126,5 @@ def add_dead_letters(group: typer.Typer) -> None:
         letters = counted(len(offset), "dead letter") if offset else "all dead letters"
         question = f"Delete {letters} of action {name!r}?"
         call.confirm(question, [("POST", place, None)])
-        found = call.api.post(place)
-        call.show(found, f"action {name}: {counted(found['purged'], 'dead letter')} deleted")
+        result = call.api.post(place)
+        call.show(result, f"action {name}: {counted(result['purged'], 'dead letter')} deleted")

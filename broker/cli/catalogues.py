@@ -19,8 +19,8 @@ PartOfName = Annotated[str, typer.Argument(help="The name, or a part of it.")]
 @api_command()
 def events(call: Call, name: PartOfName = "") -> None:
     """List the events that rules can read. With the name of one: its columns, an example, a rule to start from."""
-    found = _matching(call, "/events", name)
-    call.show(found, lambda shown: _one_or_all(shown["items"], ("name", "topic", "text"), _show_event))
+    catalogue = _matching(call, "/events", name)
+    call.show(catalogue, lambda shown: _one_or_all(shown["items"], ("name", "topic", "text"), _show_event))
 
 
 @api_command()
@@ -33,21 +33,21 @@ def functions(
     origin: Annotated[str | None, typer.Option("--origin", help="sluice, or the name of a plugin.")] = None,
 ) -> None:
     """List functions, with the problems of plugins. With the name of one: its examples."""
-    found = _matching(call, "/functions", name, language=language)
-    items = [item for item in found["items"] if origin in (None, item["origin"])]
-    call.show({**found, "items": items, "total": len(items)}, _show_functions)
+    catalogue = _matching(call, "/functions", name, language=language)
+    items = [item for item in catalogue["items"] if origin in (None, item["origin"])]
+    call.show({**catalogue, "items": items, "total": len(items)}, _show_functions)
 
 
 def _matching(call: Call, path: str, name: str, **filters: Any) -> dict[str, Any]:
     """The part of a catalogue whose names contain ``name``; only the entries of exactly that name, if there are any."""
-    given = {key: value for key, value in filters.items() if value is not None}
-    found: dict[str, Any] = call.api.get(path, name=name, **given)
-    if not found["items"]:
-        names = [item["name"] for item in call.api.get(path, **given)["items"]]
+    query = {key: value for key, value in filters.items() if value is not None}
+    matching: dict[str, Any] = call.api.get(path, name=name, **query)
+    if not matching["items"]:
+        names = [item["name"] for item in call.api.get(path, **query)["items"]]
         rename = did_you_mean(name, names)
         say(f"no {path[1:-1]} has {name!r} in its name{f'; {rename}' if rename else ''}")
-    exact = [item for item in found["items"] if item["name"] == name]
-    return {**found, "items": exact, "total": len(exact)} if exact else found
+    exact = [item for item in matching["items"] if item["name"] == name]
+    return {**matching, "items": exact, "total": len(exact)} if exact else matching
 
 
 def _one_or_all(items: Sequence[Mapping[str, Any]], columns: Sequence[str], show: Callable[[Any], None]) -> None:

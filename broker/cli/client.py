@@ -104,7 +104,7 @@ class ApiClient:
         return self._request(method, path, body=body).json
 
     def effect_of(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
-        """What a request would change."""
+        """The effect that a request would have."""
         asked = f"{path}{'&' if '?' in path else '?'}dry_run=true"
         effect: dict[str, Any] = self._request(method, asked, body=body).json
         return effect
@@ -137,8 +137,8 @@ class ApiClient:
         if is_dry:
             path += f"{'&' if '?' in path else '?'}dry_run=true"
         try:
-            given = {"Prefer": prefer, "Content-Type": media_type}
-            headers = {name: value for name, value in given.items() if value is not None} or None
+            optional = {"Prefer": prefer, "Content-Type": media_type}
+            headers = {name: value for name, value in optional.items() if value is not None} or None
             response = self._http.request(
                 method, BASE + path, params=parameters or None, json=body, content=data, headers=headers
             )

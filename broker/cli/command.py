@@ -104,7 +104,7 @@ class Call:
             self.api.close()
 
     def show(self, answer: Any, text: str | Callable[[Any], object] = print_members) -> None:
-        """Print an answer as JSON or for people: as this line, or by this function. A dry run prints effects."""
+        """Print an answer as JSON or for a terminal: as this line, or by this function. A dry run prints effects."""
         if self._is_dry:
             return
         if self.is_json:
@@ -222,7 +222,7 @@ class _ApiCommand(Generic[P]):
             Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for name, annotation, default in shared
         ]
-        return Signature([*(one.replace(kind=Parameter.KEYWORD_ONLY) for one in own), *added])
+        return Signature([*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), *added])
 
     def __call__(
         self,

@@ -23,7 +23,7 @@ def completed_words() -> Sequence[str]:
 
 
 def is_completing() -> bool:
-    """Whether a shell asks what may follow on a line."""
+    """True if a shell asks for completions of a line."""
     return "_SLUICE_COMPLETE" in os.environ
 
 
@@ -62,7 +62,7 @@ def _items(url: str, path: str, token: str | None) -> list[dict[str, Any]]:
         connection.request(
             "GET", f"/api/v1{path}?limit=500", headers={"Authorization": f"Bearer {token}"} if token else {}
         )
-        found: list[dict[str, Any]] = json.loads(connection.getresponse().read())["items"]
+        items: list[dict[str, Any]] = json.loads(connection.getresponse().read())["items"]
     finally:
         connection.close()
-    return found
+    return items

@@ -1,4 +1,4 @@
-"""``sluice config``: the settings in force, and those that a broker would start with."""
+"""``sluice config``: the active settings, and those that a broker would start with."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def check(call: Call, file: FileArgument = None) -> None:
             hint="sluice config reference, which lists all settings",
             document={"ok": False, "problems": list(error.problems)} if call.is_json else None,
         ) from error
-    count = sum(len(held.objects) for layers in config.objects.values() for held in layers)
+    count = sum(len(layer.objects) for layers in config.objects.values() for layer in layers)
     text = f"OK: {', '.join(config.files) or 'defaults'}; {counted(count, 'object')}"
     call.show({"ok": True, "problems": [], "objects": count}, text)
 
@@ -58,22 +58,25 @@ def show(
     files: Annotated[bool, typer.Option("--files", help="What a broker would start with.")] = False,
     changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not the defaults.")] = False,
 ) -> None:
-    """Show the settings in force on the running broker, and the source of each; secrets are masked.
+    """Show the active settings of the running broker, and the source of each; secrets are masked.
 
     The last column shows what the files say by now where that differs: reload or restart to use it.
     """
     if files or file is not None:
-        found = _of_files(file, call.data_dir)
+        settings = _of_files(file, call.data_dir)
     else:
         with hinting(exit_codes.NOT_REACHABLE, "sluice config show --files", instead=True):
-            found = call.api.get("/config")
+            settings = call.api.get("/config")
     if changed:
-        found["items"] = [one for one in found["items"] if one["set_by"] != "default" or "in_files" in one]
-    call.show(found, _print_settings)
+        settings["items"] = [item for item in settings["items"] if item["set_by"] != "default" or "in_files" in item]
+    call.show(settings, _print_settings)
 
 
 def _print_settings(found: Mapping[str, Any]) -> None:
-    rows = [(one["key"], _value(one, one["value"]), one["set_by"], _in_files(one)) for one in found["items"]]
+    rows = [
+        (setting["key"], _value(setting, setting["value"]), setting["set_by"], _in_files(setting))
+        for setting in found["items"]
+    ]
     print_table(("setting", "value", "set by", "in files"), rows)
     for problem in found["problems"]:
         say(f"warning: the files cannot be used: {problem}")
@@ -102,8 +105,8 @@ def _value(setting: Mapping[str, Any], value: Any) -> Any:
 
 
 def _in_files(setting: Mapping[str, Any]) -> str:
-    found = setting.get("in_files")
-    return "" if found is None else f"{shown(_value(setting, found['value']))} ({found['set_by']})"
+    in_files = setting.get("in_files")
+    return "" if in_files is None else f"{shown(_value(setting, in_files['value']))} ({in_files['set_by']})"
 
 
 @command(group, "reference", is_local=True)
@@ -122,18 +125,18 @@ def reload(
     call: Call,
     drain: Annotated[bool, typer.Option("--drain", help="Let connections of removed listeners stay.")] = False,
 ) -> None:
-    """Have a running broker read its configuration again. When any of it is wrong, nothing changes."""
+    """Reload the configuration of a running broker. If any part of it is invalid, nothing changes."""
     call.show(call.api.post(f"/config:reload{'?drain=true' if drain else ''}", {}), _print_reloaded)
 
 
 def _print_reloaded(done: Mapping[str, Any]) -> None:
-    listeners = [f"listener {id} {what}" for what, ids in done["listeners"].items() for id in ids]
+    listeners = [f"listener {id} {change}" for change, ids in done["listeners"].items() for id in ids]
     parts = {
-        "in force": (*done["settings"], *listeners, *done["objects"]),
+        "active": (*done["settings"], *listeners, *done["objects"]),
         "not changed": done["failed"],
         "needs a restart": done["needs_restart"],
     }
-    lines = [f"{part}: {line}" for part, found in parts.items() for line in found]
+    lines = [f"{part}: {line}" for part, changes in parts.items() for line in changes]
     for line in lines or ["nothing has changed"]:
         print_line(line)
 

@@ -98,41 +98,41 @@ def _directory(data_dir: Path) -> Iterator[Finding]:
         return
     mode = data_dir.stat().st_mode & 0o777 if data_dir.is_dir() else 0
     if mode & OTHERS:
-        found = f"{data_dir.absolute()} has mode {mode:04o}: other users of this machine can read messages"
-        yield Finding("data directory", "note", found, f"chmod -R go= {data_dir.absolute()}")
+        text = f"{data_dir.absolute()} has mode {mode:04o}: other users of this machine can read messages"
+        yield Finding("data directory", "note", text, f"chmod -R go= {data_dir.absolute()}")
     else:
         yield Finding("data directory", "ok", str(data_dir.absolute()))
     free = shutil.disk_usage(place).free
-    found = f"{free / 1024**3:.1f} GB free"
+    text = f"{free / 1024**3:.1f} GB free"
     if free < LEAST_FREE_BYTES:
-        yield Finding("disk", "problem", found, "free some space, or name another disk by --data-dir")
+        yield Finding("disk", "problem", text, "free some space, or name another disk by --data-dir")
     else:
-        yield Finding("disk", "ok", found)
+        yield Finding("disk", "ok", text)
 
 
 def _limits(_: Path) -> Iterator[Finding]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    found = f"{soft} (may be raised to {hard})" if hard != resource.RLIM_INFINITY else str(soft)
+    text = f"{soft} (may be raised to {hard})" if hard != resource.RLIM_INFINITY else str(soft)
     if soft < LEAST_OPEN_FILES:
         advice = "a connection takes an open file each; raise the limit: ulimit -n 65536"
-        yield Finding("open files", "problem" if soft < 256 else "note", found, advice)
+        yield Finding("open files", "problem" if soft < 256 else "note", text, advice)
     else:
-        yield Finding("open files", "ok", found)
+        yield Finding("open files", "ok", text)
 
 
 def _ports(_: Path) -> Iterator[Finding]:
-    for what, (host, port) in PORTS.items():
+    for use, (host, port) in PORTS.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError as error:
-                advice = f"a broker may be running already (sluice status); else use another port for {what}"
+                advice = f"a broker may be running already (sluice status); else use another port for {use}"
                 yield Finding(f"port {port}", "note", _reason(error), advice)
                 continue
-        yield Finding(f"port {port}", "ok", f"free for {what}")
+        yield Finding(f"port {port}", "ok", f"free for {use}")
 
 
 def _version(package: str) -> str | None:
@@ -145,7 +145,7 @@ def _version(package: str) -> str | None:
 
 
 def _cache_dir(data_dir: Path) -> Path:
-    """Where Java's wrapper may be written: the data directory where there is one, else the user's cache."""
+    """Folder in which Java's wrapper may be written: the data directory if it exists, else the user's cache."""
     if data_dir.is_dir() and os.access(data_dir, os.W_OK):
         return data_dir / "run"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sluice"

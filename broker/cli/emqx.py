@@ -1,4 +1,4 @@
-"""What a configuration of EMQX becomes here: its objects as objects of ours, its settings as settings of ours.
+"""Conversion of a configuration of EMQX: its objects as objects of ours, its settings as settings of ours.
 
 Only the mapping: whether an object can be used is for ``broker.app.rehearsal``, which also leaves out members that are
 not known here.
@@ -68,7 +68,7 @@ _REASONS: Final[Mapping[str, str]] = {
 
 # Sections that hold objects and nothing else.
 _OBJECTS_IN: Final = ("connectors", "actions", "sources", "rewrite")
-# Sections whose settings are looked at one by one, and which of their members are objects.
+# Sections whose settings are checked one by one, and which of their members are objects.
 _SETTINGS_IN: Final[Mapping[str, str]] = {
     "mqtt": "",
     "node": "",
@@ -89,13 +89,13 @@ class Item:
 
     origin: str
     path: str = ""
-    """Of its kind in the API; empty for a setting and for what has no counterpart."""
+    """Path of its kind in the API; empty for a setting and for an item without a counterpart."""
     spec: Tree = field(default_factory=dict)
     setting: str = ""
     """``key = value`` for ``sluice.conf``."""
     changes: list[str] = field(default_factory=list)
     reason: str = ""
-    """Why it is not imported; empty when it is."""
+    """Reason that it is not imported; empty if it is."""
 
     @property
     def result(self) -> str:
@@ -106,7 +106,7 @@ class Item:
 
     @property
     def becomes(self) -> str:
-        """What it is here."""
+        """The setting or object that it is converted to."""
         return "" if self.reason else self.setting or f"{self.path}/{self.spec['name']}"
 
 
@@ -128,8 +128,8 @@ def _from_archive(file: str) -> str:
         with tarfile.open(Path(file)) as archive:
             for member in archive:
                 if member.isfile() and member.name.endswith("cluster.hocon") and member.size <= MAX_FILE_BYTES:
-                    found = archive.extractfile(member)
-                    return "" if found is None else found.read().decode("utf-8-sig")
+                    extracted = archive.extractfile(member)
+                    return "" if extracted is None else extracted.read().decode("utf-8-sig")
     except (OSError, tarfile.TarError, UnicodeDecodeError) as error:
         raise CommandError(f"{file} cannot be read: {error}", exit_codes.USAGE) from None
     raise CommandError(f"{file}: expected an archive with cluster.hocon in it", exit_codes.USAGE)
@@ -157,9 +157,9 @@ class _Names:
             taken: set[str] = set()
             for type, members in _members(tree, kind):
                 for name in members if type in TYPES else ():
-                    found = name if name not in taken else f"{name}-{type.replace('_', '-')}"
-                    taken.add(found)
-                    self._names[kind, type, name] = found
+                    unique = name if name not in taken else f"{name}-{type.replace('_', '-')}"
+                    taken.add(unique)
+                    self._names[kind, type, name] = unique
 
     def of(self, kind: str, type: str, name: str) -> str:
         return self._names.get((kind, type, name), name)
@@ -170,14 +170,14 @@ class _Names:
 
 def _bridges(kind: str, tree: Tree, names: _Names) -> Iterator[Item]:
     for type, members in _members(tree, kind):
-        for name, given in _members(members):
+        for name, spec in _members(members):
             item = Item(f"{kind}.{type}.{name}", kind)
             if type not in TYPES:
                 item.reason = (
                     f"type {type} does not exist here; expected one of: {', '.join(sorted(set(TYPES.values())))}"
                 )
             else:
-                _fill_bridge(item, kind, type, name, dict(given), names)
+                _fill_bridge(item, kind, type, name, dict(spec), names)
             yield item
 
 
@@ -252,21 +252,21 @@ def _referring(item: Item, value: Any) -> Any:
 
 
 def _schemas(tree: Tree) -> Iterator[Item]:
-    for name, given in _members(tree, "schema_registry", "schemas"):
-        yield Item(f"schema_registry.schemas.{name}", "schemas", {"name": name, **given})
+    for name, spec in _members(tree, "schema_registry", "schemas"):
+        yield Item(f"schema_registry.schemas.{name}", "schemas", {"name": name, **spec})
 
 
 def _listed(tree: Tree, where: tuple[str, ...], path: str) -> Iterator[Item]:
-    found = _at(tree, *where)
-    for given in _dicts(found):
-        yield Item(f"{'.'.join(where)}.{given.get('name')}", path, dict(given))
+    section = _at(tree, *where)
+    for spec in _dicts(section):
+        yield Item(f"{'.'.join(where)}.{spec.get('name')}", path, dict(spec))
 
 
 def _numbered(found: Any, where: str, path: str) -> Iterator[Item]:
     """Objects that have no names in EMQX."""
-    for number, given in enumerate(_dicts(found), 1):
+    for number, spec in enumerate(_dicts(found), 1):
         yield Item(
-            f"{where}[{number}]", path, {"name": f"{where.partition('.')[0].replace('_', '-')}-{number}", **given}
+            f"{where}[{number}]", path, {"name": f"{where.partition('.')[0].replace('_', '-')}-{number}", **spec}
         )
 
 
@@ -282,7 +282,7 @@ def _rule(id: str, given: Tree, names: _Names) -> Item:
         if item.spec["sql"] != sql:
             item.changes.append("sources in FROM renamed")
     if isinstance(actions := spec.get("actions"), list):
-        item.spec["actions"] = [made for action in actions for made in _action(item, action, names)]
+        item.spec["actions"] = [converted for action in actions for converted in _action(item, action, names)]
     return item
 
 
@@ -302,10 +302,10 @@ def _action(item: Item, action: Any, names: _Names) -> Iterator[Any]:
         return
     type, _, name = str(action).rpartition("bridge:")[2].partition(":")
     if names.has("actions", type, name):
-        found = f"{TYPES[type]}:{names.of('actions', type, name)}"
-        if found != action:
-            item.changes.append(f"action {action} named {found}")
-        yield found
+        target = f"{TYPES[type]}:{names.of('actions', type, name)}"
+        if target != action:
+            item.changes.append(f"action {action} named {target}")
+        yield target
     else:
         item.changes.append(f"action {action} left out: it is not imported")
 
@@ -315,7 +315,7 @@ def _settings(tree: Tree) -> Iterator[Item]:
     for section, value in tree.items():
         if section in _SETTINGS_IN and isinstance(value, Mapping):
             for key, inner in _leaves(
-                section, {key: one for key, one in value.items() if key != _SETTINGS_IN[section]}
+                section, {key: member for key, member in value.items() if key != _SETTINGS_IN[section]}
             ):
                 yield _setting(key, inner)
         elif section not in _OBJECTS_IN:
@@ -339,10 +339,10 @@ def _setting(key: str, value: Any) -> Item:
 
 
 def _members(tree: Tree, *path: str) -> list[tuple[str, Any]]:
-    found = _at(tree, *path)
+    section = _at(tree, *path)
     return (
-        [(key, inner) for key, inner in found.items() if isinstance(inner, Mapping)]
-        if isinstance(found, Mapping)
+        [(key, inner) for key, inner in section.items() if isinstance(inner, Mapping)]
+        if isinstance(section, Mapping)
         else []
     )
 
@@ -353,7 +353,7 @@ def _copied(value: Any) -> Any:
 
 
 def _dicts(found: Any) -> list[Tree]:
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def _at(tree: Any, *path: str) -> Any:

@@ -60,7 +60,7 @@ def show_error(error: CommandError, *, as_json: bool = False, stream: TextIO | N
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """The broker looked at what it was sent and refuses it: the answer of a check, no failure of the command."""
+    """Treat a refusal by the broker as the answer of a check, not as a failure of the command."""
     try:
         yield
     except CommandError as error:

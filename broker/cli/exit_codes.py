@@ -9,7 +9,7 @@ NOT_REACHABLE = 3
 NOT_ALLOWED = 4
 NOT_FOUND = 5
 CONFLICT = 6
-# A lint, test or audit ran and its answer is no.
+# A lint, test or audit ran and its answer is negative.
 CHECK_SAID_NO = 7
 # An audit could not read the table, so it has no answer.
 UNREADABLE = 8

@@ -9,7 +9,7 @@ from typing import Any
 from broker.cli.errors import CommandError
 from broker.core.errors import SluiceError
 
-# What a command calls, and the extra that it needs.
+# The function that a command calls, and the extra that it needs.
 COMMANDS = {
     "audit": ("bridges.spark.driver.audit:audit_table", "spark"),
     "lake run": ("bridges.spark.job:main", "spark"),

@@ -12,7 +12,7 @@ from broker.cli.errors import CommandError
 
 # Types of schemas by the files that hold their sources.
 SOURCE_TYPES = {".avsc": "avro", ".proto": "protobuf", ".json": "json"}
-# What a schema as the API shows it has one of.
+# Members of which a schema, as the API shows it, has one.
 _BODIES = {"source", "files", "parameters"}
 
 
@@ -22,20 +22,24 @@ def read_schemas(file: str, name: str | None, kind: str | None) -> list[dict[str
     Raises:
         CommandError: as ``read_objects``.
     """
-    found = kind or SOURCE_TYPES.get(Path(file).suffix)
-    is_source = kind is not None or found in ("avro", "protobuf") or (found == "json" and not _holds_schemas(file))
+    source_type = kind or SOURCE_TYPES.get(Path(file).suffix)
+    is_source = (
+        kind is not None or source_type in ("avro", "protobuf") or (source_type == "json" and not _holds_schemas(file))
+    )
     if not is_source:
         return read_objects(file)
     if file == "-" and name is None:
         raise CommandError("standard input has no name; expected --name NAME", exit_codes.USAGE)
-    return [{"name": name or Path(file).stem, "type": found, "source": read_text(file)}]
+    return [{"name": name or Path(file).stem, "type": source_type, "source": read_text(file)}]
 
 
 def _holds_schemas(file: str) -> bool:
-    """Whether a file of JSON holds schemas as the API shows them, and not the source of one."""
+    """True if a file of JSON has schemas as the API shows them, and not the source of one."""
     value = _parsed(read_text(file), file)
     objects = value if isinstance(value, list) else [value]
-    return all(isinstance(one, dict) and one.keys() >= {"name", "type"} and _BODIES & one.keys() for one in objects)
+    return all(
+        isinstance(schema, dict) and schema.keys() >= {"name", "type"} and _BODIES & schema.keys() for schema in objects
+    )
 
 
 def read_objects(file: str, *, may_have_any_name: bool = False) -> list[dict[str, Any]]:

@@ -69,18 +69,18 @@ def _add_to(group: typer.Typer, kind: Kind) -> None:
         mode: Annotated[str | None, typer.Option("--mode", help="enforce, or shadow.")] = None,
         like: Annotated[str | None, typer.Option("--like", help="Part of the name.")] = None,
     ) -> None:
-        found = call.items(
+        rows = call.items(
             path_of(kind), topic=topic, schema_name=schema, schema_type=schema_type, enable=enabled, mode=mode,
             like_name=like,
         )  # fmt: skip
-        call.show_rows(found, kind.columns)
+        call.show_rows(rows, kind.columns)
 
     @command(
         group, "metrics", help=f"Show the counters and rates of {kind.one}, and its last failures.", known=lists(kind)
     )
     def metrics(call: Call, name: Name, reset: ResetOption = False) -> None:
-        found = metrics_of(call, kind, name, reset=reset, part="")
-        call.show({"name": name, **{key: found[key] for key in ("metrics", "recent_failures")}}, _show_metrics)
+        metrics = metrics_of(call, kind, name, reset=reset, part="")
+        call.show({"name": name, **{key: metrics[key] for key in ("metrics", "recent_failures")}}, _show_metrics)
 
 
 def _show_metrics(answer: Mapping[str, Any]) -> None:
@@ -144,9 +144,11 @@ def try_rewrites(
     """Show what a topic is rewritten to, and by which rewrite. Nothing is published."""
     clientid = renamed(clientid, old_clientid, "--clientid", "--client")
     body = {"topic": topic, "action": "subscribe" if subscribe else "publish", "clientid": clientid}
-    found = call.api.post("/rewrites:test", body | ({"username": username} if username else {}))
+    rewritten = call.api.post("/rewrites:test", body | ({"username": username} if username else {}))
     unchanged = f"{topic} stays as it is: no rewrite matches"
-    call.show(found, unchanged if found["rewrite"] is None else f"{found['topic']}  (by {found['rewrite']})")
+    call.show(
+        rewritten, unchanged if rewritten["rewrite"] is None else f"{rewritten['topic']}  (by {rewritten['rewrite']})"
+    )
 
 
 @api_command()
@@ -222,8 +224,8 @@ def variform(
     raw: Annotated[bool, typer.Option("--raw", help="The value with its type, as JSON, instead of its text.")] = False,
 ) -> None:
     """Evaluate a variform expression over variables."""
-    known = {**_bindings(bindings), **dict(pairs(texts, "--set"))}
-    answer = call.api.post("/variform:eval", {"expression": _text_of(expression), "bindings": known, "raw": raw})
+    variables = {**_bindings(bindings), **dict(pairs(texts, "--set"))}
+    answer = call.api.post("/variform:eval", {"expression": _text_of(expression), "bindings": variables, "raw": raw})
     call.show(answer, json.dumps(answer["value"], ensure_ascii=False) if raw else answer["value"])
 
 
@@ -235,12 +237,12 @@ def _bindings(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        found = json.loads(read_text("-") if text == "-" else _text_of(text))
+        value = json.loads(read_text("-") if text == "-" else _text_of(text))
     except ValueError as error:
-        raise CommandError(f"--bindings is no JSON: {error}", exit_codes.USAGE) from None
-    if not isinstance(found, dict):
+        raise CommandError(f"--bindings is not valid JSON: {error}", exit_codes.USAGE) from None
+    if not isinstance(value, dict):
         raise CommandError('--bindings is a JSON object, as {"payload": {"t": 1}}', exit_codes.USAGE)
-    return found
+    return value
 
 
 def _show_preview(answer: dict[str, Any]) -> None:
@@ -267,7 +269,7 @@ def _show_message(message: dict[str, Any]) -> None:
 
 
 def print_taken_again(answer: Mapping[str, Any]) -> None:
-    """How many messages of a quarantine were published, and some that failed again."""
+    """Number of messages of a quarantine that were published, and some that failed again."""
     print_members({key: answer[key] for key in ("read", "published", "failed", "skipped", "waiting")})
     if answer["failures"]:
         print_columns(answer["failures"], ("offset", "topic", "reason"))

@@ -85,7 +85,7 @@ def _print(items: list[Item], *, dry_run: bool) -> None:
         for setting in settings:
             print_line(f"  {setting}")
     objects = [item for item in items if item.path]
-    made = sum(not item.reason for item in objects)
+    count = sum(not item.reason for item in objects)
     print_line("")
     verb = "would be imported; run without --dry-run to import them" if dry_run else "imported"
-    print_line(f"{made:,} of {counted(len(objects), 'object')} {verb}.")
+    print_line(f"{count:,} of {counted(len(objects), 'object')} {verb}.")

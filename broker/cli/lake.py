@@ -1,4 +1,4 @@
-"""``sluice lake``, ``sluice audit`` and ``sluice replay``: tables, and proof and repair of what is in them."""
+"""``sluice lake``, ``sluice audit`` and ``sluice replay``: tables, and proof and repair of their rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from broker.core.kinds import counted
 group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE")]
-# Where tables lie in the data directory, with the scratch files of the job.
+# Folder of the tables in the data directory, with the scratch files of the job.
 LAKE_DIRECTORY = "lake"
 
 
@@ -56,7 +56,7 @@ def audit(
 
     Every offset of the stream that the table covers must be a row, filtered, or a dead letter, once. Exit code 7 when
     it is not so, 8 when the table cannot be read. It is a job of the broker, run by the lake job; the table is filled
-    meanwhile.
+    while it runs.
     """
     path = name_path("/lake/tables", table)
     hint = f"sluice lake tables show {table}"
@@ -65,8 +65,8 @@ def audit(
         call.api.get(path)  # errors are the same as those of other commands
         try:
             target = call.target
-            found = features.call("audit", table, url=target.url, token=target.token or "", depth=depth or "offsets")
-            report = found.as_dict()
+            audit = features.call("audit", table, url=target.url, token=target.token or "", depth=depth or "offsets")
+            report = audit.as_dict()
         except Unreadable as error:
             raise CommandError(str(error), exit_codes.UNREADABLE, hint=hint) from error
     else:
@@ -86,24 +86,24 @@ def audit(
 
 
 def audit_text(report: dict[str, Any]) -> str:
-    """The report of an audit for people."""
+    """The report of an audit as text."""
     members = f", in {counted(len(report['tables']), 'table')}" if report["tables"] else ""
     lines = [f"table {report['table']} from stream {report['stream']}, version {report['version']}{members}"]
-    for one in report["shards"]:
-        superseded = f" + {one['superseded']} superseded or deleted" if report["key"] else ""
-        removed = f" + {one['removed']} removed by their age" if one["removed"] else ""
+    for shard in report["shards"]:
+        superseded = f" + {shard['superseded']} superseded or deleted" if report["key"] else ""
+        removed = f" + {shard['removed']} removed by their age" if shard["removed"] else ""
         lines.append(
-            f"  shard {one['shard']}: offsets {one['first']} to {one['next']}: "
-            f"{counted(one['next'] - one['first'], 'record')} = {counted(one['rows'], 'row')} + "
-            f"{counted(one['dead_letters'], 'dead letter')} + {one['filtered']} filtered{superseded}{removed}"
-            f"; {one['lag']} more wait in the stream"
+            f"  shard {shard['shard']}: offsets {shard['first']} to {shard['next']}: "
+            f"{counted(shard['next'] - shard['first'], 'record')} = {counted(shard['rows'], 'row')} + "
+            f"{counted(shard['dead_letters'], 'dead letter')} + {shard['filtered']} filtered{superseded}{removed}"
+            f"; {shard['lag']} more wait in the stream"
         )
-        if one.get("compared") is not None:
-            rest = one["rows"] - one["outside"] - one["compared"]
+        if shard.get("compared") is not None:
+            rest = shard["rows"] - shard["outside"] - shard["compared"]
             unknown = f"; of {counted(rest, 'row')} no sum is known" if rest else ""
-            lines.append(f"    the values of {counted(one['compared'], 'row')} were compared{unknown}")
+            lines.append(f"    the values of {counted(shard['compared'], 'row')} were compared{unknown}")
     lines += [f"  PROBLEM: {problem}" for problem in report["problems"]]
-    if not any(one["rows"] for one in report["shards"]):
+    if not any(shard["rows"] for shard in report["shards"]):
         lines.append("  the table has no rows yet")
     lines.append("every record is accounted for, once" if report["ok"] else "records are not accounted for")
     return "\n".join(lines)
@@ -114,7 +114,7 @@ def _rows_and_letters(rows: int, dead_letters: int) -> str:
 
 
 class Into(StrEnum):
-    """Where a replay goes instead of into the table."""
+    """Target of a replay instead of the table."""
 
     SHADOW = "shadow"
 
@@ -146,7 +146,7 @@ def replay(
     detach: Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")] = False,
     record: RecordOption = None,
     into: Annotated[
-        Into | None, typer.Option("--into", help="A shadow beside the table, to be compared and swapped.")
+        Into | None, typer.Option("--into", help="A shadow next to the table, to be compared and swapped.")
     ] = None,
     rate: Annotated[int | None, typer.Option("--rate", min=1, help="Maximum records per second.")] = None,
 ) -> None:
@@ -196,13 +196,13 @@ def _replayed(report: dict[str, Any]) -> str:
 
 
 def _missing(report: dict[str, Any]) -> str:
-    """Which records a table that was lost lacks, if it lacks any."""
-    ranges = [f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["missing"]]
+    """Records that a lost table lacks, if it lacks any."""
+    ranges = [f"[{gap['start']}, {gap['end']}) of shard {gap['shard']}" for gap in report["missing"]]
     return f"; the stream no longer has {', '.join(ranges)}" if ranges else ""
 
 
 def _places(report: dict[str, Any]) -> str:
-    ranges = [f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["ranges"]]
+    ranges = [f"[{part['start']}, {part['end']}) of shard {part['shard']}" for part in report["ranges"]]
     return (", ".join(ranges) or "nothing") + (f" by rule {report['rule']}" if report["rule"] else "")
 
 
@@ -212,7 +212,7 @@ def _places(report: dict[str, Any]) -> str:
     help="Run the job that fills the tables, in this process; other options are the job's (sluice lake run -- --help).",
 )
 def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR) -> None:
-    """What ``sluice serve`` starts by itself, for running it on another machine."""
+    """Run the lake job, which ``sluice serve`` starts on this machine, on another machine."""
     target = find_target(url, data_dir, os.environ)
     if target.token:
         os.environ[TOKEN_VARIABLE] = target.token  # not among the arguments, which every user of the machine can see
@@ -252,14 +252,14 @@ def preview(
 ) -> None:
     """Show the newest rows of a table."""
     path = f"{name_path('/lake/tables', name)}/preview"
-    found = call.api.get(path, limit=limit, dead_letters=str(dead_letters).lower(), **_of(member))
-    call.show(found, lambda _: print_columns(found["rows"], found["columns"]))
+    page = call.api.get(path, limit=limit, dead_letters=str(dead_letters).lower(), **_of(member))
+    call.show(page, lambda _: print_columns(page["rows"], page["columns"]))
 
 
 def history(call: Call, name: TableArgument, limit: LimitOption = 20, member: MemberOption = None) -> None:
     """Show the files and the last versions of a table, from its own log."""
-    found = call.api.get(f"{name_path('/lake/tables', name)}/history", limit=limit, **_of(member))
-    call.show(found, _show_history)
+    history = call.api.get(f"{name_path('/lake/tables', name)}/history", limit=limit, **_of(member))
+    call.show(history, _show_history)
 
 
 DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")]
@@ -275,7 +275,7 @@ def retyped(report: dict[str, Any]) -> str:
 
 
 def cleaned(report: dict[str, Any]) -> str:
-    """How many files were removed that no version refers to."""
+    """Number of removed files that no version refers to."""
     verb = "would remove" if report["dry_run"] else "removed"
     letters = f"{counted(report['dead_letter_files'], 'file')} of its dead letters"
     return (
@@ -284,7 +284,7 @@ def cleaned(report: dict[str, Any]) -> str:
 
 
 def compacted(report: dict[str, Any]) -> str:
-    """How many small files were joined."""
+    """Number of small files that were joined."""
     verb = "would join" if report["dry_run"] else "joined"
     return (
         f"{verb} {counted(report['files'], 'small file')} of table {report['table']}, "
@@ -293,7 +293,7 @@ def compacted(report: dict[str, Any]) -> str:
 
 
 def expired(report: dict[str, Any]) -> str:
-    """How many files went with old versions."""
+    """Number of files that were removed with old versions."""
     verb = "would remove" if report["dry_run"] else "removed"
     snapshots = f"{counted(report['snapshots'], 'snapshot')} and " if report["snapshots"] else ""
     files = counted(report["files"], "file")
@@ -301,7 +301,7 @@ def expired(report: dict[str, Any]) -> str:
 
 
 def retained(report: dict[str, Any]) -> str:
-    """How many old rows were removed."""
+    """Number of old rows that were removed."""
     verb = "would remove" if report["dry_run"] else "removed"
     return f"{verb} {counted(report['rows'], 'row')} and dead letters of table {report['table']}"
 
@@ -326,7 +326,7 @@ def diff(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
     """Compare a table with its shadow, as far as that is filled.
 
     Rows are compared by shard, offset and their number where a record gives several. It is a job of the broker; the
-    table is filled meanwhile.
+    table is filled while it runs.
     """
     job = call.api.post(f"{name_path('/lake/tables', name)}:diff", prefer="respond-async")
     follow(call, job, "comparison", detach, _diff)
@@ -334,13 +334,13 @@ def diff(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
 
 def _diff(report: dict[str, Any]) -> str:
     lines = [f"{counted(report['records'], 'record')} of table {report['table']} and its shadow"]
-    for what, found in (("rows", report["rows"]), ("dead letters", report["dead_letters"])):
+    for noun, difference in (("rows", report["rows"]), ("dead letters", report["dead_letters"])):
         lines.append(
-            f"{what}: {found['same']:,} the same, {found['changed']:,} changed, {found['only_table']:,} only in the "
-            f"table, {found['only_shadow']:,} only in the shadow"
+            f"{noun}: {difference['same']:,} the same, {difference['changed']:,} changed, "
+            f"{difference['only_table']:,} only in the table, {difference['only_shadow']:,} only in the shadow"
         )
-        lines += [f"  column {column}: {count:,} changed" for column, count in found["columns"].items()]
-        lines += [f"  {_sample(one)}" for one in found["samples"]]
+        lines += [f"  column {column}: {count:,} changed" for column, count in difference["columns"].items()]
+        lines += [f"  {_sample(sample)}" for sample in difference["samples"]]
     return "\n".join(lines)
 
 
@@ -378,12 +378,12 @@ def _swapped(report: dict[str, Any]) -> str:
 
 def discarded(report: dict[str, Any]) -> str:
     """A shadow that was removed."""
-    return f"table {report['table']} {'has no shadow any more' if report['discarded'] else 'had no shadow'}"
+    return f"table {report['table']} {'no longer has a shadow' if report['discarded'] else 'had no shadow'}"
 
 
 def accepted(report: dict[str, Any]) -> str:
     """The records that a table continues without."""
-    ranges = ", ".join(f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in report["ranges"])
+    ranges = ", ".join(f"[{gap['start']}, {gap['end']}) of shard {gap['shard']}" for gap in report["ranges"])
     return (
         f"table {report['table']} continues without {counted(report['records'], 'record')}: {ranges or 'it has no gap'}"
     )
@@ -391,7 +391,7 @@ def accepted(report: dict[str, Any]) -> str:
 
 def _show_history(found: dict[str, Any]) -> None:
     shown = ("version", "at", "operation", "rows", "dead_letters", "filtered", "offsets")
-    rows = [{**one, "offsets": _places({**one, "rule": None})} for one in found["versions"]]
+    rows = [{**version, "offsets": _places({**version, "rule": None})} for version in found["versions"]]
     print_columns(rows, shown)
     say(f"{counted(found['rows'], 'row')} in {counted(found['files'], 'file')} of {counted(found['bytes'], 'byte')}")
 
@@ -436,8 +436,8 @@ def _state(table: dict[str, Any]) -> str:
 def _table(status: dict[str, Any], name: str) -> dict[str, Any]:
     for table in status.get("tables", []):
         if table["name"] == name:
-            found: dict[str, Any] = table
-            return found
+            row: dict[str, Any] = table
+            return row
     raise CommandError(f"there is no lake table {name!r}", exit_codes.NOT_FOUND, hint="sluice lake tables ls")
 
 

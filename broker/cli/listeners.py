@@ -1,4 +1,4 @@
-"""``sluice listeners``: what listeners have beside the verbs of every kind."""
+"""``sluice listeners``: the commands of listeners in addition to the verbs of every kind."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def _settings(bind: str | None, settings: list[str] | None) -> dict[str, Any]:
     """``ssl_options.certfile=x`` as ``{"ssl_options": {"certfile": "x"}}``; lists and objects in HOCON."""
     from broker.config.hocon import parse_value
 
-    found: dict[str, Any] = {} if bind is None else {"bind": bind}
+    spec: dict[str, Any] = {} if bind is None else {"bind": bind}
     for key, text in pairs(settings, "--set"):
         *above, last = key.strip().split(".")
-        place = found
+        place = spec
         for name in above:
             place = place.setdefault(name, {})
         place[last] = None if text == "null" else parse_value(text, "--set") if text[:1] in ("[", "{") else text
-    return found
+    return spec

@@ -22,7 +22,7 @@ def live(
     channels: Annotated[
         list[str], typer.Argument(help="Channels with parameters, as status or 'object?kind=rules&name=hot'.")
     ],
-    count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many frames.")] = None,
+    count: Annotated[int | None, typer.Option("--count", min=1, help="End after this number of frames.")] = None,
 ) -> None:
     """Follow channels of the broker: a snapshot of each, then what changes. A line of JSON each."""
     from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -46,7 +46,7 @@ def live(
     except ConnectionClosed as closed:
         code, reason = (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (1006, "the connection was lost")
         raise _failed(target.url, f"closed the connection: {reason or code}", code) from None
-    except BrokenPipeError:  # of what reads the lines
+    except BrokenPipeError:  # of the reader of the lines
         raise
     except (OSError, WebSocketException) as error:
         raise _failed(target.url, f"cannot be reached ({str(error).lower()})") from None

@@ -15,7 +15,7 @@ from broker.cli.completion import completed_words
 from broker.cli.errors import CommandError, from_sluice_error, show_error
 from broker.core.errors import SluiceError
 
-_UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of click, or of what typer brings in its place
+_UsageError: type[Any] = typer.BadParameter.__bases__[0]  # of click, or of the copy in typer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def _failed(error: CommandError, chosen: dict[str, Any]) -> int:
 
 
 def _nobody_reads() -> int:
-    """``sluice ... | head`` is no failure; what is left must not be written at exit either."""
+    """``sluice ... | head`` is not a failure; the rest must not be written at exit either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return exit_codes.DONE
 

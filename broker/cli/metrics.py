@@ -55,9 +55,9 @@ def _show(answer: Mapping[str, Any]) -> None:
     first = datetime.fromisoformat(answer["from"])
     step = timedelta(seconds=answer["step_s"])
     series = answer["series"]
-    means = zip(*(one["mean"] for one in series), strict=True)
+    means = zip(*(entry["mean"] for entry in series), strict=True)
     rows = [(f"{first + place * step:%Y-%m-%dT%H:%M:%SZ}", *values) for place, values in enumerate(means)]
-    # Of a time without values, such as that before the broker's first start, one row is enough.
+    # One row is enough for a time without values, such as that before the broker's first start.
     rows = [row for before, row in zip([(), *rows], rows, strict=False) if _any_value(row) or _any_value(before)]
     print_table(("time", *map(_title, series)), rows)
     for marker in answer["markers"]:
@@ -71,7 +71,7 @@ def _any_value(row: Sequence[Any]) -> bool:
 
 
 def _summary(series: Mapping[str, Any]) -> dict[str, Any]:
-    mean, least, most = ([one for one in series[kind] if one is not None] for kind in ("mean", "min", "max"))
+    mean, least, most = ([value for value in series[kind] if value is not None] for kind in ("mean", "min", "max"))
     latest = {"latest": mean[-1], "mean": fmean(mean), "min": min(least), "max": max(most)}
     return {"name": _title(series), "kind": series["kind"], **latest}
 

@@ -36,7 +36,7 @@ def alarms(
 def status(call: Call) -> None:
     """Show what the broker is doing.
 
-    Rates, the ledger, rules, streams, tables, and what was refused lately.
+    Rates, the ledger, rules, streams, tables, and recent refusals.
     """
     call.show(call.api.get("/status"), _show)
 
@@ -66,7 +66,7 @@ def _show(status: dict[str, Any]) -> None:
     _part("Tables", table_columns, [[table.get(column) for column in table_columns] for table in tables])
     refusals = status.get("refusals", [])[:5]
     columns = ("at", "topic", "stage", "name", "reason", "text")
-    _part("Lately refused", columns, [[refusal.get(column) for column in columns] for refusal in refusals])
+    _part("Recently refused", columns, [[refusal.get(column) for column in columns] for refusal in refusals])
     if steps := status.get("next_steps"):
         print_line("")
         print_table(("try next", ""), [(step["command"], step["label"]) for step in steps])
@@ -107,8 +107,8 @@ def _by_reason(counts: dict[str, int]) -> str:
 
 
 def _stream_row(stream: dict[str, Any]) -> list[Any]:
-    held = sum(int(shard["next_offset"]) - int(shard["first_offset"]) for shard in stream.get("shards", []))
-    return [stream.get("name"), stream.get("captures"), held, stream.get("size_bytes")]
+    count = sum(int(shard["next_offset"]) - int(shard["first_offset"]) for shard in stream.get("shards", []))
+    return [stream.get("name"), stream.get("captures"), count, stream.get("size_bytes")]
 
 
 def _duration(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The commands of the kinds of objects, from what the kinds declare (``broker.core.kinds``)."""
+"""The commands of the kinds of objects, from the declarations of the kinds (``broker.core.kinds``)."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def remove(call: Call, path: str, names: Sequence[str], *, what: str, query: str
 
 def query_of(**flags: bool) -> str:
     """The query with these flags: ``?force=true``."""
-    given = "&".join(f"{name}=true" for name, is_set in flags.items() if is_set)
-    return f"?{given}" if given else ""
+    query = "&".join(f"{name}=true" for name, is_set in flags.items() if is_set)
+    return f"?{query}" if query else ""
 
 
 def for_each(call: Call, names: Sequence[str], act: Callable[[str], Any], done: str) -> None:
@@ -86,14 +86,14 @@ def group_for(kind: Kind) -> typer.Typer:
     """The commands of a kind: the verbs of every kind, and those that its declaration names."""
     group = typer.Typer(help=f"List, show, save and remove {kind.many}.", no_args_is_help=True)
     path = path_of(kind)
-    known = lists(kind)
+    names = lists(kind)
     verbs = kind.abilities.verbs
 
     @command(group, "ls", help=f"List all {kind.many} in their order.")
     def list_all(call: Call) -> None:
         call.show_rows(call.items(path), kind.columns)
 
-    add_show(group, path, Name, help=f"Show {kind.one}.", known=known)
+    add_show(group, path, Name, help=f"Show {kind.one}.", known=names)
     if "put" in verbs:
         _add_apply(group, kind)
     if "delete" in verbs:
@@ -113,7 +113,7 @@ def lists(kind: Kind) -> str:
 
 
 def path_of(kind: Kind) -> str:
-    """Where the API has the kind."""
+    """Path of the kind in the API."""
     return f"/{kind.path}"
 
 
@@ -145,7 +145,7 @@ def save(
 
 
 def show_saved(call: Call, saved: Mapping[str, Any], done: str) -> None:
-    """What was done. A generated password or token goes to standard output, alone."""
+    """Print the result. A generated password or token goes to standard output, alone."""
     for secret in ("password", "token"):
         if secret in saved and not call.is_json:
             say(f"{done}; its {secret}, shown this once:")

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs.
+"""Output of commands: tables for terminals, JSON for programs.
 
 Data goes to standard output, everything else to standard error.
 """
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# Members that are milliseconds since 1970, which people see as times.
+# Members that are milliseconds since 1970, which users see as times.
 _TIMES = ("time_ms", "ts_ms")
-_WIDE = 100_000  # columns of what is no terminal: nothing is cut or wrapped there
+_WIDE = 100_000  # columns of an output that is not a terminal: nothing is cut or wrapped there
 
 
 def print_json(data: Any) -> None:
@@ -76,9 +76,9 @@ def _lines(members: Mapping[str, Any], indent: str) -> Iterator[tuple[str, str]]
         elif isinstance(value, Mapping) and value:
             yield f"{indent}{name}", ""
             yield from _lines(value, f"{indent}  ")
-        elif isinstance(value, list) and any(isinstance(one, Mapping) for one in value):
-            for number, one in enumerate(value, 1):
-                yield from _lines({f"{name} {number}": one}, indent)
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            for number, item in enumerate(value, 1):
+                yield from _lines({f"{name} {number}": item}, indent)
         elif isinstance(value, str) and "\n" in value:
             yield f"{indent}{name}", value
         elif isinstance(value, list | Mapping):
@@ -121,7 +121,7 @@ def print_effect(path: str, effect: Mapping[str, Any]) -> None:
 
 def effect_lines(effect: Mapping[str, Any]) -> list[str]:
     """Lines about the objects that a change affects, and about messages, rows and files."""
-    affected = [f"  affects {one['kind']} {one['name']}: {one['how']}" for one in effect["affected"]]
+    affected = [f"  affects {row['kind']} {row['name']}: {row['how']}" for row in effect["affected"]]
     return affected + [f"  {sentence}" for sentence in effect["consequences"]]
 
 
@@ -133,7 +133,7 @@ def problem_text(problem: Mapping[str, Any]) -> str:
 
 
 def say(text: str) -> None:
-    """A remark that is no data, to standard error."""
+    """A remark that is not data, to standard error."""
     print(text, file=sys.stderr)
 
 

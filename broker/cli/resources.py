@@ -1,4 +1,4 @@
-"""The commands of what is live, from what is declared (``broker.core.resources``)."""
+"""The commands of live resources, from their declarations (``broker.core.resources``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from broker.core.resources import Command, Parameter, Resource, Verb
 DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")]
 DryPlanOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be changed; change nothing.")]
 _METAVARS: Final = {"duration": "DURATION", "pairs": "NAME=VALUE", "record": "SHARD/OFFSET"}
-# What an option is where a declaration names the type.
+# Type of an option for a type that a declaration names.
 _TYPES: Final = dict.fromkeys(("duration", "name", "pairs", "pattern", "record", "time"), str)
 
 
@@ -58,9 +58,11 @@ class _Function:
     def __signature__(self) -> Signature:
         """The parameters that typer reads, worked out for the one command of a hundred that runs."""
         arguments = [Argument("call", Argument.POSITIONAL_OR_KEYWORD, annotation=Call)]
-        offered = [one for one in self._parameters if one.option is not None]
-        arguments += [_argument(one) for one in offered]
-        arguments += [_argument(replace(one, option=one.old), hidden=True) for one in offered if one.old]
+        offered = [parameter for parameter in self._parameters if parameter.option is not None]
+        arguments += [_argument(parameter) for parameter in offered]
+        arguments += [
+            _argument(replace(parameter, option=parameter.old), hidden=True) for parameter in offered if parameter.old
+        ]
         job = self._verb.job
         further = [("plan_only", DryPlanOption, False)] if job is not None and job.shows_plan else []
         further += [("detach", DetachOption, False)] if self._command.follows else []
@@ -84,15 +86,21 @@ class _Function:
     def __call__(self, call: Call, plan_only: bool = False, detach: bool = False, **given: Any) -> None:
         verb = self._verb
         limit = given.pop("limit") if self._has_limit else 0  # else it is a parameter of the verb, if anything
-        for one in self._parameters:
-            if one.old:
-                given[one.key] = renamed(given[one.key], given[f"old_{one.key}"], one.old, str(one.option))
-        values = {one.name: _sent(one, given.get(one.key)) for one in self._parameters}
+        for parameter in self._parameters:
+            if parameter.old:
+                given[parameter.key] = renamed(
+                    given[parameter.key], given[f"old_{parameter.key}"], parameter.old, str(parameter.option)
+                )
+        values = {parameter.name: _sent(parameter, given.get(parameter.key)) for parameter in self._parameters}
         values = {name: value for name, value in values.items() if value is not None}
         path = f"{self._resource.path}{verb.path}".replace(":path}", "}")
-        in_path = {one.name for one in verb.takes if f"{{{one.name}}}" in path}
+        in_path = {parameter.name for parameter in verb.takes if f"{{{parameter.name}}}" in path}
         place = path.format_map({name: quote(str(values[name]), safe="") for name in in_path})
-        query = {one.name: values[one.name] for one in verb.takes if one.name in values and one.name not in in_path}
+        query = {
+            parameter.name: values[parameter.name]
+            for parameter in verb.takes
+            if parameter.name in values and parameter.name not in in_path
+        }
         if verb.is_paged:
             self._show(call, call.page(place, limit, **query) if limit else call.items(place, **query), values)
         elif verb.method == "GET":
@@ -116,7 +124,11 @@ class _Function:
 
     def _body(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         members = self._verb.members
-        return {one.name: values[one.name] for one in members if one.name in values} if members else None
+        return (
+            {parameter.name: values[parameter.name] for parameter in members if parameter.name in values}
+            if members
+            else None
+        )
 
     def _change(self, call: Call, place: str, values: dict[str, Any]) -> None:
         verb = self._verb

@@ -1,4 +1,4 @@
-"""``sluice rules backtest``: new SQL over a range of a stream, beside the rule that runs."""
+"""``sluice rules backtest``: new SQL over a range of a stream, next to the rule that runs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def backtest(
     end: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time.")] = (
         None
     ),
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Read at most so many, the newest.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum messages to read, the newest.")] = None,
     samples: Annotated[int, typer.Option("--samples", min=1, max=200, help="Differences of each kind to show.")] = 5,
     timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that it may take.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Print its identifier and do not wait.")] = False,
 ) -> None:
-    """Run SQL over what a stream holds, beside the rule that runs: which rows come, go and change. No action runs."""
+    """Run SQL over what a stream holds, next to the rule that runs: which rows come, go and change. No action runs."""
     if not stream:
         raise CommandError("name a stream", exit_codes.USAGE, hint="sluice rules backtest NAME --sql ... --stream raw")
     text = None if sql is None else sql_text(sql)
@@ -63,7 +63,7 @@ def _followed(client: ApiClient, job: dict[str, Any]) -> dict[str, Any]:
 
 def _print_result(job: Mapping[str, Any]) -> None:
     result = job["result"]
-    where = ", ".join(f"shard {one['shard']} [{one['from']}, {one['to']})" for one in job["ranges"])
+    where = ", ".join(f"shard {part['shard']} [{part['from']}, {part['to']})" for part in job["ranges"])
     print_line(
         f"{counted(result['messages'], 'message')} of {job['stream']}, {where}; {result['messages_per_s']:,} a second"
     )
@@ -94,9 +94,9 @@ def _print_result(job: Mapping[str, Any]) -> None:
 
 def _print_samples(samples: Mapping[str, Any]) -> None:
     for kind, sign, style in (("added", "+", "green"), ("lost", "-", "red"), ("changed", "~", "yellow")):
-        for one in samples[kind]:
-            place = f"{one['shard']}/{one['offset']} {one['topic']}"
-            rows = [json.dumps(one[side], ensure_ascii=False) for side in ("before", "after") if side in one]
+        for sample in samples[kind]:
+            place = f"{sample['shard']}/{sample['offset']} {sample['topic']}"
+            rows = [json.dumps(sample[side], ensure_ascii=False) for side in ("before", "after") if side in sample]
             print_line(f"{sign} {place}  {' → '.join(rows)}", style=style)
 
 

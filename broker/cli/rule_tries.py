@@ -81,11 +81,11 @@ def run_sql(
     if sql is None:
         raise CommandError("give the SQL", exit_codes.USAGE, hint="sluice rules run --sql 'SELECT ...' --event FILE")
     program = sql_text(sql)
-    what = {"sql": program} if language == "sql" else {"language": language, language: program}
-    outcome = call.api.post("/rules:test", {**what, "event": _event(call, event, topic, payload, latest)})
+    source = {"sql": program} if language == "sql" else {"language": language, language: program}
+    outcome = call.api.post("/rules:test", {**source, "event": _event(call, event, topic, payload, latest)})
     call.show(outcome, _print_outcome)
     if language == "sql" and not call.is_json:
-        for warning in call.api.post("/rules:check", what)["warnings"]:
+        for warning in call.api.post("/rules:check", source)["warnings"]:
             say(f"warning: {problem_text(warning)}")
     if outcome["outcome"] == "error":
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
@@ -106,9 +106,9 @@ def explain(
     """
     if (name is None) == (sql is None):
         raise CommandError("name a rule or give --sql", exit_codes.USAGE, hint="sluice rules explain NAME --event FILE")
-    what = {"name": name} if sql is None else {"sql": sql_text(sql)}
+    source = {"name": name} if sql is None else {"sql": sql_text(sql)}
     call.show(
-        call.api.post("/rules:explain", {**what, "event": _event(call, event, topic, payload, latest)}), _print_steps
+        call.api.post("/rules:explain", {**source, "event": _event(call, event, topic, payload, latest)}), _print_steps
     )
 
 
@@ -166,7 +166,7 @@ def sql_text(given: str) -> str:
 
 
 def _event(call: Call, file: str | None, topic: str | None, payload: str | None, latest: str | None) -> dict[str, Any]:
-    """The event of a file or the latest message, with what was given on the command line."""
+    """The event of a file or the latest message, with the options of the command line."""
     event: Any = {} if latest is None else latest_event(call, latest)
     if file is not None:
         where = "standard input" if file == "-" else file
@@ -176,8 +176,8 @@ def _event(call: Call, file: str | None, topic: str | None, payload: str | None,
             raise CommandError(f"{where} is not JSON: {error}", exit_codes.USAGE) from None
         if not isinstance(event, dict):
             raise CommandError(f"{where} must hold an object, the columns of the event", exit_codes.USAGE)
-    given = {"topic": topic, "payload": payload}
-    return {**event, **{name: value for name, value in given.items() if value is not None}}
+    options = {"topic": topic, "payload": payload}
+    return {**event, **{name: value for name, value in options.items() if value is not None}}
 
 
 def _print_outcome(outcome: Mapping[str, Any]) -> None:
@@ -234,7 +234,7 @@ def _step(step: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_same(step: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
-    """Whether the only part of a step is all of it, with its alias left out."""
+    """True if the only part of a step is all of it, with its alias left out."""
     text: str = step["text"]
     return text == part["text"] or text.startswith(f"{part['text']} AS ")
 
@@ -260,8 +260,8 @@ def _action(step: Mapping[str, Any]) -> Iterator[str]:
     target = f" {step['name']}" if "name" in step else ""
     yield f"ACTION {step['action'] + 1} {step['type']}{target} on row {step['row']}"
     for effect in step.get("effects", []):
-        for verb, what in effect.items():
-            yield f"  would {verb} {json.dumps(what, ensure_ascii=False)}"
+        for verb, argument in effect.items():
+            yield f"  would {verb} {json.dumps(argument, ensure_ascii=False)}"
     if "error" in step:
         yield f"  {_error(step['error'])}"
     if "discarded" in step:
@@ -291,14 +291,19 @@ def _print_report(report: Mapping[str, Any]) -> None:
 
 
 def _print_lineage(found: Mapping[str, Any]) -> None:
-    rows = [[one["name"], one["spark_type"], one["expression"], _origins(one["from"])] for one in found["columns"]]
+    rows = [
+        [column["name"], column["spark_type"], column["expression"], _origins(column["from"])]
+        for column in found["columns"]
+    ]
     print_table(["column", "type", "expression", "from"], rows)
     for condition in found["conditions"]:
         print_line(f"{condition['clause']} {condition['expression']}  (from {_origins(condition['from'])})")
 
 
 def _origins(origins: Sequence[Mapping[str, Any]]) -> str:
-    return ", ".join(f"{one['column']}{_steps(one['path'])} {one['type']}" for one in origins) or "constants"
+    return (
+        ", ".join(f"{origin['column']}{_steps(origin['path'])} {origin['type']}" for origin in origins) or "constants"
+    )
 
 
 def _steps(path: str | None) -> str:

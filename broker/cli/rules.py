@@ -46,8 +46,8 @@ def list_rules(
     action: Annotated[str | None, typer.Option("--action", help="republish, stream:hot, kafka:orders ...")] = None,
 ) -> None:
     """List rules in their order, with their counters."""
-    found = call.items("/rules", enable=enabled, match_from=match, like_id=like, action=action)
-    call.show_rows(found, kind_at("rules").columns)
+    rows = call.items("/rules", enable=enabled, match_from=match, like_id=like, action=action)
+    call.show_rows(rows, kind_at("rules").columns)
 
 
 def show(
@@ -115,7 +115,10 @@ def _show_metrics(found: Mapping[str, Any]) -> None:
     print_members({**members, **{f"evaluation {key}": _time(times[key]) for key in ("p50", "p99")}})
     if found["actions"]:
         counts = ("total", "success", "failed.out_of_service", "failed.unknown", "discarded")
-        rows = [[f"{one['type']} {one['name']}", *(one["metrics"][key] for key in counts)] for one in found["actions"]]
+        rows = [
+            [f"{action['type']} {action['name']}", *(action["metrics"][key] for key in counts)]
+            for action in found["actions"]
+        ]
         print_table(["action", *counts], rows)
 
 
@@ -172,8 +175,8 @@ def diff(
     path = f"{name_path('/rules', name)}/versions"
     with hinting(exit_codes.NOT_FOUND, f"sluice rules versions {name}"):
         newest = after or call.api.get(path)["items"][0]["version"]
-        found = call.api.get(f"{path}/{before or max(1, newest - 1)}/diff", to=newest)
-    call.show(found, _print_diff)
+        diff = call.api.get(f"{path}/{before or max(1, newest - 1)}/diff", to=newest)
+    call.show(diff, _print_diff)
 
 
 def _print_diff(found: Mapping[str, Any]) -> None:

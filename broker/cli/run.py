@@ -51,7 +51,7 @@ def serve(
         config_file=config[0] if config else None,
         overrides=_log_settings() | _overrides(settings or []),
     )
-    gc.disable()  # the server enables it: of what a start imports and makes, next to nothing is garbage
+    gc.disable()  # the server enables it: a start imports and creates almost no garbage
     raise typer.Exit(import_module("broker.app.lifecycle").serve(options))
 
 
@@ -80,7 +80,7 @@ def demo(
 
 
 def _log_settings() -> dict[str, str]:
-    """What ``SLUICE_LOG`` asks for: ``debug``, ``json``, ``info,json``."""
+    """Log settings of ``SLUICE_LOG``: ``debug``, ``json``, ``info,json``."""
     from broker.observe.log import setup
 
     words = os.environ.get(LOG_VARIABLE, "").lower().replace(",", " ").split()

@@ -61,10 +61,10 @@ def check(call: Call, name: NameArgument, file: FileOption, kind: TypeOption = N
     body = {"source": read_text(file)}
     if type := kind or SOURCE_TYPES.get(Path(file).suffix):
         body["type"] = type
-    found = call.api.post(f"{name_path(_PATH, name)}:check", body)
-    call.show(found, lambda _: _print_check(name, found))
-    is_compatible = found["compatibility"]["compatible"]
-    if not is_compatible or any(item["breaks"] for item in found["impact"]):
+    check = call.api.post(f"{name_path(_PATH, name)}:check", body)
+    call.show(check, lambda _: _print_check(name, check))
+    is_compatible = check["compatibility"]["compatible"]
+    if not is_compatible or any(item["breaks"] for item in check["impact"]):
         apply_it = f"sluice schemas apply -f {file} --name {name} --force"
         raise CommandError(
             f'schema "{name}" would be rejected',
@@ -106,14 +106,14 @@ def diff(
 ) -> None:
     """Show what changed between two versions."""
     with hinting(exit_codes.NOT_FOUND, f"sluice schemas versions {name}"):
-        found = call.api.get(f"{name_path(_PATH, name)}/diff", before=before, after=after)
-    call.show(found, lambda _: _print_lines(change["text"] for change in found["changes"]))
+        diff = call.api.get(f"{name_path(_PATH, name)}/diff", before=before, after=after)
+    call.show(diff, lambda _: _print_lines(change["text"] for change in diff["changes"]))
 
 
 def users(call: Call, name: NameArgument) -> None:
     """List what names a schema: validations, transformations, rules, other schemas."""
-    found = call.api.get(f"{name_path(_PATH, name)}/users")
-    call.show(found, lambda _: _print_lines((*found["users"], *found["schemas"])))
+    uses = call.api.get(f"{name_path(_PATH, name)}/users")
+    call.show(uses, lambda _: _print_lines((*uses["users"], *uses["schemas"])))
 
 
 def _print_lines(lines: Iterable[str]) -> None:
@@ -128,8 +128,8 @@ def compatibility(
 ) -> None:
     """Show or set what a new version must be compatible with."""
     path = f"{_PATH}:compatibility" if name in (None, "-") else f"{name_path(_PATH, str(name))}/compatibility"
-    found = call.api.get(path) if mode is None else call.api.put(path, {"compatibility": mode})[0]
-    call.show(found, found["compatibility"])
+    setting = call.api.get(path) if mode is None else call.api.put(path, {"compatibility": mode})[0]
+    call.show(setting, setting["compatibility"])
 
 
 def infer(
@@ -141,9 +141,9 @@ def infer(
     name: Annotated[str, typer.Option("--name", help="Name of the Avro record.")] = "Message",
 ) -> None:
     """Infer a schema from messages and print it to standard output."""
-    given: dict[str, Any] = {"topic": topic, "stream": stream}
-    given["samples"] = None if file is None else [line for line in read_text(file).splitlines() if line.strip()]
-    wanted = {key: value for key, value in given.items() if value is not None}
+    options: dict[str, Any] = {"topic": topic, "stream": stream}
+    options["samples"] = None if file is None else [line for line in read_text(file).splitlines() if line.strip()]
+    wanted = {key: value for key, value in options.items() if value is not None}
     if len(wanted) != 1:
         raise CommandError("name one of --topic, --stream and --file", exit_codes.USAGE)
     call.show(call.api.post("/schemas:infer", {"type": kind, "name": name, **wanted}), _print_inferred)
@@ -179,8 +179,8 @@ def remove_schema(
 
 
 def _print_check(name: str, found: dict[str, Any]) -> None:
-    what = f"version {found['version']}" if found["is_new_version"] else f"version {found['version']} again"
-    print_line(f"schema {name}, {what}", style="bold")
+    version = f"version {found['version']}" if found["is_new_version"] else f"version {found['version']} again"
+    print_line(f"schema {name}, {version}", style="bold")
     for change in found["changes"]:
         print_line(f"  change    {change['text']}")
     verdict = found["compatibility"]

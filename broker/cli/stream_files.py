@@ -61,16 +61,16 @@ def exported(
 
 
 def imported(api: ApiClient, name: str, path: Path, form: str) -> dict[str, Any]:
-    """Append the records of a file; how many, and what becomes of them."""
+    """Append the records of a file. Return their number and notes on them."""
     api.get(name_path("/streams", name))
     id = secrets.token_hex(8)
     count = 0
     notes = dict[str, None]()
     try:
         with path.open("rb") as file, Progress(path.stat().st_size, "bytes") as bar:
-            for part, found in enumerate(files.READERS[form](file, time.time_ns() // 1000)):
-                answer = _sent(api, name, files.packed(found), id, part)
-                count += len(found)
+            for part, records in enumerate(files.READERS[form](file, time.time_ns() // 1000)):
+                answer = _sent(api, name, files.packed(records), id, part)
+                count += len(records)
                 notes |= dict.fromkeys(answer["notes"][:1] if not notes else ())
                 bar.show(_position(file))
     except OSError as error:
@@ -101,16 +101,16 @@ def _sent(api: ApiClient, name: str, data: bytes, id: str, part: int) -> Any:
 def _ranges(api: ApiClient, name: str, start: Place | None, until: Place | None) -> list[tuple[int, int, int]]:
     """Shard, first offset and offset after the last."""
     firsts, ends = (_offsets(api, name, place) for place in (start, until))
-    found = []
-    for one in api.get(f"{name_path('/streams', name)}/positions")["shards"]:
-        shard = one["shard"]
-        held = int(one["first_offset"])
-        following = int(one["next_offset"])
-        first = max(held, firsts.get(shard, held))
+    ranges = []
+    for row in api.get(f"{name_path('/streams', name)}/positions")["shards"]:
+        shard = row["shard"]
+        oldest = int(row["first_offset"])
+        following = int(row["next_offset"])
+        first = max(oldest, firsts.get(shard, oldest))
         end = min(following, ends.get(shard, following))
         if first < end and not leaves_out(shard, start, until):
-            found.append((shard, first, end))
-    return found
+            ranges.append((shard, first, end))
+    return ranges
 
 
 def _offsets(api: ApiClient, name: str, place: Place | None) -> dict[int, int]:
@@ -118,7 +118,7 @@ def _offsets(api: ApiClient, name: str, place: Place | None) -> dict[int, int]:
         return place or {}
     at = {"at": place.isoformat()} if isinstance(place, datetime) else {}
     shards = api.get(f"{name_path('/streams', name)}/positions", **at)["shards"]
-    return {one["shard"]: place if isinstance(place, int) else int(one["at_offset"]) for one in shards}
+    return {row["shard"]: place if isinstance(place, int) else int(row["at_offset"]) for row in shards}
 
 
 def _batches(

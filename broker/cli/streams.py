@@ -51,8 +51,8 @@ def records(
 ) -> None:
     """Show the records of a stream, from an offset or a time on."""
     wanted: dict[str, Any] = {"from": start, "filter": topics, "shard": shard, "decode": decode, "raw": raw}
-    found = call.page(f"{name_path('/streams', name)}/records", limit, **wanted)
-    shown = {**found, "items": [_shown(item) for item in found["items"]]} if not call.is_json else found
+    page = call.page(f"{name_path('/streams', name)}/records", limit, **wanted)
+    shown = {**page, "items": [_shown(item) for item in page["items"]]} if not call.is_json else page
     call.show_rows(shown, ("offset", "at", "topic", "payload", "client_id", "rule"))
 
 
@@ -150,8 +150,8 @@ def replay(
     It is a job of the broker, which continues when the broker starts again. `sluice jobs` watches, pauses, resumes and
     cancels it.
     """
-    given = {"from": start, "until": until, "filter": topics, "rule": rule, "topic": topic, "retain": retain or None}
-    body: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    options = {"from": start, "until": until, "filter": topics, "rule": rule, "topic": topic, "retain": retain or None}
+    body: dict[str, Any] = {key: value for key, value in options.items() if value is not None}
     body |= {"to": to, "rate": _rate(rate)}
     path = name_path("/streams", name)
     if dry_run:
@@ -173,7 +173,10 @@ def _rate(text: str) -> int | None:
 
 def _print_plan(plan: dict[str, Any]) -> None:
     about = "about " if plan["is_estimate"] else ""
-    places = ", ".join(f"[{one['start']}, {one['end']}) of shard {one['shard']}" for one in plan["ranges"]) or "nothing"
+    places = (
+        ", ".join(f"[{sample['start']}, {sample['end']}) of shard {sample['shard']}" for sample in plan["ranges"])
+        or "nothing"
+    )
     print_line(f"would replay {places} to {plan['to']}")
     of = "" if plan["matched"] == plan["records"] else f" of {plan['records']:,}"
     print_line(
@@ -181,7 +184,9 @@ def _print_plan(plan: dict[str, Any]) -> None:
     )
     if plan["seconds"] is not None:
         print_line(f"{about}{plan['seconds']:,} s at {plan['rate']:,} a second")
-    samples = [{**one, "row": one["row"] and jsontext.encode(one["row"]).decode()} for one in plan["samples"]]
+    samples = [
+        {**sample, "row": sample["row"] and jsontext.encode(sample["row"]).decode()} for sample in plan["samples"]
+    ]
     print_columns(samples, ("shard", "offset", "at", "topic", "row"))
     for note in plan["notes"]:
         print_line(note)
@@ -190,7 +195,9 @@ def _print_plan(plan: dict[str, Any]) -> None:
 def _replayed(report: dict[str, Any]) -> str:
     others = ("skipped", "expired", "errors", "refused", "failed")
     counts = "".join(f", {report[name]:,} {name}" for name in others if report[name])
-    problems = [f"\nshard {one['shard']}, offset {one['offset']}: {one['reason']}" for one in report["problems"]]
+    problems = [
+        f"\nshard {problem['shard']}, offset {problem['offset']}: {problem['reason']}" for problem in report["problems"]
+    ]
     records = counted(report["records"], "record")
     return f"replayed {records} to {report['to']}: {report['sent']:,} sent{counts}{''.join(problems)}"
 

@@ -1,4 +1,4 @@
-"""Which broker a command talks to, and with which token."""
+"""The broker that a command talks to, and the token for it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def find_target(url: str | None, data_dir: Path, environ: Mapping[str, str]) -> 
     """
     running = _running_node(data_dir)
     named = url or environ.get(URL_VARIABLE)
-    found = _with_scheme(named) if named else running or DEFAULT_URL
+    address = _with_scheme(named) if named else running or DEFAULT_URL
     token = environ.get(TOKEN_VARIABLE)
-    if not token and found == running:
+    if not token and address == running:
         token = _kept_token(data_dir)
-    return Target(found, token or None)
+    return Target(address, token or None)
 
 
 def _running_node(data_dir: Path) -> str | None:

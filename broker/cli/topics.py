@@ -1,4 +1,4 @@
-"""Commands for what is published where: ``sluice topics tree``, ``top`` and ``latest``, and ``sluice tail``."""
+"""Commands for published topics and messages: ``sluice topics tree``, ``top`` and ``latest``, and ``sluice tail``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOOK_AGAIN_S: Final = 1.1
 _LONGEST_S: Final = 86_400
 _ROW: Final = ("topics", "messages", "message_rate", "byte_rate", "mean_bytes", "last_at", "retained")
 _STYLES: Final = {"dropped": "red", "transformed": "cyan", "passed": ""}
-# Of a payload on the terminal.
+# Maximum characters of a payload on the terminal.
 _SIGNS: Final = 500
 
 
@@ -39,10 +39,10 @@ def tree(
 
     Counting starts with the first look and ends five minutes after the last one.
     """
-    found = _with_levels(call, _looked(call, under=under, sort=sort, limit=limit), depth, sort, limit)
-    call.show(found, lambda _: print_table(["topic", *_ROW], list(_rows(found, ""))))
-    if found["is_sampled"]:
-        say("counts are estimates: so much is published that only a sample is counted")
+    tree = _with_levels(call, _looked(call, under=under, sort=sort, limit=limit), depth, sort, limit)
+    call.show(tree, lambda _: print_table(["topic", *_ROW], list(_rows(tree, ""))))
+    if tree["is_sampled"]:
+        say("counts are estimates: the publish rate is so high that only a sample is counted")
 
 
 def _looked(call: Call, **query: Any) -> Any:
@@ -127,11 +127,13 @@ def add_to(group: typer.Typer) -> None:
 def tail(
     call: Call,
     topic_filter: Annotated[str, typer.Argument(help="A topic filter.")],
-    count: Annotated[int | None, typer.Option("-n", "--count", min=1, help="End after so many messages.")] = None,
+    count: Annotated[
+        int | None, typer.Option("-n", "--count", min=1, help="End after this number of messages.")
+    ] = None,
     lasting: Annotated[str, typer.Option("--for", help="End after this long, as 10s, 5m.")] = "1d",
     rate: Annotated[int, typer.Option("--rate", min=1, max=200, help="Maximum messages per second.")] = 200,
 ) -> None:
-    """Follow the messages of a filter as they pass: what was published, and what became of it.
+    """Follow the messages of a filter as they pass: each published message, and its outcome.
 
     It is a sample within 200 messages and 1 MiB a second, and delivery is left alone. With --json one object a line.
     """

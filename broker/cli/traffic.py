@@ -28,7 +28,7 @@ _TOP_COLUMNS = (
     "client_id", "username", "connected", "zone", "durable", "queued", "queued_bytes", "queued_in_memory",
     "queued_in_log",
 )  # fmt: skip
-# What begins a formula in a spreadsheet, or is skipped before one.
+# Characters that begin a formula in a spreadsheet, or is skipped before one.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 _SUBSCRIPTION_COLUMNS = (
     "client_id", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
@@ -41,7 +41,7 @@ _GROUPS = "sluice groups ls"
 
 
 def print_with_subscriptions(answer: Mapping[str, Any]) -> None:
-    """What a client or session is, with its subscriptions as a table."""
+    """Print a client or session, with its subscriptions as a table."""
     apart = ("subscriptions", "inflight_messages")
     print_members({key: value for key, value in answer.items() if key not in apart})
     if answer["subscriptions"]:
@@ -123,7 +123,7 @@ def _print_group(answer: Mapping[str, Any]) -> None:
 
 
 def add_groups(group: typer.Typer) -> None:
-    """Add what share groups have beside the verbs of every kind."""
+    """Add the commands of share groups in addition to the verbs of every kind."""
     add_show(
         group, "/groups", GroupArgument, help="Show a share group and its members.", known=_GROUPS, text=_print_group
     )

@@ -24,18 +24,18 @@ class Verbs(TyperGroup):
     """A group of commands."""
 
     names: ClassVar[dict[str, Names]] = {}
-    """What the first argument of a group's commands names, by the group."""
+    """Names that the first argument of a group's commands takes, by the group."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name, or the one that the name is another word for."""
         command = super().get_command(ctx, cmd_name) or super().get_command(ctx, SAME.get(cmd_name, ""))
         if is_completing() and command is not None and (names := self.names.get(self.name or "")) is not None:
-            arguments = [one for one in command.params if one.param_type_name == "argument"]
+            arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
             for argument in arguments[:1]:
                 argument._custom_shell_complete = names  # typer has no other way to give it from outside
         return command
 
 
 def complete(names: Mapping[str, Names]) -> None:
-    """Have these groups complete names."""
+    """Enable completion of names in these groups."""
     Verbs.names.update(names)

@@ -11,12 +11,12 @@ import typer
 
 def version(as_json: Annotated[bool, typer.Option("--json", help="As JSON, with Python's version.")] = False) -> None:
     """Print the version."""
-    found = _version()
-    print(json.dumps({"version": found, "python": sys.version.split()[0]}) if as_json else f"sluice {found}")
+    version = _version()
+    print(json.dumps({"version": version, "python": sys.version.split()[0]}) if as_json else f"sluice {version}")
 
 
 def show_version(asked: bool) -> None:
-    """What ``sluice --version`` does."""
+    """Print the version for ``sluice --version``."""
     if asked:
         print(f"sluice {_version()}")
         raise typer.Exit

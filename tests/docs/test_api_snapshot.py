@@ -117,7 +117,11 @@ def _schema(document: Any, name: str) -> Any:
     ("change", "text", "breaks"),
     [
         (lambda at: at["paths"].pop("/api/v1/status"), "paths /api/v1/status removed", True),
-        (lambda at: at["paths"]["/api/v1/config:reload"]["post"]["parameters"].pop(), "parameters dry_run removed", True),
+        (
+            lambda at: at["paths"]["/api/v1/config:reload"]["post"]["parameters"].pop(),
+            "parameters dry_run removed",
+            True,
+        ),
         (lambda at: at["paths"]["/api/v1/status"]["get"].update(operationId="state"), "operationId 'getStatus'", True),
         (lambda at: _rename(_schema(at, "Status")["properties"], "rules", "all_rules"), "rules removed", True),
         (lambda at: _schema(at, "RuleTest")["properties"]["language"]["enum"].remove("jq"), "enum jq removed", True),

@@ -148,8 +148,8 @@ def test_a_changed_file_is_put_in_force_and_a_bad_one_changes_nothing(tmp_path: 
         assert node.call("GET", "/rewrites")["total"] == 0
         done = _cli(node, "config", "reload")
         for line in (
-            "in force: mqtt.max_packet_size", "in force: listener tcp:more added", "in force: rewrite 'ab' added",
-            "in force: stream 'all' added", "in force: log.level", "needs a restart: mqtt.max_cached_plans",
+            "active: mqtt.max_packet_size", "active: listener tcp:more added", "active: rewrite 'ab' added",
+            "active: stream 'all' added", "active: log.level", "needs a restart: mqtt.max_cached_plans",
         ):  # fmt: skip
             assert line in done
         client = Client(port, "c")
