@@ -150,7 +150,8 @@ class HttpActionSettings(Settings):
     )
     path: str = Field(
         default="",
-        description="Path below the connector's `url`; a template. Values are encoded and stay within their segment.",
+        description="Path below the connector's `url`; a template. Values are encoded and stay within their segment. "
+        "Shown in full: put secrets into `query`.",
     )
     query: dict[str, SecretTemplate] = Field(
         default_factory=dict,

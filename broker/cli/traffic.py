@@ -29,7 +29,7 @@ _TOP_COLUMNS = (
     "queued_in_log",
 )  # fmt: skip
 # Characters that begin a formula in a spreadsheet, or is skipped before one.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")  # full-width ones, too
 _SUBSCRIPTION_COLUMNS = (
     "client_id", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
     "identifier",

@@ -42,6 +42,7 @@ class _Reader:
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
         self._visited = 0
+        self._anchors: dict[str, Any] | None = None
         self._alone = "draft-0" in str(root.get("$schema", ""))
         """True if ``$ref`` overrides its siblings, as up to draft 7."""
 
@@ -69,7 +70,17 @@ class _Reader:
     def _referred(self, reference: Any, names: Sequence[str] | None, within: frozenset[str]) -> FieldType:
         if not isinstance(reference, str) or reference in within:
             return UNKNOWN
-        return self.read(_target(reference, self._root), names, within | {reference})
+        return self.read(self._target(reference), names, within | {reference})
+
+    def _target(self, reference: str) -> Any:
+        """Target of a reference within the document (``#/$defs/x``, ``#anchor``); None for others."""
+        if reference == "#" or reference.startswith("#/"):
+            return at_pointer(self._root, reference[1:])
+        if not reference.startswith("#"):
+            return None
+        if self._anchors is None:
+            self._anchors = _anchors(self._root)
+        return self._anchors.get(reference[1:])
 
     def _parts(
         self, schema: Mapping[str, Any], names: Sequence[str] | None, within: frozenset[str]
@@ -148,7 +159,7 @@ class _Reader:
         if "$ref" in schema:
             reference = schema["$ref"]
             is_known = isinstance(reference, str) and reference not in within
-            target = _target(reference, self._root) if is_known else None
+            target = self._target(reference) if is_known else None
             are_all = self._evaluates(target, within | {str(reference)}, names) and are_all
         for part in parts:
             are_all = self._evaluates(part, within, names) and are_all
@@ -217,8 +228,19 @@ def type_name(value: Any) -> str:
     return next((name for python, name in _TYPES if isinstance(value, python)), "null")
 
 
-def _target(reference: str, root: Mapping[str, Any]) -> Any:
-    """Target of a reference within the document (``#/$defs/x``); None for others."""
-    if reference != "#" and not reference.startswith("#/"):
-        return None
-    return at_pointer(root, reference[1:])
+def _anchors(root: Mapping[str, Any]) -> dict[str, Any]:
+    """The subschemas with an ``$anchor`` by its name, without those of embedded resources (``$id``)."""
+    anchors: dict[str, Any] = {}
+    waiting: list[Any] = [root]
+    for _ in range(_MAX_VISITED):
+        if not waiting:
+            break
+        node = waiting.pop()
+        if isinstance(node, list):
+            waiting += node
+        elif isinstance(node, Mapping) and (node is root or "$id" not in node):
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(node.get(keyword), str):
+                    anchors[node[keyword]] = node
+            waiting += node.values()
+    return anchors

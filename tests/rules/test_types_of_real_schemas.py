@@ -144,10 +144,18 @@ def test_fields_that_parts_of_a_closed_schema_allow_are_accepted(bench: Bench, p
     assert bench.columns("SELECT payload.seq AS s, payload.own AS o")["o"] == "DOUBLE"
 
 
-@pytest.mark.parametrize("word", ["$ref", "allOf"])
-def test_a_closed_schema_whose_parts_are_known_has_no_other_fields(bench: Bench, word: str) -> None:
-    parts = {"$ref": "#/$defs/base"} if word == "$ref" else {"allOf": [{"$ref": "#/$defs/base"}]}
-    bench.bind("json", {**parts, "unevaluatedProperties": False, "$defs": {"base": BASE}})
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"$ref": "#/$defs/base"},
+        {"allOf": [{"$ref": "#/$defs/base"}]},
+        {"$ref": "#anchored"},
+        {"allOf": [{"$ref": "#dynamic"}]},
+    ],
+)
+def test_a_closed_schema_whose_parts_are_known_has_no_other_fields(bench: Bench, parts: dict[str, Any]) -> None:
+    base = {**BASE, "$anchor": "anchored", "$dynamicAnchor": "dynamic"}
+    bench.bind("json", {**parts, "unevaluatedProperties": False, "$defs": {"base": base}})
     assert bench.columns("SELECT payload.seq AS s") == {"s": "BIGINT"}
     assert "payload has no field 'other'" in bench.mistake("SELECT payload.other AS o")
 

@@ -122,7 +122,18 @@ def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: No
 
 
 def test_names_are_no_formulas_in_a_spreadsheet(ask: Callable[..., Any], node: Node, tmp_path: Path) -> None:
-    names = {"=cmd|'/c calc'!A1", "+1", "-1", "@SUM(A1)", "plain-1", 'a"=1'}
+    names = {
+        "=cmd|'/c calc'!A1",
+        "+1",
+        "-1",
+        "@SUM(A1)",
+        "\uff1d1",
+        "\uff0b1",
+        "\uff0d1",
+        "\uff20A1",
+        "plain-1",
+        'a"=1',
+    }
     for name in names:
         visit(node, name, "f/#")
     ask("publish", "f/1", "-m", "x", "-q", "1")
