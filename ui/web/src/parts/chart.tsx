@@ -256,7 +256,7 @@ function drawMarkers({ ctx, bbox, valToPos }: uPlot, markers: Marker[], colour: 
 }
 
 /** A cell that no spreadsheet takes for a formula. */
-const cell = (text: string) => `"${text.replace(/^[=+\-@\t\r\n]/, "'$&").replaceAll('"', '""')}"`;
+const cell = (text: string) => `"${text.replace(/^[=+\-@＝＋－＠\t\r\n]/, "'$&").replaceAll('"', '""')}"`;
 
 function csv(times: number[], lines: Line[]): Blob {
   const head = ["time", ...lines.map(({ label }) => cell(label))].join();
