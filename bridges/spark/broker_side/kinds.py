@@ -53,8 +53,8 @@ RESOURCES = (
                     help="Continue a table that was removed, replaced or put back to an older version.\n\nMissing "
                     "tables are created again and filled with the records that the stream still has; existing ones "
                     "stay as they are. "
-                    "The same holds for its dead-letter table and the tables that rows go into. sluice replay does "
-                    "so too, waits until the table is filled, and says which records are missing.",
+                    "The same holds for its dead-letter table and the tables that rows go into. To do the same, "
+                    "wait until the table is filled and see which records are missing: sluice replay TABLE.",
                     done="table {table} at {path} continues, and its missing tables are created again",
                     known="sluice lake tables ls",
                 ),

@@ -1057,7 +1057,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             return "starting", "the stream has no new records" if idle else f"no batch has succeeded {since}"
         if report["state"] == "running" and (over := report.get("over_max_tables")):
             reason = f"table {spec.name!r} has its max_tables of {spec.max_tables} tables"
-            text = f"{counted(over, 'row')} became dead letters: {reason}"
+            text = f"{counted(over, 'row')} became {'a dead letter' if over == 1 else 'dead letters'}: {reason}"
             return "degraded", f"{text}. Try: a larger max_tables."
         if report["state"] == "running" and (held_columns := report.get("held")):
             others = f" (and {len(held_columns) - 1} more)" if len(held_columns) > 1 else ""

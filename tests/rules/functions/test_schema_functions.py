@@ -129,7 +129,7 @@ def test_registered_schemas(functions: Functions, expression: str, want: Any) ->
         ("schema_check('nosuch', 'x')", "schema_check: there is no schema 'nosuch'"),
         (
             "schema_decode('avro1', 'x')",
-            "schema_decode: schema 'avro1' version 1: payload.t: double takes 8 bytes, 1 are left",
+            "schema_decode: schema 'avro1' version 1: payload.t: double takes 8 bytes, 1 left",
         ),
         ("schema_encode('avro1', map_new())", "schema_encode: schema 'avro1' version 1: payload.t"),
         ("schema_decode('pb1', 'x')", "schema 'pb1' is protobuf, so argument 3 must name a message type"),
