@@ -215,7 +215,7 @@ PAYLOADS = {
     "a list of 900,000 nodes": _avro(LIST, b"\x02" * 900_000 + b"\x00", "nests too deep"),
     "2^40 items": _avro({"type": "array", "items": "int"}, TWO_TO_THE_40, "1,099,511,627,776 items are announced"),
     "2^40 pairs": _avro({"type": "map", "values": "null"}, TWO_TO_THE_40, "1,099,511,627,776 items are announced"),
-    "a text of 2^40 bytes": _avro("string", TWO_TO_THE_40 + b"abc", "3 are left"),
+    "a text of 2^40 bytes": _avro("string", TWO_TO_THE_40 + b"abc", "3 left"),
     "bytes of a negative length": _avro("bytes", b"\x01abc", "-1 bytes"),
     "a number that does not end": _avro("long", b"\xff" * 100_000, "more than 10 bytes"),
     "Avro with bytes left over": _avro("int", b"\x02\x00\x00", "2 bytes are left over"),

@@ -185,7 +185,7 @@ def test_expressions_are_evaluated_from_the_command_line(node: Node, tmp_path: P
         (["variform", "uper(x)"], exit_codes.FAILED, "line 1, column 1: no function 'uper'; did you mean 'upper'?"),
         (["variform", "x"], exit_codes.FAILED, "variable 'x' has no value"),
         (["variform", "x", "--set", "x"], exit_codes.USAGE, "--set: expected NAME=VALUE"),
-        (["variform", "x", "--bindings", "["], exit_codes.USAGE, "--bindings is no JSON"),
+        (["variform", "x", "--bindings", "["], exit_codes.USAGE, "--bindings is not valid JSON"),
         (["variform", "x", "--bindings", "[]"], exit_codes.USAGE, "--bindings is a JSON object"),
         (["transforms", "try", "-t", "a"], exit_codes.USAGE, "give names of saved ones, or a file"),
         (["transforms", "try", "nobody", "-t", "a"], exit_codes.NOT_FOUND, "there is no transformation 'nobody'"),
