@@ -230,8 +230,8 @@ class MessageTails:
         if decodes and len(payload) == size_bytes and (bound := self._bound(message.topic)) is not None:
             schema, decode = bound
             try:
-                encoding = "json"
                 data = decode(payload)
+                encoding = "json"
             except SchemaError as problem:
                 error = str(problem)
         properties = dict(message.properties or {})
