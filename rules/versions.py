@@ -26,6 +26,9 @@ from broker.observe.log import get_logger
 MAX_VERSIONS: Final = 100
 # Maximum versions of a rule, and their maximum bytes; the oldest are removed first.
 MAX_BYTES: Final = 8 * 1024 * 1024
+# Time for which the versions of a deleted rule are held in memory, in nanoseconds, and the bytes of all of them.
+UNDO_NS: Final = 600 * 1_000_000_000
+_MOST_FORGOTTEN_BYTES: Final = 16 * 1024 * 1024
 _NOT_KEPT: Final = ("name", "enable")
 
 log = get_logger(__name__)
@@ -89,11 +92,18 @@ class Versions:
         self._created_ms: dict[str, int | None] = {}
         self._unwritten: dict[str, _History] = {}
         """All versions of the rules that have no file: made by the configuration, or not to be written now."""
+        self._forgotten: dict[str, tuple[int, bytes]] = {}
+        """Encoded histories of rules that were deleted recently, with the time, for a deletion that is undone."""
 
     def adopt(self, name: str, spec: Spec, where: str) -> None:
-        """Take a rule of the configuration as the node starts, as a new version if it changed in the meantime."""
+        """Take a rule of the configuration as the node starts, as a new version if it changed in the meantime; or one
+        whose deletion is undone, with its past."""
         kept = self._read(name)
         spec = _kept_members(spec)
+        deleted_ns, data = self._forgotten.pop(name, (0, b""))
+        if kept is None and data and deleted_ns > self._now_ns() - UNDO_NS:
+            kept = msgspec.json.decode(data, type=_History)
+            self._write(name, kept)
         if kept is None:
             kept = self._unwritten[name] = _History(None, [Version(1, None, f"found in {where}", spec)])
         self._remember(name, kept)
@@ -108,12 +118,17 @@ class Versions:
         spec = _kept_members(spec)
         newest = self._newest.get(name)
         if newest is None:
+            self._forgotten.pop(name, None)
             self._append(name, _History(self._now_ms(), []), spec, change or "created")
         elif newest.spec != spec:
             self._append(name, self._all(name), spec, change or _changed(newest.spec, spec))
 
     def forget(self, name: str) -> None:
-        """The rule is deleted, and its past with it."""
+        """The rule is deleted, and in ten minutes its past is."""
+        if name in self._newest:
+            self._forgotten[name] = (self._now_ns(), _encoded(self._all(name)))
+        while sum(len(data) for _, data in self._forgotten.values()) > _MOST_FORGOTTEN_BYTES:
+            del self._forgotten[next(iter(self._forgotten))]
         for kept in (self._newest, self._created_ms, self._unwritten):
             kept.pop(name, None)
         if self._directory is not None:
@@ -149,13 +164,16 @@ class Versions:
         number = history.versions[-1].number + 1 if history.versions else 1
         version = Version(number, self._now_ms(), change, spec)
         grown = _History(history.created_ms, [*history.versions, version][-MAX_VERSIONS:])
-        self._unwritten[name] = grown
         self._remember(name, grown)
+        self._write(name, grown)
+
+    def _write(self, name: str, history: _History) -> None:
+        self._unwritten[name] = history
         if self._directory is None:
             return
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            replace_file(self._file(name), _encoded(grown))
+            replace_file(self._file(name), _encoded(history))
             del self._unwritten[name]
         except OSError as error:
             log.warning("rule.version_not_written", rule=name, directory=str(self._directory), reason=str(error))

@@ -117,6 +117,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         reload=reload,
         settings=reload.settings,
         alarms=AlarmService(node.alarms, node.clock),
+        audit_log=node.audit_log,
         history=node.history,
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,

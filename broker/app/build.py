@@ -12,6 +12,7 @@ from typing import Any, Final
 from broker.admin import access
 from broker.admin.access import USERS, AccessService
 from broker.admin.api_settings import ApiSettings
+from broker.admin.audit_log import AuditLog
 from broker.admin.delayed import DelayedService
 from broker.admin.impact import ClientImpact
 from broker.admin.pipeline import PipelineView
@@ -71,7 +72,13 @@ from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MetricsHistory
 from broker.observe.overload import Overload
-from broker.observe.settings import AlarmSettings, LogSettings, MetricsHistorySettings, OverloadSettings
+from broker.observe.settings import (
+    AlarmSettings,
+    AuditLogSettings,
+    LogSettings,
+    MetricsHistorySettings,
+    OverloadSettings,
+)
 from broker.routing.automatic import AutoSubscriptionSpec
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
@@ -117,6 +124,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "api": ApiSettings,
     "log": LogSettings,
     "alarms": AlarmSettings,
+    "audit_log": AuditLogSettings,
     "metrics_history": MetricsHistorySettings,
     "overload": OverloadSettings,
 }
@@ -212,6 +220,7 @@ class Node:
         self.overload = Overload(config.get("overload", OverloadSettings), loop, self.clock, self.alarms, metrics)
         self.store_health = StoreHealth(self.writer, self.data_dir, self.alarms, alarms, metrics)
         history = config.get("metrics_history", MetricsHistorySettings)
+        self.audit_log = AuditLog(self.writer, self.clock, config.get("audit_log", AuditLogSettings))
         values = StoredValues(self.writer)
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
         if self.sections.file is not None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from broker.admin.audit_log import AuditRecord, change_of
 from broker.app.build import Node, named_of, section_models
 from broker.config.model import Settings
 from broker.config.options import ServeOptions
@@ -91,6 +92,7 @@ class ConfigReload:
         """
         async with self._one_at_a_time:
             config = await self._checked()
+            planned = self._planned(config, drain=drain)
             listeners = await self._change_listeners(config, drain=drain)
             self._node.server.listeners.reload_certificates()
             settings, waiting = self._change_settings(config)
@@ -106,6 +108,7 @@ class ConfigReload:
                 "failed": failed,
                 "needs_restart": [*waiting, *also_waiting],
             }
+            self._node.audit_log.record(_record_of(planned, [*failed, *answer["needs_restart"]]))
             _log.info("config.reloaded", needs_restart=answer["needs_restart"], failed=failed)
             return answer
 
@@ -113,27 +116,30 @@ class ConfigReload:
         """Return what ``reload`` would change. Raises as it does, but for addresses that are taken."""
         async with self._one_at_a_time:
             config = await self._checked()
-            named = named_of(config)
-            self._node.server.check_listeners(named)
-            before = self._leaves(self._in_force)
-            after = self._leaves(config.sections)
-            changed: list[str] = []
-            waiting: list[str] = []
-            for change in self._changed_sections(config):
-                changed += change.done
-                waiting += change.waiting
-            sections = _reloaded_sections()
-            now = {name: self._node.sections.section(name).load() for name in sections}
-            then = {name: FileSection(tuple(name.split(".")), config.objects[name], None).load() for name in sections}
-            return PlannedReload(
-                before={key: before.get(key) for key in changed},
-                after={key: after.get(key) for key in changed},
-                objects=[
-                    *_changed_listeners(self._node.server.listeners.changes(named), drain=drain),
-                    *_changed_objects(now, then),
-                ],
-                needs_restart=[*waiting, *self._waiting_sections(config)],
-            )
+            self._node.server.check_listeners(named_of(config))
+            return self._planned(config, drain=drain)
+
+    def _planned(self, config: Config, *, drain: bool) -> PlannedReload:
+        """The changes that a configuration would make."""
+        before = self._leaves(self._in_force)
+        after = self._leaves(config.sections)
+        changed: list[str] = []
+        waiting: list[str] = []
+        for change in self._changed_sections(config):
+            changed += change.done
+            waiting += change.waiting
+        sections = _reloaded_sections()
+        now = {name: self._node.sections.section(name).load() for name in sections}
+        then = {name: FileSection(tuple(name.split(".")), config.objects[name], None).load() for name in sections}
+        return PlannedReload(
+            before={key: before.get(key) for key in changed},
+            after={key: after.get(key) for key in changed},
+            objects=[
+                *_changed_listeners(self._node.server.listeners.changes(named_of(config)), drain=drain),
+                *_changed_objects(now, then),
+            ],
+            needs_restart=[*waiting, *self._waiting_sections(config)],
+        )
 
     def _leaves(self, sections: Mapping[str, Settings]) -> dict[str, Any]:
         """Settings by key, with secrets masked."""
@@ -323,6 +329,25 @@ class ConfigReload:
             name for name in config.objects
             if name not in reloaded and _specs(config, name) != _specs(self._node.config, name)
         ]  # fmt: skip
+
+
+def _record_of(planned: PlannedReload, remarks: Sequence[str]) -> AuditRecord:
+    """The entry of a reload in the audit log. ``remarks`` are what failed, and what needs a restart."""
+    changes = [
+        change_of("setting", key, {"value": planned.before[key]}, {"value": planned.after[key]})
+        for key in planned.after
+    ]
+    for changed in planned.objects:
+        before = None if changed.before is None else changed.kind.as_spec(changed.before)
+        after = None if changed.after is None else changed.kind.as_spec(changed.after)
+        changes.append(change_of(changed.kind.name, changed.name, before, after))
+    return AuditRecord(
+        actor="broker",
+        origin="files",
+        operation="reload",
+        detail="; ".join(remarks),
+        changes=[change for change in changes if change is not None],
+    )
 
 
 def _listed(changes: ListenerChanges) -> ChangedListeners:

@@ -40,7 +40,9 @@ class ApiClient:
         self._is_dry = is_dry
         self.effects: list[tuple[str, dict[str, Any]]] = []
         """The path of each write of a dry run, and what it would change."""
-        headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
+        headers = {"User-Agent": "sluice-cli"}
+        if target.token:
+            headers["Authorization"] = f"Bearer {target.token}"
         import httpx
 
         # Proxies of the environment are for the world outside; a broker is reached as its address says.

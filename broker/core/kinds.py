@@ -169,9 +169,28 @@ class Kind:
         loaded = [load(name) for name in self.models]
         return [model for entry in loaded for model in ([entry] if isinstance(entry, type) else entry())]
 
+    def as_spec(self, saved: Mapping[str, Any]) -> dict[str, Any]:
+        """The writable members of an object, with defaults; secrets are stars.
+
+        Of an object of a file that no model accepts, only the name: which members are secret is not known.
+        """
+        forms = [_form(model, saved) for model in self.spec_models()]
+        unknown = dict(saved) if self.section is None else {self.named_by: saved.get(self.named_by)}
+        return max(filter(None, forms), key=len, default=unknown)
+
     def view_models(self) -> list[type[Any]]:
         """The types of an object as it is shown, and of one in a list; none where they follow from the spec."""
         return [load(name) for name in (self.view, self.row or self.view) if name]
+
+
+def _form(model: Any, saved: Mapping[str, Any]) -> dict[str, Any] | None:
+    names = {field.alias or name for name, field in model.model_fields.items()}
+    try:
+        parsed = model.model_validate({name: value for name, value in saved.items() if name in names})
+    except ValueError:  # pydantic's, which the command line does not import
+        return None
+    form: dict[str, Any] = parsed.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return form
 
 
 def plural(name: str) -> str:

@@ -44,6 +44,23 @@ class MetricsHistorySettings(Settings):
     )
 
 
+class AuditLogSettings(Settings):
+    """Section ``audit_log``: the size and age of the record of changes."""
+
+    max_bytes: Size = Field(
+        default=64 * 1024 * 1024,
+        ge=4 * 1024 * 1024,
+        le=1024 * 1024 * 1024,
+        description="Maximum size of the audit log, in bytes before compression; the oldest entries are deleted. Needs "
+        "a restart.",
+    )
+    max_age: Duration = Field(
+        default=365 * 24 * 3600,
+        ge=3600,
+        description="Seconds for which entries are kept. Needs a restart.",
+    )
+
+
 class OverloadSettings(Settings):
     """Section ``overload``: when the node counts as overloaded, and what it does then."""
 

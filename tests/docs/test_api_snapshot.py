@@ -22,6 +22,8 @@ _OPEN: Final = frozenset(
         "ActionEffect.log",
         "Alarm.details",
         "AppendEffect.row",
+        "AuditDifference.after",
+        "AuditDifference.before",
         "BacktestSample.after",
         "BacktestSample.before",
         "ChangeView.after",

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from broker.admin.access import AccessService
 from broker.auth.user_import import UserImport
 from broker.core.objects import Spec
-from ui.api.effects import DryRun, as_spec, effect_of, would_change
+from ui.api.effects import DryRun, effect_of, would_change
 from ui.api.models.access import ImportedUsers
 from ui.api.models.shapes import Affected
 from ui.api.objects import KindRoutes
@@ -64,5 +64,5 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
         if not dry_run:
             return routes.answered(request, await users.rotate(name))
         await would_change(lambda: users.rotate(name))
-        shown = as_spec(routes.kind, users.get(name))
+        shown = routes.kind.as_spec(users.get(name))
         return effect_of("replace", shown, shown, disconnected([name]))

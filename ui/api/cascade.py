@@ -12,12 +12,14 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query
 
+from broker.admin.audit_log import DeletedObject
 from broker.core.contributor import Change
 from broker.core.errors import ReadOnly
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import DryRunEnd, Reference, Saves, Spec, deleting_together, dry_run
+from ui.api.audit import note_change
 from ui.api.context import ApiContext
-from ui.api.effects import as_spec, consequences_of, effect_of
+from ui.api.effects import consequences_of, effect_of
 from ui.api.models.shapes import Affected
 
 Cascade = Annotated[bool, Query(description="Delete the objects that use it too: all, or none. `dry_run` lists them.")]
@@ -46,7 +48,7 @@ class _Part:
 
     @property
     def change(self) -> Change:
-        return Change(self.reference, as_spec(self.kind, self.before), None, options=self.options)
+        return Change(self.reference, self.kind.as_spec(self.before), None, options=self.options)
 
 
 class CascadingDeletion:
@@ -96,6 +98,8 @@ class CascadingDeletion:
             SluiceError: one of them cannot be deleted; nothing changed.
         """
         saves = await self._check()
+        orders = self._orders()
+        befores = [part.change.before for part in self._parts]
         self._context.put_objects(saves)
         done: list[_Part] = []
         with self._all_or_none(done), deleting_together(self._references):
@@ -104,6 +108,10 @@ class CascadingDeletion:
                 if isawaitable(deleted):
                     await deleted
                 done.append(part)
+        for part, before in zip(self._parts, befores, strict=True):
+            deleted_object = DeletedObject(part.kind.name, part.name, part.before, orders.get(part.kind, []))
+            is_in_file = part.kind.section is not None
+            note_change(part.kind, part.name, before, None, deleted=deleted_object if is_in_file else None)
 
     @property
     def _references(self) -> Sequence[Reference]:
@@ -133,8 +141,7 @@ class CascadingDeletion:
     @contextmanager
     def _all_or_none(self, done: Sequence[_Part]) -> Iterator[None]:
         """Put back what is ``done`` where the block raises."""
-        ordered = {part.kind: part.service for part in self._parts if part.kind.abilities.can_reorder}
-        orders = {kind: [spec[kind.key] for spec in service.list()] for kind, service in ordered.items()}
+        orders = self._orders()
         try:
             yield
         except BaseException:
@@ -145,9 +152,15 @@ class CascadingDeletion:
                 section.save({part.name: part.before})
                 if part in done:
                     part.service.load([part.before])
-            for kind, service in ordered.items():
-                service.reorder(orders[kind])
+            for part in self._parts:
+                if part.kind in orders:
+                    part.service.reorder(orders.pop(part.kind))
             raise
+
+    def _orders(self) -> dict[Kind, list[str]]:
+        """Names in their order, of kinds that have one."""
+        ordered = {part.kind: part.service for part in self._parts if part.kind.abilities.can_reorder}
+        return {kind: [spec[kind.key] for spec in service.list()] for kind, service in ordered.items()}
 
 
 def _how(part: _Part, target: _Part) -> str:

@@ -24,6 +24,7 @@ from bridges.spark.broker_side.views import (
 from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
+from broker.admin.audit_log import AuditLog
 from broker.admin.delayed import DelayedService
 from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
@@ -207,6 +208,9 @@ class ApiContext:
     reload: ReloadConfig | None = None
     settings: Callable[[], Awaitable[SettingsInForce]] | None = None
     alarms: AlarmService | None = None
+    audit_log: AuditLog | None = None
+    audit_trail: Any = None
+    """``ui.api.revert.AuditTrail`` of the audit log, once the routes of kinds exist."""
     history: MetricsHistory | None = None
     pipeline: PipelineView | None = None
     traffic: Traffic | None = None

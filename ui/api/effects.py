@@ -11,7 +11,6 @@ from inspect import isawaitable
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import Query
-from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from broker.core.contributor import Change as ObjectChange
@@ -86,21 +85,6 @@ async def consequences_of(contributors: Contributors, change: ObjectChange) -> l
         else:
             sentences.append(sentence)
     return sentences
-
-
-def as_spec(kind: Kind, found: Mapping[str, Any]) -> Spec:
-    """The writable members of an object, with defaults; secrets are stars."""
-    forms = [_form(model, found) for model in kind.spec_models()]
-    return max(filter(None, forms), key=len, default=dict(found))
-
-
-def _form(model: type[BaseModel], found: Mapping[str, Any]) -> Spec | None:
-    names = {field.alias or name for name, field in model.model_fields.items()}
-    try:
-        parsed = model.model_validate({name: value for name, value in found.items() if name in names})
-    except ValidationError:
-        return None
-    return parsed.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def moves(kind: Kind, before: Sequence[str], after: Sequence[str]) -> list[Affected]:

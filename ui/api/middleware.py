@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from broker.admin.api_settings import ApiSettings
 from broker.core.hosts import AllowedHosts
 from ui.api import ingest
+from ui.api.audit import Auditing
 from ui.api.problems import ApiProblem, log, problem_response
 
 _GIVEN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -27,8 +28,9 @@ class Edge:
     """ASGI middleware. Takes or generates ``X-Request-Id``, refuses foreign hosts, sets security headers, and answers
     unexpected errors."""
 
-    def __init__(self, app: ASGIApp, settings: ApiSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ApiSettings, auditing: Auditing) -> None:
         self._app = app
+        self._auditing = auditing
         self._body_timeout_s = settings.body_timeout
         self._hosts = AllowedHosts(settings.allowed_hosts, loopback=settings.is_loopback)
 
@@ -43,11 +45,13 @@ class Edge:
         request_id = _request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
         started = False
+        self._auditing.begin()
 
         async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                await self._auditing.record(scope, message["status"])
                 _add_headers(MutableHeaders(scope=message), scope["path"], request_id)
             await send(message)
 

@@ -9,12 +9,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
 from broker.core.objects import Spec
+from ui.api.audit import acts_as
 from ui.api.effects import DryRun
 from ui.api.models.access import SignInRequest
 from ui.api.objects import KindRoutes
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName
 from ui.api.security import (
+    ADMINISTRATOR,
     context_of,
     cookie_name,
     is_token,
@@ -63,6 +65,7 @@ def add_sign_in(router: APIRouter) -> None:
         context = context_of(request)
         if not is_token(request, context, body.token):
             raise unauthorized("the token is wrong")
+        acts_as(request, ADMINISTRATOR, in_browser=True)
         response = Response(status_code=204)
         set_session(request, response, context.sign_in.open_session())
         return response

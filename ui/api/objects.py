@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -15,6 +16,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from bridges.resource.probe import ProbeResult
+from broker.admin.audit_log import DeletedObject
 from broker.core import jsontext
 from broker.core.contributor import Change as ObjectChange
 from broker.core.errors import Invalid, NotFound, Problem
@@ -22,10 +24,11 @@ from broker.core.kinds import ENABLE, Kind, Switch, load
 from broker.core.objects import KindService, Listed, Spec, Version, etag_of
 from broker.core.schema import SchemaEffect
 from ui.api import preconditions
+from ui.api.audit import note_change
 from ui.api.bodies import answer
 from ui.api.cascade import Cascade, CascadingDeletion, reference_of
 from ui.api.context import ApiContext
-from ui.api.effects import Change, DryRun, as_spec, consequences_of, effect_of, moves, users_of, would_change
+from ui.api.effects import Change, DryRun, consequences_of, effect_of, moves, users_of, would_change
 from ui.api.filters import FILTERS, STEP_S, ListFilter
 from ui.api.models.shapes import Order
 from ui.api.operation import Operations
@@ -122,10 +125,12 @@ class KindRoutes:
         self.ops = Operations(router, kind.tag, AnyName if kind.has_any_name else None)
         self.kind = kind
         self.service: Objects = service
-        self._saving = saving or Saving()
+        self.saving = saving or Saving()
         self.all = f"/{kind.path}"
         self.one = f"/{kind.path}/{{name{':path' if kind.has_any_name else ''}}}"
-        if (section := context.section_of(kind)) is not None:
+        section = self.section = context.section_of(kind)
+        """Section of the configuration with the objects; None where their service saves them."""
+        if section is not None:
             self._version: Callable[[str], Version] = section.version
             self._saved: Callable[[str], Mapping[str, Any]] = section.saved
             self._fixed_by: Callable[[str], str | None] = section.fixed_by
@@ -191,21 +196,39 @@ class KindRoutes:
         it was sent, None for a deletion. ``switch`` is the verb that is called, ``options`` are those of the
         request."""
         if not is_dry:
+            saved_before = self._saved(name) if exists(self.service, name) else None
+            before = self.spec_of(name)
+            deleted = self.deleted_object(name) if after is None else None
             saved = await settled(act())
+            changed_name = name if saved is None else str(saved[self.kind.key])
+            now = self.spec_of(changed_name)
+            both = None if saved_before is None or now is None else (saved_before, self._saved(changed_name))
+            note_change(self.kind, changed_name, before, now, deleted=deleted, saved=both)
             return None if saved is None else self.answered(request, saved, status)
         shown = self.service.get(name) if exists(self.service, name) else None
         changes = await would_change(act)
-        before = None if shown is None else as_spec(self.kind, self._saved(name))
-        then = None if after is None else as_spec(self.kind, after)
+        before = self.spec_of(name)
+        then = None if after is None else self.kind.as_spec(after)
         done: Change = "create" if shown is None else "delete" if then is None else "replace"
         changed = reference_of(self.kind, name, shown)
-        affected = users_of(self._contributors, changed, self._saving.impact(prepared)) if changes else ()
-        warnings = () if after is None else self._saving.warnings(after)
+        affected = users_of(self._contributors, changed, self.saving.impact(prepared)) if changes else ()
+        warnings = () if after is None else self.saving.warnings(after)
         change = ObjectChange(changed, before, then, switch.verb if switch else "", options)
         consequences = await consequences_of(self._contributors, change) if changes else ()
-        now = switch.done if switch else ""
+        done_by_switch = switch.done if switch else ""
         kind_of_change = done if changes else "none"
-        return answer(effect_of(kind_of_change, before, then, affected, consequences, warnings, now))
+        return answer(effect_of(kind_of_change, before, then, affected, consequences, warnings, done_by_switch))
+
+    def spec_of(self, name: str) -> Spec | None:
+        """The writable members of an object without its secrets; None where it does not exist."""
+        return self.kind.as_spec(self._saved(name)) if exists(self.service, name) else None
+
+    def deleted_object(self, name: str) -> DeletedObject | None:
+        """An object that is about to be deleted; None where it does not exist, or is in no file."""
+        if self.section is None or not exists(self.service, name):
+            return None
+        order = [row[self.kind.key] for row in self.service.list()] if self.kind.abilities.can_reorder else []
+        return DeletedObject(self.kind.name, name, deepcopy(dict(self._saved(name))), order)
 
     async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:
         """A page of objects, each with its version."""
@@ -255,7 +278,7 @@ class KindRoutes:
     def _add_create(self) -> None:
         kind = self.kind
         service = self.service
-        saving = self._saving
+        saving = self.saving
 
         @self.ops.post(
             self.all,
@@ -284,7 +307,7 @@ class KindRoutes:
     def _add_put(self) -> None:
         kind = self.kind
         service = self.service
-        saving = self._saving
+        saving = self.saving
 
         @self.ops.put(
             self.one,
@@ -329,7 +352,7 @@ class KindRoutes:
         async def delete_object(
             name: NamePath,
             request: Request,
-            options: Any = Depends(self._saving.deleting),
+            options: Any = Depends(self.saving.deleting),
             cascade: Cascade = False,
             dry_run: DryRun = False,
         ) -> Response | None:
@@ -346,7 +369,7 @@ class KindRoutes:
     def _add_patch(self) -> None:
         kind = self.kind
         service = self.service
-        saving = self._saving
+        saving = self.saving
 
         @self.ops.patch(
             self.one,

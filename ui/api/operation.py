@@ -131,6 +131,8 @@ class Operations:
                         checked = parsed(shown, sent, "the body cannot be used")
                     given["body"] = sent if model is None else checked
 
+                request.state.is_dry = (given.get("dry_run") or sent.get("dry_run")) is True
+
                 async def act() -> Response:
                     result = handler(**given)
                     result = await result if isawaitable(result) else result

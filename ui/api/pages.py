@@ -25,8 +25,9 @@ from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from ui.api.audit import acts_as
 from ui.api.problems import TITLES
-from ui.api.security import checked, context_of, set_session
+from ui.api.security import ADMINISTRATOR, checked, context_of, set_session
 
 WEB: Final = Path(__file__).parent.parent / "web"
 DIST: Final = WEB / "dist"
@@ -142,6 +143,8 @@ async def dashboard(request: Request, code: str | None = None) -> Response:
     context = context_of(request)
     session = context.sign_in.redeem(code) if code else None
     if code and checked(request, context, code, session is not None) and session is not None:
+        acts_as(request, ADMINISTRATOR, in_browser=True)
+        request.state.opens_session = True
         set_session(request, response, session)
         response.headers["Cache-Control"] = "no-store"
     return response

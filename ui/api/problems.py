@@ -130,6 +130,10 @@ def request_id_of(request: Request) -> str:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
+    first = (
+        error.errors[:1] if isinstance(error, ApiProblem) else error.problems[:1] if isinstance(error, Invalid) else ()
+    )
+    request.state.problem = ": ".join([str(error), *map(str, first)])
     return problem_response(error, request_id_of(request))
 
 
@@ -140,6 +144,7 @@ async def _invalid_parameters(request: Request, error: Exception) -> Response:
         for entry in error.errors()[:MOST_PROBLEMS]
     ]
     detail = "; ".join(f"{problem.pointer[1:].replace('/', ' ')}: {problem.message}" for problem in problems)
+    request.state.problem = detail
     return _document(request_id_of(request), 422, "invalid", detail, problems)
 
 
@@ -150,6 +155,7 @@ async def _http(request: Request, error: Exception) -> Response:
         "no_such_path": f"there is no path {request.url.path}; /docs lists the existing ones",
         "method_not_allowed": f"{request.url.path} does not take {request.method}",
     }.get(code, str(error.detail))
+    request.state.problem = detail
     return _document(request_id_of(request), error.status_code, code, detail, headers=error.headers)
 
 

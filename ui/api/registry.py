@@ -22,12 +22,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from broker.core import jsontext
 from broker.core.errors import SluiceError
 from schema_validation.subjects import TYPES, RegistryError, Subjects, as_registry_error
+from ui.api.audit import acts_as
 from ui.api.bodies import read_object
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.problems import ApiProblem, log
 from ui.api.schemas import COMPILE_S
-from ui.api.security import is_token
+from ui.api.security import ADMINISTRATOR, is_token
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 PATH = "/registry"
@@ -165,6 +166,7 @@ class _Guard:
     def _refusal(self, request: Request) -> Response | None:
         try:
             if self._is_known(request):
+                acts_as(request, ADMINISTRATOR)
                 return None
         except ApiProblem as error:
             response = _error(RegistryError(error.status, str(error)))

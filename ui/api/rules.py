@@ -83,7 +83,9 @@ def add_catalogues(router: APIRouter, context: ApiContext) -> None:
         return {**whole_list(functions), "plugins": list(context.plugins())}
 
 
-def add_rules(router: APIRouter, kind: Kind, service: RuleService, context: ApiContext, calls: BoundedCalls) -> None:
+def add_rules(
+    router: APIRouter, kind: Kind, service: RuleService, context: ApiContext, calls: BoundedCalls
+) -> KindRoutes:
     """Add all that rules have, but what is tried without being saved (``ui.api.verbs``)."""
 
     async def prepare(spec: Spec, _name: str | None, force: bool) -> tuple[Options, Options]:
@@ -144,6 +146,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleService, context: ApiC
             context.together,
             calls,
         )
+    return routes
 
 
 def _add_versions(routes: KindRoutes, service: RuleService, prepare: Prepare) -> None:

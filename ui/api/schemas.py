@@ -61,7 +61,7 @@ async def _deleting(force: Force = False, permanent: Permanent = False) -> Optio
     return {"force": force, "permanent": permanent}
 
 
-def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext, calls: BoundedCalls) -> None:
+def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext, calls: BoundedCalls) -> KindRoutes:
     """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
     compiling = BoundedCalls(COMPILE_S, slots=2)
 
@@ -96,6 +96,7 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext
     _add_versions(routes, service, kind)
     _add_modes(routes.ops, service)
     _add_trying(Operations(router, "Try"), service, calls)
+    return routes
 
 
 def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hmac
 from math import inf
+from typing import Final
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from broker.core.reader_token import stream_of
+from ui.api.audit import acts_as
 from ui.api.connections import authenticated
 from ui.api.context import ApiContext
 from ui.api.problems import ApiProblem
 from ui.api.sign_in import SESSION_LIFE_S
 
+# Actor with the token of the API, or with a session that was opened with it.
+ADMINISTRATOR: Final = "administrator"
 # Operations that tokens for streams permit.
 _READING = frozenset({"getStream", "getStreamPositions", "readStreamRecords"})
 _SHOWN = 10
@@ -40,6 +44,7 @@ def _check_administrator(request: HTTPConnection) -> None:
         if scheme.lower() == "bearer" and _reads_stream(request, context, token.strip()):
             return
         if scheme.lower() == "bearer" and is_token(request, context, token.strip()):
+            acts_as(request, ADMINISTRATOR)
             return
         raise unauthorized("the token is wrong" if scheme.lower() == "bearer" else "expected 'Bearer TOKEN'")
     session = request.cookies.get(cookie_name(request))
@@ -47,6 +52,7 @@ def _check_administrator(request: HTTPConnection) -> None:
         raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the dashboard")
     if request.scope.get("method") not in _SAFE_METHODS:  # a WebSocket has none
         require_same_origin(request)
+    acts_as(request, ADMINISTRATOR, in_browser=True)
 
 
 def _reads_stream(request: HTTPConnection, context: ApiContext, shown: str) -> bool:
@@ -68,6 +74,7 @@ def _reads_stream(request: HTTPConnection, context: ApiContext, shown: str) -> b
         streams = [stream]
     else:
         return False
+    acts_as(request, name)
     operation = getattr(request.scope.get("route"), "operation_id", None)
     if operation in _READING and request.path_params["name"] in streams:
         return True

@@ -1,0 +1,256 @@
+"""The audit log of a whole broker: what is in it, what is not, kills, and taking back what an entry changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.node import TOKEN, Node, running, sluice
+from tests.support.plain_http import NO_TLS
+
+SQL = 'SELECT payload.t AS t FROM "halls/#" WHERE payload.t > 30'
+RULE = {"name": "hot", "sql": SQL, "actions": []}
+SECRET = "planted-5c1e7d"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("audited") / "data") as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def empty(node: Node) -> None:
+    for path in ("rules", "actions", "connectors", "streams", "schemas", "tokens"):
+        for item in node.call("GET", f"/{path}?limit=1000")["items"]:
+            force = "" if path != "schemas" else "&permanent=true"
+            node.call("DELETE", f"/{path}/{item['name']}?cascade=true{force}", expect=(204, 404, 422, 400))
+
+
+def entries(node: Node, **filters: str) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = node.call("GET", f"/audit-log?{httpx.QueryParams(filters)}")["items"]
+    return items
+
+
+def latest(node: Node) -> dict[str, Any]:
+    """The newest entry, whole."""
+    entry: dict[str, Any] = node.call("GET", f"/audit-log/{entries(node, limit='1')[0]['id']}")
+    return entry
+
+
+def test_a_change_is_recorded_with_who_when_from_where_and_its_difference(node: Node) -> None:
+    node.call("POST", "/rules", RULE)
+    node.call("PUT", "/rules/hot", {**RULE, "sql": SQL.replace("30", "31"), "description": "warmer"})
+    entry = latest(node)
+    assert (entry["actor"], entry["origin"], entry["address"]) == ("administrator", "api", "127.0.0.1")
+    assert (entry["operation"], entry["kind"], entry["name"]) == ("putRule", "rule", "hot")
+    assert (entry["outcome"], entry["status"], entry["request"]) == ("done", 200, "PUT /api/v1/rules/hot")
+    assert entry["summary"] == "changed sql, description"
+    [change] = entry["changes"]
+    by_pointer = {item["pointer"]: (item["before"], item["after"]) for item in change["differences"]}
+    assert by_pointer["/sql"] == (SQL, SQL.replace("30", "31"))
+    assert by_pointer["/description"][1] == "warmer"
+    [_, created] = entries(node, name="hot", limit="2")
+    assert (created["operation"], created["summary"], created["status"]) == ("createRule", "created", 201)
+
+
+def test_reads_tries_and_dry_runs_are_not_recorded(node: Node) -> None:
+    node.call("POST", "/rules", RULE)
+    before = entries(node, limit="1")
+    node.call("GET", "/rules")
+    node.call("POST", "/rules:check", {"sql": SQL})
+    node.call("DELETE", "/rules/hot?dry_run=true")
+    node.call("POST", "/retained:clear", {"filter": "#", "dry_run": True})
+    node.call("POST", "/messages:publish", {"topic": "halls/1", "payload": "1"})
+    node.call("POST", f"/audit-log/{before[0]['id']}:revert?dry_run=true")
+    assert entries(node, limit="1") == before
+
+
+def test_refusals_are_recorded_with_their_reason(node: Node) -> None:
+    node.call("POST", "/rules", {**RULE, "sql": "SELEC"}, expect=422)
+    entry = latest(node)
+    assert (entry["operation"], entry["outcome"], entry["status"], entry["changes"]) == (
+        "createRule",
+        "refused",
+        422,
+        [],
+    )
+    assert "SELEC" in entry["summary"]
+    node.call("DELETE", "/rules/none", expect=404)
+    assert latest(node)["name"] == "none"
+    token = node.call("POST", "/tokens", {"name": "reader", "streams": ["s"]})["token"]
+    with httpx.Client(base_url=f"{node.url}/api/v1", trust_env=False, verify=NO_TLS) as reader:
+        assert reader.get("/status", headers={"Authorization": f"Bearer {token}"}).status_code == 403
+    entry = latest(node)
+    assert (entry["actor"], entry["operation"], entry["outcome"]) == ("the token 'reader'", "getStatus", "refused")
+    assert token not in json.dumps(entries(node, limit="20"))
+
+
+def test_wrong_tokens_do_not_fill_the_log(node: Node) -> None:
+    before = entries(node, limit="1")
+    with httpx.Client(base_url=f"{node.url}/api/v1", trust_env=False, verify=NO_TLS) as stranger:
+        assert stranger.delete("/rules/hot", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert stranger.delete("/rules/hot").status_code == 401
+    assert entries(node, limit="1") == before
+
+
+def test_secrets_are_stars_and_their_change_is_known_but_cannot_be_taken_back(node: Node) -> None:
+    connector = {"name": "out", "type": "http", "url": "http://127.0.0.1:9", "headers": {"x-key": SECRET}}
+    node.call("POST", "/connectors", connector)
+    node.call("PUT", "/connectors/out", {**connector, "headers": {"x-key": f"{SECRET}2"}})
+    changed = latest(node)
+    assert changed["summary"] == "changed headers"
+    refused = node.call("POST", f"/audit-log/{changed['id']}:revert", expect=422)
+    assert "send it again" in refused["errors"][0]["message"]
+    node.call("DELETE", "/connectors/out")
+    shown = [node.call("GET", f"/audit-log/{row['id']}") for row in entries(node, name="out")]
+    assert len(shown) == 3
+    assert SECRET not in json.dumps(shown)
+
+
+def test_the_dashboard_and_commands_are_told_apart(node: Node) -> None:
+    with httpx.Client(base_url=node.url, trust_env=False, verify=NO_TLS) as page:
+        origin = {"Origin": node.url}
+        assert page.post("/api/v1/session", json={"token": TOKEN}, headers=origin).status_code == 204
+        assert page.post("/api/v1/rules", json=RULE, headers=origin).status_code == 201
+    assert [(row["operation"], row["origin"]) for row in entries(node, limit="2")] == [
+        ("createRule", "dashboard"),
+        ("signIn", "dashboard"),
+    ]
+    assert sluice(node, "rules", "disable", "hot").returncode == 0
+    entry = latest(node)
+    assert (entry["operation"], entry["origin"], entry["summary"]) == ("disableRule", "cli", "changed enable")
+
+
+def test_entries_are_found_by_every_filter_and_in_pages(node: Node) -> None:
+    node.call("POST", "/rules", RULE)
+    node.call("POST", "/rules", {**RULE, "name": "cold"})
+    assert {row["name"] for row in entries(node, kind="rule", name="co*")} == {"cold"}
+    assert entries(node, actor="nobody") == []
+    assert entries(node, outcome="failed") == []
+    assert entries(node, until="2020-01-01T00:00:00Z") == []
+    assert entries(node, since="2020-01-01T00:00:00Z", limit="2")[0]["name"] == "cold"
+    assert entries(node, search="createrule COLD", limit="1")[0]["name"] == "cold"
+    assert entries(node, search="createrule nothing-such") == []
+    first = node.call("GET", "/audit-log?limit=1&kind=rule")
+    second = node.call("GET", f"/audit-log?limit=1&kind=rule&cursor={first['next']}")
+    assert [first["items"][0]["name"], second["items"][0]["name"]] == ["cold", "hot"]
+    assert node.call("GET", "/audit-log?cursor=WyJ6eiJd", expect=(422, 400))["detail"]
+    assert node.call("GET", "/audit-log/zz", expect=404)["code"] == "not_found"
+    assert node.call("GET", f"/audit-log/{'0' * 24}", expect=404)
+
+
+def test_there_is_no_way_to_delete_entries(node: Node) -> None:
+    entry = latest(node)["id"]
+    node.call("DELETE", f"/audit-log/{entry}", expect=405)
+    node.call("DELETE", "/audit-log", expect=405)
+
+
+def test_what_was_answered_is_in_the_log_after_a_kill(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as node:
+        for number in range(20):
+            node.call("POST", "/rules", {**RULE, "name": f"r{number}"})
+            if number % 5 == 4:
+                node.kill()
+                node.start()
+                assert len(entries(node, operation="createRule", limit="100")) == number + 1
+
+
+def test_a_change_is_taken_back_and_later_changes_of_other_members_stay(node: Node) -> None:
+    node.call("POST", "/rules", RULE)
+    node.call("PUT", "/rules/hot", {**RULE, "sql": SQL.replace("30", "99")})
+    broken = latest(node)["id"]
+    node.call("PATCH", "/rules/hot", {"description": "kept"})
+    effect = node.call("POST", f"/audit-log/{broken}:revert?dry_run=true")
+    assert effect["affected"] == [{"kind": "rule", "name": "hot", "how": "is changed"}]
+    node.call("POST", f"/audit-log/{broken}:revert")
+    rule = node.call("GET", "/rules/hot")
+    assert (rule["sql"], rule["description"]) == (SQL, "kept")
+    revert = latest(node)
+    assert revert["operation"] == "revertAuditEntry"
+    assert "changed at /sql" in node.call("POST", f"/audit-log/{broken}:revert", expect=409)["detail"]
+    result = sluice(node, "audit-log", "revert", revert["id"])
+    assert result.returncode == 0, result.stderr
+    assert node.call("GET", "/rules/hot")["sql"] == SQL.replace("30", "99")
+
+
+def test_a_creation_is_taken_back_unless_the_object_is_gone(node: Node) -> None:
+    node.call("POST", "/streams", {"name": "s"})
+    created = latest(node)["id"]
+    node.call("POST", f"/audit-log/{created}:revert")
+    node.call("GET", "/streams/s", expect=404)
+    assert "no longer exists" in node.call("POST", f"/audit-log/{created}:revert", expect=409)["detail"]
+
+
+def test_a_deletion_is_undone_with_versions_test_cases_secrets_and_order(node: Node) -> None:
+    event = {"topic": "halls/1", "payload": '{"t": 31}'}
+    tests = [{"name": "warm", "event": event, "expect": {"rows": [{"t": 31}]}}]
+    node.call("POST", "/rules", {**RULE, "tests": tests})
+    node.call("PUT", "/rules/hot", {**RULE, "description": "second", "tests": tests})
+    node.call("POST", "/rules", {**RULE, "name": "last"})
+    versions = node.call("GET", "/rules/hot/versions")["items"]
+    assert len(versions) == 2
+    node.call("DELETE", "/rules/hot")
+    node.call("POST", f"/audit-log/{latest(node)['id']}:revert")
+    assert [row["name"] for row in node.call("GET", "/rules")["items"]] == ["hot", "last"]
+    assert node.call("GET", "/rules/hot/versions")["items"] == versions
+    assert node.call("GET", "/rules/hot")["tests"][0]["name"] == "warm"
+
+
+def test_a_cascade_is_undone_as_a_whole_with_its_secrets(node: Node, tmp_path: Path) -> None:
+    node.call(
+        "POST",
+        "/connectors",
+        {"name": "out", "type": "http", "url": "http://127.0.0.1:9", "headers": {"x-key": SECRET}},
+    )
+    node.call("POST", "/actions", {"name": "send", "type": "http", "connector": "out", "parameters": {"path": "/x"}})
+    node.call("POST", "/rules", {**RULE, "actions": ["http:send"]})
+    node.call("DELETE", "/connectors/out?cascade=true")
+    entry = latest(node)
+    assert [(change["kind"], change["change"]) for change in entry["changes"]] == [
+        ("rule", "deleted"),
+        ("action", "deleted"),
+        ("connector", "deleted"),
+    ]
+    node.call("POST", f"/audit-log/{entry['id']}:revert")
+    assert node.call("GET", "/rules/hot")["actions"][0]["bridge"] == "http:send"
+    assert (node.data_dir / "api.hocon").read_text().count(SECRET) >= 2, "saved again, with its secret"
+
+
+def test_a_deleted_schema_comes_back(node: Node) -> None:
+    document = json.dumps({"type": "object", "required": ["t"]})
+    node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": document})
+    node.call("DELETE", "/schemas/reading?permanent=true")
+    node.call("POST", f"/audit-log/{latest(node)['id']}:revert")
+    assert "required" in json.dumps(node.call("GET", "/schemas/reading"))
+
+
+def test_a_reload_of_files_is_recorded_with_what_it_changed(tmp_path: Path) -> None:
+    with running(tmp_path / "data", config="mqtt.max_inflight = 20\n") as node:
+        (node.data_dir / "sluice.conf").write_text(
+            'mqtt.max_inflight = 10\nstreams { meters { topics = ["meters/#"] } }\n'
+        )
+        node.call("POST", "/config:reload")
+        request, files = entries(node, limit="2")
+        assert (request["operation"], request["actor"]) == ("reloadConfig", "administrator")
+        assert (files["operation"], files["actor"], files["origin"]) == ("reload", "broker", "files")
+        changes = {
+            (change["kind"], change["name"]): change["change"]
+            for change in node.call("GET", f"/audit-log/{files['id']}")["changes"]
+        }
+        assert changes == {("setting", "mqtt.max_inflight"): "changed", ("stream", "meters"): "created"}
+        assert "files" in node.call("POST", f"/audit-log/{files['id']}:revert", expect=422)["errors"][0]["message"]
+
+
+def test_the_log_is_listed_by_the_command_line(node: Node) -> None:
+    node.call("POST", "/rules", RULE)
+    listed = sluice(node, "audit-log", "ls", "--kind", "rule", "--limit", "1", "--json")
+    [row] = json.loads(listed.stdout)["items"]
+    shown = sluice(node, "audit-log", "get", row["id"])
+    assert "createRule" in shown.stdout
+    assert "differences" in shown.stdout

@@ -1,0 +1,154 @@
+"""The audit log as the API offers it, and taking back what an entry of it changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+from broker.admin.audit_log import AuditDifference, AuditedChange, AuditEntryView, AuditLog, DeletedObject
+from broker.config.root import ChangedObject, PlannedReload
+from broker.config.secrets import MASK
+from broker.core.errors import Conflict, Invalid, Problem, SluiceError
+from broker.core.objects import Spec
+from ui.api.audit import note_change
+from ui.api.objects import KindRoutes, settled
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """An object that gets another form: ``after``, None to delete it. ``whole`` is all that was saved of it."""
+
+    routes: KindRoutes
+    name: str
+    before: Spec | None
+    after: Spec | None
+    whole: DeletedObject | None = None
+
+    @property
+    def planned(self) -> ChangedObject:
+        return ChangedObject(self.routes.kind, self.name, self.before, self.after)
+
+    async def run(self) -> None:
+        """Change it, and note that."""
+        if self.whole is not None:
+            self._bring_back(self.whole)
+        else:
+            await self._put(self.before, self.after)
+        note_change(self.routes.kind, self.name, self.before, self.routes.spec_of(self.name))
+
+    async def undo(self) -> None:
+        """Change it back."""
+        await self._put(self.after, self.before)
+        note_change(self.routes.kind, self.name, self.after, self.before)
+
+    async def _put(self, now: Spec | None, then: Spec | None) -> None:
+        service = self.routes.service
+        if then is None:
+            await settled(service.delete(self.name))
+            return
+        creating, replacing = await self.routes.saving.prepare(then, self.name, False)
+        if now is None:
+            await settled(service.create(then, **creating))
+        else:
+            await settled(service.replace(self.name, then, **replacing))
+
+    def _bring_back(self, whole: DeletedObject) -> None:
+        service: Any = self.routes.service
+        section = self.routes.section
+        assert section is not None  # only such objects are held
+        section.save({self.name: whole.saved})
+        if problems := service.load([deepcopy(whole.saved)]):
+            section.save({self.name: None})
+            raise Conflict("; ".join(problems))
+        if whole.order:
+            now = [row[self.routes.kind.key] for row in service.list()]
+            before = [name for name in whole.order if name in now]
+            service.reorder([*before, *(name for name in now if name not in before)])
+
+
+class AuditTrail:
+    """Entries, and their reverts. ``routes`` are those of the kinds by name."""
+
+    def __init__(self, log: AuditLog, routes: Mapping[str, KindRoutes]) -> None:
+        self.page = log.page
+        self.get = log.get
+        self._log = log
+        self._routes = routes
+
+    async def revert(self, id: str) -> AuditEntryView:
+        """Take back what an entry changed, the last change first: all of it, or nothing.
+
+        An object that was deleted minutes ago comes back with all that was saved of it; else with the values that the
+        entry has, without secrets. Of an object that was changed, only members of the entry get their values from
+        before.
+
+        Raises:
+            NotFound: there is no such entry.
+            Invalid: it changed no object, or its values were too long to be kept.
+            Conflict: an object has changed since.
+        """
+        entry, steps = self._steps(id)
+        done: list[_Step] = []
+        try:
+            for step in steps:
+                await step.run()
+                done.append(step)
+        except SluiceError:
+            for step in reversed(done):
+                await step.undo()
+            raise
+        return entry
+
+    async def plan(self, id: str) -> PlannedReload:
+        """The objects that ``revert`` would change. Raises as it does where the objects do not permit it."""
+        _, steps = self._steps(id)
+        return PlannedReload(before={}, after={}, objects=[step.planned for step in steps], needs_restart=[])
+
+    def _steps(self, id: str) -> tuple[AuditEntryView, Sequence[_Step]]:
+        entry = self._log.get(id)
+        deleted = {(item.kind, item.name): item for item in self._log.deleted(id)}
+        steps = [self._step(change, deleted) for change in reversed(entry["changes"])]
+        if not steps:
+            raise Invalid("the entry cannot be reverted", [Problem("it changed no object")])
+        return entry, steps
+
+    def _step(self, change: AuditedChange, deleted: Mapping[tuple[str, str], DeletedObject]) -> _Step:
+        name = change["name"]
+        routes = self._routes.get(change["kind"])
+        if routes is None:
+            raise Invalid("the entry cannot be reverted", [Problem(f"a {change['kind']} is changed in files")])
+        now = routes.spec_of(name)
+        if (now is None) != (change["change"] == "deleted"):
+            state = "exists again" if now is not None else "no longer exists"
+            raise Conflict(f"{routes.kind.name} {name!r} {state}, so the entry cannot be reverted")
+        whole = deleted.get((change["kind"], name))
+        if whole is not None:
+            return _Step(routes, name, None, routes.kind.as_spec(whole.saved), whole)
+        if cut := [difference["pointer"] for difference in change["differences"] if difference["is_cut"]]:
+            raise Invalid("the entry cannot be reverted", [Problem("the value was too long to be kept", cut[0])])
+        if secret := [item["pointer"] for item in change["differences"] if item["before"] == item["after"] == MASK]:
+            raise Invalid("the entry cannot be reverted", [Problem("a secret changed; send it again", secret[0])])
+        before = deepcopy(now or {})
+        for difference in change["differences"]:
+            _take_back(before, difference, f"{routes.kind.name} {name!r}")
+        return _Step(routes, name, now, None if change["change"] == "created" else before)
+
+
+def _take_back(spec: Spec, difference: AuditDifference, what: str) -> None:
+    """Give a member the value that it had before.
+
+    Raises:
+        Conflict: it no longer has the value that the change gave it.
+    """
+    *above, last = [part.replace("~1", "/").replace("~0", "~") for part in difference["pointer"].split("/")[1:]]
+    members: Any = spec
+    for part in above:
+        members = members.setdefault(part, {}) if isinstance(members, dict) else None
+    if not isinstance(members, dict) or members.get(last) != difference["after"]:
+        raise Conflict(f"{what} has changed at {difference['pointer']} since; revert the later change first")
+    if difference["before"] is None:
+        members.pop(last, None)
+    else:
+        members[last] = difference["before"]
