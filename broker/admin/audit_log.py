@@ -104,7 +104,10 @@ class DeletedObject(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class AuditRecord:
-    """A request or reload as it is recorded. ``detail`` is the reason of a refusal. ``deleted`` are objects as they were saved."""
+    """A request or reload as it is recorded.
+
+    ``detail`` is the reason of a refusal; ``deleted`` are objects as they were saved.
+    """
 
     actor: str
     origin: Origin

@@ -64,7 +64,14 @@ def _configuration(options: ServeOptions) -> Config:
         overrides=overrides_of(options),
     )
     log = config.get("log", LogSettings)
-    setup(log.level, log.format)
+    file = log.rotating_file()
+    try:
+        if file is not None:
+            file.open()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ConfigError([f"log.file: expected a file that can be written, got {log.file!r}: {reason}"]) from error
+    setup(log.level, log.format, file=file)
     if cut_off := config.api_layer.cut_off:
         _log.warning(
             "config.line_cut",

@@ -77,7 +77,10 @@ class ConfigReload:
             "authorization": (node.access.settings["authorization"].adopt, frozenset()),
             "flapping_detect": (lambda settings: setattr(hub.access.flapping, "settings", settings), frozenset()),
             "login_limits": (lambda settings: setattr(node.access.limits, "settings", settings), frozenset()),
-            "log": (lambda settings: setup(settings.level, settings.format), frozenset()),
+            "log": (
+                lambda settings: setup(settings.level, settings.format, file=settings.rotating_file()),
+                frozenset(("file", "rotation_size", "rotation_count")),
+            ),
         }
 
     async def reload(self, *, drain: bool = False) -> ReloadedConfig:

@@ -18,12 +18,13 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TextIO
 
 from broker.config.secrets import MASK, Secret
 from broker.core.times import rfc3339
+from broker.observe.rotating_file import RotatingFile
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["text", "json"]
@@ -85,15 +86,19 @@ def setup(
     format: Format = "text",
     *,
     stream: TextIO | None = None,
+    file: RotatingFile | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send all logs to ``stream`` (standard error). May be called again; the last call counts."""
+    """Send all logs to ``stream`` (standard error) and to a file. May be called again; the last call counts."""
     handler = _Handler(stream or sys.stderr)
+    handler.file = file
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     handler.addFilter(Throttle(clock=clock))
     root = logging.getLogger()
     for earlier in [handler_before for handler_before in root.handlers if isinstance(handler_before, _Handler)]:
         root.removeHandler(earlier)
+        if earlier.file is not None:
+            earlier.file.close()
     root.addHandler(handler)
     logging.raiseExceptions = False  # a line that cannot be written would print the current exception, secrets with it
     root.setLevel(_LEVELS[level])
@@ -113,7 +118,20 @@ def silenced() -> Iterator[None]:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """A type of its own, so that ``setup`` finds the handler it added before."""
+    """A type of its own, so that ``setup`` finds the handler it added before.
+
+    A line that the file does not take, such as on a full disk, is on the stream alone.
+    """
+
+    file: RotatingFile | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record to the stream, and to the file."""
+        super().emit(record)
+        if self.file is not None:
+            line = f"{self.format(record)}\n".encode(errors="backslashreplace")
+            with suppress(OSError):
+                self.file.append(line, record.created, sync=False)
 
 
 @dataclass(slots=True)

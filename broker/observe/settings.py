@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
+from broker.observe.rotating_file import RotatingFile
 
 
 class LogSettings(Settings):
@@ -15,6 +17,29 @@ class LogSettings(Settings):
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least severe level written.")
     format: Literal["text", "json"] = Field("text", description="Readable lines, or one JSON object a line.")
+    file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File that gets every line, in addition to standard error; made with access for its owner and "
+        "group. Without it only standard error. Needs a restart.",
+    )
+    rotation_size: Size = Field(
+        default=10 * 1024 * 1024,
+        ge=64 * 1024,
+        description="Size in bytes at which the file is renamed, with the time at the end of its name, and a new one "
+        "is begun. A file that another program renames, such as logrotate, is begun anew too. Needs a restart.",
+    )
+    rotation_count: int = Field(
+        default=10, ge=0, le=1000, description="Renamed files that are kept; the oldest are deleted. Needs a restart."
+    )
+
+    def rotating_file(self) -> RotatingFile | None:
+        """The file, not yet opened, or None."""
+        if self.file is None:
+            return None
+        return RotatingFile(
+            Path(self.file), max_bytes=self.rotation_size, max_files=self.rotation_count, rotation="none"
+        )
 
 
 class AlarmSettings(Settings):

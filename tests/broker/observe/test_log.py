@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from broker.config.secrets import Secret
 from broker.observe import log as logs
 from broker.observe.log import get_logger, redacted, setup
+from broker.observe.settings import LogSettings
 
 
 class Output:
@@ -165,3 +167,24 @@ def test_a_line_that_cannot_be_written_says_nothing_elsewhere(
     except ValueError:
         get_logger("t").exception("bridge.failed")
     assert capsys.readouterr().err == ""
+
+
+def test_a_file_gets_the_same_lines_and_is_rotated_by_size(output: Output, tmp_path: Path) -> None:
+    settings = LogSettings.model_validate(
+        {"file": str(tmp_path / "sluice.log"), "rotation_size": "64KB", "rotation_count": 2}
+    )
+    setup("info", "json", stream=output.stream, file=settings.rotating_file(), clock=lambda: output.now_s)
+    for number in range(100):
+        get_logger("t").info(f"event.{number}", text="x" * 4_000)
+    files = sorted(tmp_path.iterdir())
+    assert len(files) == 3
+    assert all(file.stat().st_size <= 64 * 1024 for file in files)
+    [newest] = [file for file in files if file.name == "sluice.log"]
+    assert newest.read_text().splitlines() == output.lines()[-len(newest.read_text().splitlines()) :]
+
+
+def test_a_file_that_takes_nothing_leaves_the_lines_on_the_stream(output: Output, tmp_path: Path) -> None:
+    settings = LogSettings.model_validate({"file": str(tmp_path / "gone" / "sluice.log")})
+    setup("info", "text", stream=output.stream, file=settings.rotating_file())
+    get_logger("t").info("still.here")
+    assert "still.here" in output.lines()[0]
