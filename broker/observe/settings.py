@@ -27,7 +27,7 @@ class LogSettings(Settings):
         default=10 * 1024 * 1024,
         ge=64 * 1024,
         description="Size in bytes at which the file is renamed, with the time at the end of its name, and a new one "
-        "is begun. A file that another program renames, such as logrotate, is begun anew too. Needs a restart.",
+        "is begun; also where another program, such as logrotate, renames it. Needs a restart.",
     )
     rotation_count: int = Field(
         default=10, ge=0, le=1000, description="Renamed files that are kept; the oldest are deleted. Needs a restart."
