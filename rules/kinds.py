@@ -58,7 +58,6 @@ RESOURCES = (
                 id="cancelBacktest",
                 text="Cancel a back-test. Stops the job. Results so far are kept.",
                 call="cancel_backtest",
-                method="POST",
                 path="/{id}:cancel",
                 takes=(_BACKTEST,),
                 answer="rules.trials.backtest:BacktestView",

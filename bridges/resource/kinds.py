@@ -100,7 +100,6 @@ RESOURCES = (
                 text="Drain an action. Accepts no more rows, sends those in the buffer, then stops. Returns when the "
                 "buffer is empty or `timeout_s` is over.",
                 call="drain",
-                method="POST",
                 path="/{name}:drain",
                 takes=(_ACTION,),
                 body=(Parameter(name="timeout_s", type=float, default=30, least=0, most=3600),),
@@ -153,7 +152,6 @@ RESOURCES = (
                 text="Send dead letters again. Sends dead letters again, oldest first. One that fails again becomes a "
                 "new dead letter. It is a job: `Prefer: respond-async` does not wait for its end.",
                 call="redrive",
-                method="POST",
                 path=":redrive",
                 takes=(_ACTION, _OFFSETS),
                 body=TAKE_AGAIN,
@@ -164,7 +162,6 @@ RESOURCES = (
                 does="change",
                 job=Job(kind="redrive", unit="dead letters", plan="to_redrive"),
                 command=Command(
-                    name="redrive",
                     help="Send dead letters to the action once more, oldest first. One that fails again becomes a new "
                     "one.",
                     show="broker.cli.bridges:print_redriven",

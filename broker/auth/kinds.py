@@ -84,6 +84,7 @@ RESOURCES = (
         path="/login-failures",
         tag="Access",
         service="access.limits",
+        at="all",
         commands="access",
         page="LoginFailure",
         verbs=(
@@ -94,7 +95,6 @@ RESOURCES = (
                 call="failures",
                 row="broker.auth.login_limits:FailedLogins",
                 key="address",
-                at="all",
                 command=Command(name="failures", columns=("address", "counted", "is_limited", "last_failed_at")),
             ),
         ),

@@ -35,7 +35,7 @@ def add_commands(group: typer.Typer, resource: Resource) -> None:
             function: Any = _Function(resource, verb, verb.command)  # typer reads its signature
             command(
                 group,
-                verb.command.name,
+                verb.word,
                 help=function.help,
                 known=verb.command.known or (resource.known if "{" in verb.path or verb.exists else ""),
                 timeout_s=verb.command.timeout_s,
@@ -51,7 +51,7 @@ class _Function:
         self._resource = resource
         self._verb = verb
         self._command = command
-        self.__name__ = command.name
+        self.__name__ = verb.word
         self.help = command.help or verb.text.replace("`", "")
 
     @property

@@ -23,7 +23,10 @@ DECLARED_IN: Final = (
     "rules.kinds",
     "bridges.spark.broker_side.kinds",
     "broker.routing.kinds",
+    "broker.admin.client_kinds",
+    "broker.admin.message_kinds",
     "broker.admin.kinds",
+    "broker.admin.node_kinds",
 )
 # Sections of objects in files that are not a kind of their own.
 _OTHER_SECTIONS: Final = ("schema_registry.modes",)
@@ -223,7 +226,7 @@ def load(name: str) -> Any:
 @cache
 def kinds() -> Sequence[Kind]:
     """Every kind there is, in the order in which objects refer to each other."""
-    return tuple(kind for module in DECLARED_IN for kind in import_module(module).KINDS)
+    return tuple(kind for module in DECLARED_IN for kind in getattr(import_module(module), "KINDS", ()))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Resources: lists and verbs of live objects, each declared once as data in ``kinds.py`` of its package.
+"""Resources: lists and verbs of live objects, each declared once as data in a module of ``DECLARED_IN``.
 
 Routes and OpenAPI (``ui.api.resources``), commands with their options and completion (``broker.cli.resources``) and the
 reference pages come from the declarations. They are read without importing what a verb needs to work: services, models
@@ -18,6 +18,10 @@ from broker.core.kinds import DECLARED_IN
 # Timeouts of commands: calls that open or close connections, and calls that read a log or many messages, in seconds.
 SLOW_S: Final = 120
 LONG_S: Final = 600
+# The effect of an operation, by which roles permit it: a trial (``try``) saves nothing.
+Does = Literal["read", "change", "try"]
+# The nodes of a cluster on which an operation runs.
+At = Literal["node", "owner", "all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Command:
-    """The command of a verb.
+    """The command of a verb, with the name ``Verb.word`` where it has none of its own.
 
     ``name`` is the word behind those of the group. ``help`` is its help, where it is not the text of the verb.
     ``columns`` are those of a list, which is the member ``rows`` where the answer is none; ``show`` is the function
@@ -73,7 +77,7 @@ class Command:
     list is printed whole.
     """
 
-    name: str
+    name: str = ""
     help: str = ""
     columns: Mapping[str, str] | Sequence[str] = ()
     show: str = ""
@@ -127,13 +131,15 @@ class Verb:
     the method that a dry run calls with the parameters to raise what the verb would: ``call`` itself where that ends by
     ``broker.core.objects.saving``, or one that returns the changes (``broker.config.root.PlannedReload``). ``done``
     completes "It would be" in the summary.
+
+    ``method`` is GET for what only reads, else POST. Without ``at`` it runs where the resource is.
     """
 
     id: str
     text: str
     call: str
     path: str = ""
-    method: str = "GET"
+    method: str = ""
     takes: Sequence[Parameter] = ()
     body: Sequence[Parameter] | str = ()
     body_text: str = ""
@@ -148,13 +154,24 @@ class Verb:
     problems: Sequence[int] = ()
     outcome: str = "Done"
     takes_key: bool = False
-    does: Literal["read", "change", "try"] = "read"
-    at: Literal["node", "owner", "all"] = "node"
+    does: Does = "read"
+    at: At | None = None
     effect: str = ""
     exists: str = ""
     plan: str = ""
     done: str = "deleted"
     command: Command | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "method", self.method or ("GET" if self.does == "read" else "POST"))
+
+    @property
+    def word(self) -> str:
+        """The word of its command: ``ls``, ``show``, ``rm``, or the one at the end of the path."""
+        named = self.command.name if self.command is not None else ""
+        _, _, verb = self.path.replace(":path}", "}").partition(":")
+        of_one = "rm" if self.method == "DELETE" else "show"
+        return named or verb or ("ls" if self.row else of_one)
 
     @property
     def members(self) -> Sequence[Parameter]:
@@ -179,7 +196,7 @@ class Resource:
     ``name`` is one of them in a sentence, ``page`` the beginning of the name of a list's type. ``service`` is where the
     API finds it, from ``ui.api.context.ApiContext`` on: ``traffic.clients``. ``commands`` are the words behind
     ``sluice``, and ``about`` the help of that group, ``alias`` another word for the last of them. ``named_by`` is the
-    member that names one, for completion.
+    member that names one, for completion. ``at`` is where its verbs run that say nothing else.
     """
 
     name: str
@@ -192,11 +209,12 @@ class Resource:
     about: str = ""
     alias: str = ""
     named_by: str = ""
+    at: At = "node"
 
     @property
     def known(self) -> str:
         """The command that lists what exists."""
-        names = [verb.command.name for verb in self.verbs if verb.command is not None]
+        names = [verb.word for verb in self.verbs if verb.command is not None]
         return f"sluice {self.commands} ls" if "ls" in names else ""
 
 

@@ -198,7 +198,7 @@ class ResourceRoutes:
             takes_key=verb.takes_key,
             may_be_dry=verb.may_be_dry,
             may_be_a_job=verb.job is not None,
-            resource={"name": self._resource.name, "does": verb.does, "at": verb.at},
+            resource={"name": self._resource.name, "does": verb.does, "at": verb.at or self._resource.at},
         )(run)
 
     def _answer(self, verb: Verb) -> Any:

@@ -1,0 +1,207 @@
+"""The node itself: listeners, API tokens, alarms, status, configuration and metrics."""
+
+from __future__ import annotations
+
+from broker.core.kinds import Abilities, Kind, Switch
+from broker.core.resources import Parameter, Resource, Verb
+
+_NET = "broker.net.settings"
+KINDS = (
+    Kind(
+        name="listener",
+        path="listeners",
+        section=None,
+        models=tuple(f"{_NET}:{name}ListenerSettings" for name in ("", "Ssl", "Ws", "Wss")),
+        view="broker.admin.listeners:ListenerView",
+        row="broker.admin.listeners:ListenerRow",
+        about="An address that clients connect to.",
+        tag="Listeners",
+        columns=("id", "state", "address", "zone", "connections", "max_connections", "certificate_expires"),
+        abilities=Abilities(
+            verbs=frozenset(("delete",)),
+            can_patch=True,
+            switches=(
+                Switch("start", "started", "Open {} that was stopped.", lambda service, name: service.start(name)),
+                Switch(
+                    "stop",
+                    "stopped",
+                    "Close {} until it is started again or the broker restarts.",
+                    lambda service, name, **options: service.stop(name, **options),
+                    drains=True,
+                ),
+                Switch(
+                    "restart",
+                    "restarted",
+                    "Close {} and open it again, with its settings.",
+                    lambda service, name, **options: service.restart(name, **options),
+                    drains=True,
+                ),
+            ),
+        ),
+        named_by="id",
+        has_any_name=True,
+        deletion="Its connections are closed, unless they are to drain.",
+    ),
+    Kind(
+        name="token",
+        path="tokens",
+        section="tokens",
+        models=("broker.admin.tokens:TokenSpec",),
+        view="broker.admin.tokens:TokenView",
+        about="Lets a program read the records of some streams, and nothing else. It is in the answer that creates it "
+        "only.",
+        tag="Access",
+        columns=("name", "streams", "expires_at", "is_expired", "description"),
+        deletion="Programs that use it are refused from then on.",
+    ),
+)
+
+
+RESOURCES = (
+    Resource(
+        name="alarm",
+        path="/alarms",
+        tag="System",
+        service="alarms",
+        at="all",
+        commands="",
+        verbs=(
+            Verb(
+                id="listAlarms",
+                text="List active alarms. Returns the alarms that are active, newest first.",
+                call="active",
+                row="broker.admin.alarms:Alarm",
+                model="AlarmList",
+                page_text="Alarms, newest first.",
+            ),
+            Verb(
+                id="listPastAlarms",
+                text="List past alarms. Returns alarms that ended, newest first, for as long as `alarms` settings "
+                "keep them.",
+                call="history",
+                path="/history",
+                row="broker.admin.alarms:Alarm",
+                model="AlarmList",
+                page_text="Alarms, newest first.",
+            ),
+            Verb(
+                id="forgetPastAlarms",
+                text="Delete past alarms. Deletes the history of alarms that ended. Active alarms stay.",
+                call="forget_history",
+                method="DELETE",
+                path="/history",
+                does="change",
+            ),
+        ),
+    ),
+    Resource(
+        name="node",
+        path="/status",
+        tag="System",
+        service="",
+        commands="",
+        verbs=(
+            Verb(
+                id="getStatus",
+                text="Show the state of the node. Returns counters, rates, listeners, and the state of rules, streams, "
+                "tables and bridges. `/metrics` has the same for Prometheus.",
+                call="status",
+                answer="ui.api.status:Status",
+            ),
+        ),
+    ),
+    Resource(
+        name="setting",
+        path="/config",
+        tag="System",
+        service="settings",
+        commands="",
+        verbs=(
+            Verb(
+                id="getConfig",
+                text="Show the active settings. Returns every setting with its value and source, and the value in "
+                "the files where that differs. Secrets are masked.",
+                call="__call__",
+                answer="broker.config.root:SettingsInForce",
+            ),
+        ),
+    ),
+    Resource(
+        name="configuration",
+        path="/config:reload",
+        tag="System",
+        service="reload",
+        commands="",
+        verbs=(
+            Verb(
+                id="reloadConfig",
+                text="Reload the configuration. Reads the configuration files again and applies what changed. Nothing "
+                "changes when any of it is wrong. `dry_run` returns the settings, listeners and objects that would "
+                "change.",
+                call="reload",
+                takes=(
+                    Parameter(
+                        name="drain", text="Whether its connections may stay until they end.", type=bool, default=False
+                    ),
+                ),
+                answer="broker.config.root:ReloadedConfig",
+                does="change",
+                plan="plan",
+                done="reloaded",
+            ),
+        ),
+    ),
+    Resource(
+        name="metric",
+        path="/metrics/history",
+        tag="System",
+        service="history",
+        commands="",
+        verbs=(
+            Verb(
+                id="getMetricsHistory",
+                text="Show the history of metrics. Returns rates and gauges, kept for 15 minutes by second, 3 hours "
+                "by 10 seconds, 24 hours by minute and 7 days by 10 minutes. The step is the finest that reaches back "
+                "to `from` and gives at most 1,500 values per series, 20,000 in total.",
+                call="read",
+                takes=(
+                    Parameter(
+                        name="names",
+                        text="Name of a metric; repeatable. All metrics if absent.",
+                        many=True,
+                        longest=100,
+                    ),
+                    Parameter(
+                        name="labels",
+                        text="`NAME=VALUE` of a label of the series; repeatable.",
+                        type="pairs",
+                        many=True,
+                        longest=10,
+                    ),
+                    Parameter(
+                        name="from",
+                        keyword="from_us",
+                        type="time",
+                        text="Start: RFC 3339 or milliseconds since 1970. An hour before `to` if absent.",
+                    ),
+                    Parameter(
+                        name="to",
+                        keyword="to_us",
+                        type="time",
+                        text="End: RFC 3339 or milliseconds since 1970. The present if absent.",
+                    ),
+                    Parameter(
+                        name="step",
+                        keyword="step_s",
+                        type=int,
+                        default=1,
+                        least=1,
+                        most=7 * 86_400,
+                        text="Minimum number of seconds per value; `step_s` is the number used.",
+                    ),
+                ),
+                answer="ui.api.models.node:MetricsWindow",
+            ),
+        ),
+    ),
+)
