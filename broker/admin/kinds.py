@@ -233,7 +233,7 @@ RESOURCES = (
         tag="Topics",
         service="tails",
         at="all",
-        commands="",
+        commands="topics",
         verbs=(
             Verb(
                 id="listLatestMessages",
@@ -245,7 +245,13 @@ RESOURCES = (
                 "`POST /validations:test` and `POST /pipeline:preview` take as their message.",
                 call="latest",
                 takes=(
-                    Parameter(name="filter", text="A topic filter.", is_required=True),
+                    Parameter(
+                        name="filter",
+                        text="A topic filter.",
+                        is_required=True,
+                        is_argument=True,
+                        option="topic_filter",
+                    ),
                     Parameter(
                         name="limit",
                         text="Maximum number of items in the answer.",
@@ -253,6 +259,8 @@ RESOURCES = (
                         default=1,
                         least=1,
                         most=100,
+                        option="-n --count",
+                        help="How many.",
                     ),
                     Parameter(
                         name="wait",
@@ -261,9 +269,17 @@ RESOURCES = (
                         default=0,
                         least=0,
                         most=30,
+                        help="Seconds to wait where none is stored.",
+                        offered=5,
                     ),
                 ),
                 answer="ui.api.models.topics:LatestMessages",
+                command=Command(
+                    name="latest",
+                    help="Show the latest messages of a filter, newest first: of streams, retained ones, else the next "
+                    "ones.",
+                    show="broker.cli.topics:print_latest",
+                ),
             ),
         ),
     ),

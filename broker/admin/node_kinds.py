@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.kinds import Abilities, Kind, Switch
-from broker.core.resources import Parameter, Resource, Verb
+from broker.core.resources import SLOW_S, Command, Parameter, Resource, Verb
 
 _NET = "broker.net.settings"
 KINDS = (
@@ -131,7 +131,7 @@ RESOURCES = (
         path="/config:reload",
         tag="System",
         service="reload",
-        commands="",
+        commands="config",
         verbs=(
             Verb(
                 id="reloadConfig",
@@ -141,13 +141,24 @@ RESOURCES = (
                 call="reload",
                 takes=(
                     Parameter(
-                        name="drain", text="Whether its connections may stay until they end.", type=bool, default=False
+                        name="drain",
+                        text="Whether its connections may stay until they end.",
+                        type=bool,
+                        default=False,
+                        option="--drain",
+                        help="Let connections of removed listeners stay.",
                     ),
                 ),
                 answer="broker.config.root:ReloadedConfig",
                 does="change",
                 plan="plan",
                 done="reloaded",
+                command=Command(
+                    name="reload",
+                    help="Reload the configuration of a running broker. If any part of it is invalid, nothing changes.",
+                    show="broker.cli.config:print_reloaded",
+                    timeout_s=SLOW_S,
+                ),
             ),
         ),
     ),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli import exit_codes
-from broker.cli.command import SLOW_S, Call, command
+from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, from_sluice_error, hinting
 from broker.cli.output import print_columns, print_line, print_table, say, shown
 from broker.core.kinds import counted
@@ -120,16 +120,8 @@ def reference(call: Call) -> None:
     call.show([asdict(entry) for entry in describe(_models())], lambda entries: print_columns(entries, columns))
 
 
-@command(group, "reload", timeout_s=SLOW_S, writes=True)
-def reload(
-    call: Call,
-    drain: Annotated[bool, typer.Option("--drain", help="Let connections of removed listeners stay.")] = False,
-) -> None:
-    """Reload the configuration of a running broker. If any part of it is invalid, nothing changes."""
-    call.show(call.api.post(f"/config:reload{'?drain=true' if drain else ''}", {}), _print_reloaded)
-
-
-def _print_reloaded(done: Mapping[str, Any]) -> None:
+def print_reloaded(done: Mapping[str, Any]) -> None:
+    """Print what a reload has changed, and what it could not."""
     listeners = [f"listener {id} {change}" for change, ids in done["listeners"].items() for id in ids]
     parts = {
         "active": (*done["settings"], *listeners, *done["objects"]),

@@ -171,6 +171,7 @@ def _argument(parameter: Parameter, *, hidden: bool = False) -> Argument:
     kind: Any = str if is_model or isinstance(declared, tuple) else _TYPES.get(declared, declared)
     kind = list[kind] if parameter.many else kind
     default = None if is_model else parameter.default  # the API's own
+    default = default if parameter.offered is None else parameter.offered
     text = parameter.help or parameter.text.replace("`", "")
     if parameter.is_argument:
         info: Any = typer.Argument(help=text, metavar=parameter.option or None)

@@ -97,14 +97,8 @@ def top(
     call.show(page, lambda found: print_columns(found["items"], ("topic", *_ROW[1:])))
 
 
-def latest(
-    call: Call,
-    topic_filter: Annotated[str, typer.Argument(help="A topic filter.")],
-    count: Annotated[int, typer.Option("-n", "--count", min=1, max=100, help="How many.")] = 1,
-    wait: Annotated[float, typer.Option("--wait", min=0, max=30, help="Seconds to wait where none is stored.")] = 5,
-) -> None:
-    """Show the latest messages of a filter, newest first: of streams, retained ones, else the next ones."""
-    answer = call.api.get("/topics/latest", filter=topic_filter, limit=count, wait=wait)
+def print_latest(answer: Mapping[str, Any]) -> None:
+    """Print messages, each with its publisher and payload."""
     rows = [
         {
             **item,
@@ -114,12 +108,12 @@ def latest(
         }
         for item in answer["items"]
     ]
-    call.show(answer, lambda _: print_columns(rows, ("at", "source", "topic", "client_id", "qos", "payload")))
+    print_columns(rows, ("at", "source", "topic", "client_id", "qos", "payload"))
 
 
 def add_to(group: typer.Typer) -> None:
-    """Add looking at the tree, the busiest topics and the latest messages."""
-    for function in (tree, top, latest):
+    """Add looking at the tree, and the busiest topics."""
+    for function in (tree, top):
         command(group, function.__name__)(function)
 
 

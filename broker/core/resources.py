@@ -36,8 +36,8 @@ class Parameter:
 
     ``option`` are the words of the command line, as ``--connected/--away``, where they are not ``--`` and the name;
     with ``is_argument`` it is the word that the help has for it; None where the command has no such option. ``help`` is
-    its text, where it is not ``text``. ``old`` is an earlier name of the option, which works for one release, with a
-    warning.
+    its text, where it is not ``text``, and ``offered`` its default, where it is another. ``old`` is an earlier name of
+    the option, which works for one release, with a warning.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Parameter:
     option: str | None = ""
     is_argument: bool = False
     help: str = ""
+    offered: Any = None
     old: str = ""
 
     @property
