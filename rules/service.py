@@ -453,9 +453,9 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         """The text of a template for a row. Raises ``Invalid`` when those are not given."""
         return tester.render(body)
 
-    def program_of(self, name: str) -> str:
+    def code(self, name: str) -> dict[str, str]:
         """The Python source a rule was compiled to."""
-        return self._usable(name).rule.statement.on_message.source
+        return {"language": "python", "source": self._usable(name).rule.statement.on_message.source}
 
     def spark_form(self, name: str) -> SparkForm:
         """A rule as Spark SQL."""

@@ -277,6 +277,11 @@ class SchemaService(Contributor, SchemaTrials):
         else:
             self._put(left)
 
+    def versions(self, name: str) -> Sequence[SchemaVersionView]:
+        """The versions of a schema, oldest first, without their sources."""
+        versions: Sequence[SchemaVersionView] = self.get(name)["versions"]
+        return versions
+
     def version(self, name: str, number: str) -> SchemaVersionSource:
         """One version with its source; ``latest`` and ``current`` are the newest and the one in use."""
         from schema_validation.diff import fields_of

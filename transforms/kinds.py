@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.core.kinds import ENABLE, OF_GATES, Abilities, Kind
+from broker.core.resources import Resource, trial
 
 KINDS = (
     Kind(
@@ -21,5 +22,33 @@ KINDS = (
             switches=ENABLE,
         ),
         word="transform",
+    ),
+)
+RESOURCES = (
+    Resource(
+        name="transformation",
+        path="",
+        tag="Try",
+        service="services.transforms",
+        commands="",
+        verbs=(
+            trial(
+                "evaluateVariform",
+                "/variform:eval",
+                "evaluate",
+                "ui.api.models.gates:VariformEval",
+                "transforms.service:VariformValue",
+                "Evaluate a variform expression. The value is text, or with `raw` a value of its type.",
+            ),
+            trial(
+                "previewTransforms",
+                "/transforms:preview",
+                "preview",
+                "ui.api.models.gates:TransformPreview",
+                "transforms.service:TransformsTrial",
+                "Run transformations on one message. Returns the message that comes out, the failures, and the "
+                "message after each step.",
+            ),
+        ),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.resources import LONG_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb
+from broker.core.resources import LONG_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, trial
 
 _JOB = Parameter(
     name="id", text="The identifier of a job.", is_required=True, is_argument=True, longest=64, option="ID",
@@ -316,6 +316,24 @@ RESOURCES = (
                 call="of_topic",
                 takes=(Parameter(name="topic", text="A topic name, without wildcards.", is_required=True),),
                 answer="broker.admin.pipeline:TopicPipeline",
+            ),
+        ),
+    ),
+    Resource(
+        name="stage",
+        path="/pipeline",
+        tag="Try",
+        service="pipeline",
+        commands="",
+        verbs=(
+            trial(
+                "previewPipeline",
+                ":preview",
+                "preview",
+                "ui.api.models.gates:PipelinePreview",
+                "broker.admin.pipeline:PipelineTrial",
+                "Run the whole pipeline on one message. Validations, transformations and rules as configured, with "
+                "drafts in place of saved ones. Nothing is delivered, and no action runs.",
             ),
         ),
     ),

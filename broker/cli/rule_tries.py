@@ -38,7 +38,6 @@ def add_to(group: typer.Typer) -> None:
     command(group, "check", is_check=True)(check)
     command(group, "fields")(list_fields)
     command(group, "format")(format_sql)
-    command(group, "lineage", known=KNOWN)(lineage)
 
 
 def run_cases(
@@ -153,11 +152,6 @@ def format_sql(
 def _print_sql(sql: str) -> None:
     for line in sql.splitlines():
         print_line(line)
-
-
-def lineage(call: Call, name: Annotated[str, typer.Argument(help="A rule.")]) -> None:
-    """Show what the columns of a rule's rows are computed from."""
-    call.show(call.api.get(f"{name_path('/rules', name)}/lineage"), _print_lineage)
 
 
 def sql_text(given: str) -> str:
@@ -284,13 +278,14 @@ def _print_reports(reports: Sequence[Mapping[str, Any]]) -> None:
 def _print_report(report: Mapping[str, Any]) -> None:
     if report["name"] is not None:
         print_line(f"rule {report['name']}", style="bold")
-    _print_lineage(report["lineage"])
+    print_lineage(report["lineage"])
     print_line(f"spark schema: {report['spark_schema'] or 'not known'}")
     for warning in report["warnings"]:
         print_line(f"warning: {problem_text(warning)}", style="yellow")
 
 
-def _print_lineage(found: Mapping[str, Any]) -> None:
+def print_lineage(found: Mapping[str, Any]) -> None:
+    """Print the columns of a rule's rows and its conditions, each with its origins."""
     rows = [
         [column["name"], column["spark_type"], column["expression"], _origins(column["from"])]
         for column in found["columns"]

@@ -30,7 +30,7 @@ def add_to(group: typer.Typer) -> None:
     command(group, "ls")(list_rules)
     for name, writing in (("create", create), ("apply", apply)):
         command(group, name, writes=True)(writing)
-    for name, of_one in (("show", show), ("metrics", metrics), ("versions", list_versions), ("reset", reset)):
+    for name, of_one in (("show", show), ("metrics", metrics), ("reset", reset)):
         command(group, name, known=KNOWN)(of_one)
     command(group, "rm", known=KNOWN, confirms=True, writes=True)(remove)
     command(group, "restore", writes=True)(restore)
@@ -63,7 +63,8 @@ def show(
     if code + spark + versions > 1:
         raise CommandError("choose one of --code, --spark and --versions", exit_codes.USAGE)
     if versions:
-        list_versions(call, name)
+        answer = call.api.get(f"{name_path('/rules', name)}/versions")
+        call.show_rows(answer, {"version": "version", "saved at": "saved_at", "change": "change"})
         return
     part = "/code" if code else "/spark" if spark else ""
     call.show(call.api.get(name_path("/rules", name) + part), _print_source if part else print_members)
@@ -124,12 +125,6 @@ def _show_metrics(found: Mapping[str, Any]) -> None:
 
 def _time(seconds: float | None) -> str | None:
     return None if seconds is None else f"{seconds * 1e6:,.1f} µs"
-
-
-def list_versions(call: Call, name: Name) -> None:
-    """List the versions of a rule that are kept, newest first."""
-    columns = {"version": "version", "saved at": "saved_at", "change": "change"}
-    call.show_rows(call.api.get(f"{name_path('/rules', name)}/versions"), columns)
 
 
 def restore(

@@ -30,8 +30,7 @@ def add_to(group: typer.Typer) -> None:
     """Add the commands to the group of the kind."""
     command(group, "apply", writes=True)(apply)
     command(group, "check", is_check=True)(check)
-    for name, of_one in (("versions", versions), ("users", users), ("compatibility", compatibility)):
-        command(group, name, known=_KNOWN)(of_one)
+    command(group, "compatibility", known=_KNOWN)(compatibility)
     command(group, "use", writes=True)(use)
     command(group, "diff")(diff)
     command(group, "infer")(infer)
@@ -73,12 +72,8 @@ def check(call: Call, name: NameArgument, file: FileOption, kind: TypeOption = N
         )
 
 
-def versions(call: Call, name: NameArgument) -> None:
-    """List the versions of a schema, oldest first."""
-    call.show(call.api.get(f"{name_path(_PATH, name)}/versions"), _print_versions)
-
-
-def _print_versions(found: Mapping[str, Any]) -> None:
+def print_versions(found: Mapping[str, Any]) -> None:
+    """Print the versions of a schema, each with its state."""
     rows = [
         [item["version"], item["id"], _state(item), item["fingerprints"]["sha256"][:12], item["description"]]
         for item in found["items"]
@@ -110,10 +105,9 @@ def diff(
     call.show(diff, lambda _: _print_lines(change["text"] for change in diff["changes"]))
 
 
-def users(call: Call, name: NameArgument) -> None:
-    """List what names a schema: validations, transformations, rules, other schemas."""
-    uses = call.api.get(f"{name_path(_PATH, name)}/users")
-    call.show(uses, lambda _: _print_lines((*uses["users"], *uses["schemas"])))
+def print_users(uses: Mapping[str, Any]) -> None:
+    """Print what names a schema, one a line."""
+    _print_lines((*uses["users"], *uses["schemas"]))
 
 
 def _print_lines(lines: Iterable[str]) -> None:

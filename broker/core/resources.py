@@ -133,6 +133,9 @@ class Verb:
     ``broker.core.objects.saving``, or one that returns the changes (``broker.config.root.PlannedReload``). ``done``
     completes "It would be" in the summary.
 
+    A verb of the tag ``Try`` has a deadline, and runs on a thread. Its method gets a body as it was sent, with the
+    parameters in it, as its only argument; one called ``prepare_…`` runs on the event loop and returns the work.
+
     ``method`` is GET for what only reads, else POST. Without ``at`` it runs where the resource is.
     """
 
@@ -223,6 +226,11 @@ class Resource:
 TAKE_AGAIN: Final = (
     Parameter(name="limit", type=int, default=10_000, least=1, most=100_000, help="Maximum number of entries."),
 )
+
+
+def trial(id: str, path: str, call: str, body: str, answer: str, text: str, *takes: Parameter) -> Verb:
+    """A verb that evaluates something and saves nothing."""
+    return Verb(id=id, path=path, call=call, body=body or (), answer=answer, text=text, takes=takes, does="try")
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.core.kinds import ORDERED, Kind
+from broker.core.resources import Resource, trial
 
 KINDS = (
     Kind(
@@ -31,5 +32,25 @@ KINDS = (
         tag="Topics",
         columns={"name": "name", "topic": "topic", "qos": "qos", "enabled": "enable"},
         abilities=ORDERED,
+    ),
+)
+RESOURCES = (
+    Resource(
+        name="rewrite",
+        path="/rewrites",
+        tag="Try",
+        service="services.rewrites",
+        commands="",
+        verbs=(
+            trial(
+                "testRewrites",
+                ":test",
+                "test",
+                "broker.admin.rewrites:RewriteTrial",
+                "broker.admin.rewrites:RewrittenTopic",
+                "Rewrite a topic. Returns what a topic or filter that a client names is rewritten to, and by which "
+                "rewrite.",
+            ),
+        ),
     ),
 )

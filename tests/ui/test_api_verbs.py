@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from broker.core import jsontext
+from broker.core.kinds import load
+from broker.core.resources import resources
 from tests.support.examples import examples
 from tests.support.node import eventually
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, EchoingShelf, Node, Running
 from ui.api.examples import BODIES
-from ui.api.verbs import VERBS, Verb
 
+
+class Trial(NamedTuple):
+    """A verb that saves nothing, with the kind whose service has it."""
+
+    path: str
+    operation_id: str
+    kind: str
+    body: type[BaseModel]
+
+
+VERBS = [
+    Trial(f"{resource.path}{verb.path}", verb.id, kind, load(str(verb.body)))
+    for resource in resources()
+    if resource.tag == "Try"
+    for _, dot, kind in [resource.service.partition(".")]
+    for verb in resource.verbs
+    if dot and "{" not in verb.path and not verb.call.startswith("prepare_")
+]
 EVERY_VERB = pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.path)
 
 
@@ -26,14 +48,14 @@ def rules_that(running: Running, do: str) -> EchoingShelf:
     return shelf
 
 
-def first_member(verb: Verb) -> str:
+def first_member(verb: Trial) -> str:
     """As bodies name it."""
     name, field = next(iter(verb.body.model_fields.items()))
     return field.alias or name
 
 
 @EVERY_VERB
-def test_a_verb_hands_over_the_body_and_answers_what_comes_back(api: httpx.Client, verb: Verb) -> None:
+def test_a_verb_hands_over_the_body_and_answers_what_comes_back(api: httpx.Client, verb: Trial) -> None:
     body = jsontext.encode(BODIES[verb.operation_id])
     assert api.post(verb.path, content=body).content == b'{"echo":' + body + b"}"
 
@@ -44,7 +66,7 @@ def test_numbers_of_a_body_are_handed_over_as_they_were_written(api: httpx.Clien
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.path in ("/rules:fields", "/rules:test-many")])
-def test_a_list_longer_than_the_document_allows_is_refused(api: httpx.Client, verb: Verb) -> None:
+def test_a_list_longer_than_the_document_allows_is_refused(api: httpx.Client, verb: Trial) -> None:
     name, items = next((name, items) for name, items in BODIES[verb.operation_id].items() if isinstance(items, list))
     answer = api.post(verb.path, json={**BODIES[verb.operation_id], name: items * 101})
     assert answer.status_code == 422
@@ -54,7 +76,7 @@ def test_a_list_longer_than_the_document_allows_is_refused(api: httpx.Client, ve
 
 
 @EVERY_VERB
-def test_a_verb_refuses_members_that_it_does_not_have_and_names_the_nearest(api: httpx.Client, verb: Verb) -> None:
+def test_a_verb_refuses_members_that_it_does_not_have_and_names_the_nearest(api: httpx.Client, verb: Trial) -> None:
     member = first_member(verb)
     answer = api.post(verb.path, json={f"{member}_": 1})
     assert (answer.status_code, answer.json()["code"]) == (422, "unknown_member")
@@ -82,7 +104,7 @@ def test_a_member_that_is_like_no_other_gets_the_list_of_members(api: httpx.Clie
 
 @EVERY_VERB
 def test_a_verb_that_fails_in_a_way_nobody_foresaw_says_that_it_cannot_be_evaluated(
-    api: httpx.Client, running: Running, verb: Verb
+    api: httpx.Client, running: Running, verb: Trial
 ) -> None:
     shelf = running.node.shelves[verb.kind]
     assert isinstance(shelf, EchoingShelf)

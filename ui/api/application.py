@@ -11,7 +11,6 @@ from broker.core.kinds import Kind, kinds
 from broker.core.resources import resources
 from ui.api import node, pages, registry, topics
 from ui.api.access import add_users
-from ui.api.audit import Auditing
 from ui.api.bridges import add_dead_letters
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
@@ -26,12 +25,10 @@ from ui.api.objects import KindRoutes, Saving, draining
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.problems import install as install_problems
 from ui.api.resources import ResourceRoutes
-from ui.api.revert import AuditTrail
 from ui.api.rules import add_catalogues, add_rules
 from ui.api.schemas import add_schemas
 from ui.api.security import require_administrator, require_same_origin
 from ui.api.streams import add_imports, add_replays, add_streams
-from ui.api.verbs import PREVIEW, VERBS, add_verb
 
 BASE = "/api/v1"
 
@@ -61,7 +58,7 @@ def create_app(context: ApiContext) -> FastAPI:
         app.mount(registry.PATH, registry.registry_app(schemas, context))
     pages.add_pages(app)
     install_document(app, f"{BASE}/openapi.json")
-    app.add_middleware(Edge, settings=context.api_settings, auditing=Auditing(context))
+    app.add_middleware(Edge, settings=context.api_settings)
     _work_out_routes(app)
     return app
 
@@ -94,28 +91,24 @@ def _operations(context: ApiContext) -> APIRouter:
         add_replays(router, context.replays, context.jobs)
     if context.imports is not None:
         add_imports(router, context.imports)
-    offered = [kind for kind in kinds() if kind.path in context.services]
-    routes = {kind.name: _add_kind(router, kind, context, calls) for kind in offered}
-    if context.audit_log is not None:
-        context.audit_trail = AuditTrail(context.audit_log, routes)
+    for kind in kinds():
+        if kind.path in context.services:
+            _add_kind(router, kind, context, calls)
     for resource in resources():
-        ResourceRoutes(router, resource, context).add()
-    for verb in VERBS:
-        if verb.kind in context.services:
-            add_verb(router, verb, context.services[verb.kind], calls)
-    if context.pipeline is not None:
-        add_verb(router, PREVIEW, context.pipeline, calls)
+        ResourceRoutes(router, resource, context, calls).add()
     return router
 
 
-def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> KindRoutes:
+def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> None:
     """Add a kind, with its routes in addition to the declared ones."""
     service: Any = context.services[kind.path]
     match kind.path:
         case "rules":
-            return add_rules(router, kind, service, context, calls)
+            add_rules(router, kind, service, context, calls)
+            return
         case "schemas":
-            return add_schemas(router, kind, service, context, calls)
+            add_schemas(router, kind, service, context)
+            return
         case "listeners":
             routes = KindRoutes(router, kind, service, context, Saving(patching=draining, deleting=draining))
         case _:
@@ -128,4 +121,3 @@ def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: Bounded
             node.add_listeners(routes)
         case "users" if context.access is not None:
             add_users(routes, context.access)
-    return routes

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from fastapi import Request
 from starlette.responses import Response
 
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
-from broker.core.objects import ObjectService, Spec
+from broker.core.objects import Spec
+from schema_validation.service import SchemaService
 from ui.api.bodies import read_bytes
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun
@@ -36,21 +37,7 @@ _FORM: dict[str, Any] = {
 }
 
 
-class Bundles(ObjectService, Protocol):
-    """Methods of the schema service that bundles need."""
-
-    def prepare(self, spec: Spec, name: str | None = None) -> Callable[[], Any]: ...
-
-    def create(self, spec: Spec, prepared: Any = None) -> Spec: ...
-
-    def replace(self, name: str, spec: Spec, *, prepared: Any = None) -> Spec: ...
-
-    def bundle_files(self, archive: bytes, root: str) -> Sequence[dict[str, Any]]: ...
-
-    def bundle_with_root(self, name: str, root: str) -> Sequence[dict[str, Any]]: ...
-
-
-def add_bundles(routes: KindRoutes, kind: Kind, service: Bundles, compiling: BoundedCalls) -> None:
+def add_bundles(routes: KindRoutes, kind: Kind, service: SchemaService, compiling: BoundedCalls) -> None:
     """Add creating and changing a schema by a bundle."""
     ops = routes.ops
 

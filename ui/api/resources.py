@@ -14,15 +14,17 @@ from pydantic import AfterValidator, BaseModel, Field, create_model
 
 from broker.admin.jobs import Job as RunningJob
 from broker.config.root import PlannedReload
+from broker.core import jsontext
 from broker.core.contributor import Change
-from broker.core.errors import Invalid, Problem
+from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.kinds import kinds, load, plural
 from broker.core.objects import Reference, Spec
 from broker.core.resources import Job, Parameter, Resource, Verb
-from ui.api.bodies import answer
+from ui.api.bodies import Json, answer, plain
 from ui.api.cascade import reference_of
 from ui.api.context import ApiContext
-from ui.api.effects import DryRun, consequences_of, effect_of, effect_of_verb, would_change
+from ui.api.deadline import BoundedCalls
+from ui.api.effects import DryRun, as_spec, consequences_of, effect_of, effect_of_verb, would_change
 from ui.api.jobs import result_of
 from ui.api.models.shapes import Affected, Body, Page
 from ui.api.objects import Cursor, Limit, page_of, settled, whole_list
@@ -36,7 +38,11 @@ from ui.api.parameters import (
     named_values,
     places_of,
 )
+from ui.api.problems import log
 
+# Longest answer of a trial: a few words of SQL may make rows without end, and sending those would hold the event loop.
+_MAX_TRIAL_BYTES: Final = 64 * 1024 * 1024
+_TRIAL: Final = " Nothing is saved. The call has a deadline of 2 seconds."
 # Maximum characters and stars of a pattern: more of either could take long to match.
 _MOST_SIGNS: Final = 256
 _MOST_STARS: Final = 8
@@ -155,10 +161,12 @@ def _page_of(name: str, row: str, text: str) -> type[BaseModel]:
 class ResourceRoutes:
     """Adds the routes of one resource; none where the node has no such service."""
 
-    def __init__(self, router: APIRouter, resource: Resource, context: ApiContext) -> None:
+    def __init__(self, router: APIRouter, resource: Resource, context: ApiContext, calls: BoundedCalls) -> None:
         self._ops = Operations(router, resource.tag)
         self._resource = resource
         self._context = context
+        self._calls = calls
+        self._is_trial = resource.tag == "Try"
         self._service = context.service(resource.service)
 
     def add(self) -> None:
@@ -172,7 +180,7 @@ class ResourceRoutes:
         arguments = [_argument(parameter, path) for parameter in verb.takes]
         further: list[tuple[str, Any, Any]] = [("request", Request, Argument.empty)] if verb.job else []
         if body is not None:
-            further.append(("body", body, Argument.empty))
+            further.append(("body", Spec if self._is_trial else body, Argument.empty))
         further += [("limit", Limit, 100), ("cursor", Cursor, None)] if verb.is_paged else []
         further += [("dry_run", DryRun, False)] if _may_be_dry(verb) else []
         arguments += [
@@ -185,6 +193,7 @@ class ResourceRoutes:
 
         run.__signature__ = Signature(arguments)  # type: ignore[attr-defined]  # read by Operations
         summary, _, text = verb.text.partition(". ")
+        text += _TRIAL if self._is_trial else ""
         add = getattr(self._ops, verb.method.lower())
         add(
             path,
@@ -215,6 +224,8 @@ class ResourceRoutes:
         cursor: str | None = None,
         **values: Any,
     ) -> Any:
+        if self._is_trial:
+            return await self._try(verb, body, values)
         is_dry = _may_be_dry(verb) and values.pop("dry_run")
         if body is not None:
             values |= body.model_dump() if verb.members else {verb.body_key: body}
@@ -233,6 +244,30 @@ class ResourceRoutes:
             following = answer["next"]
             return {"total_is_estimate": False, **answer, "next": following and encode_cursor(*following)}
         return whole_list(answer) if verb.row else answer
+
+    async def _try(self, verb: Verb, body: Spec | None, values: Mapping[str, Any]) -> Json:
+        """The answer of a trial, or 422 for whatever it raises."""
+        call = getattr(self._service, verb.call)
+        evaluate = partial(call, **values) if body is None else partial(call, {**body, **values})
+        if verb.call.startswith("prepare_"):
+            evaluate = evaluate()
+        place = f"{self._resource.path}{verb.path}"[1:].format_map(values)
+
+        def encoded() -> bytes:
+            try:
+                content = jsontext.encode(plain(evaluate()))
+            except (SluiceError, jsontext.JsonError):
+                raise
+            except Exception as error:
+                log.exception("api.evaluation_failed", extra={"operation": verb.id})
+                sentence = f"{place} could not evaluate this: {type(error).__name__}"
+                raise Invalid(sentence, code="evaluation_failed") from error
+            if len(content) > _MAX_TRIAL_BYTES:
+                problem = Problem(f"its answer would be longer than {_MAX_TRIAL_BYTES:,} bytes")
+                raise Invalid(f"{place} cannot be answered", [problem], code="answer_too_large")
+            return content
+
+        return Json(await self._calls.run(place, encoded))
 
     async def _start(
         self, job: Job, call: Callable[..., Any], values: Mapping[str, Any], request: Request, *, is_dry: bool
@@ -273,7 +308,7 @@ class ResourceRoutes:
             section = self._context.section_of(kind)
             shown = self._service.get(name)
             target = reference_of(kind, name, shown)
-            spec = kind.as_spec(shown if section is None else section.saved(name))
+            spec = as_spec(kind, shown if section is None else section.saved(name))
         sentences = await consequences_of(contributors, Change(target, spec or {}, spec or {}, word, options))
         return answer(effect_of("replace" if changes else "none", spec, spec, (), sentences, done=verb.done))
 
@@ -281,8 +316,8 @@ class ResourceRoutes:
         affected: list[Affected] = []
         sentences: list[str] = []
         for changed in plan.objects:
-            before = None if changed.before is None else changed.kind.as_spec(changed.before)
-            after = None if changed.after is None else changed.kind.as_spec(changed.after)
+            before = None if changed.before is None else as_spec(changed.kind, changed.before)
+            after = None if changed.after is None else as_spec(changed.kind, changed.after)
             reference = reference_of(changed.kind, changed.name, after or before)
             affected.append(Affected(kind=reference.kind, name=reference.name, how=f"is {changed.what}"))
             change = Change(reference, before, after, options=changed.options)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal
 
 from fastapi import Request
 from pydantic import Field
@@ -38,12 +38,6 @@ class TableOfRule(Body):
     )
 
 
-class LakeTables(Objects, Protocol):
-    """The service of tables."""
-
-    def topics_of_rule(self, name: str) -> Sequence[str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """The table; the stream that it follows, None where that exists; the rule as it writes there, None where it does
@@ -58,7 +52,7 @@ class _Plan:
 class RuleTables:
     """Creates tables of rules: each with the stream that it follows, and with the rule's action where it needs one."""
 
-    def __init__(self, rules: Objects, streams: Objects, tables: LakeTables, together: Together) -> None:
+    def __init__(self, rules: Objects, streams: Objects, tables: Objects, together: Together) -> None:
         self._rules = rules
         self._streams = streams
         self._tables = tables
@@ -156,7 +150,7 @@ def add_rule_tables(
 ) -> None:
     """Add ``POST /rules/{name}:create-table``."""
     rules = routes.service
-    lake = cast(LakeTables, tables.service)
+    lake: Any = tables.service
     creator = RuleTables(rules, streams, lake, together)
 
     @routes.ops.post(

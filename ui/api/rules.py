@@ -1,4 +1,4 @@
-"""Routes of rules in addition to the verbs of every kind: test cases that run before saving, versions, Spark SQL."""
+"""Routes of rules that save: test cases run before that. Catalogues of events and functions."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ from fastapi import APIRouter, Path, Query, Request
 
 from broker.core.kinds import Kind, kind_at
 from broker.core.objects import Spec
-from rules.service import RuleService, SparkForm
-from rules.sql.type_checker.lineage import RuleLineage
-from rules.trials.cases import CasesReport
-from rules.versions import VersionDifference, VersionView
+from rules.service import RuleService
 from ui.api.backtests import add_backtests
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun
-from ui.api.models.rules import EventList, FunctionList, RuleCode, VersionPage
+from ui.api.models.rules import EventList, FunctionList
 from ui.api.objects import KindRoutes, Objects, Options, Prepare, Saving, whole_list
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
@@ -83,10 +80,8 @@ def add_catalogues(router: APIRouter, context: ApiContext) -> None:
         return {**whole_list(functions), "plugins": list(context.plugins())}
 
 
-def add_rules(
-    router: APIRouter, kind: Kind, service: RuleService, context: ApiContext, calls: BoundedCalls
-) -> KindRoutes:
-    """Add all that rules have, but what is tried without being saved (``ui.api.verbs``)."""
+def add_rules(router: APIRouter, kind: Kind, service: RuleService, context: ApiContext, calls: BoundedCalls) -> None:
+    """Add saving and deleting rules, which compile and run test cases, and what else creates something."""
 
     async def prepare(spec: Spec, _name: str | None, force: bool) -> tuple[Options, Options]:
         """Compiles what takes long, and runs test cases, off the event loop and with a deadline."""
@@ -103,38 +98,7 @@ def add_rules(
 
     routes = KindRoutes(router, kind, service, context, Saving(prepare, _forced, warnings=warnings, deleting=_deleting))
     routes.add()
-    routes.show(
-        "/code",
-        "getRuleCode",
-        "Show the Python function that a rule was compiled to",
-        "The broker runs this function for every message that the rule reads.",
-        lambda name: {"language": "python", "source": service.program_of(name)},
-        RuleCode,
-    )
-    routes.show(
-        "/lineage",
-        "getRuleLineage",
-        "Show what the columns of a rule's rows are made of",
-        "For each column its type, its expression and the event columns that it reads; and the conditions for a row.",
-        service.lineage,
-        RuleLineage,
-    )
-    routes.show(
-        "/spark",
-        "getRuleSparkSql",
-        "Show a rule as Spark SQL",
-        "Where no equal Spark SQL is known, the answer says why; Spark then runs the compiled rule.",
-        lambda name: service.spark_form(name),
-        SparkForm,
-    )
-    _add_versions(routes, service, prepare)
-
-    @routes.ops.post(f"{_ONE}:test-cases", "runRuleTestCases", "Run the saved test cases of a rule", answer=CasesReport)
-    async def run_cases(name: NamePath) -> Any:
-        """Runs each saved test case and reports what differs from the expectation."""
-        service.get(name)
-        return await calls.run("running the test cases", lambda: service.run_cases(name))
-
+    _add_restoring(routes, service, prepare)
     add_backtests(router, service, calls)
     streams, tables = (context.services.get(path) for path in ("streams", "lake/tables"))
     if streams is not None and tables is not None:
@@ -146,38 +110,10 @@ def add_rules(
             context.together,
             calls,
         )
-    return routes
 
 
-def _add_versions(routes: KindRoutes, service: RuleService, prepare: Prepare) -> None:
-    ops = routes.ops
-    routes.show(
-        "/versions",
-        "listRuleVersions",
-        "List the versions of a rule",
-        "Those that are kept, newest first, each with the time it was saved and what changed.",
-        lambda name: whole_list(service.versions(name)),
-        VersionPage,
-    )
-
-    @ops.get(f"{_ONE}/versions/{{number}}", "getRuleVersion", "Show a version of a rule", answer=VersionView)
-    def get_version(name: NamePath, number: VersionPath) -> Any:
-        """Returns the rule as it was saved then."""
-        return service.version(name, number)
-
-    @ops.get(
-        f"{_ONE}/versions/{{number}}/diff",
-        "compareRuleVersions",
-        "Compare two versions of a rule",
-        answer=VersionDifference,
-    )
-    def compare_versions(
-        name: NamePath, number: VersionPath, to: Annotated[int, Query(ge=1, description="The other version.")]
-    ) -> Any:
-        """Returns a unified diff of the two versions."""
-        return service.difference(name, number, to)
-
-    @ops.post(
+def _add_restoring(routes: KindRoutes, service: RuleService, prepare: Prepare) -> None:
+    @routes.ops.post(
         f"{_ONE}/versions/{{number}}:restore",
         "restoreRuleVersion",
         "Restore a version of a rule",

@@ -1,4 +1,4 @@
-"""Schemas over HTTP: versions, what uses them, what a change would do, and the calls that try one.
+"""Routes of schemas that save: versions, compatibility modes, bundles.
 
 Compiling and comparing run on threads of their own with a deadline (``ui.api.deadline``), so that a slow schema does
 not hold up other requests.
@@ -11,34 +11,24 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from pydantic import BaseModel
 from starlette.responses import Response
 
-from broker.core import jsontext
 from broker.core.contributor import Contributors
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
 from broker.core.objects import Reference, Spec, Version
 from broker.core.schema import SchemaEffect
-from schema_validation.serdes.base import InferredSchema
-from schema_validation.service import SchemaDifference, SchemaService, SchemaUsers, SchemaVersionSource
-from schema_validation.trials import DecodedValue, EncodedValue, Fit, SchemaCheck
+from schema_validation.service import SchemaService
 from ui.api import preconditions
-from ui.api.bodies import Json, answer, plain
+from ui.api.bodies import answer
 from ui.api.bundles import add_bundles
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, effect_of, users_of, would_change
 from ui.api.models.schemas import (
     Compatibility,
-    RegisteredDecode,
-    RegisteredEncode,
-    RegisteredValidate,
-    SchemaInference,
-    SchemaSource,
-    SchemaVersionPage,
 )
-from ui.api.objects import KindRoutes, Options, Saving, whole_list
+from ui.api.objects import KindRoutes, Options, Saving
 from ui.api.operation import Operations
 from ui.api.parameters import NamePath
 
@@ -61,8 +51,8 @@ async def _deleting(force: Force = False, permanent: Permanent = False) -> Optio
     return {"force": force, "permanent": permanent}
 
 
-def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext, calls: BoundedCalls) -> KindRoutes:
-    """Add all that schemas have, but for the calls that name none (``ui.api.verbs``)."""
+def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext) -> None:
+    """Add saving and deleting schemas and their versions, which compile and compare, and compatibility modes."""
     compiling = BoundedCalls(COMPILE_S, slots=2)
 
     async def prepare(spec: Spec, name: str | None, force: bool) -> tuple[Options, Options]:
@@ -76,36 +66,13 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext
         router, kind, service, context, Saving(prepare, _forced, forces_new=False, impact=impact, deleting=_deleting)
     )
     routes.add()
-    routes.show(
-        "/users",
-        "getSchemaUsers",
-        "Show which objects use a schema",
-        "Validations, transformations and rules that name it, and schemas that refer to it.",
-        service.users,
-        SchemaUsers,
-    )
-    routes.show(
-        "/versions",
-        "listSchemaVersions",
-        "List the versions of a schema",
-        "Oldest first, without their sources.",
-        lambda name: whole_list(service.get(name)["versions"]),
-        SchemaVersionPage,
-    )
     add_bundles(routes, kind, service, compiling)
     _add_versions(routes, service, kind)
     _add_modes(routes.ops, service)
-    _add_trying(Operations(router, "Try"), service, calls)
-    return routes
 
 
 def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> None:
     ops = routes.ops
-
-    @ops.get(_VERSION, "getSchemaVersion", "Show a version of a schema", answer=SchemaVersionSource)
-    def get_version(name: NamePath, version: VersionPath) -> Any:
-        """Returns the version with its source."""
-        return service.version(name, version)
 
     @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(409, 412), may_be_dry=True)
     async def delete_version(
@@ -146,15 +113,6 @@ def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> Non
         use = partial(service.use, name, chosen["version"], force=force)
         return await routes.written(request, name, {**service.get(name), **chosen}, use, is_dry=dry_run)
 
-    @ops.get(f"{_ONE}/diff", "diffSchemaVersions", "Compare two versions of a schema", answer=SchemaDifference)
-    def diff(
-        name: NamePath,
-        before: Annotated[str, Query(description="A version, as in the path of one.")],
-        after: Annotated[str, Query(description="Another version.")] = "current",
-    ) -> Any:
-        """Lists fields that were added, removed or changed, with their paths."""
-        return service.difference(name, before, after)
-
 
 def _add_modes(ops: Operations, service: SchemaService) -> None:
     def add(path: str, subject: str, what: str, mode_name: Callable[..., Any]) -> None:
@@ -188,49 +146,6 @@ def _add_modes(ops: Operations, service: SchemaService) -> None:
 
 async def _of_all() -> None:
     """The mode of schemas without one of their own belongs to no name."""
-
-
-# Calls on a registered schema, which the path names: method, operation, summary, body, answer.
-_TRIES: Sequence[tuple[str, str, str, type[BaseModel], type[Any]]] = (
-    ("check", "checkSchemaChange", "Check a new version of a schema", SchemaSource, SchemaCheck),
-    ("decode", "decodeWithRegisteredSchema", "Decode a payload with a registered schema",
-     RegisteredDecode, DecodedValue),
-    ("encode", "encodeWithRegisteredSchema", "Encode a value with a registered schema", RegisteredEncode, EncodedValue),
-    ("validate", "validateWithRegisteredSchema", "Validate a value or payload with a registered schema",
-     RegisteredValidate, Fit),
-)  # fmt: skip
-
-
-def _add_trying(ops: Operations, service: SchemaService, calls: BoundedCalls) -> None:
-    for call in _TRIES:
-        _add_try(ops, service, calls, *call)
-
-    @ops.post(
-        "/schemas:infer", "inferSchema", "Infer a schema from messages", body=SchemaInference, answer=InferredSchema
-    )
-    async def infer(body: Spec) -> Any:
-        """Learns from samples in the body, or from messages on a topic or in a stream. Nothing is saved."""
-        infer_schema = service.prepare_infer(body)
-        return Json(await calls.run("schemas:infer", lambda: jsontext.encode(plain(infer_schema()))))
-
-
-def _add_try(
-    ops: Operations,
-    service: SchemaService,
-    calls: BoundedCalls,
-    verb: str,
-    id: str,
-    summary: str,
-    model: type[BaseModel],
-    shown: type[Any],
-) -> None:
-    @ops.post(f"{_ONE}:{verb}", id, summary, body=model, answer=shown)
-    async def run(name: NamePath, body: Spec) -> Response:
-        """Uses the version in use unless the body names another. Nothing is saved."""
-        named = {**body, "name": name}
-        checking = service.prepare_check(named) if verb == "check" else None
-        call: Callable[[], Any] = checking or partial(getattr(service, verb), named)
-        return Json(await calls.run(f"schemas/{name}:{verb}", lambda: jsontext.encode(plain(call()))))
 
 
 def _number(version: str) -> int:

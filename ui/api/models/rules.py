@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field
 
 from broker.core.examples import FunctionView
 from rules.functions.plugin_loading import Plugin
-from rules.versions import VersionRow
 from ui.api.models.shapes import Page
 
 
@@ -65,10 +64,6 @@ class RuleExplain(RuleTest):
 
     name: str | None = None
     actions: list[str | dict[str, Any]] = []
-
-
-class VersionPage(Page[VersionRow]):
-    """The versions of a rule, newest first."""
 
 
 class TemplateRender(BaseModel, extra="forbid"):

@@ -6,9 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from schema_validation.service import SchemaVersionView
 from ui.api.models.messages import EncodedPayload
-from ui.api.models.shapes import Page
 
 
 class SchemaSource(BaseModel, extra="forbid"):
@@ -69,10 +67,6 @@ class RegisteredEncode(_OfVersion, _ToEncode):
 
 class RegisteredValidate(_OfVersion, _ToValidate):
     """A value or payload to hold against a registered schema."""
-
-
-class SchemaVersionPage(Page[SchemaVersionView]):
-    """The versions of a schema, oldest first."""
 
 
 class Compatibility(BaseModel, extra="forbid"):
