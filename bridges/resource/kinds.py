@@ -9,7 +9,7 @@ _STATUS = {"name": "name", "type": "type", "status": "status", "reason": "status
 
 
 def _switch(verb: str, done: str, text: str) -> Switch:
-    return Switch(verb, done, text, lambda service, name: getattr(service, verb)(name))
+    return Switch(verb, done, text, lambda service, name: getattr(service, verb)(name), at="all")
 
 
 _RUNNING = (

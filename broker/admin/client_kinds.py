@@ -20,6 +20,7 @@ KINDS = (
         columns=("group", "strategy", "durable", "members", "connected", "waiting", "inflight", "redelivered"),
         abilities=Abilities(verbs=EVERY_VERB - {"put"}),
         named_by="group",
+        at="all",
         has_any_name=True,
         word="group",
         deletion="Messages that wait for it are discarded. A group with members ends with the last of them.",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 # Modules of kinds, in the order in which objects refer to each other: a reload adds them in this order and removes
 # them in reverse.
@@ -30,6 +30,8 @@ DECLARED_IN: Final = (
 )
 # Sections of objects in files that are not a kind of their own.
 _OTHER_SECTIONS: Final = ("schema_registry.modes",)
+# The nodes of a cluster on which an operation runs.
+At = Literal["node", "owner", "all"]
 # Verbs of a kind in addition to list and get.
 EVERY_VERB: Final = frozenset(("create", "put", "delete"))
 
@@ -38,13 +40,14 @@ EVERY_VERB: Final = frozenset(("create", "put", "delete"))
 class Switch:
     """A verb that changes the state of an object. ``{}`` in ``text`` is the object, ``an action``; ``call`` takes the
     service and a name, and gives the object, or an awaitable of it. With ``drains`` it also takes ``drain``: whether
-    connections of the object may stay until they end."""
+    connections of the object may stay until they end. ``at`` says where it runs (``broker.core.resources.Verb``)."""
 
     verb: str
     done: str
     text: str
     call: Callable[..., Any]
     drains: bool = False
+    at: At = "node"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,8 @@ class Kind:
     ``columns`` are what lists show: members, or headings with their members; ``metrics/rate`` is a member of a member.
     ``documents`` are members that hold whole documents of other languages, which are checked by their readers.
     ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
-    ``none_left`` is one for the command that removes the last one. A reload applies changes of files, or a restart
+    ``none_left`` is one for the command that removes the last one. ``at`` says where its operations run, but those
+    about counters, which run on all nodes. A reload applies changes of files, or a restart
     where ``reloads`` is false.
     """
 
@@ -130,6 +134,7 @@ class Kind:
     command: str = ""
     deletion: str = ""
     none_left: str = ""
+    at: At = "node"
     reloads: bool = True
 
     @property

@@ -13,15 +13,13 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal
 
-from broker.core.kinds import DECLARED_IN
+from broker.core.kinds import DECLARED_IN, At
 
 # Timeouts of commands: calls that open or close connections, and calls that read a log or many messages, in seconds.
 SLOW_S: Final = 120
 LONG_S: Final = 600
 # The effect of an operation, by which roles permit it: a trial (``try``) saves nothing.
 Does = Literal["read", "change", "try"]
-# The nodes of a cluster on which an operation runs.
-At = Literal["node", "owner", "all"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,6 +102,16 @@ def test_answers_name_their_members(committed: Any) -> None:
     assert found == _OPEN
 
 
+def test_every_operation_says_what_it_does_and_where_it_runs(committed: Any) -> None:
+    for methods in committed["paths"].values():
+        for method, operation in methods.items():
+            resource = operation.get("x-resource", {})
+            does = ("read",) if method == "get" else ("change", "try")
+            assert resource.get("name"), operation["operationId"]
+            assert resource["does"] in does, operation["operationId"]
+            assert resource["at"] in ("node", "owner", "all"), operation["operationId"]
+
+
 def test_every_reference_leads_to_a_part_of_the_document(committed: Any) -> None:
     parts = committed["components"]
     assert set(_references(committed)) - set(parts["schemas"]) - set(parts["responses"]) == set()

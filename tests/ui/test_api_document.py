@@ -100,10 +100,13 @@ def test_the_document_is_whole() -> None:
         assert {"400", "401", "403", "429", "500", "503"} <= operation.description["responses"].keys()
 
 
-def test_a_declared_verb_says_what_it_does_and_where_it_runs() -> None:
-    declared = {one.id: one.description["x-resource"] for one in OPERATIONS if "x-resource" in one.description}
-    assert declared["cancelJob"] == {"name": "job", "does": "change", "at": "all"}
-    assert declared["getStatus"] == {"name": "node", "does": "read", "at": "node"}
+def test_an_operation_says_what_it_does_and_where_it_runs() -> None:
+    says = {operation.id: operation.description["x-resource"] for operation in OPERATIONS}
+    assert says["cancelJob"] == {"name": "job", "does": "change", "at": "all"}
+    assert says["getStatus"] == {"name": "node", "does": "read", "at": "node"}
+    assert says["putRule"] == {"name": "rule", "does": "change", "at": "node"}
+    assert says["restartConnector"] == {"name": "connector", "does": "change", "at": "all"}
+    assert says["testConnector"] == {"name": "connector", "does": "try", "at": "node"}
 
 
 def test_the_document_is_compressed_for_clients_that_take_it(api: httpx.Client) -> None:

@@ -23,7 +23,7 @@ Offsets = Annotated[
 def add_dead_letters(router: APIRouter, kind: Kind, service: Any, context: ApiContext) -> None:
     """Add the dead letters of an action: list, send again, purge."""
     path = f"/{kind.path}/{{name}}/dead-letters"
-    ops = Operations(router, kind.tag)
+    ops = Operations(router, kind.tag, "dead letter")
 
     @ops.post(
         f"{path}:purge",

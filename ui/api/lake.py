@@ -73,7 +73,7 @@ class SharedReads:
 
 def add_lake(router: APIRouter, lake: Lake, jobs: Jobs) -> None:
     """Add the verbs of tables."""
-    ops = Operations(router, "Lake")
+    ops = Operations(router, "Lake", "table")
     _add_reads(ops, lake)
     _add_replays(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)
     _add_audits(partial(ops.post, may_be_a_job=True, takes_key=True), lake, jobs)

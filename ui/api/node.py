@@ -51,7 +51,7 @@ async def metrics(request: Request) -> Response:
 
 def add_sign_in(router: APIRouter) -> None:
     """Add ``/session``."""
-    ops = Operations(router, "System")
+    ops = Operations(router, "System", "dashboard session")
 
     @ops.post(
         "/session",

@@ -122,7 +122,7 @@ class KindRoutes:
     def __init__(
         self, router: APIRouter, kind: Kind, service: Any, context: ApiContext, saving: Saving | None = None
     ) -> None:
-        self.ops = Operations(router, kind.tag, AnyName if kind.has_any_name else None)
+        self.ops = Operations(router, kind.tag, kind.name, kind.at, AnyName if kind.has_any_name else None)
         self.kind = kind
         self.service: Objects = service
         self.saving = saving or Saving()
@@ -161,13 +161,6 @@ class KindRoutes:
             self._add_metrics()
         if abilities.can_reorder:
             self._add_reorder()
-
-    def show(self, part: str, id: str, summary: str, text: str, method: Callable[[str], Any], model: type[Any]) -> None:
-        """Add ``GET`` of a part of an object: what a method returns for its name; OpenAPI shows ``model``."""
-
-        @self.ops.get(f"{self.one}{part}", id, summary, description=text, answer=model, problems=(404, 422))
-        def shown(name: NamePath) -> Any:
-            return method(name)
 
     def check(self, request: Request, name: str) -> None:
         """Refuse a change where the object is not the version that the request names. Raises ``ApiProblem``."""
@@ -411,6 +404,7 @@ class KindRoutes:
             answer=kind,
             problems=(404, 409, 412, 422),
             may_be_dry=True,
+            at=switch.at,
         )
         if switch in ENABLE:
 
@@ -449,6 +443,7 @@ class KindRoutes:
             description=steps,
             answer=ProbeResult,
             problems=(404, 422),
+            does="try",
         )
         async def test(name: NamePath) -> ProbeResult:
             return await service.test(name)
@@ -460,6 +455,7 @@ class KindRoutes:
             description=f"{steps} Nothing is saved.",
             body=kind,
             answer=ProbeResult,
+            does="try",
         )
         async def probe(body: Spec) -> ProbeResult:
             check_number_of_values(kind, body)
@@ -468,14 +464,18 @@ class KindRoutes:
     def _add_metrics(self) -> None:
         kind = self.kind
         service = self.service
-        self.show(
-            "/metrics",
+
+        @self.ops.get(
+            f"{self.one}/metrics",
             f"get{kind.id}Metrics",
             f"Show the counters and rates of {kind.one}",
-            "Counted since the start of the broker or the last reset. Rates are per second.",
-            service.metrics,
-            load(kind.abilities.metrics),
+            description="Counted since the start of the broker or the last reset. Rates are per second.",
+            answer=load(kind.abilities.metrics),
+            problems=(404, 422),
+            at="all",
         )
+        def metrics(name: NamePath) -> Any:
+            return service.metrics(name)
 
         @self.ops.post(
             f"{self.one}/metrics:reset",
@@ -483,6 +483,7 @@ class KindRoutes:
             f"Reset the counters of {kind.one}",
             description="Sets its counters to zero.",
             problems=(404, 422),
+            at="all",
         )
         def reset_metrics(name: NamePath) -> None:
             service.reset_metrics(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, isawaitable, signature
 from typing import Any, Final, Literal
@@ -12,7 +12,8 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
 from broker.config.spec_problems import parsed
-from broker.core.kinds import Kind
+from broker.core.kinds import At, Kind
+from broker.core.resources import Does
 from ui.api.bodies import MAX_JSON_BYTES, answer, read_object
 from ui.api.body_members import check_members
 from ui.api.idempotency import HEADER, IdempotencyKeys
@@ -66,7 +67,9 @@ MODELS: Final[dict[str, Any]] = {}
 
 
 class Operations:
-    """Adds operations with one tag to a router.
+    """Adds operations with one tag to a router. They are ``about`` a kind, or another resource, and run ``at`` a place
+    (``broker.core.resources.Verb``), where they do not say ``at`` themselves. What is not a GET changes something,
+    or says what it does in ``does``.
 
     A handler is called on the event loop. What it returns is the answer, None being 204; it may be a coroutine. Its
     parameter ``body`` is the body: the model that is its type, which OpenAPI then shows, or the object as it was sent,
@@ -74,9 +77,11 @@ class Operations:
     ``name`` is of the type ``name``, where one is given.
     """
 
-    def __init__(self, router: APIRouter, tag: str, name: Any = None) -> None:
+    def __init__(self, router: APIRouter, tag: str, about: str, at: At = "node", name: Any = None) -> None:
         self._router = router
         self.tag = tag
+        self._about = about
+        self._at = at
         self._name = name
 
     def get(self, path: str, id: str, summary: str, **how: Any) -> Callable[[Handler], Handler]:
@@ -110,11 +115,14 @@ class Operations:
             model = body.annotation if body is not None and _is_model(body.annotation) else None
             text = how.pop("description", None)
             most_bytes = how.pop("most_bytes", MAX_JSON_BYTES)
+            does: Does = how.pop("does", "read" if method == "GET" else "change")
+            resource = {"name": self._about, "does": does, "at": how.pop("at", self._at)}
             takes_key = how.get("takes_key", False)
             in_path = "{" in path
             others = parameters.keys() - {"request"}
             implied = ((404,) if in_path else ()) + ((422,) if others else ())
             route = described(**{"body": model, **how, "problems": (*how.get("problems", ()), *implied)})
+            route["openapi_extra"]["x-resource"] = resource
             shown = how.get("body", model)
             is_data = self.tag in _TAGS_OF_DATA and "parameters" not in getattr(shown, "model_fields", ())
             has_request = "request" in parameters
@@ -185,13 +193,11 @@ def described(
     may_be_dry: bool = False,
     takes_key: bool = False,
     may_be_a_job: bool = False,
-    resource: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments for a route: what FastAPI cannot see, since bodies are read and written exactly, by us.
 
     The body of a kind is validated by the service, with the models that the document shows. ``problems`` are those
     in addition to the ones of every operation, of bodies, of parameters (422) and of paths that name something (404).
-    ``resource`` says of a declared verb what it is about, what it does and where it runs.
     """
     status = status or (204 if answer is None else 200)
     responses: dict[int | str, dict[str, Any]] = {status: {"description": outcome}}
@@ -215,7 +221,7 @@ def described(
     with_key = (409, 422) if takes_key else ()
     for code in sorted({*_OF_EVERY, *with_body, *with_key, *problems}):
         responses[code] = {"$ref": f"{RESPONSES}Problem{code}", "description": PROBLEMS[code]}
-    extra: dict[str, Any] = {} if resource is None else {"x-resource": resource}
+    extra: dict[str, Any] = {}
     if body is not None:
         named = ref_of_kind(body, "Patch" if is_patch else "Spec") if isinstance(body, Kind) else ref(body)
         content = {"application/json": {"schema": {"$ref": named}}}

@@ -162,7 +162,7 @@ class ResourceRoutes:
     """Adds the routes of one resource; none where the node has no such service."""
 
     def __init__(self, router: APIRouter, resource: Resource, context: ApiContext, calls: BoundedCalls) -> None:
-        self._ops = Operations(router, resource.tag)
+        self._ops = Operations(router, resource.tag, resource.name, resource.at)
         self._resource = resource
         self._context = context
         self._calls = calls
@@ -207,7 +207,8 @@ class ResourceRoutes:
             takes_key=verb.takes_key,
             may_be_dry=verb.may_be_dry,
             may_be_a_job=verb.job is not None,
-            resource={"name": self._resource.name, "does": verb.does, "at": verb.at or self._resource.at},
+            does=verb.does,
+            at=verb.at or self._resource.at,
         )(run)
 
     def _answer(self, verb: Verb) -> Any:

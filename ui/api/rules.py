@@ -49,7 +49,7 @@ def _takes_long(spec: Spec) -> bool:
 
 def add_catalogues(router: APIRouter, context: ApiContext) -> None:
     """Add ``GET /events`` and ``GET /functions``."""
-    ops = Operations(router, "Rules")
+    ops = Operations(router, "Rules", "catalogue")
 
     @ops.get("/events", "listEvents", "List the events that rules can read", answer=EventList, problems=(422,))
     def list_events(name: PartOfName = "") -> Spec:

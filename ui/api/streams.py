@@ -32,7 +32,7 @@ from ui.api.security import reads_until_s
 
 def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
     """Add ``POST /streams/{name}:replay``."""
-    ops = Operations(router, "Streams")
+    ops = Operations(router, "Streams", "stream")
 
     @ops.post(
         "/streams/{name}:replay",
@@ -61,7 +61,7 @@ def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
 
 def add_imports(router: APIRouter, imports: StreamImports) -> None:
     """Add ``POST /streams/{name}:import``."""
-    ops = Operations(router, "Streams")
+    ops = Operations(router, "Streams", "stream")
 
     @ops.post(
         "/streams/{name}:import",
@@ -101,7 +101,7 @@ _IMPORTED: Final = {
 
 def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> None:
     """Add ``GET /streams/{name}/positions`` and ``/records``."""
-    ops = Operations(router, "Streams")
+    ops = Operations(router, "Streams", "stream")
 
     @ops.get(
         "/streams/{name}/positions",

@@ -20,7 +20,7 @@ Filter = Annotated[str, Query(description="A topic filter.")]
 
 def add_tails(router: APIRouter, tails: MessageTails) -> None:
     """Add ``/topics/tail``."""
-    ops = Operations(router, "Topics")
+    ops = Operations(router, "Topics", "message", "all")
 
     @ops.get(
         "/topics/tail",
