@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.core.kinds import EVERY_VERB, Abilities, Kind
-from broker.core.resources import LONG_S, Command, Parameter, Resource, Verb
+from broker.core.resources import LONG_S, PATTERN, Command, Parameter, Resource, Verb
 
 KINDS = (
     Kind(
@@ -27,7 +27,6 @@ KINDS = (
     ),
 )
 
-_PATTERN = "As it is, or a pattern with `*`, `?` and `[abc]`."
 _CLIENT = Parameter(
     name="client_id", text="The client identifier, percent-encoded.", help="The client identifier.", is_required=True,
     is_argument=True,
@@ -35,11 +34,11 @@ _CLIENT = Parameter(
 _MEMBER = replace(_CLIENT, text="")
 _SESSION_FILTERS = (
     Parameter(
-        name="client_id", text=_PATTERN, type="pattern", option="--client",
+        name="client_id", text=PATTERN, type="pattern", option="--client",
         old="--id",
         help="An identifier, or a pattern with * ? [abc].",
     ),
-    Parameter(name="username", text=_PATTERN, type="pattern", option="--user", help="A user name, or a pattern."),
+    Parameter(name="username", text=PATTERN, type="pattern", option="--user", help="A user name, or a pattern."),
     Parameter(
         name="address", text="The client's address without port, or a pattern.", type="pattern",
         help="Without port, or a pattern.",

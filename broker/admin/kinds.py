@@ -8,10 +8,6 @@ _JOB = Parameter(
     name="id", text="The identifier of a job.", is_required=True, is_argument=True, longest=64, option="ID",
     help="Its identifier.",
 )  # fmt: skip
-_AUDIT_ID = Parameter(
-    name="id", text="Its `id` in the list.", is_required=True, is_argument=True, longest=64,
-    help="Its id, as 'sluice audit-log ls' shows it.",
-)  # fmt: skip
 _QUARANTINE = Parameter(
     name="name", type="name", keyword="stream", is_required=True, is_argument=True,
     help="The stream in which they are kept.",
@@ -356,108 +352,6 @@ RESOURCES = (
                 body_key="request",
                 answer="broker.admin.replays.request:StreamReplayPlan",
                 does="try",
-            ),
-        ),
-    ),
-    Resource(
-        name="audit entry",
-        path="/audit-log",
-        tag="System",
-        service="audit_trail",
-        commands="audit-log",
-        page="AuditEntry",
-        about="The audit log: who changed what, when and from where, and what was refused.",
-        named_by="id",
-        verbs=(
-            Verb(
-                id="listAuditEntries",
-                text="List entries of the audit log. Returns requests that changed something or were refused, and "
-                "reloads of files, newest first. Entries cannot be deleted; the oldest go at `audit_log.max_bytes` and "
-                "`audit_log.max_age`. Filters combine. `next` is set until the whole log was searched.",
-                call="page",
-                takes=(
-                    Parameter(
-                        name="actor",
-                        text=f"Who sent the request. {_PATTERN}",
-                        type="pattern",
-                        help="Who sent the request, or a pattern with * ? [abc].",
-                    ),
-                    Parameter(
-                        name="origin",
-                        text="Where it came from; `files` is a reload.",
-                        type=("dashboard", "cli", "api", "registry", "files"),
-                    ),
-                    Parameter(
-                        name="address",
-                        text=f"The client's address without port. {_PATTERN}",
-                        type="pattern",
-                        help="Address without port, or a pattern.",
-                    ),
-                    Parameter(
-                        name="operation",
-                        text=f"The operation, such as `putRule`. {_PATTERN}",
-                        type="pattern",
-                        help="The operation, as putRule, or a pattern.",
-                    ),
-                    Parameter(
-                        name="kind",
-                        text="The kind of an object that changed, such as `rule`.",
-                        type="pattern",
-                        help="The kind of an object that changed, as rule.",
-                    ),
-                    Parameter(
-                        name="name",
-                        text=f"The name of an object that changed. {_PATTERN}",
-                        type="pattern",
-                        help="The name of an object that changed, or a pattern.",
-                    ),
-                    Parameter(name="outcome", text="How the request ended.", type=("done", "refused", "failed")),
-                    Parameter(name="since", text="The earliest time, RFC 3339.", type="time", help="Earliest time."),
-                    Parameter(
-                        name="until",
-                        text="The time before which entries are, RFC 3339.",
-                        type="time",
-                        help="Time before which entries are.",
-                    ),
-                    Parameter(name="search", text="Words that must all be in an entry.", longest=256),
-                ),
-                row="broker.admin.audit_log:AuditEntryRow",
-                after=(str,),
-                at="all",
-                command=Command(
-                    name="ls",
-                    help="List who changed what, newest first.",
-                    columns=("at", "actor", "origin", "address", "operation", "name", "outcome", "summary", "id"),
-                ),
-            ),
-            Verb(
-                id="getAuditEntry",
-                text="Show an entry of the audit log. Returns the request and every object that it changed, with the "
-                "values before and after. Secrets are stars.",
-                call="get",
-                path="/{id}",
-                takes=(_AUDIT_ID,),
-                answer="broker.admin.audit_log:AuditEntryView",
-                problems=(404,),
-                at="all",
-                command=Command(name="get"),
-            ),
-            Verb(
-                id="revertAuditEntry",
-                text="Take back what an entry changed. Takes back all changes of the entry or, on an error, none. "
-                "Objects that were deleted within the last ten minutes come back as they were, with versions, test "
-                "cases and secrets; later, with the values in the entry. Of objects that were changed, the members in "
-                "the entry get their values from before: 409 where they have others by now.",
-                call="revert",
-                method="POST",
-                path="/{id}:revert",
-                takes=(_AUDIT_ID,),
-                answer="broker.admin.audit_log:AuditEntryView",
-                problems=(404, 409, 422),
-                does="change",
-                plan="plan",
-                done="taken back",
-                command=Command(name="revert", done="what {actor} did with {operation} is taken back"),
             ),
         ),
     ),

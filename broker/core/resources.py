@@ -134,7 +134,7 @@ class Verb:
     A verb of the tag ``Try`` has a deadline, and runs on a thread. Its method gets a body as it was sent, with the
     parameters in it, as its only argument; one called ``prepare_…`` runs on the event loop and returns the work.
 
-    ``method`` is GET for what only reads, else POST. Without ``at`` it runs where the resource is.
+    ``method`` is GET where it only reads, else POST. Without ``at`` it runs where the resource is.
     """
 
     id: str
@@ -220,6 +220,8 @@ class Resource:
         return f"sluice {self.commands} ls" if "ls" in names else ""
 
 
+# The end of the text of a filter of the type ``pattern``.
+PATTERN: Final = "As it is, or a pattern with `*`, `?` and `[abc]`."
 # Number of kept messages or rows that a verb processes again.
 TAKE_AGAIN: Final = (
     Parameter(name="limit", type=int, default=10_000, least=1, most=100_000, help="Maximum number of entries."),

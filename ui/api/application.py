@@ -11,6 +11,7 @@ from broker.core.kinds import Kind, kinds
 from broker.core.resources import resources
 from ui.api import node, pages, registry, topics
 from ui.api.access import add_users
+from ui.api.audit import Auditing
 from ui.api.bridges import add_dead_letters
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
@@ -25,6 +26,7 @@ from ui.api.objects import KindRoutes, Saving, draining
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.problems import install as install_problems
 from ui.api.resources import ResourceRoutes
+from ui.api.revert import AuditTrail
 from ui.api.rules import add_catalogues, add_rules
 from ui.api.schemas import add_schemas
 from ui.api.security import require_administrator, require_same_origin
@@ -58,7 +60,7 @@ def create_app(context: ApiContext) -> FastAPI:
         app.mount(registry.PATH, registry.registry_app(schemas, context))
     pages.add_pages(app)
     install_document(app, f"{BASE}/openapi.json")
-    app.add_middleware(Edge, settings=context.api_settings)
+    app.add_middleware(Edge, settings=context.api_settings, auditing=Auditing(context))
     _work_out_routes(app)
     return app
 
@@ -91,24 +93,23 @@ def _operations(context: ApiContext) -> APIRouter:
         add_replays(router, context.replays, context.jobs)
     if context.imports is not None:
         add_imports(router, context.imports)
-    for kind in kinds():
-        if kind.path in context.services:
-            _add_kind(router, kind, context, calls)
+    offered = [kind for kind in kinds() if kind.path in context.services]
+    routes = {kind.name: _add_kind(router, kind, context, calls) for kind in offered}
+    if context.audit_log is not None:
+        context.audit_trail = AuditTrail(context.audit_log, routes)
     for resource in resources():
         ResourceRoutes(router, resource, context, calls).add()
     return router
 
 
-def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> None:
+def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> KindRoutes:
     """Add a kind, with its routes in addition to the declared ones."""
     service: Any = context.services[kind.path]
     match kind.path:
         case "rules":
-            add_rules(router, kind, service, context, calls)
-            return
+            return add_rules(router, kind, service, context, calls)
         case "schemas":
-            add_schemas(router, kind, service, context)
-            return
+            return add_schemas(router, kind, service, context)
         case "listeners":
             routes = KindRoutes(router, kind, service, context, Saving(patching=draining, deleting=draining))
         case _:
@@ -121,3 +122,4 @@ def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: Bounded
             node.add_listeners(routes)
         case "users" if context.access is not None:
             add_users(routes, context.access)
+    return routes

@@ -24,7 +24,7 @@ from ui.api.bodies import Json, answer, plain
 from ui.api.cascade import reference_of
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
-from ui.api.effects import DryRun, as_spec, consequences_of, effect_of, effect_of_verb, would_change
+from ui.api.effects import DryRun, consequences_of, effect_of, effect_of_verb, would_change
 from ui.api.jobs import result_of
 from ui.api.models.shapes import Affected, Body, Page
 from ui.api.objects import Cursor, Limit, page_of, settled, whole_list
@@ -309,7 +309,7 @@ class ResourceRoutes:
             section = self._context.section_of(kind)
             shown = self._service.get(name)
             target = reference_of(kind, name, shown)
-            spec = as_spec(kind, shown if section is None else section.saved(name))
+            spec = kind.as_spec(shown if section is None else section.saved(name))
         sentences = await consequences_of(contributors, Change(target, spec or {}, spec or {}, word, options))
         return answer(effect_of("replace" if changes else "none", spec, spec, (), sentences, done=verb.done))
 
@@ -317,8 +317,8 @@ class ResourceRoutes:
         affected: list[Affected] = []
         sentences: list[str] = []
         for changed in plan.objects:
-            before = None if changed.before is None else as_spec(changed.kind, changed.before)
-            after = None if changed.after is None else as_spec(changed.kind, changed.after)
+            before = None if changed.before is None else changed.kind.as_spec(changed.before)
+            after = None if changed.after is None else changed.kind.as_spec(changed.after)
             reference = reference_of(changed.kind, changed.name, after or before)
             affected.append(Affected(kind=reference.kind, name=reference.name, how=f"is {changed.what}"))
             change = Change(reference, before, after, options=changed.options)

@@ -80,7 +80,9 @@ def add_catalogues(router: APIRouter, context: ApiContext) -> None:
         return {**whole_list(functions), "plugins": list(context.plugins())}
 
 
-def add_rules(router: APIRouter, kind: Kind, service: RuleService, context: ApiContext, calls: BoundedCalls) -> None:
+def add_rules(
+    router: APIRouter, kind: Kind, service: RuleService, context: ApiContext, calls: BoundedCalls
+) -> KindRoutes:
     """Add saving and deleting rules, which compile and run test cases, and what else creates something."""
 
     async def prepare(spec: Spec, _name: str | None, force: bool) -> tuple[Options, Options]:
@@ -110,6 +112,7 @@ def add_rules(router: APIRouter, kind: Kind, service: RuleService, context: ApiC
             context.together,
             calls,
         )
+    return routes
 
 
 def _add_restoring(routes: KindRoutes, service: RuleService, prepare: Prepare) -> None:

@@ -51,7 +51,7 @@ async def _deleting(force: Force = False, permanent: Permanent = False) -> Optio
     return {"force": force, "permanent": permanent}
 
 
-def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext) -> None:
+def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext) -> KindRoutes:
     """Add saving and deleting schemas and their versions, which compile and compare, and compatibility modes."""
     compiling = BoundedCalls(COMPILE_S, slots=2)
 
@@ -69,6 +69,7 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext
     add_bundles(routes, kind, service, compiling)
     _add_versions(routes, service, kind)
     _add_modes(routes.ops, service)
+    return routes
 
 
 def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> None:
