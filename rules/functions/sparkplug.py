@@ -43,11 +43,13 @@ def source_of(topic: Any) -> tuple[str, Source] | None:
 
 
 class BirthMetric(NamedTuple):
-    """Definition of a metric in a birth; ``members`` are those of its template."""
+    """Definition of a metric in a birth; ``members`` are those of its template, ``parameters`` the types of its
+    parameters by name."""
 
     name: str
     datatype: int | None
     members: BirthMetrics
+    parameters: Mapping[str, int]
 
 
 # Metrics by name, and by alias if they have one.
@@ -87,6 +89,11 @@ class Births:
             birth = self._metrics.get((group, node, ""), _NO_METRICS).get(key)
         return birth
 
+    def definition(self, source: Source, template: Mapping[str, Any]) -> BirthMetric | None:
+        """The definition of a template, which is a metric of its edge node."""
+        group, node, _ = source
+        return self._metrics.get((group, node, ""), _NO_METRICS).get(template.get("template_ref", ""))
+
 
 def _key(metric: Mapping[str, Any]) -> Any:
     return metric.get("name") or metric.get("alias", "")
@@ -96,8 +103,11 @@ def _birth_metrics(message: Mapping[str, Any], budget: Iterator[int]) -> BirthMe
     """The metrics of a payload or template, as many as the budget has left."""
     metrics: dict[int | str, BirthMetric] = {}
     for metric, _ in zip(message.get("metrics", ()), budget, strict=False):
-        members = _birth_metrics(metric["template_value"], budget) if "template_value" in metric else _NO_METRICS
-        birth = BirthMetric(metric.get("name", ""), metric.get("datatype"), members)
+        template = metric.get("template_value", {})
+        pairs = zip(template.get("parameters", ()), budget, strict=False)
+        parameters = {item["name"]: item["type"] for item, _ in pairs if {"name", "type"} <= item.keys()}
+        members = _birth_metrics(template, budget)
+        birth = BirthMetric(metric.get("name", ""), metric.get("datatype"), members, parameters)
         metrics |= {metric[key]: birth for key in ("name", "alias") if key in metric}
     return metrics
 
@@ -142,8 +152,9 @@ def sparkplug_functions(schemas: Schemas, births: Births) -> list[Function]:
             kind, source = sender
             if kind in _BIRTHS:
                 births.learn(source, value)
-            else:
-                _fill_in(value, source, births)
+            for metric in value["metrics"]:
+                birth = births.metric(source, metric)
+                _fill_in(metric, [] if birth is None else [birth], source, births)
         _convert_integers(value, message_type, _signed)
         return _mapped(value, _as_base64)
 
@@ -174,22 +185,25 @@ def sparkplug_functions(schemas: Schemas, births: Births) -> list[Function]:
     ]
 
 
-def _fill_in(payload: dict[str, Any], source: Source, births: Births) -> None:
-    for metric in payload["metrics"]:
-        birth = births.metric(source, metric)
-        if birth is not None:
-            _fill_in_metric(metric, birth)
-
-
-def _fill_in_metric(metric: dict[str, Any], birth: BirthMetric) -> None:
-    if birth.name:
-        metric.setdefault("name", birth.name)
-    if birth.datatype is not None:
-        metric.setdefault("datatype", birth.datatype)
-    for member in metric["template_value"]["metrics"] if birth.members and "template_value" in metric else ():
-        inner = birth.members.get(_key(member))
-        if inner is not None:
-            _fill_in_metric(member, inner)
+def _fill_in(metric: dict[str, Any], definitions: Sequence[BirthMetric], source: Source, births: Births) -> None:
+    """Add what a metric leaves out: as its birth has it, and in a template also as the template's definition has it."""
+    for birth in definitions:
+        if birth.name:
+            metric.setdefault("name", birth.name)
+        if birth.datatype is not None:
+            metric.setdefault("datatype", birth.datatype)
+    template = metric.get("template_value")
+    if template is None:
+        return
+    if (definition := births.definition(source, template)) is not None:
+        definitions = [*definitions, definition]
+    for parameter in template["parameters"]:
+        name = parameter.get("name", "")
+        if types := [birth.parameters[name] for birth in definitions if name in birth.parameters]:
+            parameter.setdefault("type", types[0])
+    for member in template["metrics"]:
+        key = _key(member)
+        _fill_in(member, [birth.members[key] for birth in definitions if key in birth.members], source, births)
 
 
 # Signed integers

@@ -1,6 +1,6 @@
 """Writes Avro strictly.
 
-Defaults of decimals are text whose characters stand for bytes, as the standard writes bytes in JSON.
+Characters of a default of bytes stand for a byte each, as the standard writes bytes in JSON.
 
 fastavro's writer turns ``True`` and ``1.5`` into 1 and writes 2^31 as an int; here a boolean is not an int, a float is
 not an int, a string is not a number, and ranges are checked. Bytes and fixed accept a string as its
@@ -83,10 +83,10 @@ class _Writer:
         self._bytes(_utf8(value))
 
     def _write_bytes(self, kind: AvroType, value: Any) -> None:
-        self._bytes(_raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value))
+        self._bytes(self._raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value))
 
     def _write_fixed(self, kind: AvroType, value: Any) -> None:
-        data = _raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value)
+        data = self._raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value)
         if len(data) != kind.size:
             raise NotWritable(f"expected {counted(kind.size, 'byte')}, got {len(data)}")
         self.out += data
@@ -145,6 +145,19 @@ class _Writer:
             raise first
         raise NotWritable(f"{short(value)} fits no branch of the union {[b.name or b.kind for b in kind.branches]}")
 
+    def _raw(self, value: Any) -> bytes:
+        value = unmarked(value)
+        if isinstance(value, bytes):
+            return value
+        if not isinstance(value, str):
+            raise _wanted("bytes or a string", value)
+        if not self._is_default:
+            return _utf8(value)
+        try:
+            return value.encode("latin-1")
+        except UnicodeEncodeError:
+            raise NotWritable(f"expected characters up to U+00FF, each for a byte, got {short(value)}") from None
+
     def _decimal(self, kind: AvroType, digits: Digits, value: Any) -> bytes:
         if type(value) is str and self._is_default and all(char <= "\xff" for char in value):
             value = value.encode("latin-1")
@@ -171,15 +184,6 @@ class _Writer:
     def _bytes(self, data: bytes) -> None:
         self._varint(len(data))
         self.out += data
-
-
-def _raw(value: Any) -> bytes:
-    value = unmarked(value)
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, str):
-        return _utf8(value)
-    raise _wanted("bytes or a string", value)
 
 
 def _utf8(text: str) -> bytes:

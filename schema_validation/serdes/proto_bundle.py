@@ -3,8 +3,9 @@
 
 Imports resolve against the folder of the root file, also for files in other folders, or else against a folder above it:
 protoc, buf and Confluent's registry import ``acme/v1/pos.proto`` by its path from the top, wherever the top is in the
-bundle. A path that leaves the bundle refuses it; so does an import that is not in it, unless it is one of protobuf's
-own well-known files.
+bundle. There may be several tops, as ``third_party``: a file elsewhere is taken where it is the only one with such a
+path. A path that leaves the bundle refuses it; so does an import that is not in it, unless it is one of protobuf's
+own well-known files. Files of a compiled schema import each other by their whole names.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Bundle:
     def __init__(self, root: str, files: Mapping[str, Any]) -> None:
         """Load files, each as text or as a ``FileDescriptorProto``. Raises ``SourceError``."""
         self._sources = files
-        self._folders = _folders_above(root)
+        self._folders = _folders_above(root) if isinstance(files[root], str) else [""]
         self._parsed: dict[str, Any] = {}
         self._pool = descriptor_pool.DescriptorPool()
         self._loaded: dict[str, Any] = {}
@@ -75,8 +76,11 @@ class Bundle:
         """The path of a file that is imported by a name; None if it is missing or leaves the bundle."""
         if leaves_folder(name):
             return None
-        paths = (folder + name for folder in self._folders)
-        return next((path for path in paths if path in self._sources), name if name in WELL_KNOWN else None)
+        paths = [path for folder in self._folders if (path := folder + name) in self._sources]
+        if paths or name in WELL_KNOWN:
+            return paths[0] if paths else name
+        elsewhere = [path for path in self._sources if path.endswith(f"/{name}")]
+        return elsewhere[0] if len(elsewhere) == 1 else None
 
     def _load(self, path: str, importing: tuple[str, ...]) -> Any:
         if path in importing:

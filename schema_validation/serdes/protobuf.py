@@ -169,7 +169,7 @@ class ProtobufSerde(SchemaSerde):
         if field.type in NESTING:
             return self._reader(field.message_type)
         if field.type == FieldDescriptor.TYPE_ENUM:
-            names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+            names = {value.number: value.name for value in reversed(field.enum_type.values)}  # the first of aliases
             return lambda number: names.get(number, number)
         return _as_it_is
 

@@ -188,6 +188,30 @@ def test_signed_integers_are_themselves_wherever_they_are(
     assert json.dumps(evaluate(f"{decoder}_decode(p)", setting.functions, topic="t", p=again)) == text
 
 
+@pytest.mark.parametrize("topic", [NODE.format("NDATA"), DEVICE.format("DDATA"), DEVICE.format("DBIRTH")])
+def test_the_definition_of_a_template_tells_the_types_of_its_parameters_and_members(
+    setting: Setting, topic: str
+) -> None:
+    inner = {"metrics": [{"name": "x", "datatype": 3}], "is_definition": True}
+    outer = {
+        "metrics": [{"name": "in", "datatype": 19, "template_value": {"template_ref": "inner"}}],
+        "parameters": [{"name": "p", "type": 2}, {"name": "q"}],
+        "is_definition": True,
+    }
+    definitions = ({"name": "inner", "template_value": inner}, {"name": "outer", "template_value": outer})
+    setting.publish(NODE.format("NBIRTH"), encoded(*definitions))
+    changed = {"template_ref": "inner", "metrics": [{"name": "x", "int_value": 2**32 - 3}]}
+    instance = {
+        "template_ref": "outer",
+        "metrics": [{"name": "in", "template_value": changed}],
+        "parameters": [{"name": "p", "int_value": 0xFFFE}, {"name": "q", "int_value": 0xFFFE}],
+    }
+    [metric] = setting.decode(topic, encoded({"name": "i", "template_value": instance}))["metrics"]
+    template = metric["template_value"]
+    assert template["parameters"] == [{"name": "p", "type": 2, "int_value": -2}, {"name": "q", "int_value": 0xFFFE}]
+    assert template["metrics"][0]["template_value"]["metrics"] == [{"name": "x", "datatype": 3, "int_value": -3}]
+
+
 @pytest.mark.parametrize("data", [{"alias": 1}, {"name": "temp"}])
 @pytest.mark.parametrize(("birth", "topic"), [("NBIRTH", "NDATA"), ("DBIRTH", "DDATA")])
 def test_births_tell_the_datatypes_of_what_follows(
@@ -234,7 +258,7 @@ def test_the_senders_known_are_bounded() -> None:
         births.learn(("g", str(number), ""), {"metrics": [{"name": "a", "alias": 1}]})
     assert len(births) == limits.MAX_SPARKPLUG_NODES
     assert births.metric(("g", "0", ""), {"alias": 1}) is None
-    assert births.metric(("g", "1", ""), {"alias": 1}) == BirthMetric("a", None, {})
+    assert births.metric(("g", "1", ""), {"alias": 1}) == BirthMetric("a", None, {}, {})
 
 
 def test_a_trial_teaches_nothing(setting: Setting) -> None:

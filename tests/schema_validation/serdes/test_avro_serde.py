@@ -265,6 +265,24 @@ def test_a_decimal_that_does_not_fit_is_not_written(value: Any) -> None:
         serde(decimal(4, 2)).encode(value)
 
 
+def test_characters_of_the_default_of_bytes_are_a_byte_each() -> None:
+    fixed = {"type": "fixed", "name": "F", "size": 2}
+    inner = {"type": "record", "name": "i", "fields": [{"name": "b", "type": "bytes", "default": "\u0080"}]}
+    fields: list[dict[str, Any]] = [
+        {"name": "b", "type": "bytes", "default": "\u00ff\u0000a"},
+        {"name": "f", "type": fixed, "default": "\u00fe\u00ff"},
+        {"name": "u", "type": ["bytes", "null"], "default": "\u00e9"},
+        {"name": "i", "type": inner, "default": {}},
+        {"name": "l", "type": {"type": "array", "items": "bytes"}, "default": ["\u00c3"]},
+    ]
+    defaults = serde({"type": "record", "name": "r", "fields": fields})
+    value = {"b": b"\xff\x00a", "f": b"\xfe\xff", "u": b"\xe9", "i": {"b": b"\x80"}, "l": [b"\xc3"]}
+    assert defaults.decode(defaults.encode({})) == value
+    assert defaults.decode(defaults.encode({"b": "é"}))["b"] == "é".encode()
+    with pytest.raises(SourceError, match=r"the default of r.b does not fit: expected characters up to U\+00FF"):
+        serde({"type": "record", "name": "r", "fields": [{**fields[0], "default": "\u0100"}]})
+
+
 def test_the_default_of_a_decimal_is_bytes_as_the_standard_writes_them() -> None:
     fields: list[dict[str, Any]] = [
         {"name": "p", "type": decimal(4, 2), "default": "\u0001\u00ff"},

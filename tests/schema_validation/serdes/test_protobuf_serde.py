@@ -116,6 +116,7 @@ def test_enums_are_written_by_name_and_by_number_and_unknown_numbers_stay() -> N
     made = ProtobufSerde(TELEMETRY)
     assert made.encode({"kind": "A"}, "Telemetry") == made.encode({"kind": 1}, "Telemetry") == b"\x38\x01"
     assert made.decode(b"\x38\x09", "Telemetry")["kind"] == 9
+    assert made.decode(b"\x38\x01", "Telemetry")["kind"] == "A"  # the first name of a number
 
 
 def test_nesting_ends_at_the_limit_of_the_format() -> None:
@@ -218,6 +219,18 @@ def test_an_import_is_looked_for_in_the_folder_of_the_root_first() -> None:
     assert made.decode(b"\x0a\x02\x08\x01", "A") == {"b": {"near": 1}}
 
 
+def test_an_import_from_another_top_is_found_where_it_is_the_only_one() -> None:
+    root = file("api/a.proto", 'import "acme/v1/b.proto"; message A { optional B b = 1; }', root=True)
+    far = file("third_party/acme/v1/b.proto", 'import "acme/v1/c.proto"; message B { optional C c = 1; }')
+    farther = file("vendor/x/acme/v1/c.proto", "message C { optional int32 n = 1; }")
+    bundle = ProtobufSerde([root, far, farther])
+    assert bundle.decode(bundle.encode({"b": {"c": {"n": 1}}}, "A"), "A") == {"b": {"c": {"n": 1}}}
+    with pytest.raises(SourceError, match=r"missing: acme/v1/c\.proto"):
+        ProtobufSerde([root, far, farther, file("vendor/y/acme/v1/c.proto", farther["contents"])])
+    with pytest.raises(SourceError, match=r"missing: b\.proto"):
+        ProtobufSerde([file("a.proto", 'import "b.proto"; message A {}', root=True), file("ab.proto", "")])
+
+
 @pytest.mark.parametrize(
     "files",
     [
@@ -257,6 +270,13 @@ def test_a_compiled_schema_is_as_its_text() -> None:
     assert made.decode(made.encode({"b": {"n": 5}, "l": [1]}, "R"), "R") == {"b": {"n": 5}, "l": [1]}
     wrapped = "\n".join(textwrap.wrap(compiled(BASE, ROOT), 76)) + "\n"
     assert ProtobufSerde(wrapped).has_message_type("R")
+
+
+def test_compiled_files_import_each_other_by_their_whole_names() -> None:
+    far = ("b.proto", "message B { optional int32 far = 1; }")
+    near = ("v1/b.proto", "message Near { optional int32 near = 1; }")
+    root = ("v1/a.proto", 'import "b.proto"; message A { optional B b = 1; }')
+    assert ProtobufSerde(compiled(far, near, root)).decode(b"\x0a\x02\x08\x01", "A") == {"b": {"far": 1}}
 
 
 def test_a_single_compiled_file_is_understood() -> None:
