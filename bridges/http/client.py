@@ -109,8 +109,9 @@ class HttpClient(Connector):
             if self._tokens is not None:
                 await self._tokens.token()
             return
-        answer = await self.ask("GET", self.health_target, _CHECK_S)
-        said = summary(f"GET {self.origin}{self.health_target}", answer)
+        target = self._health_target(self.settings.health_check_path.reveal())
+        answer = await self.ask("GET", target, _CHECK_S)
+        said = summary(f"GET {self.origin}{self._health_target(self.settings.health_check_path.address)}", answer)
         if answer.status in (401, 403):
             raise BadSettings(said)
         if answer.status >= 500:
@@ -128,11 +129,9 @@ class HttpClient(Connector):
         except (aiohttp.ClientError, TimeoutError) as error:
             raise self._meant(error, self.origin) from None
 
-    @property
-    def health_target(self) -> str:
-        """The path of the check."""
-        path = (self.settings.health_check_path or "").lstrip("/")
-        return f"{self.base}/{path}"
+    def _health_target(self, path: str) -> str:
+        """The path of the check behind the one of the address."""
+        return f"{self.base}/{path.lstrip('/')}"
 
     def probe(self) -> Sequence[ProbeStep]:
         """Name, connection, TLS, login, request."""
@@ -154,9 +153,10 @@ class HttpClient(Connector):
 
     async def _probe_request(self) -> str:
         await self.open()
-        if self.settings.health_check_path is None:
+        path = self.settings.health_check_path
+        if path is None:
             return "accepts connections; set health_check_path to send it a request"
-        return f"answers at {self.health_target}"
+        return f"answers at {self._health_target(path.address)}"
 
     # Requests
 
@@ -375,7 +375,7 @@ def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[
     if url.scheme not in ("http", "https") or not url.host:
         return None
     if origin.scheme == "https" and url.scheme == "http":
-        raise NeverAgain(f"{origin} redirects to {url}, which is not encrypted")
+        raise NeverAgain(f"{origin} redirects to {url.origin()}, which is not encrypted")
     return url.origin(), url.raw_path_qs
 
 

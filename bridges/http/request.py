@@ -75,7 +75,8 @@ def _check_segments(target: str) -> None:
         return
     for segment in target.partition("?")[0].split("/"):
         if unquote(segment) in (".", ".."):
-            raise NeverAgain(f"the path {target!r} has the segment {segment!r}, which would lead elsewhere")
+            path = target.partition("?")[0]
+            raise NeverAgain(f"the path {path!r} has the segment {segment!r}, which would lead elsewhere")
 
 
 def _with_query(path: str, parameters: list[tuple[str, Callable[[Row], Any]]], row: Row) -> str:

@@ -14,7 +14,8 @@ from bridges.resource.settings.oauth import ClientCredentials
 from bridges.resource.settings.secret import SecretTemplate, SecretText
 from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
-from broker.config.secret_text import ADDRESS
+from broker.config.secret_text import ADDRESS, SecretUrl
+from broker.config.secrets import without_user
 from broker.config.units import Duration, Size
 
 # Headers that make the message what it is: nothing else sets them.
@@ -28,10 +29,11 @@ HeaderName = Annotated[str, AfterValidator(header_name(_OURS))]
 def _address(text: str) -> str:
     try:
         url = URL(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is not an address: {error}") from None
+    except ValueError:
+        url = URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"{text!r} is not an address; write 'http://host:port' or 'https://host/path'")
+        shown = without_user(text)
+        raise ValueError(f"{shown!r} is not an address; write 'http://host:port' or 'https://host/path'")
     if url.user is not None or url.password is not None:
         raise ValueError("an address with a password in it would be shown; put it into 'authentication'")
     if "${" in text:
@@ -42,6 +44,12 @@ def _address(text: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_address)]
+
+
+def _printable(path: SecretUrl) -> SecretUrl:
+    if not re.fullmatch("[!-~]*", path.reveal()):
+        raise ValueError("expected printable ASCII without spaces. Try: other characters as %XX")
+    return path
 
 
 class BasicAuthentication(Settings):
@@ -105,10 +113,10 @@ class HttpSettings(Settings):
     proxy: ProxySettings | None = Field(
         default=None, description="HTTP proxy. Default: none; the environment is ignored."
     )
-    health_check_path: str | None = Field(
+    health_check_path: Annotated[SecretUrl, AfterValidator(_printable)] | None = Field(
         default=None,
-        pattern=r"^[!-~]*$",
-        description="Path below `url` that health checks request with GET. Default: they only connect.",
+        description="Path below `url` that health checks request with GET. Values of its query show as stars. Default: "
+        "they only connect.",
     )
 
     @field_validator("headers")
@@ -148,10 +156,10 @@ class HttpActionSettings(Settings):
     method: Literal["post", "put", "patch", "get", "delete"] = Field(
         default="post", description="Method of the request."
     )
-    path: str = Field(
-        default="",
+    path: SecretUrl = Field(
+        default=SecretUrl(""),
         description="Path below the connector's `url`; a template. Values are encoded and stay within their segment. "
-        "Shown in full: put secrets into `query`.",
+        "Shown in full, but for the values of a query: they show as stars unless they are placeholders alone.",
     )
     query: dict[str, SecretTemplate] = Field(
         default_factory=dict,
@@ -215,8 +223,9 @@ class HttpActionSettings(Settings):
 
     @field_validator("path")
     @classmethod
-    def _is_path(cls, value: str) -> str:
-        if "://" in value.partition("?")[0] or "#" in value or any(ord(character) <= 0x20 for character in value):
+    def _is_path(cls, value: SecretUrl) -> SecretUrl:
+        text = value.reveal()
+        if "://" in value.address or "#" in text or any(ord(character) <= 0x20 for character in text):
             raise ValueError("a path has no host, no '#' and no spaces; the host is the connector's")
         return value
 
@@ -234,6 +243,6 @@ class HttpActionSettings(Settings):
             raise ValueError("row_answers reads the answer to a batch; set batch")
         if self.batch != "none" and self.method in ("get", "delete"):
             raise ValueError(f"batch needs a body, and {self.method} has none; use post, put or patch")
-        if self.check_method is not None and "${" in self.path:
+        if self.check_method is not None and "${" in self.path.reveal():
             raise ValueError("check_method asks for one path, and the path has placeholders; leave it out")
         return self

@@ -57,13 +57,13 @@ class HttpSink(Sink):
         self._clock = context.services.node.clock
         self._timeout_s = context.request_timeout_s * _PART_OF_TIMEOUT
         self._method = settings.method.upper()
-        self._target_of = target_template(connector.base, settings.path, _revealed(settings.query))
+        self._target_of = target_template(connector.base, settings.path.reveal(), _revealed(settings.query))
         self._headers_of = header_templates(_revealed(settings.headers))
         self._body_of = _body_template(settings)
         names = {name.lower() for name in settings.headers}
         has_type = settings.method not in _WITH_BODY or "content-type" in names
         self._type = [] if has_type else [("Content-Type", _TYPES.get(settings.batch, _JOINED_TYPE))]
-        is_one_place = "${" not in settings.path
+        is_one_place = "${" not in settings.path.reveal()
         self._is_asked = settings.check_method is not None
         self._judge = Judge(Statuses(settings.retry_statuses), is_one_place=is_one_place)
         self._key_name = settings.idempotency_header or ""

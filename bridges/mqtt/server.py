@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from bridges.resource.settings.address import parse_address
+from broker.config.secrets import without_user
 
 PATH: Final = "/mqtt"
 _PORTS: Final[Mapping[tuple[bool, bool], int]] = {
@@ -59,12 +60,11 @@ def parse_server(text: str, *, is_encrypted: bool = False) -> Server:
         scheme = "mqtt"
         rest = text
     if scheme.lower() not in _SCHEMES:
-        raise ValueError(f"{text!r} begins with {scheme}://, which is not known; write mqtt, mqtts, ws or wss")
+        shown = without_user(text)
+        raise ValueError(f"{shown!r} begins with {scheme}://, which is not known; write mqtt, mqtts, ws or wss")
     is_websocket, says_tls = _SCHEMES[scheme.lower()]
     is_encrypted = is_encrypted or says_tls
     where, slash, path = rest.partition("/") if is_websocket else (rest.removesuffix("/"), "", "")
-    if "@" in where:
-        raise ValueError("an address with a password in it would be shown; put it into 'username' and 'password'")
     host, port = parse_address(where, _PORTS[is_websocket, is_encrypted])
     return Server(host, port, is_websocket, is_encrypted, check_path(slash + path) if slash else "")
 
@@ -76,5 +76,6 @@ def check_path(path: str) -> str:
         ValueError: it is none.
     """
     if not _PATH.fullmatch(path):
-        raise ValueError(f"{path!r} is not the path of a WebSocket; write '{PATH}', other characters as %XX")
+        shown = path.partition("?")[0]
+        raise ValueError(f"{shown!r} is not the path of a WebSocket; write '{PATH}', other characters as %XX")
     return path

@@ -13,7 +13,7 @@ from bridges.resource.settings.secret import SecretText
 from bridges.resource.settings.tls import TlsOptions
 from broker.config.model import Settings
 from broker.config.names import repeated
-from broker.config.secret_text import ADDRESS
+from broker.config.secret_text import ADDRESS, SecretUrl
 from broker.config.units import Duration, Size
 from broker.core.errors import PeerError
 from broker.core.topic import TopicFilter, check_topic_name, split_share
@@ -32,7 +32,10 @@ _OURS: Final = ("connection", "host", "upgrade")
 class WebSocketOptions(Settings):
     """`websocket` of a connector whose server is `ws://` or `wss://`."""
 
-    path: str = Field(default=PATH, description="Path of MQTT, if the address of the server has none.")
+    path: SecretUrl = Field(
+        default=SecretUrl(PATH),
+        description="Path of MQTT, if the address of the server has none. Values of its query show as stars.",
+    )
     headers: dict[Annotated[str, AfterValidator(header_name(_OURS, "sec-websocket-"))], SecretText] = Field(
         default_factory=dict,
         max_length=64,
@@ -41,8 +44,9 @@ class WebSocketOptions(Settings):
 
     @field_validator("path")
     @classmethod
-    def _path(cls, value: str) -> str:
-        return check_path(value)
+    def _path(cls, value: SecretUrl) -> SecretUrl:
+        check_path(value.reveal())
+        return value
 
     def revealed(self) -> dict[str, str]:
         """The headers as they are sent.
@@ -60,9 +64,10 @@ class WebSocketOptions(Settings):
 class MqttSettings(Settings):
     """Another broker and how to log in to it."""
 
-    server: Annotated[str, ADDRESS] = Field(
+    server: Annotated[SecretUrl, ADDRESS] = Field(
         description="`host:port`, without a port 1883, with TLS 8883; or `ws://host:port/path`, `wss://...` for MQTT "
-        "over WebSocket, without a port 80 and 443. `mqtts://` and `wss://` are `ssl.enable`."
+        "over WebSocket, without a port 80 and 443. `mqtts://` and `wss://` are `ssl.enable`. Values of a query show "
+        "as stars."
     )
     proto_ver: Literal["v3", "v4", "v5"] = Field(default="v5", description="MQTT 3.1, 3.1.1 or 5.0.")
     bridge_mode: bool = Field(
@@ -128,8 +133,8 @@ class MqttSettings(Settings):
 
     @field_validator("server")
     @classmethod
-    def _server(cls, value: str) -> str:
-        parse_server(value)
+    def _server(cls, value: SecretUrl) -> SecretUrl:
+        parse_server(value.reveal())
         return value
 
     @model_validator(mode="after")
@@ -140,23 +145,22 @@ class MqttSettings(Settings):
             raise ValueError("a password needs a username before v5")
         if self.status_topic:
             _checked_topic(self.status_topic)
-        self._websocket_fits(parse_server(self.server))
+        self._websocket_fits(parse_server(self.server.reveal()))
         return self
 
     def _websocket_fits(self, server: Server) -> None:
-        fields = self.websocket.model_fields_set
-        if not server.is_websocket and fields:
+        if not server.is_websocket and self.websocket != WebSocketOptions():
             raise ValueError("'websocket' is for servers that are written 'ws://host:port' or 'wss://host:port'")
-        if server.path and "path" in fields and server.path != self.websocket.path:
-            raise ValueError(
-                f"the server's path is {server.path!r} and websocket.path {self.websocket.path!r}; keep one"
-            )
+        path = self.websocket.path
+        if server.path and path.reveal() not in (PATH, server.path):
+            shown = SecretUrl(server.path).shown
+            raise ValueError(f"the server's path is {shown!r} and websocket.path {path.shown!r}; keep one")
 
     @property
     def address(self) -> Server:
         """Address of the other broker."""
-        parsed = parse_server(self.server, is_encrypted=self.ssl.enable)
-        return parsed._replace(path=parsed.path or self.websocket.path) if parsed.is_websocket else parsed
+        parsed = parse_server(self.server.reveal(), is_encrypted=self.ssl.enable)
+        return parsed._replace(path=parsed.path or self.websocket.path.reveal()) if parsed.is_websocket else parsed
 
     @property
     def tls(self) -> TlsOptions:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NotRequired
 from typing_extensions import TypedDict
 
 from broker.config.outgoing import CallFailed, ClientTls, TlsUnusable, call
+from broker.config.secret_text import SecretUrl
 from broker.config.ssrf import AddressDenied, AddressGuard
 from broker.core import jsontext
 from broker.core.clock import Clock
@@ -65,7 +66,7 @@ class KeySet:
 
     def __init__(
         self,
-        url: str,
+        url: SecretUrl,
         tls: ClientTls,
         *,
         allowed: Sequence[str],
@@ -81,7 +82,7 @@ class KeySet:
         self._guard = guard
         self._clock = clock
         try:
-            self._context = tls.context() if url.startswith("https:") else None
+            self._context = tls.context() if url.address.startswith("https:") else None
         except TlsUnusable as error:
             raise ConfigError([f"authentication: {error}"]) from None
         self._server_name = tls.server_name_indication
@@ -156,7 +157,7 @@ class KeySet:
         except (CallFailed, AddressDenied) as error:
             self._note_failure(str(error))
         except Exception as error:  # whatever was read: the last keys are used, and it is tried again
-            log.exception("jwks.failed", url=self._url)
+            log.exception("jwks.failed", url=self._url.shown)
             self._note_failure(f"the answer cannot be used: {type(error).__name__}")
         finally:
             self._task = None
@@ -165,7 +166,7 @@ class KeySet:
         self._failed.value += 1
         self._due_s = self._clock.monotonic_s() + min(self._interval_s, _LEAST_PAUSE_S)
         if why != self._problem:
-            log.warning("jwks.unreachable", url=self._url, keys=len(self._all), reason=why)
+            log.warning("jwks.unreachable", url=self._url.shown, keys=len(self._all), reason=why)
         self._problem = why
 
     def _use(self, members: Sequence[Any]) -> None:
@@ -175,7 +176,7 @@ class KeySet:
             if key.kid is not None:
                 by_kid.setdefault(key.kid, []).append(key)
         if not self.is_loaded or self._problem is not None or by_kid.keys() != self._by_kid.keys():
-            log.info("jwks.read", url=self._url, keys=len(keys), of_no_use=problems[:10])
+            log.info("jwks.read", url=self._url.shown, keys=len(keys), of_no_use=problems[:10])
         self._all = keys
         self._by_kid = by_kid
         self._nameless = [key for key in keys if key.kid is None]
@@ -186,7 +187,7 @@ class KeySet:
     async def _members(self) -> Sequence[Any]:
         status, body = await call(
             "GET",
-            self._url,
+            self._url.reveal(),
             self._guard,
             self._context,
             timeout_s=self._timeout_s,

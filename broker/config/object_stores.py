@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS, SecretText
+from broker.config.secrets import without_user
 from broker.core.placeholders import SECRET_REFERENCE
 
 SCHEMES: Final = ("s3", "gs", "abfss")
@@ -40,7 +41,7 @@ class StoreSettings(Settings):
     )
     endpoint: Annotated[str | None, ADDRESS] = Field(
         default=None,
-        pattern=r"^https?://[^/?#\s]+$",
+        pattern=r"^https?://[^/?#@\s]+$",
         description="Address of the store's API, such as `https://minio.example:9000`. Default: the provider's.",
     )
     region: str | None = Field(default=None, description="Region of an `s3://` bucket. Default: the environment's.")
@@ -72,7 +73,8 @@ class StoreSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not _URL.fullmatch(self.url):
-            raise ValueError(f"url: expected {', '.join(f'{name}://...' for name in SCHEMES)}, got {self.url!r}")
+            shown = without_user(self.url)
+            raise ValueError(f"url: expected {', '.join(f'{name}://...' for name in SCHEMES)}, got {shown!r}")
         scheme = self.url.partition("://")[0]
         own_names = {name for name in type(self).model_fields if getattr(self, name) is not None}
         for name in sorted(own_names & _OF.keys()):
@@ -117,7 +119,7 @@ def store_of(url: str, stores: Sequence[StoreSettings]) -> StoreSettings | None:
 def url_problem(url: str, stores: Sequence[StoreSettings]) -> str | None:
     """Reason why nothing can be kept at this URL, None if it can."""
     if not _URL.fullmatch(url):
-        return f"expected {', '.join(f'{name}://...' for name in SCHEMES)}, got {url}"
+        return f"expected {', '.join(f'{name}://...' for name in SCHEMES)}, got {without_user(url)}"
     if store_of(url, stores) is None:
         urls = ", ".join(store.url for store in stores) or "none"
         return f"expected a URL in one of the stores of lake.stores ({urls}), got {url}"

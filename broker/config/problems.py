@@ -8,7 +8,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from broker.config.secrets import MASK, NO_TEXT, Secret
+from broker.config.secrets import MASK, NO_TEXT, Secret, without_user
 from broker.core.errors import did_you_mean
 
 _EXPECTED = {
@@ -79,7 +79,7 @@ def shown(value: Any, *, is_secret: bool) -> str:
         return "an object"
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
-    text = repr(value)
+    text = repr(without_user(value) if isinstance(value, str) and "://" in value else value)
     return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 
 

@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from broker.config.model import Settings
+from broker.config.secret_text import SecretUrl
 from broker.config.secrets import MASK, Secret
 from broker.config.units import parse_duration_s, parse_size_bytes
 
@@ -79,6 +80,7 @@ NAMES = {
     bool: "boolean",
     str: "text",
     Secret: "secret",
+    SecretUrl: "text",
     Path: "path",
     Any: "any",
 }
@@ -119,7 +121,7 @@ def _written(value: Any) -> str:
     if value is None:
         return "not set"
     if isinstance(value, Secret):
-        return MASK
+        return value.shown if isinstance(value, SecretUrl) else MASK
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):

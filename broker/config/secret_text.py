@@ -1,7 +1,8 @@
 """Secrets in settings: as text, or as ``${env:NAME}`` or ``${file:PATH}``, read when they are used.
 
 A reference is not a secret: it is shown and saved as it is, and may name what ``broker.config.allowed`` says. A string
-shows as stars, and stars sent back keep what is stored, unless the secret would go to another address.
+shows as stars, and stars sent back keep what is stored, unless the secret would go to another address. Of a URL only
+the values of its query show as stars.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import unquote_plus
 
 from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -16,7 +18,7 @@ from pydantic_core import CoreSchema, core_schema
 from broker.config.allowed import NotAllowed, allowed
 from broker.config.secrets import AS_PASSWORD, MASK, Secret
 from broker.core.errors import Invalid, Problem, SluiceError
-from broker.core.placeholders import SECRET_REFERENCE
+from broker.core.placeholders import ROW_PLACEHOLDER, SECRET_REFERENCE
 
 _LONGEST_CHARACTERS: Final = 64 * 1024
 
@@ -79,6 +81,21 @@ class SecretText(Secret):
         """Form in which users see it."""
         return self._text if not self._text or SECRET_REFERENCE.fullmatch(self._text) else MASK
 
+    @property
+    def has_stars(self) -> bool:
+        """True if stars stand where a secret is expected."""
+        return self._text == MASK
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """The texts that must not be shown, of a secret whose reference was read.
+
+        Raises:
+            SecretUnreadable: see ``reveal``.
+        """
+        text = self.reveal()
+        return [] if self.shown == text else [text]
+
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
@@ -86,6 +103,85 @@ class SecretText(Secret):
             serialization=core_schema.plain_serializer_function_ser_schema(lambda secret: secret.shown),
             json_schema_input_schema=AS_PASSWORD,
         )
+
+
+class SecretUrl(SecretText):
+    """The type of a settings field with a URL or a path, whose query may hold secrets: each of its values is one unless
+    it is empty or placeholders alone.
+
+    The text itself is the URL, not a reference to one.
+    """
+
+    __slots__ = ()
+
+    def reveal(self) -> str:
+        """The URL."""
+        return self._text
+
+    @property
+    def why_not_allowed(self) -> str:
+        """Empty: it refers to nothing."""
+        return ""
+
+    @property
+    def located(self) -> str:
+        """The URL: it refers to nothing."""
+        return self._text
+
+    @property
+    def address(self) -> str:
+        """The part before the query."""
+        return self._text.partition("?")[0]
+
+    @property
+    def shown(self) -> str:
+        """The URL with stars in its query."""
+        return _joined(self.address, [(name, MASK if literals(value) else value) for name, value in self._values])
+
+    @property
+    def has_stars(self) -> bool:
+        """True if stars stand for a value of the query."""
+        return any(value == MASK for _, value in self._values)
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """The values of the query without placeholders, as they are written and as they are meant."""
+        texts = [text for _, value in self._values for text in literals(value)]
+        return [*texts, *map(unquote_plus, texts)]
+
+    def filled(self, stored: str) -> str:
+        """The URL with the values of a stored one in place of stars: of the parameters with these names, in order."""
+        left: dict[str, list[str]] = {}
+        for name, value in SecretUrl(stored)._values:
+            left.setdefault(name, []).append(value)
+        values = [
+            (name, value if value != MASK or not left.get(name) else left[name].pop(0)) for name, value in self._values
+        ]
+        return _joined(self.address, values)
+
+    @property
+    def _values(self) -> Sequence[tuple[str, str]]:
+        """The name of each parameter, with its ``=``, and the value. One without a value is a value without a name."""
+        _, mark, query = self._text.partition("?")
+        parts = [(part, *part.partition("=")) for part in query.split("&")] if mark else []
+        return [(name + "=", value) if value.strip("=") else ("", part) for part, name, _, value in parts]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validated,
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda url: url.shown),
+            json_schema_input_schema=core_schema.str_schema(),
+        )
+
+
+def literals(template: str) -> Sequence[str]:
+    """The texts around the placeholders of a template."""
+    return [text for text in ROW_PLACEHOLDER.sub("\0", template).split("\0") if text]
+
+
+def _joined(address: str, values: Sequence[tuple[str, str]]) -> str:
+    return f"{address}?{'&'.join(name + value for name, value in values)}" if values else address
 
 
 def _of_environment(name: str) -> str:
@@ -112,8 +208,10 @@ def _of_file(path: str) -> str:
 
 def with_stored(sent: Any, stored: Any) -> Any:
     """The value as sent, with stored secrets in place of stars."""
-    if sent == MASK and isinstance(stored, str):
-        return stored
+    if isinstance(sent, str) and isinstance(stored, str):
+        if sent == MASK:
+            return stored
+        return SecretUrl(sent).filled(stored) if MASK in sent else sent
     if isinstance(sent, Mapping) and isinstance(stored, Mapping):
         return {name: with_stored(value, stored.get(name)) for name, value in sent.items()}
     if isinstance(sent, list) and isinstance(stored, list):
@@ -138,7 +236,8 @@ def values_in(value: Any, *, addresses: bool) -> Iterator[Any]:
     elif isinstance(value, BaseModel):
         for name, field in type(value).model_fields.items():
             if addresses and ADDRESS in field.metadata:
-                yield getattr(value, name)
+                address = getattr(value, name)
+                yield address.address if isinstance(address, SecretUrl) else address
             else:
                 yield from values_in(getattr(value, name), addresses=addresses)
     elif isinstance(value, (Mapping, list, tuple)):
@@ -194,14 +293,14 @@ def has_stars(sent: Any) -> bool:
         return any(has_stars(value) for value in sent.values())
     if isinstance(sent, (list, tuple)):
         return any(has_stars(value) for value in sent)
-    return isinstance(sent, str) and sent == MASK
+    return isinstance(sent, str) and (sent == MASK or SecretUrl(sent).has_stars)
 
 
 def with_stars(raw: Any, secrets: Sequence[SecretText]) -> Any:
     """The stored value, with stars in place of these secrets."""
-    hidden = {secret.written for secret in secrets if secret.shown == MASK}
+    shown_by_text = {secret.written: secret.shown for secret in secrets}
     if isinstance(raw, Mapping):
         return {name: with_stars(value, secrets) for name, value in raw.items()}
     if isinstance(raw, list):
         return [with_stars(value, secrets) for value in raw]
-    return MASK if isinstance(raw, str) and raw in hidden else raw
+    return shown_by_text.get(raw, raw) if isinstance(raw, str) else raw

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hmac
-from typing import Any
+import re
+from typing import Any, Final
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -13,6 +14,12 @@ MASK = "******"
 AS_PASSWORD = core_schema.str_schema(metadata={"pydantic_js_updates": {"format": "password"}})
 # Type of pydantic's error for a secret that is not a string; its value must not be shown either.
 NO_TEXT = "secret_no_text"
+_USER: Final = re.compile(r"^(\w[\w+.-]*://)?.*@", re.DOTALL)
+
+
+def without_user(url: str) -> str:
+    """A URL for a message: stars in place of a user and a password, and no query."""
+    return _USER.sub(rf"\1{MASK}@", url).partition("?")[0]
 
 
 class Secret:
@@ -47,6 +54,10 @@ class Secret:
 
     def __str__(self) -> str:
         return MASK
+
+    def __deepcopy__(self, memo: Any) -> Secret:
+        """Itself, as it does not change: a copy of a model's defaults has it."""
+        return self
 
     def __reduce__(self) -> Any:
         raise TypeError("a secret is not pickled; hand on what needs it")

@@ -91,7 +91,7 @@ def type_text(annotation: Any, metadata: Any = (), prefix: str = "") -> str:
         return f"object of {type_text(arguments[1], (), prefix)} by name"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return f"[{annotation.__name__}](#{prefix}{annotation.__name__.lower()})"
-    if isinstance(annotation, type) and issubclass(annotation, Secret):
+    if annotation not in NAMES and isinstance(annotation, type) and issubclass(annotation, Secret):
         return "secret"
     return NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
@@ -105,7 +105,8 @@ def _default(found: FieldInfo) -> str:
     unit = unit_of(found.metadata)
     if unit is not None:
         return f"`{in_units(str(value), unit)}`"
-    return f"`{json.dumps(to_jsonable_python(value, exclude_none=True), ensure_ascii=False)}`"
+    written = to_jsonable_python(value, exclude_none=True, fallback=lambda url: url.shown)
+    return f"`{json.dumps(written, ensure_ascii=False)}`"
 
 
 def _docstring(model: Model) -> str:

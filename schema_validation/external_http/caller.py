@@ -64,7 +64,7 @@ class Caller:
     def __init__(self, schema: str, parameters: Parameters) -> None:
         self._schema = schema
         self._parameters = parameters
-        parts = urlsplit(parameters.url)
+        parts = urlsplit(parameters.url.reveal())
         self.server = parts.netloc
         self._most_waiting = max(parameters.pool_size * parameters.enable_pipelining, LEAST_WAITING)
         self._pool: httpcore.AsyncConnectionPool | None = None
@@ -136,14 +136,15 @@ class Caller:
         parameters = self._parameters
         headers = {name.lower(): text for name, text in parameters.headers.items()}
         members = {"type": verb, "schema_name": self._schema, "opts": parameters.external_params}
+        address = parameters.url.reveal()
         if parameters.method == "get":
             payload = base64.urlsafe_b64encode(data).decode().rstrip("=")
-            mark = "&" if urlsplit(parameters.url).query else "?"
-            url = parameters.url.rstrip("?&") + mark + urlencode({"payload": payload, **members})
+            mark = "&" if urlsplit(address).query else "?"
+            url = address.rstrip("?&") + mark + urlencode({"payload": payload, **members})
             return "GET", url, list(headers.items()), b""
         body = jsontext.encode({"payload": base64.b64encode(data).decode(), **members})
         headers = {"content-type": "application/json", **headers, "content-length": str(len(body))}
-        return "POST", parameters.url, list(headers.items()), body
+        return "POST", address, list(headers.items()), body
 
     async def _exchange(
         self, method: str, url: str, headers: list[tuple[str, str]], content: bytes
@@ -171,7 +172,7 @@ class Caller:
         if self._pool is None:
             parameters = self._parameters
             self._pool = httpcore.AsyncConnectionPool(
-                ssl_context=parameters.ssl.context() if parameters.url.startswith("https:") else None,
+                ssl_context=parameters.ssl.context() if parameters.url.address.startswith("https:") else None,
                 max_connections=parameters.pool_size,
                 keepalive_expiry=parameters.max_inactive,
                 network_backend=GuardedNetwork(ExternalCalls.guard),

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
 from broker.config.outgoing import ClientTls, TlsUnusable
-from broker.config.secret_text import has_stars, moved_problem, with_stored
+from broker.config.secret_text import SecretUrl, has_stars, moved_problem, with_stored
 from broker.config.secrets import MASK
 from broker.config.spec_problems import parsed
 from broker.config.units import Duration
@@ -34,7 +34,7 @@ class SslSpec(ClientTls):
 
 
 class Parameters(Settings):
-    url: str = Field(description="The server, `http://...` or `https://...`.")
+    url: SecretUrl = Field(description="The server, `http://...` or `https://...`. Values of its query show as stars.")
     method: Literal["post", "get"] = Field(default="post", description="How it is asked.")
     headers: dict[str, str] = Field(
         default_factory=dict, max_length=MAX_HEADERS, description="Of each call; secret ones are shown as stars."
@@ -61,13 +61,14 @@ class Parameters(Settings):
 
     @field_validator("url")
     @classmethod
-    def _url(cls, value: str) -> str:
-        parts = urlsplit(value)
+    def _url(cls, value: SecretUrl) -> SecretUrl:
+        text = value.reveal()
+        parts = urlsplit(text)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("it must begin with http:// or https:// and name a host")
         if parts.username is not None or parts.password is not None or parts.fragment:
             raise ValueError("user and fragment do not belong into it; send an Authorization header instead")
-        if not value.isascii() or any(character <= " " for character in value):
+        if not text.isascii() or any(character <= " " for character in text):
             raise ValueError("it must be ASCII without blanks; write other characters with %")
         _ = parts.port  # raises if the port is not valid
         return value
@@ -86,7 +87,7 @@ class Parameters(Settings):
 
     @model_validator(mode="after")
     def _tls(self) -> Self:
-        if self.ssl.enable and self.url.startswith("http:"):
+        if self.ssl.enable and self.url.address.startswith("http:"):
             raise ValueError("ssl.enable: expected an address that begins with https://")
         return self
 
@@ -101,7 +102,7 @@ class Parameters(Settings):
 
     def saved(self) -> dict[str, Any]:
         """Members for the configuration, with secrets."""
-        return _with(self._plain(), self.secrets())
+        return {**_with(self._plain(), self.secrets()), "url": self.url.written}
 
     def source(self) -> str:
         """The text of the schema: what is shown, so that no secret is where schemas are read."""
@@ -128,7 +129,7 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
     headline = "not a usable external_http schema"
     place = f"{pointer}/parameters"
     parameters = parsed(Parameters, given, headline, pointer=place)
-    if MASK in parameters.secrets().values():
+    if MASK in parameters.secrets().values() or parameters.url.has_stars:
         text = "the stars stand for a secret that is not stored; send the secret itself"
         raise Invalid(headline, [Problem(text, place)])
     try:
@@ -142,6 +143,6 @@ def with_stored_secrets(given: Any, stored: Parameters) -> Any:
     """The request body with the stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
     if not isinstance(given, Mapping):
         return given
-    if has_stars(given) and given.get("url") != stored.url:
+    if has_stars(given) and str(given.get("url")).partition("?")[0] != stored.url.address:
         raise Invalid("not a usable external_http schema", [moved_problem()])
     return with_stored(given, stored.saved())

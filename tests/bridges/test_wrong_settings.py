@@ -14,6 +14,7 @@ from broker.core.errors import Invalid, Problem
 
 PLAIN = {"mechanism": "plain", "username": "u"}
 HTTP = {"type": "http", "url": "http://h"}
+OAUTH = {"mechanism": "oauth", "client_id": "c", "client_secret": "s3cret"}
 
 
 def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
@@ -53,6 +54,42 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
             "/bootstrap_hosts",
             "bootstrap_hosts: expected at most 100 addresses, got 101",
         ),
+        (
+            {"type": "kafka", "bootstrap_hosts": "k1:9092,u:s3cret@k2:9092"},
+            "/bootstrap_hosts",
+            (
+                "bootstrap_hosts: expected 'host:port' without a user, got '******@k2:9092'. "
+                "Try: 'username' and 'password'"
+            ),
+        ),
+        (
+            {"type": "postgresql", "database": "d", "username": "u", "server": "postgres://u:s3cret@db/d"},
+            "/server",
+            "server: expected 'host:port' without a user, got 'postgres://******@db/d'. Try: 'username' and 'password'",
+        ),
+        (
+            {"type": "http", "url": "ftp://u:s3cret@h/?key=s3cret"},
+            "/url",
+            "url: 'ftp://******@h/' is not an address; write 'http://host:port' or 'https://host/path'",
+        ),
+        (
+            {"type": "mqtt", "server": "tcp://u:s3cret@h"},
+            "/server",
+            "server: 'tcp://******@h' begins with tcp://, which is not known; write mqtt, mqtts, ws or wss",
+        ),
+        (
+            {"type": "mqtt", "server": "wss://h?token=s3cret"},
+            "/server",
+            "server: 'h' is not an address; write 'host' or 'host:443'",
+        ),
+        (
+            {**HTTP, "authentication": {**OAUTH, "endpoint_uri": "https://u:s3cret@h/token"}},
+            "/authentication/endpoint_uri",
+            (
+                "authentication.endpoint_uri: expected http:// or https:// and a host without a user, got "
+                "'https://******@h/token'"
+            ),
+        ),
         ({**HTTP, "headers": "X-Key: s3cret"}, "/headers", "headers is ******; expected an object { ... }"),
         (
             {**HTTP, "headers": {"X-Key": 4711}},
@@ -65,7 +102,23 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
             'authentication.tokens is ******; expected a list, as ["a", "b"]',
         ),
     ],
-    ids=["number", "list", "misspelt", "missing", "token", "addresses", "headers", "header", "tokens"],
+    ids=[
+        "number",
+        "list",
+        "misspelt",
+        "missing",
+        "token",
+        "addresses",
+        "user of kafka",
+        "user of postgresql",
+        "user of http",
+        "user of mqtt",
+        "query without path",
+        "user of oauth",
+        "headers",
+        "header",
+        "tokens",
+    ],
 )
 def test_what_is_wrong_with_a_connector_is_told_without_its_secrets(
     spec: dict[str, Any], pointer: str, message: str

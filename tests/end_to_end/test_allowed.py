@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.http_service import Service
-from tests.support.node import Node, running
+from tests.support.node import Node, eventually, running, sluice
 from tests.support.waiting import until
 
 SECRET = "a secret in a variable"
@@ -137,6 +137,91 @@ def test_a_connector_keeps_secrets_only_for_all_of_its_addresses(node: Node) -> 
     assert again in refused(node, "PATCH", "/connectors/service", {"url": "http://127.0.0.1:10"})
     assert again in refused(node, "POST", "/connectors:probe", http("http://127.0.0.1:10", authentication=starred))
     node.call("PATCH", "/connectors/service", {"url": "http://127.0.0.1:10", "authentication": login})
+
+
+@pytest.mark.parametrize("value", ["s3cr3t", "s3cr3t%2B=="], ids=["plain", "encoded"])
+def test_secrets_in_the_query_of_an_address_are_shown_nowhere(node: Node, value: str) -> None:
+    objects: dict[str, dict[str, Any]] = {
+        "/connectors/leaky": {
+            **http(health_check_path=f"/up?key={value}"),
+            "name": "leaky",
+            "authentication": {
+                "mechanism": "oauth",
+                "endpoint_uri": f"http://127.0.0.1:9/token?code={value}",
+                "client_id": "c",
+                "client_secret": "client secret",
+            },
+        },
+        "/connectors/socket": {"name": "socket", "type": "mqtt", "server": f"ws://127.0.0.1:9/mqtt?sig={value}"},
+        "/connectors/path": {
+            "name": "path",
+            "type": "mqtt",
+            "server": "ws://127.0.0.1:9",
+            "websocket": {"path": f"/mqtt?{value}"},
+        },
+        "/actions/leaky": {
+            "name": "leaky",
+            "type": "http",
+            "connector": "leaky",
+            "parameters": {"path": f"/in/${{clientid}}?d=${{payload.id}}&api_key={value}&api_key=tok${{qos}}"},
+        },
+        "/schemas/leaky": {
+            "name": "leaky",
+            "type": "external_http",
+            "parameters": {"url": f"http://127.0.0.1:9/a?key={value}"},
+        },
+        "/authentication/jwt": {
+            "name": "jwt",
+            "mechanism": "jwt",
+            "jwks_url": f"https://127.0.0.1:9/keys?appid={value}",
+        },
+    }
+
+    def shown(answer: Any) -> Any:
+        text = json.dumps(answer)
+        assert "s3cr3t" not in text
+        assert "tok$" not in text
+        return answer
+
+    node.call("DELETE", "/authentication/jwt", expect=(204, 404))  # of another test
+    for place, spec in objects.items():
+        shown(node.call("POST", place.rpartition("/")[0], spec))
+    assert node.call("GET", "/actions/leaky")["parameters"]["path"] == (
+        "/in/${clientid}?d=${payload.id}&api_key=******&api_key=******"
+    )
+    assert node.call("GET", "/connectors/socket")["server"] == "ws://127.0.0.1:9/mqtt?sig=******"
+    assert node.call("GET", "/connectors/path")["websocket"]["path"] == "/mqtt?******"
+    failed = eventually(lambda: all(node.call("GET", f"/connectors/{n}")["status_reason"] for n in ("leaky", "socket")))
+    assert failed
+    eventually(lambda: node.call("GET", "/authentication/jwt")["state"]["jwks"]["last_error"])
+    for place, spec in objects.items():
+        read = shown(node.call("GET", place))
+        shown(node.call("GET", place.rpartition("/")[0]))
+        sent = {member: read[member] for member in spec}
+        shown(node.call("PUT", f"{place}?dry_run=true", sent))
+        shown(node.call("PUT", place, sent))
+        saved = (node.data_dir / "api.hocon").read_text()
+        assert value in saved
+        assert "******" not in saved
+        if place.startswith(("/connectors", "/actions")):
+            shown(node.call("PATCH", place, {"enable": False}))
+    for verb, name in (("connectors", "leaky"), ("connectors", "socket"), ("actions", "leaky")):
+        shown(node.call("POST", f"/{verb}/{name}:test"))
+    shown(node.call("GET", "/schemas/leaky/versions"))
+    shown(node.call("GET", "/config"))
+    shown(sluice(node, "actions", "list", "--output", "json").stdout)
+    moved = {**node.call("GET", "/authentication/jwt"), "jwks_url": "https://127.0.0.1:10/keys?appid=******"}
+    moved.pop("state", None)
+    assert "send the secret again" in refused(node, "PUT", "/authentication/jwt", moved)
+    moved = node.call("GET", "/connectors/socket") | {"server": "ws://127.0.0.1:10/mqtt?sig=******"}
+    assert "send the secret again" in refused(node, "PUT", "/connectors/socket", moved)
+    moved = {"name": "leaky", "type": "external_http", "parameters": {"url": "http://127.0.0.1:10/a?key=******"}}
+    assert "send the secret again" in refused(node, "PUT", "/schemas/leaky", moved)
+    unknown = http(health_check_path="/up?key=******") | {"name": "new"}
+    assert "not stored" in refused(node, "POST", "/connectors", unknown)
+    for place in reversed(objects):
+        shown(node.call("DELETE", place))
+    assert "s3cr3t" not in node.log.read_text()
 
 
 def test_headers_and_query_of_an_action_are_shown_as_stars_and_kept_for_their_connector(node: Node) -> None:

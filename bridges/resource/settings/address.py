@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from broker.config.secrets import without_user
+
 # Maximum addresses of one system.
 MOST_ADDRESSES: Final = 100
 
@@ -16,21 +18,24 @@ def parse_address(text: str, default_port: int) -> tuple[str, int]:
         ValueError: the address is not valid; names the expected form.
     """
     text = text.strip()
+    shown = without_user(text)
+    if "@" in text:
+        raise ValueError(f"expected 'host:port' without a user, got {shown!r}. Try: 'username' and 'password'")
     host = text
     port = ""
     if text.startswith("["):
         host, bracket, rest = text[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise ValueError(f"{text!r} is not an address; write '[::1]:{default_port}'")
+            raise ValueError(f"{shown!r} is not an address; write '[::1]:{default_port}'")
         port = rest[1:]
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
-    if not host or any(character.isspace() or character == "/" for character in host):
-        raise ValueError(f"{text!r} is not an address; write 'host' or 'host:{default_port}'")
+    if not host or any(character.isspace() or character in "/?#" for character in host):
+        raise ValueError(f"{shown!r} is not an address; write 'host' or 'host:{default_port}'")
     if not port:
         return host, default_port
     if not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise ValueError(f"{text!r} has no port from 1 to 65535; write '{host}:{default_port}'")
+        raise ValueError(f"{host!r} has no port from 1 to 65535; write '{host}:{default_port}'")
     return host, int(port)
 
 

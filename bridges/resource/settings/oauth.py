@@ -6,16 +6,17 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from bridges.resource.errors import BadSettings, ReconnectFirst
 from bridges.resource.settings.secret import SecretText
 from bridges.resource.settings.tls import TlsOptions, client_context
 from broker.config.model import Settings
 from broker.config.outgoing import CallFailed, call
-from broker.config.secret_text import ADDRESS
+from broker.config.secret_text import ADDRESS, SecretUrl
+from broker.config.secrets import without_user
 from broker.config.ssrf import AddressDenied, AddressGuard
 from broker.core import jsontext
 
@@ -28,10 +29,20 @@ _MOST_BYTES: Final = 1024 * 1024
 _HEADERS: Final = (("Accept", "application/json"), ("Content-Type", "application/x-www-form-urlencoded"))
 
 
+def _endpoint(url: SecretUrl) -> SecretUrl:
+    text = url.reveal()
+    if not text.startswith(("http://", "https://")) or "@" in urlsplit(text).netloc:
+        shown = without_user(text)
+        raise ValueError(f"expected http:// or https:// and a host without a user, got {shown!r}")
+    return url
+
+
 class ClientCredentials(Settings):
     """Endpoint and client of access tokens."""
 
-    endpoint_uri: Annotated[str, ADDRESS] = Field(pattern=r"^https?://", description="Address of the token endpoint.")
+    endpoint_uri: Annotated[SecretUrl, ADDRESS, AfterValidator(_endpoint)] = Field(
+        description="Address of the token endpoint. Values of its query show as stars."
+    )
     client_id: str = Field(min_length=1, description="Name of the client.")
     client_secret: SecretText = Field(description="Secret of the client, or `${env:NAME}`, `${file:PATH}`.")
     scope: str | None = Field(default=None, description="Scope of the token.")
@@ -76,12 +87,12 @@ class Tokens:
             **({"scope": settings.scope} if settings.scope else {}),
         }
         context = await asyncio.to_thread(client_context, settings.ssl)
-        where = f"the token endpoint {settings.endpoint_uri}"
+        where = f"the token endpoint {settings.endpoint_uri.address}"
         sent = urlencode(form).encode()
         try:
             status, body = await call(
                 "POST",
-                settings.endpoint_uri,
+                settings.endpoint_uri.reveal(),
                 self._guard,
                 context,
                 timeout_s=_TIMEOUT_S,

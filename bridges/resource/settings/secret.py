@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from bridges.resource.errors import BadSettings
 from broker.config.secret_text import SecretText as SharedSecretText
-from broker.config.secret_text import SecretUnreadable, secrets_in
+from broker.config.secret_text import SecretUnreadable, SecretUrl, literals, secrets_in
 from broker.config.secrets import MASK
-from broker.core.placeholders import ROW_PLACEHOLDER
 
-# Shorter secrets are not searched for in texts: they would be found everywhere.
+# Shorter secrets are not searched for in texts: they would be found everywhere. In characters.
 _SHORTEST_HIDDEN: Final = 3
-# The same of templates, most of which are words such as ``json`` and no secrets. In characters.
-_SHORTEST_TEMPLATE_HIDDEN: Final = 8
+# The same of parts of secrets, templates and queries that are a word or a number, such as ``json`` and ``500``.
+_SHORTEST_WORD_HIDDEN: Final = 8
 
 
 class SecretText(SharedSecretText):
@@ -59,7 +58,12 @@ class SecretTemplate(SecretText):
     @property
     def shown(self) -> str:
         """The text that users see."""
-        return MASK if ROW_PLACEHOLDER.sub("", self._text) else self._text
+        return MASK if literals(self._text) else self._text
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """The texts around placeholders."""
+        return literals(self._text)
 
 
 def hider(*models: Any) -> Callable[[str], str]:
@@ -76,13 +80,25 @@ def hider(*models: Any) -> Callable[[str], str]:
 
 def _without(text: str, secret: SharedSecretText) -> str:
     try:
-        value = secret.reveal()
+        hidden = secret.hidden
     except (BadSettings, SecretUnreadable):
         return text
-    shortest = _SHORTEST_TEMPLATE_HIDDEN if isinstance(secret, SecretTemplate) else _SHORTEST_HIDDEN
-    return text.replace(value, MASK) if len(value) >= shortest and secret.shown != value else text
+    is_whole = not isinstance(secret, (SecretTemplate, SecretUrl))
+    wholes = [value for value in hidden if is_whole and len(value) >= _SHORTEST_HIDDEN]
+    parts = [part for value in hidden for part in (value, *value.split()) if _is_telling(part)]
+    for part in sorted({*wholes, *parts}, key=len, reverse=True):
+        text = text.replace(part, MASK)
+    return text
+
+
+def _is_telling(part: str) -> bool:
+    """True unless a part of a secret is short and may be in a string for other reasons."""
+    if len(part) >= _SHORTEST_WORD_HIDDEN:
+        return True
+    has_both = any(map(str.isalpha, part)) and any(map(str.isdigit, part))
+    return has_both and len(part) >= _SHORTEST_HIDDEN
 
 
 def has_unknown_stars(model: Any) -> bool:
     """True if a secret of a model is only stars, with nothing stored that they could stand for."""
-    return any(secret.written == MASK for secret in secrets_in(model))
+    return any(secret.has_stars for secret in secrets_in(model))

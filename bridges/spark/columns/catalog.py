@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from urllib.parse import unquote
 
 from pydantic import Field, model_validator
 
 from broker.config.model import Settings
 from broker.config.secret_text import ADDRESS, SecretText
+from broker.config.secrets import without_user
 from broker.core.errors import Unavailable
 from broker.core.placeholders import SECRET_REFERENCE
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAMESPACE: Final = "sluice"
 _REFERENCE: Final = "`${env:NAME}` or `${file:PATH}`"
-_PASSWORD: Final = re.compile(r"://[^/@]*:[^/@]*@")
+_PASSWORD: Final = re.compile(r"://[^@]*:.*@|[?&;][^=]*(?:password|passwd|pwd|secret|token)[^=]*=", re.IGNORECASE)
 # The type that a member is for.
 _OF: Final = {"password": "sql"} | dict.fromkeys(
     ("token", "client_id", "client_secret", "oauth_uri", "scope", "signing_region", "signing_name"), "rest"
@@ -63,9 +65,12 @@ class CatalogSettings(Settings):
             raise ValueError("name: expected a name, got none")
         if not re.match(r"https?://." if self.type == "rest" else r"\w+(\+\w+)?://", self.uri):
             expected = "https://HOST/PATH" if self.type == "rest" else "an SQLAlchemy URL"
-            raise ValueError(f"uri: expected {expected}, got {self.uri!r}")
-        if _PASSWORD.search(self.uri):
+            raise ValueError(f"uri: expected {expected}, got {without_user(self.uri)!r}")
+        if _PASSWORD.search(unquote(self.uri)):
             raise ValueError(f"uri: expected no password, got one. Try: password = {_REFERENCE}.")
+        for name, url in (("uri", self.uri if self.type == "rest" else ""), ("oauth_uri", self.oauth_uri)):
+            if "@" in url or "?" in url:
+                raise ValueError(f"{name}: expected no user and no query, got {without_user(url)!r} with one")
         for name in sorted(set_fields):
             value = getattr(self, name)
             if self.type != _OF.get(name, self.type):

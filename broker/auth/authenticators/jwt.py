@@ -22,7 +22,7 @@ from broker.auth.jwt_claims import Expected, ExpectedClaim, attributes_of, name_
 from broker.auth.jwt_token import Refused, Token, check_times
 from broker.config.model import Settings
 from broker.config.outgoing import ClientTls
-from broker.config.secret_text import ADDRESS, SecretText, SecretUnreadable
+from broker.config.secret_text import ADDRESS, SecretText, SecretUnreadable, SecretUrl
 from broker.config.ssrf import AddressGuard
 from broker.config.units import Duration
 from broker.core import reason
@@ -75,8 +75,9 @@ class JwtSettings(Settings):
         default=None, min_length=1, description="The public key, or certificate, of the signer: a file in PEM form, or "
         "the PEM text itself."
     )  # fmt: skip
-    jwks_url: Annotated[str | None, ADDRESS] = Field(
-        default=None, description="Address of the signer's keys: a JWK set over https."
+    jwks_url: Annotated[SecretUrl | None, ADDRESS] = Field(
+        default=None,
+        description="Address of the signer's keys: a JWK set over https. Values of its query show as stars.",
     )
     allow_http: bool = Field(
         default=False, description="Whether `jwks_url` may begin with `http:`; anyone on the network path can then let "
@@ -124,7 +125,7 @@ class JwtSettings(Settings):
         if self.secret is None and self.public_key is None and self.jwks_url is None:
             raise ValueError("nothing says who signs tokens; give secret, public_key or jwks_url")
         if self.jwks_url is not None:
-            self._check_url(self.jwks_url)
+            self._check_url(self.jwks_url.reveal())
         expected = [ExpectedClaim(name, value) for name, value in self.verify_claims.items()]
         if self.token_in == "username" and any("username" in claim.placeholders for claim in expected):
             raise ValueError("verify_claims cannot have ${username} where token_in = username; name the claim itself")

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bridges.mqtt.server import parse_server
+from bridges.mqtt.settings import MqttSettings
 from broker.codec.websocket import BadFrame, Closed, FrameReader, binary_frame_head, close_frame, masked_frame
 from tests.bridges.mqtt.watcher import Watcher, action, connected, connector, source, watching
 from tests.support.bridges import Bridges
@@ -258,10 +259,17 @@ async def test_request_has_path_headers_and_subprotocol(monkeypatch: pytest.Monk
         assert "tenant" not in bridges.connectors.get("plant")["status_reason"]
 
 
+@pytest.mark.parametrize("server", ["far:1883", "ws://far/other?key=a"])
+def test_settings_as_they_are_shown_can_be_sent_back(server: str) -> None:
+    shown = MqttSettings.model_validate({"server": server}).model_dump(mode="json")
+    again = MqttSettings.model_validate({**shown, "server": server})
+    assert again.address == MqttSettings.model_validate({"server": server}).address
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "scheme": ({"server": "http://far"}, "begins with http://, which is not known; write mqtt, mqtts, ws or wss"),
     "port": ({"server": "ws://far:70000"}, "has no port from 1 to 65535"),
-    "password": ({"server": "ws://me:secret@far"}, "put it into 'username' and 'password'"),
+    "password": ({"server": "ws://me:secret@far"}, "without a user, got '******@far'"),
     "path": ({"server": "ws://far/a b"}, "is not the path of a WebSocket"),
     "path without websocket": ({"server": "mqtt://far/path"}, "is not an address"),
     "setting without websocket": (
