@@ -21,6 +21,7 @@ from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.placeholders import ROW_PLACEHOLDER, SECRET_REFERENCE
 
 _LONGEST_CHARACTERS: Final = 64 * 1024
+_LONGEST_URL_CHARACTERS: Final = 16 * 1024
 
 
 class SecretUnreadable(SluiceError):
@@ -151,11 +152,12 @@ class SecretUrl(SecretText):
 
     def filled(self, stored: str) -> str:
         """The URL with the values of a stored one in place of stars: of the parameters with these names, in order."""
-        left: dict[str, list[str]] = {}
+        by_name: dict[str, list[str]] = {}
         for name, value in SecretUrl(stored)._values:
-            left.setdefault(name, []).append(value)
+            by_name.setdefault(name, []).append(value)
+        left = {name: iter(values) for name, values in by_name.items()}
         values = [
-            (name, value if value != MASK or not left.get(name) else left[name].pop(0)) for name, value in self._values
+            (name, next(left.get(name, iter(())), MASK) if value == MASK else value) for name, value in self._values
         ]
         return _joined(self.address, values)
 
@@ -165,6 +167,13 @@ class SecretUrl(SecretText):
         _, mark, query = self._text.partition("?")
         parts = [(part, *part.partition("=")) for part in query.split("&")] if mark else []
         return [(name + "=", value) if value.strip("=") else ("", part) for part, name, _, value in parts]
+
+    @classmethod
+    def _validated(cls, value: object) -> Secret:
+        url = super()._validated(value)
+        if len(url.reveal()) > _LONGEST_URL_CHARACTERS:
+            raise ValueError(f"expected at most {_LONGEST_URL_CHARACTERS:,} characters, got {len(url.reveal()):,}")
+        return url
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

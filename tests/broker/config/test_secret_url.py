@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from time import process_time
 
 import pytest
+from pydantic import ValidationError
 
 from bridges.http.settings import HttpActionSettings
 from bridges.resource.settings.secret import hider
@@ -62,3 +64,12 @@ def test_an_address_in_a_message_has_no_user(url: str, shown: str) -> None:
 def test_a_default_is_copied_with_its_settings() -> None:
     settings = HttpActionSettings()
     assert deepcopy(settings) == settings
+
+
+def test_a_url_with_many_parameters_is_filled_in_linear_time_and_a_long_one_is_refused() -> None:
+    stored = "/in?" + "a=x&" * 100_000
+    began_s = process_time()
+    assert with_stored("/in?" + "a=******&" * 100_000, stored) == stored
+    assert process_time() - began_s < 2  # 100,000 removals from the front of a list take longer
+    with pytest.raises(ValidationError, match="expected at most 16,384 characters, got 400,004"):
+        HttpActionSettings.model_validate({"path": stored})
