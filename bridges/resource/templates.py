@@ -31,9 +31,9 @@ def why_no_template(text: str) -> str:
     at = NOT_PLACEHOLDER_OR_SECRET.search(text)
     if at is None:
         return ""
-    excerpt = text[at.start() : at.start() + _SHOWN]
+    excerpt, brace, _ = text[at.start() : at.start() + _SHOWN].partition("}")
     return (
-        f"{text!r} has {excerpt!r}, which is not a placeholder: '${{a.b}}' has letters, digits, '.' and '_', and ends; "
+        f"{excerpt + brace!r} is not a placeholder: '${{a.b}}' has letters, digits, '.' and '_', and ends; "
         "write '${$}{' for the signs themselves"
     )
 

@@ -160,6 +160,15 @@ def test_what_no_row_can_mend_in_an_action_for_kafka_is_told_when_it_is_saved(
     assert problems(partial(checked_member, ActionSpec), spec) == [(pointer, message)]
 
 
+def test_an_error_of_a_template_shows_no_more_than_its_placeholder() -> None:
+    spec = {"type": "http", "parameters": {"headers": {"X-Key": "Bearer s3cret ${ a } s3cret" + "${" * 10_000}}}
+    [(pointer, message)] = problems(partial(checked_member, ActionSpec), spec)
+    assert pointer == "/parameters/headers/X-Key"
+    assert message.startswith("'${ a }' is not a placeholder: '${a.b}' has letters, digits")
+    assert "s3cret" not in message
+    assert len(message) < 200
+
+
 def test_a_source_reads_topics_that_kafka_can_have() -> None:
     spec = {"type": "kafka", "parameters": {"topics": ["good", "so/so"]}}
     assert problems(partial(checked_member, SourceSpec), spec) == [
