@@ -70,7 +70,7 @@ def test_what_cannot_be_used_is_refused_with_its_place() -> None:
             assert problems_of(lambda: bridges.actions.create({**action, "parameters": {"topik": "t"}})) == [
                 "/parameters/topik: topik is not known; did you mean 'topic'?"
             ]
-            for text, shown in (("a/${b", "'${b'"), ("${b c}/d", "'${b c}/d'"), ("${payload.a-b}", "'${payload.a-b}'")):
+            for text, shown in (("a/${b", "'${b'"), ("${b c}/d", "'${b c}'"), ("${payload.a-b}", "'${payload.a-b}'")):
                 [line] = problems_of(
                     lambda text=text: bridges.actions.create({**action, "parameters": {"topic": text}})
                 )
