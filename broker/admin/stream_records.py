@@ -11,7 +11,7 @@ from broker.admin.tails import MessageTails, PublishedView, check_filter
 from broker.core.stored import message_of
 from broker.core.times import rfc3339
 from broker.pipeline.tails import MAX_PAYLOAD_BYTES
-from broker.streams.reader import StreamReader
+from broker.streams.service import StreamService
 
 MAX_RECORDS: Final = 1000
 # Maximum bytes of payloads and properties on a page, which has at least one record.
@@ -58,14 +58,15 @@ class RecordQuery(NamedTuple):
 
 
 class StreamRecords:
-    """Reads pages. Blocks for as long as a frame of the store takes to read: for a thread."""
+    """Reads pages, and says where streams begin and end, and how ranges of them are read."""
 
-    def __init__(self, reader: StreamReader, tails: MessageTails) -> None:
-        self._reader = reader
+    def __init__(self, streams: StreamService, tails: MessageTails) -> None:
+        self._reader = streams.reader
         self._tails = tails
+        self.positions = streams.positions
 
     def page(self, stream: str, query: RecordQuery) -> RecordPage:
-        """The records that a query asks for.
+        """The records that a query asks for. Blocks for as long as a frame of the store takes to read: for a thread.
 
         Raises:
             NotFound: there is no such stream or shard.

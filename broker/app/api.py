@@ -102,7 +102,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         publisher=node.server.publisher,
         status=NodeStatus(node).read,
         metrics_text=lambda: exposition(node.metrics),
-        streams=StreamsOfNode(node),
+        streams=StreamRecords(node.streams, node.tails),
         lake=node.lake.service,
         replays=node.replays,
         imports=node.imports,
@@ -131,28 +131,6 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         metrics=node.metrics,
         version=product_version(),
     )
-
-
-class StreamsOfNode:
-    """Positions of streams, and how they are read; ``ui.api.context.Streams``."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self.page = StreamRecords(node.streams.reader, node.tails).page
-
-    def positions(self, name: str, at_us: int | None) -> dict[str, Any]:
-        """Kind, and begin and end of every shard."""
-        positions = self._node.streams.positions(name, at_us)
-        return {"kind": positions["kind"], "shards": positions["shards"], "now_us": positions["now_us"]}
-
-    def stream_ranges(self, name: str, until_s: float) -> dict[str, Any]:
-        """The address of the range server with a new ticket for this stream, good until that Unix time at most."""
-        positions = self._node.streams.positions(name)
-        return {
-            "epoch": positions["epoch"],
-            "log": positions["log"],
-            **self._node.ranges.access(positions["log"], until_s),
-        }
 
 
 _ADMINISTRATOR: Final = "administrator of the API"

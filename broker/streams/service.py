@@ -6,6 +6,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Final, Literal, NotRequired
 
 from pydantic import ValidationError
@@ -114,7 +115,7 @@ class StreamService(Contributor):
         settings: StreamSettings | None = None,
         users: Callable[[str], Sequence[object]] = lambda _name: (),
         unread_of: Callable[[str], Mapping[int, int]] = lambda _name: {},
-        access: Callable[[int], Mapping[str, str]] = lambda log: {},
+        access: Callable[[int, float], Mapping[str, str]] = lambda log, until_s: {},
         index: IndexPages | None = None,
         ranges: RangeClient | None = None,
         places: TierPlaces | None = None,
@@ -257,13 +258,14 @@ class StreamService(Contributor):
         self._plans.invalidate()
         self.on_deleted()
 
-    def positions(self, name: str, at_us: int | None = None) -> dict[str, Any]:
+    def positions(self, name: str, at_us: int | None = None, until_s: float = inf) -> dict[str, Any]:
         """The positions of a stream, for readers; offsets are texts, since JSON numbers are not exact everywhere.
 
         Args:
             name: the stream.
             at_us: a time in microseconds since the epoch; then each shard has ``at_offset``, the first offset at or
                 after it. Where it is in a tier, this blocks for as long as the object store takes.
+            until_s: the Unix time at which the ticket expires at the latest.
 
         Raises:
             NotFound: there is no such stream.
@@ -278,7 +280,7 @@ class StreamService(Contributor):
             shards.append(shard)
         now_us = str(self._clock.now_ns() // 1000)
         place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log, "now_us": now_us}
-        return {**place, "shards": shards, **self._access(stream.log)}
+        return {**place, "shards": shards, **self._access(stream.log, until_s)}
 
     def on_topic(self, topic: str) -> Sequence[TopicStage]:
         """The streams that capture messages on a topic."""
@@ -435,7 +437,7 @@ def _shown_retention(retention: Retention) -> dict[str, Any]:
 
 
 def _shown_duration(seconds: float) -> str:
-    if seconds == float("inf"):
+    if seconds == inf:
         return "infinity"
     return f"{seconds:.0f}s" if seconds.is_integer() else f"{seconds:g}s"
 

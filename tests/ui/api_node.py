@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from math import inf
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import httpx
 
@@ -217,14 +218,16 @@ class Pipeline:
 class Logs:
     """A stream called ``readings``."""
 
-    def positions(self, name: str, at_us: int | None) -> Spec:
-        self._known(name)
-        shard = {"shard": 0, "first_offset": 7, "next_offset": 2**53 + 1}
-        return {"kind": "rows", "shards": [shard if at_us is None else {**shard, "at_offset": at_us}]}
+    was_on_event_loop: bool | None = None
 
-    def stream_ranges(self, name: str, until_s: float) -> Spec:
+    def positions(self, name: str, at_us: int | None = None, until_s: float = inf) -> Spec:
         self._known(name)
+        self.was_on_event_loop = asyncio._get_running_loop() is not None
+        shard = {"shard": 0, "first_offset": "7", "next_offset": str(2**53 + 1)}
         return {
+            "stream": name,
+            "kind": "rows",
+            "shards": [shard if at_us is None else {**shard, "at_offset": str(at_us)}],
             "ranges_url": "http://127.0.0.1:9",
             "ticket": "t i/cket",
             "expires_at": "2026-01-01T00:00:00Z",
@@ -363,7 +366,7 @@ class Node:
     """What a server would pass, with handles for tests."""
 
     def __init__(self, verb_timeout_s: float = 10.0, **settings: Any) -> None:
-        self.pipeline, self.tables = Pipeline(), Tables()
+        self.pipeline, self.tables, self.logs = Pipeline(), Tables(), Logs()
         self.shelves: dict[str, Shelf] = {
             kind.path: _KINDS_OF_SHELVES.get(kind.path, EchoingShelf)(kind.name) for kind in kinds()
         }
@@ -373,7 +376,7 @@ class Node:
             publisher=self.pipeline,
             status=status_of_a_young_node,
             metrics_text=lambda: "# TYPE received counter\nreceived 5\n",
-            streams=Logs(),
+            streams=cast(Any, self.logs),
             lake=self.tables,
             verb_timeout_s=verb_timeout_s,
             api_settings=ApiSettings(**settings),

@@ -52,6 +52,13 @@ def test_records_are_read_from_the_range_server_with_a_ticket(api: httpx.Client)
     assert parse_qs(target.query) == {"from": ["9007199254740993"], "to": ["9007199254741000"], "ticket": ["t i/cket"]}
 
 
+def test_positions_at_a_time_may_wait_for_an_object_store_and_do_not_hold_the_event_loop(
+    api: httpx.Client, node: Node
+) -> None:
+    api.get("/streams/readings/positions?at=0").raise_for_status()
+    assert node.logs.was_on_event_loop is False
+
+
 @pytest.mark.parametrize("query", ["from=a&to=1", "from=-1&to=1", "from=1&to=2&shard=-1"])
 def test_a_range_that_is_none_is_refused(api: httpx.Client, query: str) -> None:
     assert api.get(f"/streams/readings/records?{query}").status_code == 422

@@ -31,7 +31,7 @@ from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.replays.service import StreamReplays
 from broker.admin.stream_imports import StreamImports
-from broker.admin.stream_records import RecordPage, RecordQuery
+from broker.admin.stream_records import StreamRecords
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
@@ -49,30 +49,6 @@ from broker.observe.metrics_history import MetricsHistory
 from ui.api.idempotency import IdempotencyKeys
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
-
-
-class Streams(Protocol):
-    """Reading streams. Both return within milliseconds and raise ``broker.core.errors.NotFound``."""
-
-    def positions(self, name: str, at_us: int | None) -> Spec:
-        """``kind`` and ``shards``, each with ``shard``, ``first_offset`` up to, not including, ``next_offset``.
-
-        With ``at_us`` (microseconds since 1970) also ``at_offset``, the first record not older than that time.
-        """
-        ...
-
-    def stream_ranges(self, name: str, until_s: float) -> Spec:
-        """Address and ticket to read the records with, valid until that Unix time at the latest.
-
-        ``ranges_url`` is the address of the process that serves them, under ``/streams/{log}/{shard}?from=&to=`` to
-        clients that show ``ticket`` before ``expires_at`` (RFC 3339). ``epoch`` changes when a stream is deleted and
-        created again.
-        """
-        ...
-
-    def page(self, stream: str, query: RecordQuery) -> RecordPage:
-        """A page of a shard (``broker.admin.stream_records``). Blocks; run in a thread."""
-        ...
 
 
 class Lake(Protocol):
@@ -196,7 +172,7 @@ class ApiContext:
     put_objects: Callable[[Saves], None] = lambda saves: None
     """Write changes of objects to disk at once, before their services apply them."""
     contributors: Contributors = field(default_factory=Contributors)
-    streams: Streams | None = None
+    streams: StreamRecords | None = None
     lake: Lake | None = None
     replays: StreamReplays | None = None
     imports: StreamImports | None = None

@@ -6,6 +6,7 @@ compete with the broker's event loop.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 
@@ -16,11 +17,10 @@ from broker.admin.jobs import Jobs
 from broker.admin.replays.request import StreamReplayReport, StreamReplayRequest
 from broker.admin.replays.service import StreamReplays
 from broker.admin.stream_imports import ImportedPart, StreamImports
-from broker.admin.stream_records import RecordQuery
+from broker.admin.stream_records import RecordQuery, StreamRecords
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
 from ui.api.bodies import answer, read_bytes
-from ui.api.context import Streams
 from ui.api.deadline import BoundedCalls
 from ui.api.jobs import PATH
 from ui.api.models.streams import StreamPositions, StreamRecordPage
@@ -99,7 +99,7 @@ _IMPORTED: Final = {
 }
 
 
-def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> None:
+def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) -> None:
     """Add ``GET /streams/{name}/positions`` and ``/records``."""
     ops = Operations(router, "Streams", "stream")
 
@@ -110,7 +110,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         answer=StreamPositions,
         problems=(404, 422),
     )
-    def positions(
+    async def positions(
         name: NamePath,
         request: Request,
         at: Annotated[str | None, Query(description="A time: RFC 3339 or milliseconds since 1970.")] = None,
@@ -119,8 +119,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         also the first offset at or after that time.
         """
         at_us = None if at is None else microseconds(at, "at")
-        offsets = streams.positions(name, at_us)
-        return {"stream": name, **_exact(offsets), **streams.stream_ranges(name, reads_until_s(request))}
+        return await asyncio.to_thread(streams.positions, name, at_us, reads_until_s(request))
 
     @ops.get(
         "/streams/{name}/records",
@@ -160,7 +159,7 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         if to is not None:
             first = offset(from_, "from")
             end = offset(to, "to")
-            where = streams.stream_ranges(name, reads_until_s(request))
+            where = streams.positions(name, until_s=reads_until_s(request))
             asked = {"from": first, "to": end, "ticket": where["ticket"]} | ({"filter": filter} if filter else {})
             query = urlencode(asked if format == "arrow" else {**asked, "format": format})
             return RedirectResponse(f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307)
@@ -169,12 +168,3 @@ def add_streams(router: APIRouter, streams: Streams, calls: BoundedCalls) -> Non
         at_us = None if is_offset else microseconds(from_, "from")
         wanted = RecordQuery(shard, first, at_us, limit, filter, decode, raw)
         return await calls.run("reading the records", lambda: streams.page(name, wanted))
-
-
-def _exact(positions: Spec) -> Spec:
-    """Positions with offsets as texts: JavaScript loses precision above 2^53."""
-    shards = [
-        {key: str(value) if key.endswith("_offset") else value for key, value in shard.items()}
-        for shard in positions["shards"]
-    ]
-    return {**positions, "shards": shards}

@@ -193,7 +193,7 @@ def test_what_cannot_be_saved_changes_nothing() -> None:
 
 def test_positions_by_time_are_texts_and_tell_where_to_read() -> None:
     async def test() -> None:
-        bench = Bench(MemoryStore(), access=lambda log: {"ranges_url": "http://h:1", "ticket": f"for {log}"})
+        bench = Bench(MemoryStore(), access=lambda log, until_s: {"ranges_url": "http://h:1", "ticket": f"for {log}"})
         bench.service.create({"name": "rows"})
         await bench.append("rows", 100, 200, 300)
         positions = bench.service.positions("rows", 150)
