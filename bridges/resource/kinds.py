@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.kinds import ENABLE, Abilities, Kind, Switch
-from broker.core.resources import SLOW_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb
+from broker.core.resources import SLOW_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, limit
 
 _STATUS = {"name": "name", "type": "type", "status": "status", "reason": "status_reason"}
 
@@ -126,19 +126,7 @@ RESOURCES = (
                 text="List the dead letters of an action. Returns rows that the action could not write, oldest first, "
                 "each with its `offset`, the reason and its attempts.",
                 call="dead_letters",
-                takes=(
-                    _ACTION,
-                    Parameter(
-                        name="limit",
-                        text="Maximum number of items.",
-                        type=int,
-                        default=20,
-                        least=1,
-                        most=1000,
-                        help="Maximum number of rows.",
-                    ),
-                    _OFFSETS,
-                ),
+                takes=(_ACTION, limit(20, "Maximum number of items."), _OFFSETS),
                 answer="bridges.resource.services:DeadLetterList",
                 command=Command(
                     name="ls",
@@ -167,6 +155,23 @@ RESOURCES = (
                     show="broker.cli.bridges:print_redriven",
                     known="sluice actions ls",
                     timeout_s=SLOW_S,
+                ),
+            ),
+            Verb(
+                id="purgeDeadLetters",
+                text="Delete the dead letters of an action. Deletes all dead letters of the action, or those with an "
+                "`offset`. This cannot be undone.",
+                call="purge",
+                path=":purge",
+                takes=(_ACTION, _OFFSETS),
+                answer="bridges.resource.services:PurgedLetters",
+                does="change",
+                effect="action",
+                command=Command(
+                    help="Delete all dead letters of an action, or those with an --offset.",
+                    question="Delete {count} of action {name!r}?",
+                    show="broker.cli.bridges:print_purged",
+                    known="sluice actions ls",
                 ),
             ),
         ),

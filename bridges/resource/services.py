@@ -524,7 +524,7 @@ class ActionService(_MemberService[ActionSpec, Action]):
         action = self._members.get(change.target.name.partition(":")[2])
         if change.verb == "purge" and change.target.kind == self.kind and action is not None:
             offsets = change.options["offsets"]
-            number = action.letters.waiting if offsets is None else len(offsets)
+            number = action.letters.waiting if offsets is None else action.letters.number_of(offsets)
             if number:
                 yield f"{are(number, 'dead letter')} deleted permanently."
 

@@ -96,7 +96,6 @@ class Job:
         self._kept_s = -_KEEP_EVERY_S
         self._keep()
 
-    @property
     def is_paused(self) -> bool:
         """True if the work must wait."""
         return self.state == "paused"

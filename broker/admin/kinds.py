@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.resources import LONG_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, trial
+from broker.core.resources import LONG_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, limit, trial
 
 _JOB = Parameter(
     name="id", text="The identifier of a job.", is_required=True, is_argument=True, longest=64, option="ID",
@@ -136,10 +136,7 @@ RESOURCES = (
                 "reason.",
                 call="get",
                 path="/{name}",
-                takes=(
-                    _QUARANTINE,
-                    Parameter(name="limit", type=int, default=20, least=1, most=1000, help="Maximum number of rows."),
-                ),
+                takes=(_QUARANTINE, limit(20)),
                 answer="broker.admin.quarantine:QuarantineView",
                 command=Command(
                     help="Show what waits in a quarantine, oldest first, and why it was stopped.",

@@ -56,7 +56,6 @@ _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     catalogues.events,
     catalogues.functions,
     lake.audit,
-    lake.replay,
     doctor.doctor,
     version,
 )
@@ -94,7 +93,6 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "bans": (access.add_bans,),
     "groups": (traffic.add_groups,),
     "listeners": (listeners.add_to,),
-    "actions/{name}/dead-letters": (bridges.add_dead_letters,),
     "jobs": (jobs.add_to,),
     "topics": (topics.add_to,),
     "clients": (traffic.add_clients,),
@@ -117,6 +115,9 @@ def _application() -> typer.Typer:
     application.callback()(_options)
     for command in _COMMANDS:
         application.command()(command)
+    for resource in resources():
+        if not resource.commands:
+            add_commands(application, resource)
     groups = [_Group(config.group, "config"), *_of_objects(), *_GROUPS]
     groups += _of_resources({group.name: group.commands for group in groups})
     for commands, name, alias in groups:

@@ -100,15 +100,6 @@ def list_bridges(call: Call) -> None:
     call.show({path: list(call.api.items(f"/{path}")) for path in _SHOWN}, show)
 
 
-OffsetOption = Annotated[
-    list[int] | None, typer.Option("--offset", min=0, help="Only the row with this offset in ls; may be repeated.")
-]
-
-
-def _only(offsets: list[int] | None) -> str:
-    return "?" + "&".join(f"offset={offset}" for offset in offsets) if offsets else ""
-
-
 def print_redriven(answer: Mapping[str, Any]) -> None:
     """Number of dead letters that were sent again, and the reason it stopped."""
     print_line(f"action {answer['action']}: {answer['sent']:,} sent, {answer['waiting']:,} wait")
@@ -116,15 +107,6 @@ def print_redriven(answer: Mapping[str, Any]) -> None:
         say(answer["problem"])
 
 
-def add_dead_letters(group: typer.Typer) -> None:
-    """Add deleting dead letters."""
-
-    @command(group, "purge", known=_ACTIONS, confirms=True)
-    def purge(call: Call, name: Name, offset: OffsetOption = None) -> None:
-        """Delete all dead letters of an action, or those with an --offset."""
-        place = f"{name_path('/actions', name)}/dead-letters:purge{_only(offset)}"
-        letters = counted(len(offset), "dead letter") if offset else "all dead letters"
-        question = f"Delete {letters} of action {name!r}?"
-        call.confirm(question, [("POST", place, None)])
-        result = call.api.post(place)
-        call.show(result, f"action {name}: {counted(result['purged'], 'dead letter')} deleted")
+def print_purged(answer: Mapping[str, Any]) -> None:
+    """Print the number of dead letters that were deleted."""
+    print_line(f"action {answer['action']}: {counted(answer['purged'], 'dead letter')} deleted")

@@ -57,9 +57,6 @@ OutputOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, like -o json.", callback=_remember_json)]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of rows.")]
-RecordOption = Annotated[
-    list[str] | None, typer.Option("--record", metavar="SHARD/OFFSET", help="Only this record; may be repeated.")
-]
 _DRY_RUN: Final = Annotated[bool, typer.Option("--dry-run", help="Check, and print the effect; change nothing.")]
 _YES: Final = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 P = ParamSpec("P")

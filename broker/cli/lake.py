@@ -1,10 +1,9 @@
-"""``sluice lake``, ``sluice audit`` and ``sluice replay``: tables, and proof and repair of their rows."""
+"""``sluice lake`` and ``sluice audit``: tables, proof of their rows, and texts of what is done with tables."""
 
 from __future__ import annotations
 
 import os
 import time
-from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -16,14 +15,12 @@ from broker.cli.command import (
     LONG_S,
     Call,
     DataDirOption,
-    LimitOption,
-    RecordOption,
     UrlOption,
     api_command,
     command,
 )
 from broker.cli.errors import CommandError
-from broker.cli.jobs import follow, followed
+from broker.cli.jobs import followed
 from broker.cli.output import print_columns, print_line, say
 from broker.cli.target import TOKEN_VARIABLE, find_target
 from broker.core.errors import Unreadable
@@ -113,64 +110,11 @@ def _rows_and_letters(rows: int, dead_letters: int) -> str:
     return f"{counted(rows, 'row')} and {counted(dead_letters, 'dead letter')}"
 
 
-class Into(StrEnum):
-    """Target of a replay instead of the table."""
-
-    SHADOW = "shadow"
-
-
-@api_command(known="sluice lake tables ls", timeout_s=LONG_S)
-def replay(
-    call: Call,
-    table: TableArgument,
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="PLACE",
-            help="First offset, by shard as 0:100,1:200, or a time, 2026-01-31T12:00Z. Default: the first.",
-        ),
-    ] = None,
-    end: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="PLACE",
-            help="The offset after the last, by shard as well, or a time. Default: the table's end.",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be replayed; change nothing.")] = False,
-    rule: Annotated[
-        str | None, typer.Option("--rule", metavar="NAME", help="Run this rule, not the one that the table has.")
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")] = False,
-    record: RecordOption = None,
-    into: Annotated[
-        Into | None, typer.Option("--into", help="A shadow next to the table, to be compared and swapped.")
-    ] = None,
-    rate: Annotated[int | None, typer.Option("--rate", min=1, help="Maximum records per second.")] = None,
-) -> None:
-    """Read a range of a stream again into its table; without a range, all of the table that the stream still has.
-
-    The rows of the range are replaced; the same range twice leaves the same table. With --record, only those of single
-    records, such as dead letters. For a table with a rule, the rule as it is now runs again on the messages of the
-    range. With --into shadow the table stays as it is: compare them with 'sluice lake tables diff', then swap or
-    discard the shadow. It is a job of the broker, run by the lake job; it can be paused, and continues after a restart.
-
-    A table that was removed, or put back to an older version, is made again and filled with all that the stream still
-    has; the command says which records are missing.
-    """
-    wanted = {"from": start, "to": end, "rule": rule, "records": record, "into": into and into.value, "rate": rate}
-    body = {name: value for name, value in wanted.items() if value is not None}
-    path = f"{name_path('/lake/tables', table)}:replay"
-    if dry_run:
-        call.show(call.api.post(f"{path}?dry_run=true", body), lambda plan: print_line(_planned(plan)))
-        return
-    answer = call.api.post(path, body, prefer="respond-async")
-    if "id" not in answer:  # no record is in the range
-        call.show(answer, lambda plan: print_line(_planned(plan)))
-        return
-    follow(call, answer, "replay", detach, _replayed if into is None else _shadow)
+def replayed(report: dict[str, Any]) -> str:
+    """The rows that a replay replaced, or would; or the progress of a shadow."""
+    if "is_complete" in report:
+        return _shadow(report)
+    return _planned(report) if report["dry_run"] else _replayed(report)
 
 
 def _planned(plan: dict[str, Any]) -> str:
@@ -225,44 +169,13 @@ def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOpti
 def add_to(tables: typer.Typer) -> None:
     """Add what tables have beyond the verbs of every kind."""
     command(tables, "wait")(wait_for_rows)
-    command(tables, "preview", known="sluice lake tables ls")(preview)
-    command(tables, "history", known="sluice lake tables ls")(history)
     command(tables, "shadow", known="sluice lake tables ls")(shadow)
-    command(tables, "diff", known="sluice lake tables ls", timeout_s=LONG_S)(diff)
-    command(tables, "swap", known="sluice lake tables ls", timeout_s=LONG_S)(swap)
     tables.command("audit")(audit)
 
 
-MemberOption = Annotated[
-    str | None,
-    typer.Option("--member", metavar="NAME", help="One of the tables that rows go into, for a table with 'tables'."),
-]
-
-
-def _of(member: str | None) -> dict[str, str]:
-    return {} if member is None else {"member": member}
-
-
-def preview(
-    call: Call,
-    name: TableArgument,
-    limit: LimitOption = 20,
-    dead_letters: Annotated[bool, typer.Option("--dead-letters", help="Show dead letters instead.")] = False,
-    member: MemberOption = None,
-) -> None:
-    """Show the newest rows of a table."""
-    path = f"{name_path('/lake/tables', name)}/preview"
-    page = call.api.get(path, limit=limit, dead_letters=str(dead_letters).lower(), **_of(member))
-    call.show(page, lambda _: print_columns(page["rows"], page["columns"]))
-
-
-def history(call: Call, name: TableArgument, limit: LimitOption = 20, member: MemberOption = None) -> None:
-    """Show the files and the last versions of a table, from its own log."""
-    history = call.api.get(f"{name_path('/lake/tables', name)}/history", limit=limit, **_of(member))
-    call.show(history, _show_history)
-
-
-DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")]
+def print_preview(preview: dict[str, Any]) -> None:
+    """Print the newest rows of a table."""
+    print_columns(preview["rows"], preview["columns"])
 
 
 def retyped(report: dict[str, Any]) -> str:
@@ -322,17 +235,8 @@ def _shadow(found: dict[str, Any]) -> str:
     )
 
 
-def diff(call: Call, name: TableArgument, detach: DetachOption = False) -> None:
-    """Compare a table with its shadow, as far as that is filled.
-
-    Rows are compared by shard, offset and their number where a record gives several. It is a job of the broker; the
-    table is filled while it runs.
-    """
-    job = call.api.post(f"{name_path('/lake/tables', name)}:diff", prefer="respond-async")
-    follow(call, job, "comparison", detach, _diff)
-
-
-def _diff(report: dict[str, Any]) -> str:
+def compared(report: dict[str, Any]) -> str:
+    """The differences of a table and its shadow."""
     lines = [f"{counted(report['records'], 'record')} of table {report['table']} and its shadow"]
     for noun, difference in (("rows", report["rows"]), ("dead letters", report["dead_letters"])):
         lines.append(
@@ -351,25 +255,10 @@ def _sample(one: dict[str, Any]) -> str:
     return f"{one['shard']}/{one['offset']} {one['kind'].replace('_', ' in ')}: {' -> '.join(sides)}"
 
 
-def swap(
-    call: Call,
-    name: TableArgument,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be replaced; change nothing.")] = False,
-    detach: DetachOption = False,
-) -> None:
-    """Put the shadow of a table in the place of the rows that were replayed.
-
-    One commit replaces the rows of the replayed ranges, another one their dead letters; all other rows stay. Then the
-    shadow is removed. It is a job of the broker, which a restart does not stop.
-    """
-    path = f"{name_path('/lake/tables', name)}:swap"
-    if dry_run:
-        call.show(call.api.post(f"{path}?dry_run=true"), lambda found: print_line(f"would swap: {_shadow(found)}"))
-        return
-    follow(call, call.api.post(path, prefer="respond-async"), "swap", detach, _swapped)
-
-
-def _swapped(report: dict[str, Any]) -> str:
+def swapped(report: dict[str, Any]) -> str:
+    """The rows that a table has from its shadow, or would have."""
+    if "version" not in report:
+        return f"would swap: {_shadow(report)}"
     return (
         f"table {report['table']} has {_rows_and_letters(report['rows'], report['dead_letters'])} of "
         f"{_places({**report, 'rule': None})} from its shadow (version {report['version']})"
@@ -389,11 +278,13 @@ def accepted(report: dict[str, Any]) -> str:
     )
 
 
-def _show_history(found: dict[str, Any]) -> None:
+def print_history(history: dict[str, Any]) -> None:
+    """Print the versions of a table, and the number of its files."""
     shown = ("version", "at", "operation", "rows", "dead_letters", "filtered", "offsets")
-    rows = [{**version, "offsets": _places({**version, "rule": None})} for version in found["versions"]]
+    rows = [{**version, "offsets": _places({**version, "rule": None})} for version in history["versions"]]
     print_columns(rows, shown)
-    say(f"{counted(found['rows'], 'row')} in {counted(found['files'], 'file')} of {counted(found['bytes'], 'byte')}")
+    counts = f"{counted(history['rows'], 'row')} in {counted(history['files'], 'file')}"
+    say(f"{counts} of {counted(history['bytes'], 'byte')}")
 
 
 def wait_for_rows(

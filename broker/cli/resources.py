@@ -7,7 +7,7 @@ from dataclasses import replace
 from inspect import Parameter as Argument
 from inspect import Signature
 from math import isinf
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import quote, urlencode
 
 import typer
@@ -18,12 +18,18 @@ from broker.cli.errors import CommandError
 from broker.cli.files import duration_s
 from broker.cli.jobs import follow
 from broker.cli.output import print_line, print_members
-from broker.core.kinds import counted, load
+from broker.core.kinds import counted, load, plural
 from broker.core.resources import Command, Parameter, Resource, Verb
 
 DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")]
 DryPlanOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be changed; change nothing.")]
-_METAVARS: Final = {"duration": "DURATION", "pairs": "NAME=VALUE", "record": "SHARD/OFFSET"}
+_METAVARS: Final = {
+    "broker.config.places:Place": "PLACE",
+    "broker.config.units:Duration": "DURATION",
+    "duration": "DURATION",
+    "pairs": "NAME=VALUE",
+    "record": "SHARD/OFFSET",
+}
 # Type of an option for a type that a declaration names.
 _TYPES: Final = dict.fromkeys(("duration", "name", "pairs", "pattern", "record", "time"), str)
 
@@ -145,7 +151,9 @@ class _Function:
                 self._show(call, answer, values)
                 return
         if command.question:
-            question = command.question.format(**values, count=counted(number, self._resource.name))
+            name = self._resource.name
+            count = counted(number, name) if many or command.counts else f"all {plural(name)}"
+            question = command.question.format(**values, count=count)
             call.confirm(question, [(verb.method, place, body)])
         self._show(call, call.api.send(verb.method, place, body), values)
 
@@ -168,7 +176,8 @@ def _argument(parameter: Parameter, *, hidden: bool = False) -> Argument:
     """A parameter as typer reads it; a hidden one is an earlier name of an option."""
     declared = parameter.type
     is_model = isinstance(declared, str) and ":" in declared
-    kind: Any = str if is_model or isinstance(declared, tuple) else _TYPES.get(declared, declared)
+    kind: Any = str if is_model else _TYPES.get(declared, declared)
+    kind = Literal.__getitem__(declared) if isinstance(declared, tuple) else kind
     kind = list[kind] if parameter.many else kind
     default = None if is_model else parameter.default  # the API's own
     default = default if parameter.offered is None else parameter.offered
@@ -177,8 +186,8 @@ def _argument(parameter: Parameter, *, hidden: bool = False) -> Argument:
         info: Any = typer.Argument(help=text, metavar=parameter.option or None)
     else:
         words = (parameter.option or f"--{parameter.name.replace('_', '-')}").split()
+        metavar = _METAVARS.get(declared) if words[-1].startswith("-") else words.pop()
         bounds: dict[str, Any] = {"min": parameter.least, "max": parameter.most} if declared in (int, float) else {}
-        metavar = "DURATION" if is_model else _METAVARS.get(declared)
         info = typer.Option(*words, help=text, metavar=metavar, hidden=hidden, **bounds)
     annotation: Any = Annotated[kind if default is not None or parameter.is_required else kind | None, info]
     return Argument(

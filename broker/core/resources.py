@@ -32,10 +32,11 @@ class Parameter:
     else seconds). With ``many`` it is a list of them. The service gets the value as the keyword ``keyword``, else
     ``name``.
 
-    ``option`` are the words of the command line, as ``--connected/--away``, where they are not ``--`` and the name;
-    with ``is_argument`` it is the word that the help has for it; None where the command has no such option. ``help`` is
-    its text, where it is not ``text``, and ``offered`` its default, where it is another. ``old`` is an earlier name of
-    the option, which works for one release, with a warning.
+    ``option`` are the words of the command line, as ``--connected/--away``, where they are not ``--`` and the name; a
+    word behind them, as in ``--rule NAME``, is the one that the help has for the value. With ``is_argument`` it is that
+    word alone; None where the command has no such option. ``help`` is its text, where it is not ``text``, and
+    ``offered`` its default, where it is another. ``old`` is an earlier name of the option, which works for one release,
+    with a warning.
     """
 
     name: str
@@ -96,10 +97,14 @@ class Command:
 class Job:
     """The long work that a verb starts, counted in a ``unit``.
 
-    ``plan`` is the method that counts them, from the parameters of the verb: a number, or an answer with it as the
-    member ``total``; without one the number is not known. Where it ``blocks``, it runs on a thread. With
+    ``plan`` is the method that counts them, from those parameters of the verb that it has: a number, or an answer with
+    it as the member ``total``; without one the number is not known. Where it ``blocks``, it runs on a thread. With
     ``shows_plan`` a dry run returns that answer. ``passes`` are the members of the job that the verb gets in addition
     to its parameters.
+
+    ``order`` is the method that makes the order of a job that may be paused and continues when the broker starts again:
+    all that there is to do, from the ``plan`` and the parameters. Where it is empty, there is nothing to do, and the
+    plan is the answer. The verb gets the name and ``passes``, no other parameters.
     """
 
     kind: str
@@ -109,6 +114,7 @@ class Job:
     blocks: bool = False
     shows_plan: bool = False
     passes: Sequence[str] = ("advance",)
+    order: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -117,11 +123,14 @@ class Verb:
 
     ``text`` is the summary, then more. ``call`` is the method of the service, which gets the parameters and the members
     of the body as keywords. ``path`` follows that of the resource. A ``body`` is members, which make a model that
-    ``body_text`` describes, or a model as ``module:Class``, which the service gets as ``body_key``. ``answer`` is the
-    type of the answer as ``module:Class``. A list has the type of its ``row`` instead; with ``after``, the types of the
-    values that a cursor is made of, the service gives pages, and with ``key``, the member that names an item, whole
-    lists that are cut into pages. ``model`` is the name of the type of the body or the list, where it is another than
-    that of the operation or the resource.
+    ``body_text`` describes, or a model as ``module:Class``, which the service gets as ``body_key``: as a mapping where
+    it is one of the API. ``answer`` is the type of the answer as ``module:Class``. A list has the type of its ``row``
+    instead; with ``after``, the types of the values that a cursor is made of, the service gives pages, and with
+    ``key``, the member that names an item, whole lists that are cut into pages. ``model`` is the name of the type of
+    the body or the list, where it is another than that of the operation or the resource.
+
+    ``reads`` says where a method that takes long is called: on a ``thread``, or on one ``shared`` by all requests that
+    ask the same at a time; else on the event ``loop``.
 
     ``does`` says who may call it: ``read``, ``change``, ``try`` (nothing is saved). ``at`` says where it runs: on this
     ``node``, at the ``owner`` of the client or topic that it names, or on ``all`` nodes, whose answers are joined:
@@ -156,6 +165,7 @@ class Verb:
     problems: Sequence[int] = ()
     outcome: str = "Done"
     takes_key: bool = False
+    reads: Literal["loop", "thread", "shared"] = "loop"
     does: Does = "read"
     at: At | None = None
     effect: str = ""
@@ -222,6 +232,22 @@ class Resource:
 
 # The end of the text of a filter of the type ``pattern``.
 PATTERN: Final = "As it is, or a pattern with `*`, `?` and `[abc]`."
+
+
+def limit(default: int, text: str = "", offered: int | None = None) -> Parameter:
+    """The maximum number of items in an answer that is not cut into pages."""
+    return Parameter(
+        name="limit",
+        text=text,
+        type=int,
+        default=default,
+        offered=offered,
+        least=1,
+        most=1000,
+        help="Maximum number of rows.",
+    )
+
+
 # Number of kept messages or rows that a verb processes again.
 TAKE_AGAIN: Final = (
     Parameter(name="limit", type=int, default=10_000, least=1, most=100_000, help="Maximum number of entries."),

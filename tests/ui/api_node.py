@@ -251,12 +251,12 @@ class Tables:
         self.reports: dict[str, Spec] = {}
         self.rows = ROWS
 
-    def report(self, table: str, report: Spec) -> None:
-        self._known(table)
-        self.reports[table] = report
+    def report(self, name: str, report: Spec) -> None:
+        self._known(name)
+        self.reports[name] = report
 
-    def history(self, table: str, limit: int, member: str | None) -> Any:
-        self._known(table)
+    def history(self, name: str, limit: int, member: str | None) -> Any:
+        self._known(name)
         return {"versions": []}
 
     def plan_replay(
@@ -271,7 +271,7 @@ class Tables:
         }
 
     def replay_order(self, name: str, plan: Any, rule: str | None, into: str | None, rate: int | None) -> Any:
-        return {**plan, "rate": rate, "into": into}
+        return {**plan, "rate": rate, "into": into} if plan["ranges"] else {}
 
     async def replay(
         self, id: str, name: str, order: Any, advance: Callable[[int], bool], is_paused: Callable[[], bool]
@@ -281,13 +281,21 @@ class Tables:
 
     def shadow(self, name: str) -> Any:
         self._known(name)
-        return {"table": name, "records": 7, "done": 7, "is_complete": True}
+        return {"shadow": {"table": name, "records": 7, "done": 7, "is_complete": True}}
+
+    def plan_diff(self, name: str) -> Any:
+        return self.shadow(name)["shadow"]
+
+    plan_swap = plan_diff
+
+    def swap_order(self) -> Any:
+        return {"swap": True}
 
     async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
         return {"table": name, "records": 7}
 
     async def swap(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
-        return {**self.shadow(name), "version": 4}
+        return {**self.plan_swap(name), "version": 4}
 
     async def discard(self, id: str, name: str, advance: Callable[[int], bool]) -> Any:
         return {"table": name, "discarded": True}
@@ -335,19 +343,22 @@ class Tables:
         self._known(name)
         return {"table": name, "records": 5}
 
-    def preview(self, table: str, limit: int, dead_letters: bool, member: str | None) -> Any:
-        self._known(table)
+    def preview(self, name: str, limit: int, dead_letters: bool, member: str | None) -> Any:
+        self._known(name)
         return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
 
-    def plan_audit(self, name: str, depth: Any) -> tuple[Any, int]:
+    def plan_audit(self, name: str) -> int:
         self._known(name)
-        return {"audit": depth}, 5
+        return 5
+
+    def audit_order(self, depth: Any) -> Any:
+        return {"audit": depth}
 
     async def audit(self, id: str, name: str, order: Any, advance: Callable[[int], bool], is_paused: Any) -> Any:
         advance(5)
         return {"complete": order["audit"]}
 
-    def starts_audits(self, start: Callable[[str], Any]) -> None:
+    def starts_audits(self, start: Callable[..., Any]) -> None:
         self.start_audit = start
 
     def _known(self, name: str) -> None:
@@ -377,7 +388,7 @@ class Node:
             status=status_of_a_young_node,
             metrics_text=lambda: "# TYPE received counter\nreceived 5\n",
             streams=cast(Any, self.logs),
-            lake=self.tables,
+            lake=cast(Any, self.tables),
             verb_timeout_s=verb_timeout_s,
             api_settings=ApiSettings(**settings),
         )

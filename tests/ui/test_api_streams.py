@@ -174,6 +174,15 @@ def test_a_compaction_and_an_expiry_are_previewed_and_are_jobs(api: httpx.Client
     assert api.post(path, json={}).json() == {**rows, "dry_run": False, "rows": 3}
 
 
+def test_a_shadow_is_compared_and_swapped(api: httpx.Client) -> None:
+    assert api.post("/lake/tables/meters:diff").json() == {"table": "meters", "records": 7}
+    assert api.post("/lake/tables/none:diff").status_code == 404
+    shadow = {"table": "meters", "records": 7, "done": 7, "is_complete": True}
+    assert api.post("/lake/tables/meters:swap?dry_run=true").json() == shadow
+    assert api.post("/lake/tables/meters:swap").json() == {**shadow, "version": 4}
+    assert api.get("/lake/tables/meters/shadow").json() == {"shadow": shadow}
+
+
 def test_a_replay_is_planned_and_is_a_job(api: httpx.Client) -> None:
     path, body = "/lake/tables/meters:replay", {"from": 1, "to": "8", "rule": "hot"}
     planned = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -12,13 +13,11 @@ from broker.core.resources import resources
 from ui.api import node, pages, registry, topics
 from ui.api.access import add_users
 from ui.api.audit import Auditing
-from ui.api.bridges import add_dead_letters
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.document import install as install_document
 from ui.api.ingest import add_ingest
 from ui.api.jobs import BacktestJobs
-from ui.api.lake import add_lake
 from ui.api.live import add_live
 from ui.api.messages import add_publishing
 from ui.api.middleware import Edge
@@ -79,7 +78,7 @@ def _operations(context: ApiContext) -> APIRouter:
     if context.streams is not None:
         add_streams(router, context.streams, calls)
     if context.lake is not None:
-        add_lake(router, context.lake, context.jobs)
+        context.lake.starts_audits(partial(context.jobs.start, "audit"))
     parts: Sequence[tuple[Callable[..., None], Any]] = ((topics.add_tails, context.tails),)
     for add, part in parts:
         if part is not None:
@@ -116,8 +115,6 @@ def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: Bounded
             routes = KindRoutes(router, kind, service, context)
     routes.add()
     match kind.path:
-        case "actions":
-            add_dead_letters(router, kind, service, context)
         case "listeners":
             node.add_listeners(routes)
         case "users" if context.access is not None:

@@ -10,17 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bridges.spark.broker_side.views import (
-    AuditDepth,
-    FoundShadow,
-    ReplayReport,
-    SwapReport,
-    TableAudit,
-    TableDiff,
-    TableHistory,
-    TablePreview,
-    TableShadow,
-)
+from bridges.spark.broker_side.service import LakeTableService
 from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
@@ -35,7 +25,6 @@ from broker.admin.stream_records import StreamRecords
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
-from broker.config.places import Place
 from broker.config.root import PlannedReload, ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Contributors
@@ -49,85 +38,6 @@ from broker.observe.metrics_history import MetricsHistory
 from ui.api.idempotency import IdempotencyKeys
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
-
-
-class Lake(Protocol):
-    """The verbs of the lakehouse that do not change declarations. ``NotFound`` when there is no such table."""
-
-    def report(self, table: str, report: Spec) -> None:
-        """Take a progress report of the job. Runs on the event loop.
-
-        Raises:
-            broker.core.errors.Invalid: the report is not one.
-        """
-        ...
-
-    def preview(self, table: str, limit: int, dead_letters: bool, member: str | None) -> TablePreview:
-        """The newest rows or dead letters, newest first, of a table or a member. Blocks; run in a thread."""
-        ...
-
-    def history(self, table: str, limit: int, member: str | None) -> TableHistory:
-        """Files, versions and schemas of a table or a member, newest first. Blocks; run in a thread."""
-        ...
-
-    def plan_replay(
-        self,
-        name: str,
-        start: Place | None,
-        end: Place | None,
-        rule: str | None,
-        records: Sequence[tuple[int, int]],
-        into: str | None,
-    ) -> ReplayReport:
-        """The rows that a replay would replace. Blocks; run in a thread."""
-        ...
-
-    async def replay(
-        self,
-        id: str,
-        name: str,
-        order: Spec,
-        advance: Callable[[int], bool],
-        is_paused: Callable[[], bool],
-    ) -> ReplayReport | TableShadow:
-        """Run an order, as the job ``id``. ``advance`` is called with the number of records read, and returns whether
-        to continue."""
-        ...
-
-    def replay_order(self, name: str, plan: ReplayReport, rule: str | None, into: str | None, rate: int | None) -> Spec:
-        """A replay that was planned, as an order."""
-        ...
-
-    def shadow(self, name: str) -> FoundShadow:
-        """Progress of the shadow of a table, if it has one. Blocks; run in a thread."""
-        ...
-
-    async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> TableDiff:
-        """Compare a table with its shadow."""
-        ...
-
-    async def swap(self, id: str, name: str, advance: Callable[[int], bool]) -> SwapReport:
-        """Put a shadow in the place of the rows of its ranges."""
-        ...
-
-    def plan_audit(self, name: str, depth: AuditDepth | None) -> tuple[Spec, int]:
-        """An audit as an order, and how many records it covers. Blocks; run in a thread."""
-        ...
-
-    async def audit(
-        self,
-        id: str,
-        name: str,
-        order: Spec,
-        advance: Callable[[int], bool],
-        is_paused: Callable[[], bool],
-    ) -> TableAudit:
-        """Prove by offset that every record is a row, filtered or a dead letter, as the job ``id``."""
-        ...
-
-    def starts_audits(self, start: Callable[[str], Awaitable[object]]) -> None:
-        """Say how the audit of a table is started as a job."""
-        ...
 
 
 class ReloadConfig(Protocol):
@@ -173,7 +83,7 @@ class ApiContext:
     """Write changes of objects to disk at once, before their services apply them."""
     contributors: Contributors = field(default_factory=Contributors)
     streams: StreamRecords | None = None
-    lake: Lake | None = None
+    lake: LakeTableService | None = None
     replays: StreamReplays | None = None
     imports: StreamImports | None = None
     quarantine: QuarantineService | None = None

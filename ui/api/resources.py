@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from inspect import Parameter as Argument
-from inspect import Signature
+from inspect import Signature, signature
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Request
@@ -19,7 +19,7 @@ from broker.core.contributor import Change
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.kinds import kinds, load, plural
 from broker.core.objects import Reference, Spec
-from broker.core.resources import Job, Parameter, Resource, Verb
+from broker.core.resources import Parameter, Resource, Verb
 from ui.api.bodies import Json, answer, plain
 from ui.api.cascade import reference_of
 from ui.api.context import ApiContext
@@ -126,7 +126,7 @@ def _argument(parameter: Parameter, path: str) -> Argument:
 def _body_model(name: str, text: str, members: Sequence[Parameter]) -> type[BaseModel]:
     fields: dict[str, Any] = {
         member.key: (
-            _type(member),
+            Annotated[_type(member), _read(member)] if member.type in _READ else _type(member),
             Field(
                 ... if member.is_required else member.default,
                 alias=member.name if member.key != member.name else None,
@@ -158,6 +158,12 @@ def _page_of(name: str, row: str, text: str) -> type[BaseModel]:
     return model
 
 
+def _called(method: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """The result of a method that gets those of the values that it has parameters for."""
+    names = signature(method).parameters
+    return method(**{name: value for name, value in values.items() if name in names})
+
+
 class ResourceRoutes:
     """Adds the routes of one resource; none where the node has no such service."""
 
@@ -168,6 +174,7 @@ class ResourceRoutes:
         self._calls = calls
         self._is_trial = resource.tag == "Try"
         self._service = context.service(resource.service)
+        self._reading: dict[tuple[Any, ...], asyncio.Task[Json]] = {}
 
     def add(self) -> None:
         """Add all of its verbs."""
@@ -193,6 +200,9 @@ class ResourceRoutes:
 
         run.__signature__ = Signature(arguments)  # type: ignore[attr-defined]  # read by Operations
         summary, _, text = verb.text.partition(". ")
+        if verb.job is not None and verb.job.order:
+            name = verb.takes[0].key
+            self._context.jobs.takes_orders(verb.job.kind, lambda job: self._work(verb, {name: job.name}, job))
         text += _TRIAL if self._is_trial else ""
         add = getattr(self._ops, verb.method.lower())
         add(
@@ -229,12 +239,17 @@ class ResourceRoutes:
             return await self._try(verb, body, values)
         is_dry = _may_be_dry(verb) and values.pop("dry_run")
         if body is not None:
-            values |= body.model_dump() if verb.members else {verb.body_key: body}
+            sent = body.model_dump() if isinstance(body, Body) else body
+            values |= sent if verb.members else {verb.body_key: sent}
         call = getattr(self._service, verb.call)
         if is_dry and verb.may_be_dry:
             return await self._effect(verb, call, values)
-        if verb.job is not None and request is not None:
-            return await self._start(verb.job, call, values, request, is_dry=is_dry)
+        if request is not None:
+            return await self._start(verb, values, request, is_dry=is_dry)
+        if verb.reads == "shared":
+            return await self._shared(verb, values)
+        if verb.reads == "thread":
+            return await self._on_thread(call, values)
         if verb.key:
             limit = values.pop("limit")
             return page_of(await settled(call(**values)), limit, cursor, verb.key)
@@ -245,6 +260,25 @@ class ResourceRoutes:
             following = answer["next"]
             return {"total_is_estimate": False, **answer, "next": following and encode_cursor(*following)}
         return whole_list(answer) if verb.row else answer
+
+    async def _on_thread(self, call: Callable[..., Any], values: Mapping[str, Any]) -> Json:
+        """The answer of a method that blocks, encoded where it does not hold the event loop."""
+        return await asyncio.to_thread(lambda: answer(call(**values)))
+
+    async def _shared(self, verb: Verb, values: Mapping[str, Any]) -> Json:
+        """The answer to all requests that ask the same at a time: ten open pages read a table once."""
+        question = (verb.id, *values.values())
+        task = self._reading.get(question)
+        if task is None:
+            reading = self._on_thread(getattr(self._service, verb.call), values)
+            task = self._reading[question] = asyncio.create_task(reading, name=f"{verb.id} {values}")
+            task.add_done_callback(lambda done: self._read_over(question, done))
+        return await asyncio.shield(task)
+
+    def _read_over(self, question: tuple[Any, ...], task: asyncio.Task[Json]) -> None:
+        del self._reading[question]
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not log it when every request for it is gone
 
     async def _try(self, verb: Verb, body: Spec | None, values: Mapping[str, Any]) -> Json:
         """The answer of a trial, or 422 for whatever it raises."""
@@ -270,22 +304,26 @@ class ResourceRoutes:
 
         return Json(await self._calls.run(place, encoded))
 
-    async def _start(
-        self, job: Job, call: Callable[..., Any], values: Mapping[str, Any], request: Request, *, is_dry: bool
-    ) -> Any:
+    async def _start(self, verb: Verb, values: Mapping[str, Any], request: Request, *, is_dry: bool) -> Any:
+        job = verb.job
+        assert job is not None
         plan: Any = 0
         if job.plan:
-            make = partial(getattr(self._service, job.plan), **values)
+            make = partial(_called, getattr(self._service, job.plan), values)
             plan = await asyncio.to_thread(make) if job.blocks else await settled(make())
         if is_dry:
             return plan
+        order = _called(getattr(self._service, job.order), {**values, "plan": plan}) if job.order else None
+        if job.order and not order:
+            return plan
         total = plan[job.total] if job.total else plan
-
-        def work(running: RunningJob) -> Any:
-            return call(**values, **{name: getattr(running, name) for name in job.passes})
-
+        work = None if job.order else partial(self._work, verb, values)
         name = next(iter(values.values()))
-        return await result_of(request, self._context.jobs.start(job.kind, name, job.unit, total, work))
+        return await result_of(request, self._context.jobs.start(job.kind, name, job.unit, total, work, order))
+
+    def _work(self, verb: Verb, values: Mapping[str, Any], running: RunningJob) -> Any:
+        passes = verb.job.passes if verb.job is not None else ()
+        return getattr(self._service, verb.call)(**values, **{name: getattr(running, name) for name in passes})
 
     async def _effect(self, verb: Verb, call: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         """The answer to a dry run, or the error that the verb would end with."""
@@ -299,16 +337,15 @@ class ResourceRoutes:
         word = verb.path.rpartition(":")[2] if verb.method == "POST" else verb.method.lower()
         options = {key: value for key, value in values.items() if key != "dry_run"}
         contributors = self._context.contributors
-        target = Reference(verb.effect, name)
+        kind = next((kind for kind in kinds() if kind.name == verb.effect), None)
+        shown = None if kind is None else self._service.get(name)
+        target = Reference(verb.effect, name) if kind is None else reference_of(kind, name, shown)
         if not verb.plan:
             return await effect_of_verb(contributors, target, word, options, verb.done)
         changes = await would_change(partial(call, **values))
         spec: Spec | None = None
-        kind = next((kind for kind in kinds() if kind.name == verb.effect), None)
-        if kind is not None:
+        if kind is not None and shown is not None:
             section = self._context.section_of(kind)
-            shown = self._service.get(name)
-            target = reference_of(kind, name, shown)
             spec = kind.as_spec(shown if section is None else section.saved(name))
         sentences = await consequences_of(contributors, Change(target, spec or {}, spec or {}, word, options))
         return answer(effect_of("replace" if changes else "none", spec, spec, (), sentences, done=verb.done))

@@ -89,6 +89,13 @@ class DeadLetters:
         queue = self._opened() if self._queue is not None or self._queues.names(PREFIX + self._action) else None
         return 0 if queue is None else queue.records - len(self._picked)
 
+    def number_of(self, offsets: Iterable[int]) -> int:
+        """Number of dead letters with these offsets."""
+        if not self.waiting:
+            return 0
+        end = self._oldest + self._opened().records
+        return len({offset for offset in offsets if self._oldest <= offset < end} - self._picked)
+
     def keep(self, items: Sequence[Item], cause: str, reason: str) -> int:
         """Keep those that the settings want kept; how many that were."""
         if cause not in self.options.causes or not items:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from broker.core.kinds import Kind
-from broker.core.resources import LONG_S, Command, Job, Parameter, Resource, Verb
+from broker.core.resources import LONG_S, Command, Job, Parameter, Resource, Verb, limit
 
 KINDS = (
     Kind(
@@ -26,7 +28,30 @@ _TABLE = Parameter(name="name", type="name", is_required=True, is_argument=True,
 _AGE = Parameter(
     name="older_than", type="broker.config.units:Duration", default=7 * 86400.0, least=0, keyword="older_than_s"
 )
+_MEMBER = Parameter(
+    name="member", text="One of the tables that the rows of a table with `tables` go into.", option="--member NAME",
+    help="One of the tables that rows go into, for a table with 'tables'.",
+)  # fmt: skip
 _ID = ("id", "advance")
+_ORDER = ("id", "order", "advance", "is_paused")
+
+
+def _job(*, text: str, job: Job, command: Command | None = None, takes: Sequence[Parameter] = (), **verb: Any) -> Verb:
+    """A verb that is a job on a table."""
+    lasts = ", which can be paused and" if "is_paused" in job.passes else ", which"
+    how = f"{lasts} continues when the broker starts again" if job.order else ""
+    return Verb(
+        text=f"{text} It is a job{how}: `Prefer: respond-async` does not wait for its end.",
+        method="POST",
+        path=f":{job.kind}",
+        takes=(_TABLE, *takes),
+        takes_key=True,
+        job=job,
+        command=command and replace(command, known="sluice lake tables ls", timeout_s=LONG_S),
+        **verb,
+    )
+
+
 RESOURCES = (
     Resource(
         name="table",
@@ -36,6 +61,130 @@ RESOURCES = (
         commands="lake tables",
         verbs=(
             Verb(
+                id="reportTable",
+                text="Report the progress of a table's job. The lake job calls this to report its progress. The "
+                "dashboard and the table show what was reported last.",
+                call="report",
+                method="PUT",
+                path="/report",
+                takes=(_TABLE,),
+                body="ui.api.models.streams:TableReport",
+                body_key="report",
+                does="change",
+            ),
+            Verb(
+                id="previewTable",
+                text="Show the newest rows of a table. Reads the newest rows from the files of the table, newest "
+                "first. Of a table with `tables` those of the 20 that were written last, or of one `member`.",
+                call="preview",
+                path="/preview",
+                takes=(
+                    _TABLE,
+                    limit(20),
+                    Parameter(name="dead_letters", text="Show dead letters instead.", type=bool, default=False),
+                    _MEMBER,
+                ),
+                answer="bridges.spark.broker_side.views:TablePreview",
+                problems=(409,),
+                reads="shared",
+                command=Command(
+                    name="preview",
+                    help="Show the newest rows of a table.",
+                    show="broker.cli.lake:print_preview",
+                    known="sluice lake tables ls",
+                ),
+            ),
+            Verb(
+                id="getTableHistory",
+                text="Show the history of a table. Reads the table's own log, or that of a `member`: files, the last "
+                "versions with the offsets that each covers, schemas.",
+                call="history",
+                path="/history",
+                takes=(_TABLE, limit(50, offered=20), _MEMBER),
+                answer="bridges.spark.broker_side.views:TableHistory",
+                problems=(409,),
+                reads="shared",
+                command=Command(
+                    name="history",
+                    help="Show the files and the last versions of a table, from its own log.",
+                    show="broker.cli.lake:print_history",
+                    known="sluice lake tables ls",
+                ),
+            ),
+            Verb(
+                id="getTableShadow",
+                text="Show the shadow of a table. Reads from the shadow how far its replay is. It is `null` where the "
+                "table has none.",
+                call="shadow",
+                path="/shadow",
+                takes=(_TABLE,),
+                answer="bridges.spark.broker_side.views:FoundShadow",
+                problems=(409,),
+                reads="thread",  # one that began before the end of a job would not show it to those who ask later
+            ),
+            _job(
+                id="diffTable",
+                text="Compare a table with its shadow. Compares the rows and dead letters of the ranges that "
+                "the shadow has, by shard, offset and number of the row.",
+                call="diff",
+                answer="bridges.spark.broker_side.views:TableDiff",
+                job=Job(kind="diff", unit="records", plan="plan_diff", total="done", blocks=True, passes=_ID),
+                command=Command(
+                    help="Compare a table with its shadow, as far as that is filled.\n\nRows are compared by shard, "
+                    "offset and their number where a record gives several. It is a job of the broker; the table is "
+                    "filled while it runs.",
+                    follows="comparison",
+                    show="broker.cli.lake:compared",
+                ),
+            ),
+            _job(
+                id="swapTable",
+                text="Put the shadow in the place of a table's rows. Replaces the rows of the replayed ranges "
+                "by those of the shadow in one commit, then the dead letters, and removes the shadow. Other "
+                "rows stay, and so do records that arrived in the meantime. With `dry_run` returns the "
+                "shadow.",
+                call="swap",
+                answer="bridges.spark.broker_side.views:SwapReport",
+                does="change",
+                job=Job(
+                    kind="swap",
+                    unit="records",
+                    plan="plan_swap",
+                    total="records",
+                    blocks=True,
+                    shows_plan=True,
+                    order="swap_order",
+                    passes=_ID,
+                ),
+                command=Command(
+                    help="Put the shadow of a table in the place of the rows that were replayed.\n\nOne commit "
+                    "replaces the rows of the replayed ranges, another one their dead letters; all other rows stay. "
+                    "Then the shadow is removed. It is a job of the broker, which a restart does not stop.",
+                    follows="swap",
+                    show="broker.cli.lake:swapped",
+                ),
+            ),
+            _job(
+                id="auditTable",
+                text="Audit a table. Proves by offset that every record of the stream is a row, was filtered, "
+                "or is a dead letter. The lake job reads the table by ranges of offsets; the table is filled "
+                "while it runs.",
+                call="audit",
+                takes=(
+                    Parameter(
+                        name="depth",
+                        text="`values`: also compares values with the sums that commits keep. `deep`: also with the "
+                        "records read from the stream again. Default: the table's `audit_depth`.",
+                        type=("offsets", "values", "deep"),
+                    ),
+                ),
+                answer="bridges.spark.broker_side.views:TableAudit",
+                does="change",
+                job=Job(
+                    kind="audit", unit="records", plan="plan_audit", blocks=True, order="audit_order", passes=_ORDER
+                ),
+            ),
+            Verb(
                 id="recreateTable",
                 text="Create a table again that is gone. A table that was removed, replaced by another one or put back "
                 "to an older version is `failed`: its job does not create it again without an order, as records may be "
@@ -43,13 +192,11 @@ RESOURCES = (
                 "This lets it continue: missing tables are created again and filled with the records that the stream "
                 "still has; existing ones stay as they are.",
                 call="recreate",
-                method="POST",
                 path=":recreate",
                 takes=(_TABLE,),
                 answer="bridges.spark.broker_side.views:RecreateReport",
                 does="change",
                 command=Command(
-                    name="recreate",
                     help="Continue a table that was removed, replaced or put back to an older version.\n\nMissing "
                     "tables are created again and filled with the records that the stream still has; existing ones "
                     "stay as they are. "
@@ -59,36 +206,26 @@ RESOURCES = (
                     known="sluice lake tables ls",
                 ),
             ),
-            Verb(
+            _job(
                 id="discardTableShadow",
-                text="Remove the shadow of a table. Removes the shadow with its files; the table stays as it is. It is "
-                "no error when there is none. It is a job: `Prefer: respond-async` does not wait for its end.",
+                text="Remove the shadow of a table. Removes the shadow with its files; the table stays as it "
+                "is. It is no error when there is none.",
                 call="discard",
-                method="POST",
-                path=":discard",
-                takes=(_TABLE,),
                 answer="bridges.spark.broker_side.views:DiscardReport",
-                takes_key=True,
                 does="change",
                 job=Job(kind="discard", unit="files", passes=_ID),
                 command=Command(
-                    name="discard",
                     help="Remove the shadow of a table; the table stays as it is.",
                     follows="discard",
                     show="broker.cli.lake:discarded",
-                    known="sluice lake tables ls",
-                    timeout_s=LONG_S,
                 ),
             ),
-            Verb(
+            _job(
                 id="retypeTable",
-                text="Give a column of a table another type. Converts all rows and dead letters again: dead letters "
-                "that fit become rows, rows that do not fit become dead letters. The table is not filled while it "
-                "runs. It is a job: `Prefer: respond-async` does not wait for its end.",
+                text="Give a column of a table another type. Converts all rows and dead letters again: dead "
+                "letters that fit become rows, rows that do not fit become dead letters. The table is not "
+                "filled while it runs.",
                 call="retype",
-                method="POST",
-                path=":retype",
-                takes=(_TABLE,),
                 body=(
                     Parameter(name="column", is_required=True, is_argument=True, option="COLUMN"),
                     Parameter(
@@ -105,31 +242,24 @@ RESOURCES = (
                 body_text="A column by its name, and the type that it is to have.",
                 model="RetypeRequest",
                 answer="bridges.spark.broker_side.views:RetypeReport",
-                takes_key=True,
                 does="change",
                 job=Job(kind="retype", unit="rows", plan="plan_retype", blocks=True, passes=_ID),
                 command=Command(
-                    name="retype",
                     help="Give a column another type; dead letters that fit then become rows.\n\nIt also approves a "
                     "change of the schema or the rule that could not be made in place: the table says which command "
                     "does so. Rows that do not fit the new type become dead letters. It is a job of the broker, run "
                     "by the lake job.",
                     follows="retype",
                     show="broker.cli.lake:retyped",
-                    known="sluice lake tables ls",
-                    timeout_s=LONG_S,
                 ),
             ),
-            Verb(
+            _job(
                 id="cleanTable",
-                text="Remove files that no version of a table refers to. Removes what tasks that were killed and "
-                "commits that were refused left, and files that were joined. With `dry_run` returns how many. The "
-                "table is not filled while it runs. It is a job: `Prefer: respond-async` does not wait for its end.",
+                text="Remove files that no version of a table refers to. Removes what tasks that were killed "
+                "and commits that were refused left, and files that were joined. With `dry_run` returns how "
+                "many. The table is not filled while it runs.",
                 call="clean",
-                method="POST",
-                path=":clean",
                 takes=(
-                    _TABLE,
                     Parameter(
                         name="dry_run",
                         text="Check the request, and return its effect; nothing is changed.",
@@ -143,31 +273,23 @@ RESOURCES = (
                 "committed.",
                 model="CleanRequest",
                 answer="bridges.spark.broker_side.views:CleanReport",
-                takes_key=True,
                 does="change",
                 job=Job(kind="clean", unit="files", passes=_ID),
                 command=Command(
-                    name="clean",
                     help="Remove files that no version of a table refers to.\n\nTasks that were killed and commits "
                     "that were refused leave such files. It is a job of the broker, run by the lake job; the table "
                     "is not filled while it runs.",
                     follows="cleaning",
                     show="broker.cli.lake:cleaned",
-                    known="sluice lake tables ls",
-                    timeout_s=LONG_S,
                 ),
             ),
-            Verb(
+            _job(
                 id="compactTable",
-                text="Join the small files of a table. Joins the small files of each partition, of the table and of "
-                "its dead letters; rows stay as they are, and the table is filled while it runs. With `dry_run` "
-                "returns what would be joined. It is a job: `Prefer: respond-async` does not wait for its end.",
+                text="Join the small files of a table. Joins the small files of each partition, of the table "
+                "and of its dead letters; rows stay as they are, and the table is filled while it runs. With "
+                "`dry_run` returns what would be joined.",
                 call="compact",
-                method="POST",
-                path=":compact",
-                takes=(_TABLE,),
                 answer="bridges.spark.broker_side.views:CompactReport",
-                takes_key=True,
                 does="change",
                 job=Job(
                     kind="compact",
@@ -179,32 +301,24 @@ RESOURCES = (
                     passes=_ID,
                 ),
                 command=Command(
-                    name="compact",
                     help="Join the small files of a table.\n\nFiles of less than 64 MiB in the same partition become "
                     "files of about 128 MiB. Rows stay as they are, and the table is filled while it runs. It is a job "
                     "of the broker, run by the lake job.",
                     follows="compaction",
                     show="broker.cli.lake:compacted",
-                    known="sluice lake tables ls",
-                    timeout_s=LONG_S,
                 ),
             ),
-            Verb(
+            _job(
                 id="expireTable",
-                text="Remove old versions of a table. Removes versions that are older, and the files that only they "
-                "have, of the table and of its dead letters. The newest version stays, and so do Iceberg's branches "
-                "and tags; a time shorter than a Delta table promises by its `delta.deletedFileRetentionDuration` is "
-                "refused. With `dry_run` returns what would go. It is a job: `Prefer: respond-async` does not wait for "
-                "its end.",
+                text="Remove old versions of a table. Removes versions that are older, and the files that "
+                "only they have, of the table and of its dead letters. The newest version stays, and so do "
+                "Iceberg's branches and tags; a time shorter than a Delta table promises by its "
+                "`delta.deletedFileRetentionDuration` is refused. With `dry_run` returns what would go.",
                 call="expire",
-                method="POST",
-                path=":expire",
-                takes=(_TABLE,),
                 body=(replace(_AGE, help="Minimum age of a version that goes. Default: 7d."),),
                 body_text="How old versions must be. A reader that began with one of them may fail afterwards.",
                 model="ExpireRequest",
                 answer="bridges.spark.broker_side.views:ExpireReport",
-                takes_key=True,
                 does="change",
                 job=Job(
                     kind="expire",
@@ -216,26 +330,19 @@ RESOURCES = (
                     passes=_ID,
                 ),
                 command=Command(
-                    name="expire",
                     help="Remove old versions of a table, and the files that only they have.\n\nReaders that began "
                     "with such a version may fail. The newest version stays, and so do Iceberg's branches and tags. "
                     "It is a job of the broker, run by the lake job.",
                     follows="expiry",
                     show="broker.cli.lake:expired",
-                    known="sluice lake tables ls",
-                    timeout_s=LONG_S,
                 ),
             ),
-            Verb(
+            _job(
                 id="retainTable",
-                text="Remove old rows of a table. Removes rows and dead letters that were published longer ago, as the "
-                "lake job does about once an hour in tables with `retention`; of a table with partitions by "
-                "`_published_at` whole partitions. With `dry_run` returns how many. It is a job: "
-                "`Prefer: respond-async` does not wait for its end.",
+                text="Remove old rows of a table. Removes rows and dead letters that were published longer "
+                "ago, as the lake job does about once an hour in tables with `retention`; of a table with "
+                "partitions by `_published_at` whole partitions. With `dry_run` returns how many.",
                 call="retain",
-                method="POST",
-                path=":retain",
-                takes=(_TABLE,),
                 body=(
                     replace(
                         _AGE,
@@ -247,7 +354,6 @@ RESOURCES = (
                 body_text="How long ago rows were published that go.",
                 model="RetainRequest",
                 answer="bridges.spark.broker_side.views:RetainReport",
-                takes_key=True,
                 does="change",
                 job=Job(
                     kind="retain",
@@ -259,37 +365,112 @@ RESOURCES = (
                     passes=_ID,
                 ),
                 command=Command(
-                    name="retain",
                     help="Remove the rows and dead letters of a table that were published longer ago.\n\nThe lake "
                     "job does so about once an hour for a table with 'retention'. It is a job of the broker, run by "
                     "the lake job.",
                     follows="removal of rows",
                     show="broker.cli.lake:retained",
-                    known="sluice lake tables ls",
-                    timeout_s=LONG_S,
                 ),
             ),
-            Verb(
+            _job(
                 id="acceptTableGap",
-                text="Continue a table after records that retention removed. Continues with the first record that the "
-                "stream has; the ledger records which ones the table lacks. It is a job: `Prefer: respond-async` does "
-                "not wait for its end.",
+                text="Continue a table after records that retention removed. Continues with the first record "
+                "that the stream has; the ledger records which ones the table lacks.",
                 call="accept_gap",
-                method="POST",
-                path=":accept-gap",
-                takes=(_TABLE,),
                 answer="bridges.spark.broker_side.views:GapReport",
-                takes_key=True,
                 does="change",
                 job=Job(kind="accept-gap", unit="records", passes=_ID),
                 command=Command(
-                    name="accept-gap",
                     help="Continue a table that fell behind retention, without the records that were removed.\n\nThe "
                     "ledger records which ones the table lacks. It is a job of the broker, run by the lake job.",
                     follows="acceptance",
                     show="broker.cli.lake:accepted",
-                    known="sluice lake tables ls",
-                    timeout_s=LONG_S,
+                ),
+            ),
+        ),
+    ),
+    Resource(
+        name="table",
+        path="/lake/tables/{name}",
+        tag="Lake",
+        service="lake",
+        commands="",
+        verbs=(
+            _job(
+                id="replayTable",
+                text="Replay a range of a stream into a table. Reads the range again and replaces its rows "
+                "and dead letters; the rule of a table runs again as it is now. Without a range or `records` "
+                "the table is rebuilt from all that the stream still has of it. A table that was lost is made "
+                "again, as by `recreate`, and filled; `missing` are the records that the stream no longer "
+                "has. With `dry_run` returns what would be replaced. Into a shadow, the table stays as it is "
+                "until the shadow is swapped.",
+                call="replay",
+                body=(
+                    Parameter(
+                        name="from",
+                        type="broker.config.places:Place",
+                        keyword="start",
+                        help="First offset, by shard as 0:100,1:200, or a time, 2026-01-31T12:00Z. Default: the first.",
+                    ),
+                    Parameter(
+                        name="to",
+                        type="broker.config.places:Place",
+                        keyword="end",
+                        help="The offset after the last, by shard as well, or a time. Default: the table's end.",
+                    ),
+                    Parameter(
+                        name="records",
+                        type="record",
+                        many=True,
+                        shortest=1,
+                        longest=200,
+                        option="--record",
+                        help="Only this record; may be repeated.",
+                    ),
+                    Parameter(name="rule", option="--rule NAME", help="Run this rule, not the one that the table has."),
+                    Parameter(
+                        name="into",
+                        type=("shadow",),
+                        text="`shadow`: into a separate table, to be compared and swapped. Default: into the table.",
+                        help="A shadow next to the table, to be compared and swapped.",
+                    ),
+                    Parameter(
+                        name="rate",
+                        type=int,
+                        least=1,
+                        most=1_000_000,
+                        text="Maximum records per second. Null means no limit.",
+                        help="Maximum records per second.",
+                    ),
+                ),
+                body_text="The range to replay, and a rule other than the table's own to run on it. ``from`` is the "
+                "first offset or a time, ``to`` the offset after the last or a time; times are cut to the range that "
+                'the table has. Offsets may be given by shard, as ``{"0": 100}`` or ``0:100``; other shards are left '
+                "out. In place of a range, ``records`` are replayed singly, each named as ``SHARD/OFFSET``.",
+                model="ReplayRequest",
+                answer="bridges.spark.broker_side.views:ReplayReport",
+                does="change",
+                job=Job(
+                    kind="replay",
+                    unit="records",
+                    plan="plan_replay",
+                    total="records",
+                    blocks=True,
+                    shows_plan=True,
+                    order="replay_order",
+                    passes=_ORDER,
+                ),
+                command=Command(
+                    help="Read a range of a stream again into its table; without a range, all of the table that the "
+                    "stream still has.\n\nThe rows of the range are replaced; the same range twice leaves the same "
+                    "table. With --record, only those of single records, such as dead letters. For a table with a "
+                    "rule, the rule as it is now runs again on the messages of the range. With --into shadow the table "
+                    "stays as it is: compare them with 'sluice lake tables diff', then swap or discard the shadow. It "
+                    "is a job of the broker, run by the lake job; it can be paused, and continues after a restart.\n\n"
+                    "A table that was removed, or put back to an older version, is made again and filled with all that "
+                    "the stream still has; the command says which records are missing.",
+                    follows="replay",
+                    show="broker.cli.lake:replayed",
                 ),
             ),
         ),

@@ -12,7 +12,7 @@ import logging
 import time
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -248,7 +248,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Values in the store, as far as they were read."""
         self._audits_at_s: dict[str, float] = {}
         """When the last scheduled audit of each table was started, or tried to be."""
-        self._start_audit: Callable[[str], Awaitable[object]] | None = None
+        self._start_audit: Callable[..., object] | None = None
         self._audits_from_s = inf
         self._starting: set[asyncio.Task[None]] = set()
 
@@ -442,9 +442,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         history: TableHistory = _lake_module("bridges.spark.driver.history").history_of(opened, limit)
         return history
 
-    def plan_audit(self, name: str, depth: AuditDepth | None = None) -> tuple[Spec, int]:
-        """An audit as an order, and how many records it covers; without a depth it is that of the table. Blocks on
-        files: call it on a thread.
+    def plan_audit(self, name: str, depth: AuditDepth | None = None) -> int:
+        """Number of records that an audit covers; without a depth it is that of the table. Blocks on files: call it on
+        a thread.
 
         Raises:
             Invalid: the table cannot be audited so.
@@ -460,7 +460,11 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             table = self._open(spec)
             shards = [int(position["shard"]) for position in self._positions(spec.stream)["shards"]] if table else []
             total = sum((table.next(shard) or 0) - (table.first(shard) or 0) for shard in shards)
-        return {"audit": depth}, total
+        return total
+
+    def audit_order(self, name: str, depth: AuditDepth | None = None) -> Spec:
+        """An audit as it is kept until it is over."""
+        return {"audit": depth or self._objects.get(name).audit_depth}
 
     async def audit(
         self,
@@ -470,7 +474,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         advance: Callable[[int], bool],
         is_paused: Callable[[], bool] = lambda: False,
     ) -> TableAudit:
-        """Run an order of ``plan_audit`` in the lake job, and return its findings."""
+        """Run an order of ``audit_order`` in the lake job, and return its findings."""
         try:
             report: TableAudit | None = await self._ordered(id, name, advance, is_paused, waits_for_job=True, **order)
         except _Failed as error:
@@ -496,9 +500,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             self._last_audits[name] = json.loads(text) if text else None
         return self._last_audits[name]
 
-    def starts_audits(self, start: Callable[[str], Awaitable[object]]) -> None:
-        """Say how the audit of a table is started as a job. The first one waits for jobs that continue after a start of
-        the broker."""
+    def starts_audits(self, start: Callable[..., object]) -> None:
+        """Take the function that starts an audit as a job, from a table's name, the unit, the number of records and the
+        order. The first one waits for jobs that continue after a start of the broker."""
         self._start_audit, self._audits_from_s = start, time.monotonic() + _FIRST_AUDIT_S
 
     def _audit_when_due(self, spec: LakeTableSpec, state: str) -> None:
@@ -522,7 +526,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     async def _audit_on_schedule(self, name: str) -> None:
         assert self._start_audit is not None
         with suppress(SluiceError):  # no lake job runs; it is tried again
-            await self._start_audit(name)
+            total = await asyncio.to_thread(self.plan_audit, name)
+            self._start_audit(name, "records", total, order=self.audit_order(name))
 
     @_reads
     def plan_replay(
@@ -531,7 +536,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         start: Place | None,
         end: Place | None,
         rule: str | None,
-        records: Sequence[tuple[int, int]] = (),
+        records: Sequence[tuple[int, int]] | None = None,
         into: str | None = None,
     ) -> ReplayReport:
         """The records that a replay of a range, or of single records by shard and offset, would read again and the rows
@@ -566,7 +571,7 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         table.source_columns()
         if into is not None:
             _lake_module("bridges.spark.driver.shadow").check_new(table)
-        plan: ReplayReport = replay.planned(table, where, start, end, records).as_dict()
+        plan: ReplayReport = replay.planned(table, where, start, end, records or ()).as_dict()
         return plan
 
     async def replay(
@@ -631,11 +636,14 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
     def replay_order(
         self, name: str, plan: ReplayReport, rule: str | None, into: str | None = None, rate: int | None = None
     ) -> Spec:
-        """A replay as it is kept until it is over: with the rule as it is now, even if the rule changes later.
+        """A replay as it is kept until it is over: with the rule as it is now, even if the rule changes later. Empty if
+        there is nothing to replay.
 
         Raises:
             Unavailable: no lake job is running.
         """
+        if not (plan["ranges"] or plan["recreates"]):
+            return {}
         self._check_job()
         spec = self._job_spec(self._objects.get(name), rule)
         order = {"ranges": plan["ranges"], "into": into, "rate": rate}
@@ -647,6 +655,34 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Progress of the shadow of a table, if it has one. Blocks on files: call it on a thread."""
         shadow = _lake_module("bridges.spark.driver.shadow").Shadow.find(self._table_spec(name))
         return {"shadow": None if shadow is None else shadow.as_dict(name)}
+
+    def plan_diff(self, name: str) -> TableShadow:
+        """The shadow of a table that has one. Blocks on files: call it on a thread.
+
+        Raises:
+            NotFound: it has none.
+        """
+        shadow = self.shadow(name)["shadow"]
+        if shadow is None:
+            raise NotFound("shadow of table", name, f"make one: sluice replay {name} --into shadow")
+        return shadow
+
+    def plan_swap(self, name: str) -> TableShadow:
+        """The shadow of a table, which is complete. Blocks on files: call it on a thread.
+
+        Raises:
+            NotFound: it has none.
+            Conflict: the replay into it is not over.
+        """
+        shadow = self.plan_diff(name)
+        if not shadow["is_complete"]:
+            counts = f"{shadow['done']} of {shadow['records']} records"
+            raise Conflict(f"the shadow of table {name!r} has {counts}. Try: wait for it.")
+        return shadow
+
+    def swap_order(self) -> Spec:
+        """A swap as it is kept until it is over."""
+        return {"swap": True}
 
     async def diff(self, id: str, name: str, advance: Callable[[int], bool]) -> TableDiff:
         """Compare a table and its shadow in the lake job."""

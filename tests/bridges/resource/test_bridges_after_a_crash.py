@@ -11,6 +11,8 @@ import pytest
 
 from bridges.resource.contract import Incoming
 from bridges.resource.errors import NeverAgain
+from broker.core.contributor import Change
+from broker.core.objects import Reference
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Store
@@ -83,7 +85,11 @@ def test_dead_letters_are_there_after_a_crash(make_store: Callable[[], Store]) -
             told = sorted((item["row"]["n"], item["reason"], item["clientid"]) for item in letters)
             assert told == [(number, "no", "c1") for number in range(5)]
             offsets = [item["offset"] for item in letters]
+            target = Reference("action", second.actions.get("out")["id"])
+            purge = Change(target, {}, None, "purge", {"offsets": [offsets[1], offsets[3], 99]})
+            assert "2 dead letters are deleted permanently." in list(second.actions.consequences(purge))
             assert second.actions.purge("out", [offsets[1], offsets[3], 99])["purged"] == 2
+            assert list(second.actions.consequences(purge)) == []
             await second.writer.committed()
             await second.crash()
             third = Bridges(scripted(outside), store=store, sections=first.sections)

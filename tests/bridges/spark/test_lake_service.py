@@ -727,11 +727,10 @@ def test_an_audit_is_an_order_of_the_lake_job_and_its_outcome_stays_with_the_tab
     writer = TableWriter(TableSpec("one", "delta", Place(made["path"]), "rows", Binding("hot", "e")), "job")
     writer.write(tasks(records(2, [{"a": n} for n in range(5)])))
     service.report("one", {"state": "running", "at": rfc3339(time.time_ns())})
-    order, total = service.plan_audit("one")
-    assert (order, total) == ({"audit": "offsets"}, 5)
+    assert (service.plan_audit("one"), service.audit_order("one")) == (5, {"audit": "offsets"})
     service.replace("one", {"stream": "hot", "audit_depth": "values"})
-    order, total = service.plan_audit("one")
-    assert (order, service.plan_audit("one", "deep")) == ({"audit": "values"}, ({"audit": "deep"}, 5))
+    order = service.audit_order("one")
+    assert (order, service.audit_order("one", "deep")) == ({"audit": "values"}, {"audit": "deep"})
     assert service.get("one")["last_audit"] is None
 
     async def audited(state: str, **known: Any) -> Any:
@@ -776,10 +775,11 @@ def test_audits_run_on_a_schedule(service: LakeTableService, monkeypatch: pytest
     monkeypatch.setattr(time, "time_ns", lambda: int((now_s + passed["s"]) * 1e9))
     monkeypatch.setattr(time, "monotonic", lambda: 1000 + passed["s"])
 
-    async def start(name: str) -> None:
+    def start(name: str, unit: str, total: int, *, order: dict[str, Any]) -> None:
+        assert (unit, total, order) == ("records", 0, {"audit": "offsets"})
         started.append(name)
         if len(started) == 1:
-            raise Unavailable("expected a running lake job")
+            raise Unavailable("20 jobs run already")
         service._note_audit(name, [])
 
     async def look(after_s: float) -> int:
@@ -929,7 +929,7 @@ def test_an_order_without_a_lake_job_is_refused_at_once(tmp_path: Path, verb: st
         asyncio.run(ordered(service, verb))
     assert str(refused.value) == why
     with pytest.raises(Unavailable) as refused:
-        service.replay_order("one", cast(Any, {"ranges": []}), None)
+        service.replay_order("one", cast(Any, {"ranges": [{}]}), None)
     assert str(refused.value) == why
 
 

@@ -36,7 +36,7 @@ class Kept(NoValues):
 async def counting(job: Job) -> dict[str, Any]:
     """Work up to what the order says, except while it is paused."""
     end = (job.order or {})["until"]
-    await until(lambda: job.done >= end or not job.advance(job.done + (not job.is_paused)))
+    await until(lambda: job.done >= end or not job.advance(job.done + (not job.is_paused())))
     return {"done": job.done}
 
 

@@ -206,6 +206,57 @@ def test_a_compaction_and_an_expiry_are_previewed_and_followed(
     assert capsys.readouterr().out == "removed 1,200 rows and dead letters of table t1\n"
 
 
+SHADOW = {
+    "table": "readings", "replay": "r", "ranges": [{"shard": 0, "start": 0, "end": 5}], "records": 5, "done": 5,
+    "rows": 4, "dead_letters": 1, "filtered": 0, "is_complete": True,
+}  # fmt: skip
+
+
+def test_a_shadow_is_filled_compared_and_swapped(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    job = {"id": "j1", "state": "running", "progress": {"done": 0, "total": 5, "unit": "records"}, "error": None}
+    job |= {"rate": None}
+    filled = "the shadow of table readings has 5 of 5 records ([0, 5) of shard 0): 4 rows and 1 dead letter\n"
+    server.answers[("POST", "/lake/tables/readings:replay")] = (202, job)
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": SHADOW})
+    assert main(["replay", "readings", "--into", "shadow", "--record", "0/1", "--record", "0/2", "--rate", "9"]) == 0
+    assert capsys.readouterr().out == filled
+    wanted = {"records": ["0/1", "0/2"], "into": "shadow", "rate": 9}
+    assert ("POST", "/lake/tables/readings:replay", wanted) in server.requests
+    assert main(["replay", "readings", "--into", "shade"]) == exit_codes.USAGE
+    capsys.readouterr()
+    same = {"same": 4, "changed": 0, "only_table": 0, "only_shadow": 0, "columns": {}, "samples": []}
+    compared = {"table": "readings", "records": 5, "rows": same, "dead_letters": {**same, "same": 1}}
+    server.answers[("POST", "/lake/tables/readings:diff")] = (202, job)
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": compared})
+    assert main(["lake", "tables", "diff", "readings"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "5 records of table readings and its shadow"
+    server.answers[("POST", "/lake/tables/readings:swap")] = (200, SHADOW)
+    assert main(["lake", "tables", "swap", "readings", "--dry-run"]) == 0
+    assert capsys.readouterr().out == f"would swap: {filled}"
+    assert server.requests[-1] == ("POST", "/lake/tables/readings:swap?dry_run=true", None)
+    server.answers[("POST", "/lake/tables/readings:swap")] = (202, job)
+    server.answers[("GET", "/jobs/j1")] = (200, {**job, "state": "done", "result": {**SHADOW, "version": 7}})
+    assert main(["lake", "tables", "swap", "readings"]) == 0
+    swapped = "table readings has 4 rows and 1 dead letter of [0, 5) of shard 0 from its shadow (version 7)\n"
+    assert capsys.readouterr().out == swapped
+
+
+def test_rows_and_versions_of_a_table_are_shown(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"columns": ["a"], "rows": [{"a": 5}], "version": 1}
+    server.answers[("GET", "/lake/tables/readings/preview")] = (200, rows)
+    assert main(["lake", "tables", "preview", "readings", "--dead-letters", "--member", "m"]) == 0
+    assert capsys.readouterr().out.split() == ["a", "5"]
+    assert "/preview?limit=20&dead_letters=true&member=m" in server.requests[-1][1]
+    version = {"version": 1, "at": "2026-01-01T00:00:00Z", "operation": "batch", "ranges": []}
+    history = {"versions": [version], "rows": 5, "files": 1, "bytes": 700}
+    server.answers[("GET", "/lake/tables/readings/history")] = (200, history)
+    assert main(["lake", "tables", "history", "readings"]) == 0
+    shown = capsys.readouterr()
+    assert "batch" in shown.out
+    assert "5 rows in 1 file of 700 bytes" in shown.err
+    assert server.requests[-1][1] == "/lake/tables/readings/history?limit=20"
+
+
 def test_an_audit_of_a_table_that_cannot_be_read_has_its_own_exit_code(
     server: ApiServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

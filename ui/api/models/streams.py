@@ -15,11 +15,8 @@ from bridges.spark.broker_side.views import (
     TablePart,
     TableState,
 )
-from broker.admin.replays.request import MAX_RATE
 from broker.admin.stream_records import RecordPage
-from broker.config.places import Place
 from ui.api.models.shapes import Body
-from ui.api.parameters import RecordId
 
 
 class ShardPosition(BaseModel):
@@ -80,19 +77,3 @@ class TableReport(Body):
     begins: dict[str, str] | None = None
     is_lost: bool | None = None
     replay: ReplayProgress | None = None
-
-
-class ReplayRequest(Body):
-    """The range to replay, and a rule other than the table's own to run on it. ``from`` is the first offset or a time,
-    ``to`` the offset after the last or a time; times are cut to the range that the table has. Offsets may be given by
-    shard, as ``{"0": 100}`` or ``0:100``; other shards are left out. In place of a range, ``records`` are replayed
-    singly, each named as ``SHARD/OFFSET``."""
-
-    start: Place | None = Field(None, alias="from")
-    end: Place | None = Field(None, alias="to")
-    records: list[RecordId] | None = Field(None, min_length=1, max_length=200)
-    rule: str | None = None
-    into: Literal["shadow"] | None = Field(
-        None, description="`shadow`: into a separate table, to be compared and swapped. Default: into the table."
-    )
-    rate: int | None = Field(None, ge=1, le=MAX_RATE, description="Maximum records per second. Null means no limit.")
