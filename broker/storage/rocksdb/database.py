@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from tempfile import NamedTemporaryFile
 from typing import Final
 
-from rocksdict import DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
+from rocksdict import AccessType, DbClosedError, Rdict, RdictIter, ReadOptions, Snapshot, WriteBatch
 
 from broker.core.errors import ConfigError, Unavailable
 from broker.observe.log import get_logger
@@ -54,10 +55,10 @@ class Database:
         self._write_options = options.without_stalls()
         self._is_broken = False
         self._reopened_at_s = float("-inf")
-        self._manifest = wal.Manifest(path)
-        if lost := self._manifest.missing(must_exist=must_exist):
-            raise ConfigError([lost])
+        self._manifest = wal.Manifest(path, self._first_needed_log)
         try:
+            if lost := self._manifest.missing(must_exist=must_exist):
+                raise ConfigError([lost])
             self._db = self._open()
         except ConfigError:
             raise
@@ -193,6 +194,14 @@ class Database:
                 raise
         return self._open_unheld()
 
+    def _first_needed_log(self) -> int:
+        """The number of the first log that opening reads back."""
+        database = Rdict(str(self._path), options.secondary(), access_type=AccessType.read_only())
+        try:
+            return int(database.property_int_value("rocksdb.min-log-number-to-keep"))
+        finally:
+            database.close()
+
     def _cut_log(self) -> bool:
         """Cut off a last record that was written in part; false if there is no such record.
 
@@ -306,7 +315,7 @@ def _damaged_log(damage: wal.Damage) -> str:
     return (
         f"the store's log {damage.file} is damaged at byte {damage.offset}, and there are commits behind that: put "
         f"back a copy of the data directory; or, to start without all that was committed from there on, "
-        f"'truncate -s {damage.offset} {damage.file}'{later}"
+        f"'truncate -s {damage.offset} {quote(str(damage.file))}'{later}"
     )
 
 

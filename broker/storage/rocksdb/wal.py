@@ -13,11 +13,13 @@ from __future__ import annotations
 import json
 import mmap
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 _BLOCK: Final = 32 * 1024
 _HEADER: Final = Struct("<IHB")
@@ -47,46 +49,76 @@ class Damage:
     later: tuple[Path, ...]
 
 
+class _Logs(NamedTuple):
+    """The newest log, whether commits are in it that no table has, and the logs before it."""
+
+    newest: int
+    has_commits: bool
+    older: tuple[int, ...] = ()
+
+
 class Manifest:
-    """``DIR/store.json``, which names the log that must be there at the next start, and whether commits are in it.
+    """``DIR/store.json``, which names the logs that must be there at the next start, and whether commits are in them.
 
     RocksDB takes a log that is gone, empty or full of zeros for one without commits, and no database for a new one. The
     file is next to the database, so that it is still there when the database is not. It is written as logs come and go.
     """
 
-    def __init__(self, database: Path) -> None:
+    def __init__(self, database: Path, first_needed: Callable[[], int] = lambda: 0) -> None:
+        """``first_needed`` returns the number of the first log whose commits are not all in tables."""
         self._database, self._path, self._file = database, str(database), database.parent / "store.json"
-        self._noted: tuple[int, bool] | None = None
+        self._first_needed = first_needed
+        self._noted: _Logs | None = None
         self._changed_ns = 0
 
     def missing(self, *, must_exist: bool) -> str | None:
         """Return the sentence about what is gone, or None. ``must_exist``: there must be a database in any case."""
         noted = None
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        is_readable = True
+        try:
             entry = json.loads(self._file.read_bytes())
-            noted = int(entry["log"]), bool(entry["has_commits"])
+            noted = _Logs(int(entry["log"]), bool(entry["has_commits"]), tuple(map(int, entry.get("older", ()))))
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            is_readable = False
         if not (self._database / "CURRENT").exists():
-            if noted is None and not must_exist:
+            if noted is None and is_readable and (not must_exist or self._database.exists()):
                 return None
-            lost = f"the store in {self._database} is gone"
-            accept = f"rm -rf {self._database} {self._file}; "
-            accept += f"mkdir {self._database}"
-            return None if noted is None and self._database.exists() else _gone(lost, accept)
+            folder = quote(self._path)
+            accept = f"rm -rf {folder} {quote(str(self._file))}; mkdir {folder}"
+            return _gone(f"the store in {self._database} is gone", accept)
+        if not is_readable:
+            return (
+                f"{self._file}, which names the logs that the store needs, cannot be read: put back a copy of the data "
+                f"directory; or, to start without what may be lost, '{self._forgetting}'"
+            )
         if noted is None:
             return None
-        number, has_commits = noted
         logs = self._logs()
-        log = self._database / f"{number:06}.log"
+        is_replaced = noted.newest not in logs and any(other > noted.newest for other in logs)
+        if noted.has_commits and not is_replaced and (state := self._state_of_lost(noted.newest, logs)):
+            return self._lost(noted.newest, state)
+        states = [(number, state) for number in noted.older if (state := self._state_of_lost(number, logs))]
+        first = self._first_needed() if states else 0  # RocksDB also deletes logs that it no longer needs
+        return next((self._lost(number, state) for number, state in states if number >= first), None)
+
+    def _state_of_lost(self, number: int, logs: dict[int, int]) -> str | None:
         if number not in logs:
-            is_lost = all(other < number for other in logs)
-            state = "is gone"
-        elif logs[number]:
-            is_lost = not _has_record(log)
-            state = "holds no record that can be read"
-        else:
-            is_lost = True
-            state = "is empty"
-        return _gone(f"the store's log {log} {state}", f"rm {self._file}") if has_commits and is_lost else None
+            return "is gone"
+        if not logs[number]:
+            return "is empty"
+        return None if _has_record(self._log(number)) else "holds no record that can be read"
+
+    def _log(self, number: int) -> Path:
+        return self._database / f"{number:06}.log"
+
+    def _lost(self, number: int, state: str) -> str:
+        return _gone(f"the store's log {self._log(number)} {state}", self._forgetting)
+
+    @property
+    def _forgetting(self) -> str:
+        return f"rm {quote(str(self._file))}"
 
     def note(self, *, has_commits: bool) -> None:
         """Write which log is the newest one, where that is not what the file says. ``has_commits``: commits are in it
@@ -96,10 +128,14 @@ class Manifest:
             return
         logs = self._logs()
         newest = max(logs, default=0)
-        entry = newest, has_commits and logs.get(newest, 0) > 0
+        older = tuple(sorted(number for number, size in logs.items() if size and number != newest))
+        entry = _Logs(newest, has_commits and logs.get(newest, 0) > 0, older)
         if entry != self._noted:
             part = self._file.with_suffix(".json.part")
-            part.write_text(json.dumps({"log": entry[0], "has_commits": entry[1]}))
+            with part.open("w") as file:
+                json.dump({"log": newest, "has_commits": entry.has_commits, "older": older}, file)
+                file.flush()
+                os.fsync(file.fileno())  # a loss of power must not leave an empty one
             part.replace(self._file)
             self._noted = entry
         self._changed_ns = changed_ns
