@@ -65,7 +65,7 @@ class ClientEvents:
             **_greeting_columns(c, c.client, c.greeting),
             "mountpoint": None,
             "receive_maximum": c.session.window.size,
-            "is_bridge": False,
+            "is_bridge": c.client.is_bridge,
             "connected_at": c.greeting.connected_ns // _NS_PER_MS,
             "client_attrs": dict(c.client.attributes),
         }

@@ -135,6 +135,7 @@ class _Client(msgspec.Struct, array_like=True, gc=False):
     listener: str = ""
     protocol_version: int = 0
     attributes: dict[str, str] = {}
+    is_bridge: bool = False
 
 
 _decode_client: Final = msgspec.msgpack.Decoder(_Client).decode
@@ -153,7 +154,7 @@ def _encoded(client: Client) -> msgspec.Raw:
         _encode(
             (
                 client.client_id, client.username, client.peer_host, client.peer_port, client.listener,
-                client.protocol_version, dict(client.attributes),
+                client.protocol_version, dict(client.attributes), client.is_bridge,
             )
         )
     )  # fmt: skip
@@ -166,7 +167,8 @@ def client_of(data: msgspec.Raw) -> Client:
     encoded = bytes(data)
     client = _clients.get(encoded)
     if client is None:
-        client = Client(*msgspec.structs.astuple(_decode_client(encoded)))
+        *members, is_bridge = msgspec.structs.astuple(_decode_client(encoded))
+        client = Client(*members, is_bridge=is_bridge)
         if len(encoded) <= _CACHED_BYTES:
             if len(_clients) >= _CACHED:
                 _clients.clear()

@@ -9,7 +9,7 @@ import pytest
 from broker.codec.packets import Connect, PubAck, Publish, Will
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.peers import mosquitto
-from tests.support.restarts import subscribed
+from tests.support.restarts import on_disk, subscribed
 from tests.support.wire import WireClient
 
 STATE = "$SYS/broker/connection/here.there/state"
@@ -46,6 +46,19 @@ async def test_the_state_of_a_bridge_is_published_and_its_will_too(version: int)
         assert message.payload == b"1"
         watcher.send(PubAck(message.packet_id))
         node.kick("here.there")
+        assert (await watcher.expect(Publish)).payload == b"0"
+
+
+@pytest.mark.parametrize("clean_start", [True, False])
+@on_loop
+async def test_the_will_of_a_bridge_is_published_after_a_kill_of_the_broker(tmp_path: Path, clean_start: bool) -> None:
+    async with on_disk(tmp_path) as node:
+        will = Will(STATE, b"0", 1, retain=True)
+        far = await node.client("here.there", 4, clean_start=clean_start, is_bridge=True, will=will)
+        far.send(Publish(STATE, b"1", 1, retain=True, packet_id=7))
+        await far.expect(PubAck)
+    async with on_disk(tmp_path) as node:
+        watcher = await subscribed(await node.client("watcher", 4), (STATE, 0))
         assert (await watcher.expect(Publish)).payload == b"0"
 
 

@@ -87,6 +87,10 @@ async def connected(node: RulesNode) -> None:
     await client(node)
 
 
+async def connected_bridge(node: RulesNode) -> None:
+    await node.server.client("c", 4, username="u", is_bridge=True)
+
+
 async def disconnected(node: RulesNode) -> None:
     one = await client(node)
     one.send(Disconnect(0, {"User-Property": PAIRS}))
@@ -149,6 +153,12 @@ EVENTS: list[tuple[str, str, str, str, Scene, dict[str, Any]]] = [
         {"clientid": "c", "username": "u", "proto_name": "MQTT", "proto_ver": 5, "keepalive": 30, "clean_start": True,
          "expiry_interval": 60, "is_bridge": False, "conn_props": {"Session-Expiry-Interval": 60, **PROPS},
          "client_attrs": {}},
+    ),
+    (
+        "client/connected", "client_connected", "client.connected",
+        CONNECTION + "keepalive clean_start receive_maximum expiry_interval is_bridge conn_props connected_at "
+        "client_attrs", connected_bridge,
+        {"clientid": "c", "proto_ver": 4, "is_bridge": True},
     ),
     (
         "client/disconnected", "client_disconnected", "client.disconnected",
