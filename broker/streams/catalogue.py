@@ -156,6 +156,11 @@ class Catalogue:
                 self._forget_name(name.decode(), log)
                 self._forget_copies(log)
 
+    def undefined(self) -> list[str]:
+        """Names of streams that the store holds, and for which no specification was opened."""
+        names = [key.removeprefix(_NAMES).decode() for key, _ in self._store.scan(_NAMES)]
+        return [name for name in names if name not in self._streams]
+
     def dropping(self) -> list[int]:
         """Logs of removed streams whose records are still there."""
         return dropping(self._store)

@@ -24,6 +24,7 @@ from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
 from broker.observe.alarms import Alarms
 from broker.observe.counter_rates import STEP_S, CounterRate
+from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
 from broker.streams.capture import CaptureTap, RowAppender
@@ -37,6 +38,8 @@ from broker.streams.tier.logs import Logs, TieredLogs
 from broker.streams.tier.places import TierPlaces
 from broker.streams.topic_index.pages import IndexPages
 from broker.streams.topic_index.report import READY_RECORDS, IndexReport
+
+_log = get_logger(__name__)
 
 # Members of a stream as it is shown that say what it holds; ignored when it is sent back.
 _SHOWN_ONLY: Final = frozenset(
@@ -181,6 +184,12 @@ class StreamService(Contributor):
         if problems:
             raise ConfigError(problems)
         self._catalogue.finish_removals()
+        if undefined := self._catalogue.undefined():
+            _log.warning(
+                "stream.without_definition",
+                streams=undefined,
+                effect="no configuration file defines them: their records are kept, and nothing is captured into them",
+            )
         self._plans.invalidate()
         self._tasks = [
             asyncio.create_task(self._maintenance.run(), name="stream maintenance"),

@@ -237,6 +237,31 @@ def test_streams_come_back_with_their_records_after_a_restart(tmp_path: Path) ->
     run(test)
 
 
+def test_streams_without_a_definition_are_logged_and_keep_their_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        section = MemorySection()
+        store = RocksStore(tmp_path)
+        bench = Bench(store, section)
+        for name in ("a", "b", "deleted"):
+            bench.service.create({"name": name})
+        await bench.append("b", 1, 2)
+        bench.service.delete("deleted")
+        await bench.stop()
+        assert "stream.without_definition" not in caplog.text
+        bench = Bench(store, MemorySection([{"name": "a"}]))
+        [warning] = [record for record in caplog.records if record.getMessage() == "stream.without_definition"]
+        assert vars(warning)["fields"]["streams"] == ["b"]
+        await bench.stop()
+        bench = Bench(store, section)
+        assert bench.service.get("b")["records"] == 2
+        await bench.stop()
+        store.close()
+
+    run(test)
+
+
 def test_a_wrong_specification_in_the_configuration_is_named() -> None:
     async def test() -> None:
         with pytest.raises(ConfigError) as refused:
