@@ -113,6 +113,7 @@ def test_the_document_is_compressed_for_clients_that_take_it(api: httpx.Client) 
     answer = api.get("/openapi.json", headers={"Accept-Encoding": "br, gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
     assert int(answer.headers["Content-Length"]) < len(answer.content) / 5
+    assert api.get("/openapi.json", headers={"Accept-Encoding": "GZIP"}).headers["ETag"] == answer.headers["ETag"]
     for taken in ("identity", "gzip;q=0", "br, gzip; q=0.0, identity"):
         plain = api.get("/openapi.json", headers={"Accept-Encoding": taken})
         assert "Content-Encoding" not in plain.headers

@@ -57,8 +57,6 @@ _FIXED_BY = {
 }
 # Members of a schema that do not change what it accepts.
 _NOTES = ("title", "description", "default")
-# An Accept-Encoding header that names gzip, and not as refused.
-_TAKES_GZIP = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class _Page:
 
     def answer(self, request: Request) -> Response:
         """The page for a request: compressed where the client takes that, 304 where it has the page."""
-        is_compressed = _TAKES_GZIP.search(request.headers.get("accept-encoding", "")) is not None
+        is_compressed = preconditions.takes_gzip(request.headers.get("accept-encoding", ""))
         # Each form has an ETag of its own, as caches expect.
         etag = f"{self.etag}-gzip" if is_compressed else self.etag
         headers = {"Vary": "Accept-Encoding", "Cache-Control": "no-cache", "ETag": preconditions.quoted(etag)}

@@ -21,11 +21,13 @@ from fastapi import APIRouter, FastAPI, Request
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.datastructures import Headers
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from ui.api.audit import acts_as
+from ui.api.preconditions import takes_gzip
 from ui.api.problems import TITLES
 from ui.api.security import ADMINISTRATOR, checked, context_of, set_session
 
@@ -56,9 +58,9 @@ class Assets(StaticFiles):
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """The file, or its compressed form where the client takes it."""
-        accepted = next((value for name, value in scope["headers"] if name == b"accept-encoding"), b"")
+        accepted = Headers(scope=scope).get("accept-encoding", "")
         directory = Path(str(self.directory))
-        is_compressed = b"gzip" in accepted and self.lookup_path(f"{path}.gz")[1] is not None
+        is_compressed = takes_gzip(accepted) and self.lookup_path(f"{path}.gz")[1] is not None
         response = await super().get_response(f"{path}.gz" if is_compressed else path, scope)
         if is_compressed and response.status_code == 200:
             response.headers["Content-Encoding"] = "gzip"

@@ -3,12 +3,18 @@ seen."""
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from fastapi import Request
 from starlette.responses import Response
 
 from broker.core.objects import Version
 from broker.core.times import rfc3339
 from ui.api.problems import ApiProblem
+
+# An Accept-Encoding header that names gzip, and not as refused.
+_TAKES_GZIP: Final = re.compile(r"\bgzip\b(?!\s*;\s*q=0(?:\.0*)?\s*(?:,|$))", re.IGNORECASE)
 
 
 def check(request: Request, version: Version | None) -> None:
@@ -49,6 +55,11 @@ def with_etag(request: Request, response: Response, etag: str) -> Response:
         response = Response(status_code=304, headers=kept)
     response.headers["ETag"] = quoted(etag)
     return response
+
+
+def takes_gzip(accepted: str) -> bool:
+    """Return whether an Accept-Encoding header allows gzip."""
+    return _TAKES_GZIP.search(accepted) is not None
 
 
 def quoted(etag: str) -> str:
