@@ -110,15 +110,21 @@ class Subscriber:
         self._pending.clear()
 
 
-async def all_run(node: Node, publishers: list[tuple[Publisher, int]], subscribers: list[Subscriber]) -> None:
-    """Have all publish and receive until the subscribers have all that was acknowledged."""
+async def all_run(
+    node: Node, publishers: list[tuple[Publisher, int]], subscribers: list[Subscriber], *, is_shared: bool
+) -> None:
+    """Have all publish and receive until each subscriber, or all of a share group together, have all that was
+    acknowledged."""
     running = [asyncio.create_task(one.run()) for one in subscribers]
     try:
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             for publisher, count in publishers:
                 group.create_task(publisher.run(count))
         expected = {payload for publisher, _ in publishers for payload in publisher.acknowledged}
-        await node.until(lambda: expected <= {payload for one in subscribers for payload in one.got})
+        receivers = [subscribers] if is_shared else [[subscriber] for subscriber in subscribers]
+        await node.until(
+            lambda: all(expected <= {payload for one in together for payload in one.got} for together in receivers)
+        )
     finally:
         for task in running:
             task.cancel()

@@ -89,7 +89,7 @@ def test_a_subscriber_gets_all_that_was_acknowledged_at_whatever_pace_it_acknowl
                 (await publisher_of(node, f"p{number}", f"t/{number}", qos=with_qos, window=window), count)
                 for number, (with_qos, window, count) in enumerate(publishers)
             ]
-            await all_run(node, made, subscribers)
+            await all_run(node, made, subscribers, is_shared=is_shared)
             assert lost(node) == lost(node, "group_full") == 0
             for publisher, count in made:
                 sent = [b"%s:%d" % (publisher.name.encode(), number) for number in range(1, count + 1)]
