@@ -351,7 +351,7 @@ class Node:
         )
         self.transforms = features.load(features.TRANSFORMS)(self.services)
         self.rules = self._feature(features.RULES, "rule_engine")
-        self.lake = self._feature(features.LAKE, "lake")
+        self.lake = features.load(features.LAKE)(self.services, self.config.get("lake"), ssrf)
         self.bridges = features.load(features.BRIDGES)(self.services, ssrf)
         self.features: Sequence[Feature] = (
             self.schema_validation,

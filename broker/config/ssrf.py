@@ -62,7 +62,7 @@ class AddressGuard:
     """Says which hosts and addresses must not be called."""
 
     def __init__(self, settings: SsrfSettings) -> None:
-        self._is_on = settings.enable
+        self.is_on = settings.enable
         self._hosts = {host.rstrip(".").lower() for host in settings.deny_hosts}
         self._allowed = [ip_network(text) for text in settings.allow_cidrs]
         self._denied = [ip_network(text) for text in settings.deny_cidrs]
@@ -89,13 +89,13 @@ class AddressGuard:
 
     def why_not_host(self, host: str) -> str | None:
         """Reason why a host must not be called by this name, or None."""
-        if self._is_on and host.rstrip(".").lower() in self._hosts:
+        if self.is_on and host.rstrip(".").lower() in self._hosts:
             return f"rule_engine.ssrf.deny_hosts names {host!r}"
         return None
 
     def why_not_address(self, text: str) -> str | None:
         """Reason why an address must not be called, or None."""
-        if not self._is_on:
+        if not self.is_on:
             return None
         addresses = _meant(text)
         if any(address in network for network in self._allowed for address in addresses):

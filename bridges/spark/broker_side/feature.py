@@ -10,11 +10,14 @@ from bridges.spark.broker_side.service import LakeTableService
 from bridges.spark.broker_side.settings import LakeSettings
 from bridges.spark.broker_side.table_spec import Places
 from broker.config.secret_text import reference_problems
+from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import ConfigError
 from broker.core.feature import Feature, Services
 
 SECTION = "lake.tables"
 _LOOK_S = 1.0
+# Interval of looking up the addresses of stores and catalogs, in seconds.
+_LOOK_UP_S = 30.0
 
 
 class LakeFeature(Feature):
@@ -22,14 +25,17 @@ class LakeFeature(Feature):
 
     name = "lake"
 
-    def __init__(self, services: Services, settings: LakeSettings | None = None) -> None:
+    def __init__(
+        self, services: Services, settings: LakeSettings | None = None, ssrf: SsrfSettings | None = None
+    ) -> None:
         self.settings = settings or LakeSettings()
         data_dir = services.node.data_dir or Path()
-        places = Places.of_settings(self.settings, data_dir)
+        self.places = places = Places.of_settings(self.settings, data_dir)
+        self._guard = AddressGuard(ssrf or SsrfSettings())
         self._section = services.storage.section(SECTION)
         self.spark = LocalSpark(self.settings, places.scratch, data_dir / "logs" / "lake.log")
         self.service = LakeTableService(services, self._section, places, self.spark)
-        self._watching: asyncio.Task[None] | None = None
+        self._watching: list[asyncio.Task[None]] = []
         self.services = (self.service,)
         services.contributors.append(self.service)
 
@@ -41,17 +47,25 @@ class LakeFeature(Feature):
 
     async def connect(self, api_url: str, token: str) -> None:
         """Keep the job running whenever there is a table."""
-        self._watching = asyncio.create_task(self._watch(), name="watch of lake tables")
+        self._watching = [asyncio.create_task(self._watch(), name="watch of lake tables")]
+        if self._guard.is_on:
+            await self.places.look_up(self._guard)
+            self._watching.append(asyncio.create_task(self._look_up(), name="addresses of stores and catalogs"))
         if self.settings.run_spark:
             await self.spark.start(api_url, token)
 
     async def disconnect(self) -> None:
         """End the job in order."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._watching:
+            task.cancel()
         await self.spark.stop()
 
     async def _watch(self) -> None:
         while True:
             self.service.look()
             await asyncio.sleep(_LOOK_S)
+
+    async def _look_up(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_UP_S)
+            await self.places.look_up(self._guard)

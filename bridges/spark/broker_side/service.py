@@ -311,8 +311,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         has."""
         spec = self._objects.get(name)
         kept = self._kept_of(spec)
-        begins = {member: kept[member] for member in ("path", "epoch", "begins") if kept.get("begins")}
-        self._keep(name, begins or None)
+        begins = {member: kept[member] for member in ("begins", "start") if kept.get(member)}
+        self._keep(name, (begins and {"path": kept["path"], "epoch": kept["epoch"], **begins}) or None)
         self._reports.pop(name, None)
         return {"table": name, "path": spec.path}
 
@@ -330,6 +330,26 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if kept.get("path") != spec.path or spec.stream not in self._services.storage.streams.names():
             return {}
         return kept if kept["epoch"] == self._positions(spec.stream)["epoch"] else {}
+
+    def _put(self, item: LakeTableSpec) -> Spec:
+        super()._put(item)
+        self._note_start(item)
+        return self._shown(item)
+
+    def _note_start(self, spec: LakeTableSpec) -> None:
+        """Keep where a table is to begin, as long as no job has begun it: what it lacks is known without one."""
+        self._kept_of(spec)
+        kept = self._kept[spec.name]
+        if kept.get("offsets") or kept.get("begins"):  # perhaps of another path, which the table may have again
+            return
+        start = spec.start
+        if start is None or (isinstance(start, datetime) and start.timestamp() > time.time()):
+            if kept:
+                self._keep(spec.name, None)
+            return
+        starts = _lake_module("bridges.spark.driver.batch").starts_of(partial(self._where, spec.stream), start)
+        offsets = {str(shard): str(offset) for shard, offset in starts.items()}
+        self._keep(spec.name, {"path": spec.path, "epoch": self._positions(spec.stream)["epoch"], "start": offsets})
 
     def _kept_offsets(self, spec: LakeTableSpec) -> Mapping[str, str]:
         """The offsets that a table had."""
@@ -1077,6 +1097,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         }
 
     def _state(self, spec: LakeTableSpec, report: Mapping[str, Any]) -> tuple[str, str | None]:
+        forbidden = self._places.forbidden_store(spec.path) or self._places.forbidden_catalog(spec.catalog)
+        if forbidden is not None:
+            return "failed", forbidden
         job = self._job.state()
         if job["state"] == "failed":
             return "failed", job["reason"]
@@ -1106,14 +1129,15 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def _waits(self, spec: LakeTableSpec) -> dict[int, tuple[int, int]] | None:
         """The records that the stream holds and the table does not have yet: by shard the first, and how many. Where
-        the job has not reported, those that the table had when it did last. None for a new table that is to begin at a
-        place, before the job has found it, and without a stream."""
+        the job has not reported, those that the table had when it did last. None without a stream, and for a new table
+        that is to begin at a time that was still to come when it was saved, before the job has found it."""
         if spec.stream not in self._services.storage.streams.names():
             return None
         report = self._reports.get(spec.name, {})
         kept = self._kept_of(spec)
-        offsets = kept.get("offsets") or kept.get("begins")
-        if kept or report.get("state") != "failed":  # else of an older stream of that name, or of another path
+        begun = kept.get("offsets") or kept.get("begins")
+        offsets = begun or kept.get("start")
+        if begun or report.get("state") != "failed":  # else of an older stream of that name, or of another path
             offsets = report.get("offsets") or offsets
         if report.get("is_lost"):  # a user may have all of it replayed
             offsets = kept.get("begins") or {}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError
 
@@ -20,6 +21,7 @@ from broker.config.object_stores import StoreSettings, store_of, url_problem
 from broker.config.places import Place
 from broker.config.secret_text import with_references
 from broker.config.spec_problems import spec_problems
+from broker.config.ssrf import AddressDenied, AddressGuard
 from broker.config.units import Duration
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
@@ -116,12 +118,40 @@ class LakeTableSpec(Settings):
 @dataclass(frozen=True, slots=True)
 class Places:
     """Places of tables: ``directory`` for those without a path of their own, which may be a URL, ``stores`` and
-    ``catalogs``. ``scratch`` is a directory of this machine."""
+    ``catalogs``. ``scratch`` is a directory of this machine. ``forbidden`` has the reasons why addresses of stores and
+    catalogs must not be called."""
 
     directory: str
     scratch: Path
     stores: tuple[StoreSettings, ...] = ()
     catalogs: tuple[CatalogSettings, ...] = ()
+    forbidden: dict[str, str] = field(default_factory=dict)
+
+    async def look_up(self, guard: AddressGuard) -> None:
+        """Find out which addresses must not be called now."""
+        catalogs = [address for entry in self.catalogs for address in (entry.uri, entry.oauth_uri)]
+        for address in {*(store.endpoint or "" for store in self.stores), *catalogs}:
+            try:
+                if host := urlsplit(address).hostname:
+                    await guard.addresses(host, 0)
+            except AddressDenied as error:
+                self.forbidden[address] = str(error)
+            except (OSError, ValueError):
+                continue  # the name is not known: nothing can be called
+            else:
+                self.forbidden.pop(address, None)
+
+    def forbidden_store(self, path: str) -> str | None:
+        """Reason that the store of a path must not be called, or None."""
+        store = store_of(path, self.stores)
+        return None if store is None else self.forbidden.get(store.endpoint or "")
+
+    def forbidden_catalog(self, name: str) -> str | None:
+        """Reason that a catalog must not be called, or None."""
+        addresses = [
+            address for entry in self.catalogs if entry.name == name for address in (entry.uri, entry.oauth_uri)
+        ]
+        return next((self.forbidden[address] for address in addresses if address in self.forbidden), None)
 
     @classmethod
     def of_settings(cls, settings: LakeSettings, data_dir: Path) -> Places:
@@ -141,7 +171,7 @@ class Places:
     def problem(self, path: str) -> str | None:
         """Reason that a table cannot be at a path or URL, or None; creates a directory of this machine."""
         if _is_url(path):
-            return url_problem(path, self.stores)
+            return url_problem(path, self.stores) or self.forbidden_store(path)
         try:
             allowed().directory(Path(path), self.scratch)
         except NotAllowed as error:
@@ -159,13 +189,17 @@ class Places:
         names = [catalog.name for catalog in self.catalogs]
         if spec.catalog not in names:
             return f"expected one of lake.catalogs ({', '.join(names) or 'none'}), got {spec.catalog!r}"
-        return None if spec.format == "iceberg" else "expected format 'iceberg' with a catalog, got 'delta'"
+        if spec.format != "iceberg":
+            return "expected format 'iceberg' with a catalog, got 'delta'"
+        return self.forbidden_catalog(spec.catalog)
 
     def settings_of(self, spec: LakeTableSpec) -> Spec:
         """The settings of a table's store and catalog with secrets as references, for the job; null where it is in
-        none."""
-        store = store_of(spec.path, self.stores) if _is_url(spec.path) else None
+        none, or in one that must not be called."""
+        store = None if self.forbidden_store(spec.path) else store_of(spec.path, self.stores)
         catalog = next((entry for entry in self.catalogs if entry.name == spec.catalog), None)
+        if self.forbidden_catalog(spec.catalog):
+            catalog = None
         return {"store": store and with_references(store), "catalog_settings": catalog and with_references(catalog)}
 
 

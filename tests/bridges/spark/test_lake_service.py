@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -23,13 +23,17 @@ from bridges.spark.broker_side.service import LakeTableService
 from bridges.spark.broker_side.settings import LakeSettings
 from bridges.spark.broker_side.table_spec import Places
 from bridges.spark.broker_side.views import ReplayReport
+from bridges.spark.columns.catalog import CatalogSettings
 from bridges.spark.columns.place import Place
+from bridges.spark.columns.store import place_of
 from bridges.spark.driver.batch import TableSpec, TableWriter
 from bridges.spark.driver.evolution import Held
 from bridges.spark.driver.upserts import open_writer
 from bridges.spark.job import _own
 from bridges.spark.tables.contract import Binding
 from bridges.spark.tasks.rule_text import RuleText
+from broker.config.object_stores import StoreSettings
+from broker.config.ssrf import SsrfSettings
 from broker.core.contributor import Change, Contributor
 from broker.core.errors import AlreadyExists, ConfigError, Conflict, Invalid, NotFound, Unavailable, Unreadable
 from broker.core.feature import Services, StoragePort
@@ -235,7 +239,7 @@ def test_a_stream_keeps_what_a_new_table_with_a_start_and_a_replay_are_to_read(t
     async def test() -> None:
         service = LakeFeature(make_lake_services(tmp_path)).service
         service.create({"name": "readings", "stream": "hot", "start": 5})
-        assert service.unread_of("hot") == {0: 2}, "where it begins is not known yet"
+        assert service.unread_of("hot") == {0: 5}
         service.report("readings", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns())})
         assert service.unread_of("hot") == {0: 12}
         order = {"ranges": [{"shard": 0, "start": 6, "end": 12}], "into": None, "rate": None}
@@ -662,6 +666,29 @@ def test_a_table_that_lags_has_an_alarm_though_no_job_runs(tmp_path: Path) -> No
     service.look()
     assert (alarms.active(), service.get("one")["lag_s"]) == ([], 0.0)
     assert time.time() - datetime.fromisoformat(service.get("one")["valid_through"]).timestamp() < 60
+
+
+def test_a_table_with_a_start_lags_from_there_though_no_job_has_begun_it(tmp_path: Path) -> None:
+    services = make_lake_services(tmp_path)
+    services.storage.history = History(time.time_ns() // 1000 - 1_000_000_000)
+    metrics, alarms = services.monitoring.metrics, services.monitoring.alarms
+    first = LakeFeature(services).service
+    assert first.create({"name": "one", "stream": "hot", "start": 5})["lag_records"] == 7
+    first.replace("one", {"stream": "hot", "start": {"0": 9}})
+
+    feature = LakeFeature(services)
+    feature.start()
+    service = feature.service
+    assert metrics.value("table_lag_records", table="one") == 3
+    assert metrics.value("table_lag_seconds", table="one") == pytest.approx(991, abs=60)
+    assert service.get("one")["valid_through"] is not None
+    service.look()
+    assert [alarm.name for alarm in alarms.active()] == ["table_late:one"]
+    service.recreate("one")
+    assert service.get("one")["lag_records"] == 3
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert service.replace("one", {"stream": "hot", "start": tomorrow.isoformat()})["lag_records"] is None
+    assert service.replace("one", {"stream": "hot"})["lag_records"] == 10
 
 
 def test_a_stream_keeps_what_its_tables_have_not_read(tmp_path: Path) -> None:
@@ -1118,3 +1145,43 @@ def test_members_are_previewed_together_and_one_by_one(service: LakeTableService
     for name in ("../all", "t_1/..", "T_1"):
         with pytest.raises(NotFound, match="member table"):
             service.preview("all", 10, member=name)
+
+
+def test_stores_and_catalogs_that_must_not_be_called_are_refused_and_given_to_no_job(tmp_path: Path) -> None:
+    async def test() -> None:
+        stores = [StoreSettings(url="s3://inner", endpoint="http://127.0.0.2:9000"), StoreSettings(url="s3://aws")]
+        catalogs = [
+            CatalogSettings(name="meta", uri="http://localhost:1/catalog"),
+            CatalogSettings(name="tokens", uri="http://[::ffff:192.0.2.1]/", oauth_uri="http://169.254.169.254/"),
+        ]
+        settings = LakeSettings(stores=stores, catalogs=catalogs, run_spark=False)
+        ssrf = SsrfSettings(enable=True, allow_cidrs=["192.0.2.0/24"])
+        feature = LakeFeature(make_lake_services(tmp_path), settings, ssrf)
+        service = feature.service
+        service.create({"name": "inner", "stream": "hot", "path": "s3://inner/t"})
+        service.create({"name": "meta", "stream": "hot", "format": "iceberg", "path": "s3://aws/m", "catalog": "meta"})
+        service.create({"name": "aws", "stream": "hot", "path": "s3://aws/t"})
+        assert service.get("inner")["store"]["endpoint"] == "http://127.0.0.2:9000"
+        await feature.connect("", "")
+        for name, member, host in (("inner", "store", "127.0.0.2"), ("meta", "catalog_settings", "localhost")):
+            shown = service.get(name)
+            assert (shown["state"], shown[member]) == ("failed", None)
+            assert shown["reason"].startswith(f"{host} must not be called: rule_engine.ssrf.deny_cidrs has")
+        assert service.get("aws")["state"] != "failed"
+        for spec, pointer in (
+            ({"path": "s3://inner/u"}, "/path"),
+            ({"path": "s3://aws/u", "format": "iceberg", "catalog": "meta"}, "/catalog"),
+            ({"path": "s3://aws/u", "format": "iceberg", "catalog": "tokens"}, "/catalog"),
+        ):
+            with pytest.raises(Invalid) as refused:
+                service.create({"name": "u", "stream": "hot", **spec})
+            assert [problem.pointer for problem in refused.value.problems] == [pointer]
+            assert "must not be called" in refused.value.problems[0].message
+        await feature.disconnect()
+
+    asyncio.run(test())
+
+
+def test_a_table_whose_store_is_not_given_is_read_from_no_other() -> None:
+    with pytest.raises(Unavailable, match=r"expected a URL in one of the stores of lake\.stores that may be called"):
+        place_of({"path": "s3://inner/t", "store": None})
