@@ -296,6 +296,22 @@ def test_a_connection_without_a_ticket_is_closed_in_time(store: RocksStore, tmp_
         assert link.recv(1) == b""
 
 
+@pytest.mark.parametrize("head", [(b"x: " + b"1" * 1000 + b"\r\n") * 60, b"x: " + b"1" * 60_000 + b"\r\n"])
+def test_headers_of_a_connection_without_a_ticket_are_bounded_together(
+    store: RocksStore, tmp_path: Path, head: bytes
+) -> None:
+    append(store, 0)
+    with running(tmp_path) as server:
+        with socket.create_connection(server.ranges.address, 60) as link:
+            link.sendall(b"GET /streams/16/0?from=0&to=1 HTTP/1.1\r\n" + head)
+            assert link.recv(100).startswith(b"HTTP/1.1 431 ")
+        with socket.create_connection(server.ranges.address, 60) as link:
+            link.sendall(b"GET /" + b"x" * 60_000)
+            with suppress(ConnectionResetError):
+                assert link.recv(1) == b""
+        assert server.get(0, 1).num_rows == 1
+
+
 @pytest.mark.parametrize(
     ("members", "wrong"),
     [
