@@ -370,6 +370,7 @@ def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[
         return None
     try:
         url = URL(f"{origin}{target}", encoded=True).join(URL(place))
+        (url.host or "").encode("idna")  # a name with an empty label would be looked up again and again
     except ValueError:
         return None
     if url.scheme not in ("http", "https") or not url.host:

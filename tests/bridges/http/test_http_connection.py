@@ -216,6 +216,12 @@ def test_addresses_that_must_not_be_called_are_not() -> None:
         ("http://127.0.0.2:{port}/", "must not be called"),
         ("http://[::ffff:127.0.0.2]:{port}/", "must not be called"),
         ("http://metadata/latest", "must not be called"),
+        ("//127.0.0.2:{port}/", "must not be called"),
+        ("http://127.0.0.2.:{port}/", "is not a valid host"),
+        ("http://2130706434:{port}/", "is not a valid host"),
+        ("http://a..b:{port}/", "answers 307 Temporary Redirect to http://a..b"),
+        ("http://127.0.0.2:99999/", "answers 307 Temporary Redirect to http://127.0.0.2:99999/"),
+        ("file:///etc/hostname", "answers 307 Temporary Redirect to file:///etc/hostname"),
     ],
 )
 def test_a_row_that_is_redirected_to_a_forbidden_address_fails_and_the_next_is_sent(place: str, text: str) -> None:
