@@ -167,8 +167,7 @@ def client_of(data: msgspec.Raw) -> Client:
     encoded = bytes(data)
     client = _clients.get(encoded)
     if client is None:
-        *members, is_bridge = msgspec.structs.astuple(_decode_client(encoded))
-        client = Client(*members, is_bridge=is_bridge)
+        client = Client(**msgspec.structs.asdict(_decode_client(encoded)))
         if len(encoded) <= _CACHED_BYTES:
             if len(_clients) >= _CACHED:
                 _clients.clear()

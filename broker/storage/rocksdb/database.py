@@ -198,7 +198,7 @@ class Database:
         """The number of the first log that opening reads back."""
         database = Rdict(str(self._path), options.secondary(), access_type=AccessType.read_only())
         try:
-            return int(database.property_int_value("rocksdb.min-log-number-to-keep"))
+            return database.property_int_value("rocksdb.min-log-number-to-keep") or 0
         finally:
             database.close()
 
