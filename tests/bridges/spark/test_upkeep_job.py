@@ -52,25 +52,46 @@ def test_upkeep_runs_in_a_process_of_its_own_and_its_errors_are_said(spark: Any)
         in_one_worker(spark, fail, "no such value")
 
 
-def test_upkeep_of_one_table_runs_at_a_time(spark: Any, tmp_path: Path) -> None:
-    both = [threading.Thread(target=in_one_worker, args=(spark, hold, str(tmp_path / "held"))) for _ in range(2)]
+class CountedLock:
+    """A lock that counts the calls that have come to it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.calls = 0
+
+    def __enter__(self) -> None:
+        self.calls += 1
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def test_upkeep_of_one_table_runs_at_a_time(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = CountedLock()
+    monkeypatch.setattr(upkeep, "_one_at_a_time", counted)
+    held, log = tmp_path / "held", tmp_path / "held.log"
+    both = [threading.Thread(target=in_one_worker, args=(spark, hold, str(held))) for _ in range(2)]
     for one in both:
         one.start()
+    eventually(lambda: counted.calls == 2 and log.exists(), DEADLINE_S, what="a worker, and a call that waits")
+    assert counted.lock.locked()
+    (tmp_path / "held.released").touch()
     for one in both:
         one.join(DEADLINE_S)
-    assert (tmp_path / "held.log").read_text() == "alone alone "
+    assert log.read_text() == "alone alone "
 
 
 def hold(path: str) -> None:
-    """Note whether another call has the same path, which is longer than both take to begin."""
+    """Note whether another call has the same path, and keep it until it is released."""
     try:
         Path(path).mkdir()
-        said = "alone "
+        text = "alone "
     except FileExistsError:
-        said = "together "
+        text = "together "
     with open(f"{path}.log", "a", encoding="utf-8") as log:
-        log.write(said)
-    time.sleep(0.5)
+        log.write(text)
+    eventually(Path(f"{path}.released").exists, DEADLINE_S, what="the release")
     with suppress(FileNotFoundError):
         Path(path).rmdir()
 
