@@ -70,6 +70,7 @@ CLEAN: Final[tuple[str, ...]] = (
     "broker/cli",
     "broker/codec",
     "broker/config",
+    "broker/connection",
     "broker/core",
     "broker/net",
     "broker/observe",

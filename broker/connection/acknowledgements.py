@@ -124,31 +124,31 @@ class Answers:
         """
         if not isinstance(self.held, OrderedDict):
             self.held = OrderedDict()
-        held = self.held.get(packet_id)
-        if held is None:
-            held = self.held[packet_id] = Held(c, packet, size_bytes, on_left)
+        acknowledgement = self.held.get(packet_id)
+        if acknowledgement is None:
+            acknowledgement = self.held[packet_id] = Held(c, packet, size_bytes, on_left)
             self.held_bytes += size_bytes
             self.unacknowledged += _is_puback(packet)
-        held.wait(subscribers)
-        return held
+        acknowledgement.wait(subscribers)
+        return acknowledgement
 
     def let_go(self, c: Answering) -> None:
         """Send those that wait for nothing, up to the first that does."""
-        held = self.held
-        while held and not c.is_closed:
-            first = next(iter(held.values()))
+        acknowledgements = self.held
+        while acknowledgements and not c.is_closed:
+            first = next(iter(acknowledgements.values()))
             if first.waits:
                 return
-            assert isinstance(held, OrderedDict)
-            held.popitem(last=False)
+            assert isinstance(acknowledgements, OrderedDict)
+            acknowledgements.popitem(last=False)
             self.held_bytes -= first.size_bytes
             self.unacknowledged -= _is_puback(first.packet)
             c.reply(first.packet)
 
     def abandon(self) -> None:
         """The connection has ended."""
-        for held in self.held.values():
-            held.c = None
+        for acknowledgement in self.held.values():
+            acknowledgement.c = None
         self.held = _NONE_HELD
         self.held_bytes = 0
 
@@ -189,11 +189,11 @@ class Answers:
                 data()
 
     def _not_stored(self, c: Answering, waiting: list[Answer], stored: list[StoredPublish]) -> None:
-        """What the group held was not stored: say so for its publishes, and close where the protocol has no word for
-        it.
+        """Answer the publishes of a group that was not stored with an error; close the connection where the protocol
+        has no code for it.
 
-        Other answers only queued behind them. Those of refusals stay as they are; a resend of what an earlier group
-        holds is acknowledged as ever.
+        Other answers only queued behind them. Refusals stay as they are; a resend of a message that an earlier group
+        holds is acknowledged as before.
         """
         self._context.figures.not_stored.value += sum(publish.is_wanted for publish in stored)
         if stored and c.is_connected and c.session.inbound is not None:

@@ -48,14 +48,14 @@ class DeadLetterSettings(Settings):
     """Section ``dead_letter``."""
 
     causes: list[Cause] = Field(default_factory=list)
-    """Why a message must have been lost to be published again: `queue_full` (of a slow or absent client), `expired`,
+    """Reasons for a loss that lead to a dead letter: `queue_full` (of a slow or absent client), `expired`,
     `rejected` (acknowledged with a code of 0x80 and above), `packet_too_large` (for its client), `away` (QoS 0 for an
     absent client), `session_ended` (before it was sent), `no_subscribers`."""
     topic: str = "$dead/${reason}/${topic}"
-    """Where dead letters are published; `${reason}`, `${topic}`, `${clientid}` (of the client that did not get it) and
-    `${qos}` are filled in."""
+    """Topic of dead letters, with the placeholders `${reason}`, `${topic}`, `${clientid}` (of the client that did not
+    get it) and `${qos}`."""
     qos: Literal[0, 1] = 1
-    """With which QoS: 1 is shown as strategy `at_least_once`, 0 as `at_most_once`."""
+    """QoS of dead letters: 1 is shown as strategy `at_least_once`, 0 as `at_most_once`."""
 
     @field_validator("topic")
     @classmethod
@@ -90,16 +90,15 @@ class DeadLetters:
         self._clock = context.clock
         metrics = context.metrics
         self._template = _compiled(settings.topic)
-        self.reasons = frozenset(why for why, cause in CAUSES.items() if cause in settings.causes)
+        self.reasons = frozenset(drop for drop, cause in CAUSES.items() if cause in settings.causes)
         """Reasons of drops that lead to dead letters."""
         self.covers_unwanted = _NO_SUBSCRIBERS in settings.causes
         self.is_on = bool(settings.causes)
         self._published = metrics.counter("dead_letters_published", "dead letters that passed all stages")
         self._lost = metrics.counter("dead_letters_lost", "dead letters that a stage refused")
-        for why, cause in CAUSES.items():
-            self._show(
-                metrics, cause, context.figures.delivery_dropped(why), "group" if why in _OF_GROUPS else "session"
-            )
+        for drop, cause in CAUSES.items():
+            kind = "group" if drop in _OF_GROUPS else "session"
+            self._show(metrics, cause, context.figures.delivery_dropped(drop), kind)
         unwanted = metrics.counter("messages_dropped", DROPPED_HELP, reason=_NO_SUBSCRIBERS)
         self._show(metrics, _NO_SUBSCRIBERS, unwanted, "session")
 

@@ -108,11 +108,11 @@ class Figures:
 
     def delivery_dropped(self, why: str) -> Counter:
         """The counter of deliveries to one subscriber that were dropped for a reason."""
-        found = self._delivery_dropped.get(why)
-        if found is None:
+        counter = self._delivery_dropped.get(why)
+        if counter is None:
             help = "messages not delivered to one of their subscribers, by reason"
-            found = self._delivery_dropped[why] = self._metrics.counter("deliveries_dropped", help, reason=why)
-        return found
+            counter = self._delivery_dropped[why] = self._metrics.counter("deliveries_dropped", help, reason=why)
+        return counter
 
     def disconnected(self, why: str) -> None:
         """Count the end of a connection that had been accepted, by reason."""
@@ -140,8 +140,8 @@ class Figures:
 
 
 def _by_qos(metrics: Metrics, name: str, help: str) -> tuple[Counter, Counter, Counter]:
-    zero, one, two = (metrics.counter(name, help, qos=str(qos)) for qos in range(3))
-    return zero, one, two
+    qos0, qos1, qos2 = (metrics.counter(name, help, qos=str(qos)) for qos in range(3))
+    return qos0, qos1, qos2
 
 
 def _by_type(metrics: Metrics, name: str, help: str, without: frozenset[int]) -> dict[int, Counter]:

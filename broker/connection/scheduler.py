@@ -1,9 +1,9 @@
 """Shares the loop's time among clients: what takes long continues in later turns of the loop.
 
 A read holds up to 256 KiB, and a packet of a few bytes may ask for milliseconds of work: a SUBSCRIBE that searches a
-million retained messages, say. So the time is checked between packets, and what they take is counted for the turn,
+million retained messages, say. So the time is checked between packets, and the time they take is counted for the turn,
 not for the connection: eight clients may take no more of it together than one. When it is spent, each further client
-still has a packet taken, and the rest of what was read waits for another turn.
+still has a packet taken, and the rest of the bytes read waits for another turn.
 
 A packet that is a lot of work alone, such as a SUBSCRIBE with a hundred thousand filters, is work in ``Steps``: some in
 each turn. The client's next packet is not read before all are done, so that no one sees them out of order.
@@ -21,14 +21,14 @@ from broker.core.clock import Clock, Defer
 
 # Seconds of one turn of the loop that clients' packets may take together; the current packet or step is finished.
 TURN_S: Final = 0.02
-# Of these, the seconds for those that wait from a turn before: the rest is for new ones.
+# Seconds of a turn for clients that wait from a turn before: the rest is for new ones.
 WAITING_S: Final = TURN_S / 2
 # Seconds that go, in addition, to background work.
 BACKGROUND_S: Final = TURN_S / 4
 # Minimum seconds that count: less, for packets that follow each other, is not counted.
 LOOK_S: Final = TURN_S / 80
 
-# Seconds of later work, in one piece, that packets may have caused; until then no one's packets go on.
+# Seconds of later work, in one piece, that packets may have caused; above it, no further packets are taken.
 OWED_S: Final = TURN_S * 2
 
 # Subscriptions and similar items that are seen to one after the other at once: some milliseconds. More take turns.
@@ -78,8 +78,8 @@ class Scheduler:
             self._await()
 
     def leave_writes(self, is_left: bool) -> None:
-        """Some of the writes are left to later turns, or no longer: until then no one's packets go on, which
-        would add to it."""
+        """Some of the writes are left to later turns, or no longer: until they are done no packets are taken, which
+        would add more."""
         self._has_writes = is_left
         if is_left:
             self.spend(TURN_S)

@@ -41,8 +41,8 @@ class MqttSettings(Settings):
     publish_rate_burst: Duration = Field(default=1, gt=0)
     """Burst that these rates allow, in seconds of the rate; also for the rates of listeners."""
     publish_rate_exceeded: Literal["pause", "disconnect"] = "pause"
-    """What happens to a client above them: `pause` reads nothing from it until it is within them again, `disconnect`
-    closes its connection (0x96)."""
+    """Action when a client exceeds these rates: `pause` stops reading from it until it is within them again,
+    `disconnect` closes its connection (0x96)."""
     max_inflight: int = Field(default=32, ge=1, le=65_535)
     """Maximum QoS 1 and 2 messages in flight to a client: sent and not yet acknowledged."""
     receive_maximum: int = Field(default=65_535, ge=1, le=65_535)
@@ -55,12 +55,12 @@ class MqttSettings(Settings):
     max_queued_bytes: Size = Field(default=16 * 1024 * 1024, ge=1024)
     """Maximum bytes of messages that wait in memory for one session."""
     queue_full: Literal["drop_oldest", "drop_newest", "disconnect"] = "drop_oldest"
-    """What goes when that is full, for sessions that end with their connection: the oldest message, the new one, or the
-    new one and the connection (0x97)."""
+    """Action when that queue is full, for sessions that end with their connection: drop the oldest message, drop the
+    new one, or drop the new one and close the connection (0x97)."""
     slow_subscriber: Literal["slow_publishers", "drop"] = "slow_publishers"
-    """What happens when the queue of a connected client is nearly full: its publishers wait for their acknowledgements
-    until it has room, so that it gets every message that was acknowledged (`slow_publishers`), or messages are dropped
-    once it is full (`drop`)."""
+    """Action when the queue of a connected client is nearly full: its publishers wait for their acknowledgements until
+    it has room, so that it gets every message that was acknowledged (`slow_publishers`), or messages are dropped once
+    it is full (`drop`)."""
     subscriber_ack_timeout: Duration = Field(default=30, gt=0)
     """Seconds in which a client with a full queue must acknowledge something for its publishers to wait; then messages
     are dropped until it acknowledges again."""
@@ -77,12 +77,12 @@ class MqttSettings(Settings):
     """Maximum bytes of all messages that wait on disk for sessions, each of which is there once; then the sessions
     furthest behind lose their oldest."""
     queue_qos0: bool = False
-    """Whether QoS 0 messages wait for clients that are away, in memory and within `max_unsent_messages` and
-    `max_unsent_bytes`, where the session outlives the connection."""
+    """Queue QoS 0 messages for disconnected clients whose session outlives the connection, in memory and within
+    `max_unsent_messages` and `max_unsent_bytes`."""
     queue_high_watermark: Size = Field(default=0, ge=0)
     """Bytes waiting for one session above which it is logged and the alarm `session_queue_high` is active; 0 is off."""
     queue_watch_interval: Duration = Field(default=30, gt=0)
-    """Seconds between two counts of what waits for all sessions."""
+    """Seconds between two counts of the messages that wait for all sessions."""
     slow_subscriber_wait: Duration = Field(default=0.1, ge=0)
     """Seconds that publishers are held back at most, so that a subscriber can catch up, before it loses messages; 0
     switches this off."""
@@ -113,20 +113,20 @@ class MqttSettings(Settings):
     """Maximum topic aliases used towards an MQTT 5 client that accepts as many; 0 sends every topic in full. The first
     topics get one; a busy one gets that of one no longer used."""
     maximum_qos: int = Field(default=2, ge=0, le=2)
-    """Highest QoS that clients may publish with, and that subscriptions are granted. Who publishes above it is
-    disconnected (0x9B)."""
+    """Highest QoS that clients may publish with, and that subscriptions are granted. A client that publishes above it
+    is disconnected (0x9B)."""
     retain_available: bool = True
-    """Whether there are retained messages. If not, clients that publish one are disconnected (0x9A), nothing is
-    retained, and those of before are kept and not sent."""
+    """Support retained messages. If `false`, clients that publish one are disconnected (0x9A), nothing is retained, and
+    messages retained earlier are kept and not sent."""
     wildcard_subscription_available: bool = True
-    """Whether filters may have `+` and `#`. If not, a client that subscribes to one is disconnected (0xA2); below MQTT
-    5 the subscription fails. The same holds for the two settings that follow."""
+    """Allow filters with `+` and `#`. If `false`, a client that subscribes to one is disconnected (0xA2); below MQTT 5
+    the subscription fails. The same holds for the two settings that follow."""
     subscription_identifier_available: bool = True
-    """Whether MQTT 5 clients may number their subscriptions (else 0xA1)."""
+    """Allow subscription identifiers of MQTT 5 clients (else 0xA1)."""
     shared_subscription_available: bool = True
-    """Whether clients may share subscriptions, `$share/NAME/FILTER` (else 0x9E)."""
+    """Allow shared subscriptions, `$share/NAME/FILTER` (else 0x9E)."""
     check_payload_format: bool = False
-    """Whether payloads whose Payload Format Indicator says that they are text must be UTF-8; others are refused
+    """Check that payloads whose Payload Format Indicator says that they are text are UTF-8; others are refused
     (0x99)."""
     response_information: str = ""
     """Response Information for MQTT 5 clients that ask for it, such as `responses/${clientid}`, where the client
@@ -135,8 +135,8 @@ class MqttSettings(Settings):
     """Maximum length of a client identifier, in bytes of UTF-8, also of one from a certificate or from
     `clientid_override`."""
     session_takeover: Literal["same_user", "any_user"] = "same_user"
-    """Who may go on with the session of a client identifier, where clients are authenticated: the user that it belongs
-    to (`same_user`; others are refused, 0x87) or every user."""
+    """Users that may resume the session of a client identifier, where clients are authenticated: only the user that it
+    belongs to (`same_user`; others are refused, 0x87) or every user."""
     max_sessions: int = Field(default=250_000, ge=1)
     """Maximum sessions, with and without a connection. A client without a session is refused above it (0x97)."""
     max_topic_levels: int = Field(default=128, ge=1, le=65_535)
@@ -177,7 +177,7 @@ class MqttSettings(Settings):
     max_user_properties: int = Field(default=100, ge=0, le=MOST_USER_PROPERTIES)
     """Maximum user properties of one packet from a client, those of its will included."""
     peer_cert_as_username: CertificateName = "disabled"
-    """Whether the user name is the common name (`cn`) or the subject (`dn`) of the client's certificate, where it shows
+    """Use the common name (`cn`) or the subject (`dn`) of the client's certificate as the user name, if it presents
     one."""
     peer_cert_as_clientid: CertificateName = "disabled"
     """The same for the client identifier."""

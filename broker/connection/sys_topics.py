@@ -62,8 +62,8 @@ class SysTopicSettings(Settings):
     interval: Duration = Field(default=10, ge=0)
     """Seconds between two times that changed values go to subscribers; 0 switches `$SYS` topics off."""
     client_events: bool = False
-    """Whether connects and disconnects are published on `$SYS/brokers/NODE/clients/ID/connected` and
-    `.../disconnected`, in JSON."""
+    """Publish connects and disconnects on `$SYS/brokers/NODE/clients/ID/connected` and `.../disconnected`, in
+    JSON."""
 
 
 class SysTopics:
@@ -281,5 +281,5 @@ def _resident_bytes() -> int:
 
 
 def _most_resident_bytes() -> int:
-    """The most that was ever in use. The system counts that a little late, so it may be less than what is now."""
+    """The maximum that was ever in use. The system counts it a little late, so it may be below the present figure."""
     return max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, _resident_bytes())

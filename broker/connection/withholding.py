@@ -2,7 +2,7 @@
 is lost.
 
 A message for a connected subscriber whose queue is nearly full is queued all the same, and its PUBACK or PUBREC waits
-until so much has left the queue that the message is within the bound. A publisher has a limited number of messages
+until enough has left the queue for the message to be within the bound. A publisher has a limited number of messages
 under way without an acknowledgement, so it sends no faster than the subscriber takes them. Publishers to others are not
 affected, and the broker keeps reading from all of them: pings, acknowledgements, publishes to others. Only a publisher
 that sends very much without waiting for acknowledgements is not read from, and never one that a full queue waits for:
@@ -324,7 +324,7 @@ class Withholding:
         return size_bytes
 
     def _is_waited_for(self, c: Connection) -> bool:
-        """True if a full queue waits for what this connection may send."""
+        """True if a full queue waits for an acknowledgement that this connection may send."""
         session = c.session
         if session.withheld is not None:
             return True

@@ -99,7 +99,9 @@ class Permissions:
             return
         self._context.figures.subscriptions_revoked.value += len(lost)
         log.warning(
-            "subscriptions.revoked", client_id=session.client_id, filters=[one.filter.text for one in lost[:20]]
+            "subscriptions.revoked",
+            client_id=session.client_id,
+            filters=[subscription.filter.text for subscription in lost[:20]],
         )
         if self.closes_on_denial():
             c.disconnect(reason.NOT_AUTHORIZED, "not_authorized")
@@ -163,8 +165,8 @@ class AccessChanges:
         assert c.subject is not None
         user = users.find(account.name)
         if user is None or not user.logs_in_like(account):
-            what = "was deleted" if user is None else "has another password or client identifier"
-            c.disconnect(reason.NOT_AUTHORIZED, "user_changed", text=f"the user {what}")
+            change = "was deleted" if user is None else "has another password or client identifier"
+            c.disconnect(reason.NOT_AUTHORIZED, "user_changed", text=f"the user {change}")
             return
         was_superuser = c.subject.is_superuser
         c.subject = replace(c.subject, account=user, is_superuser=user.is_superuser)

@@ -359,7 +359,7 @@ class Connecting:
         if version == 5:
             c.version = 5
             c.is_v5 = True
-            may_limit_us = _MAXIMUM_PACKET_SIZE in data[start:stop]  # cannot be looked up in what cannot be read
+            may_limit_us = _MAXIMUM_PACKET_SIZE in data[start:stop]  # the packet could not be decoded
             c.refuse_connect(error.reason_code, "" if may_limit_us else str(error))
         elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(_PROTOCOLS, start):
             c.version = 4

@@ -122,8 +122,8 @@ class Forwarding:
         (c, chunk), count = run[0], len(run)
         if count > 1:
             if self._differs_by_client(routes, is_v5=c.is_v5):
-                for one in run:
-                    self.run_together((one,), routes)
+                for arrival in run:
+                    self.run_together((arrival,), routes)
                 return
             chunk = b"".join([data for _, data in run])
         self.run(c, routes, chunk, count)

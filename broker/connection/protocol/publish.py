@@ -107,8 +107,8 @@ class Publishing:
     def take_qos1(
         self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
     ) -> None:
-        """Take a QoS 1 PUBLISH without properties, retain flag and DUP, whose topic ends where its identifier is; what
-        is to be delivered is gathered with the messages that follow.
+        """Take a QoS 1 PUBLISH without properties, retain flag and DUP, whose topic ends where its identifier is; its
+        deliveries are gathered with the messages that follow.
 
         Raises:
             PeerError: it breaks the protocol.

@@ -124,8 +124,8 @@ class PacketReader:
                     head_end = topic_end + extra
                     if head_end <= stop and not (extra and data[topic_end]):
                         topic = data[body + 2 : topic_end]
-                        known = find_plan(topic)
-                        plan = known or forwarding.plan(c, topic, first)
+                        kept_plan = find_plan(topic)
+                        plan = kept_plan or forwarding.plan(c, topic, first)
                         routes = plan.routes
                         if plan.is_staged:
                             if run_routes is not None:
@@ -162,7 +162,7 @@ class PacketReader:
                                 position += size
                                 run_count += 1
                             kind = find_kind(head) or (
-                                forwarding.remember_head(c, head, routes, size) if known else _NEW
+                                forwarding.remember_head(c, head, routes, size) if kept_plan else _NEW
                             )
                             while position <= last and find_kind(data[position : position + head_size]) is kind:
                                 position += size

@@ -89,7 +89,7 @@ class Subscribing:
         work = _Request(self, c, packet)
         is_stored = False
         try:
-            granted = [one for request in packet.requests if (one := work.take(request)) is not None]
+            granted = [grant for request in packet.requests if (grant := work.take(request)) is not None]
         finally:
             is_stored = work.store()
         work.answer(waits=is_stored)
@@ -137,8 +137,8 @@ class Subscribing:
         return request.qos
 
     def connected(self, c: Connection) -> None:
-        """Take from a client that has connected what is no longer permitted, and subscribe it to what every client
-        gets."""
+        """Remove the subscriptions of a client that connected that are no longer permitted, and add the automatic
+        ones."""
         self._permissions.recheck(c)
         if requests := self.automatic.requests_for(c.client):
             self.subscribe_for(c, requests)
@@ -146,11 +146,10 @@ class Subscribing:
     def subscribe_for(
         self, c: Connection, requests: Sequence[SubscriptionRequest], *, checks_rules: bool = True
     ) -> list[SubscriptionRequest | PeerError]:
-        """Subscribe a connected client to what the broker or an administrator has for it, as if it had asked for it
-        itself.
+        """Subscribe a connected client for the broker or an administrator, as if the client had sent a SUBSCRIBE.
 
-        One that it cannot have, by its access rules or its number of subscriptions, is left out, counted and logged.
-        Returns each request with the QoS granted, or why it was refused.
+        A subscription that its access rules or its number of subscriptions forbid is left out, counted and logged.
+        Returns each request with the QoS granted, or the reason for its refusal.
         """
         granted: list[_Granted] = []
         outcome: list[SubscriptionRequest | PeerError] = []

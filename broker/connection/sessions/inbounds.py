@@ -59,9 +59,13 @@ class StoredInbounds(Inbounds):
         self._log: deque[_Logged] = deque()
         context.writer.before_commit(self._save)
         gauge = context.metrics.gauge
-        help = "memory of the records of what connected clients may send again"
+        help = "memory of the records by which resends of connected clients are recognised"
         gauge("inbound_connected_bytes", lambda: self.connected.bytes, help)
-        gauge("inbound_bytes", lambda: self.gone_bytes, "memory of what clients that are gone may send again")
+        gauge(
+            "inbound_bytes",
+            lambda: self.gone_bytes,
+            "memory of the records by which resends of clients that are not connected are recognised",
+        )
 
     def use(self, settings: MqttSettings) -> None:
         """Apply other limits."""

@@ -1,7 +1,8 @@
 """Removal of leftovers, a little in each tick: the loop never waits for it.
 
-* The session log is trimmed to what the session furthest behind still needs. Positions only advance, so that
-  they need not all be read at one moment. Where the log is larger than may be, those furthest back lose their oldest.
+* The session log is trimmed up to the first message that the session furthest behind still needs. Positions only
+  advance, so they need not all be read at one moment. If the log is above its limit, the sessions furthest behind lose
+  their oldest messages.
 * Records without a session are deleted: subscriptions and places of sessions that ended while something failed.
 * Inbound state of clients that are long gone is forgotten.
 """
@@ -76,13 +77,13 @@ class Housekeeping:
         before = self._session_log.log_next
         after = ""
         least = self._session_log.offset_within_bound()
-        while found := self._sessions.following(after, _AT_ONCE):
-            after = found[-1].client_id
-            durable = [session for session in found if session.is_durable]
+        while sessions := self._sessions.following(after, _AT_ONCE):
+            after = sessions[-1].client_id
+            durable = [session for session in sessions if session.is_durable]
             for session in durable:
                 backlog.shed_below(session, least)
             before = min(before, min((self._low(session) for session in durable), default=before))
-            if len(found) < _AT_ONCE:
+            if len(sessions) < _AT_ONCE:
                 break
             yield
         self._session_log.trim(min(max(before, least), self._share_groups.kept_from()))

@@ -117,18 +117,18 @@ class SessionRecords:
                 self._subscriptions = (
                     dict.fromkeys(candidate for candidate in changed if not candidate.is_ended) | self._subscriptions
                 )
-            for session, box, prediction, held in waiting:
+            for session, box, prediction, packets in waiting:
                 prediction.recorded(number, is_written=error is None)
-                if held and box is not None and session.box is box:
-                    _release(session, box, held, error)
+                if packets and box is not None and session.box is box:
+                    _release(session, box, packets, error)
 
         self._writer.when_committed(committed)
 
 
-def _release(session: SessionState, box: Outbox, held: list[bytes], error: BaseException | None) -> None:
-    """Send what was held back; where its record could not be written the connection ends."""
+def _release(session: SessionState, box: Outbox, packets: list[bytes], error: BaseException | None) -> None:
+    """Send the packets that were held back; if their record could not be written, end the connection."""
     if error is None:
-        for data in held:
-            box.add(data)
+        for packet in packets:
+            box.add(packet)
     elif session.owner is not None:
         session.owner.fail(error)

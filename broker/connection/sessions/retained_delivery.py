@@ -10,8 +10,8 @@ subscription ends it.
 
 A subscription that ends with its connection, or asks for QoS 0, has its messages sent ahead of all newer ones. For a
 session that outlives its connection, messages of QoS 1 and 2 go through the session log, a slice with the subscription,
-while a turn of the loop has time for it, and the rest as they are taken. Its position is written together with what it
-appended, under ``replay/CLIENT_ID``, so that it continues after a reconnection and after a crash.
+while a turn of the loop has time for it, and the rest as they are taken. Its position is written together with the
+messages that it appended, under ``replay/CLIENT_ID``, so that it continues after a reconnection and after a crash.
 """
 
 from __future__ import annotations

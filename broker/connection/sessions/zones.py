@@ -160,17 +160,17 @@ class ZoneMqttSettings(Settings):
     shared_subscription_available: bool | None = Field(default=None, description=_AS)
 
     def over(self, general: MqttSettings) -> MqttSettings:
-        """The general settings with what is set here in their place."""
+        """The general settings, replaced by the settings of this zone."""
         own = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
         return general.model_copy(update=own) if own else general
 
 
 class ZoneSettings(Settings):
-    """What holds for clients that come through the listeners of one zone (`listeners.….zone`)."""
+    """Settings of clients that connect to the listeners of one zone (`listeners.….zone`)."""
 
     sessions: Literal["disk", "memory"] = "disk"
-    """Where sessions are kept that outlive their connection: on `disk`, so that they outlive a restart too, or in
-    `memory` with all that waits for them, within `max_queued_messages` and `max_queued_bytes`; a restart ends those."""
+    """Storage of sessions that outlive their connection: on `disk`, where they also survive a restart, or in `memory`
+    with their queued messages, within `max_queued_messages` and `max_queued_bytes`; a restart ends these."""
     mqtt: ZoneMqttSettings = Field(default_factory=ZoneMqttSettings)
     """Settings of `mqtt` that differ in this zone."""
 

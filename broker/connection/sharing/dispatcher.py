@@ -165,8 +165,8 @@ class Dispatcher:
         self.finish(oldest)
 
     def drop_oldest(self, is_excessive: Callable[[], bool], oldest_ns: int, least_offset: int) -> bool:
-        """Drop what is too much or too old, or has too low an offset in a log, from the front of what waits; whether
-        nothing was left there."""
+        """Drop messages that are too many or too old, or have too low an offset in a log, from the front of the queue;
+        return whether nothing was left there."""
         waiting = self._queue
         message_of = self._cursors.message_of
         while waiting.fresh:

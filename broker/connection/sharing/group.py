@@ -403,7 +403,7 @@ class ShareGroup(GroupState):
 
     @property
     def waiting_bytes(self) -> int:
-        """Approximate bytes of those; of durable groups with what is in flight."""
+        """Approximate bytes of those; of durable groups including the messages in flight."""
         return self.outstanding_bytes if self.is_durable and self.stream is None else self._queue.held_bytes
 
     # -- for publishers that wait --
@@ -495,10 +495,10 @@ class ShareGroup(GroupState):
     def _take_back(self, member: Member, sent_before_ns: int | None = None) -> None:
         """Let others have what a member was sent at QoS 1 and has not acknowledged."""
         before_ns = inf if sent_before_ns is None else sent_before_ns
-        found = member.session.take_back(
-            member, lambda one: isinstance(one, SharedDelivery) and one.given_ns <= before_ns
+        deliveries = member.session.take_back(
+            member, lambda delivery: isinstance(delivery, SharedDelivery) and delivery.given_ns <= before_ns
         )
-        for delivery in cast(list[SharedDelivery], found):
+        for delivery in cast(list[SharedDelivery], deliveries):
             self._dispatcher.unclaim(member, delivery)
             delivery.holder = delivery.claim = None
             if self.is_over:

@@ -12,26 +12,26 @@ from broker.routing.strategies import StrategyName
 
 
 class ShareGroupSettings(Settings):
-    """What holds for all groups of one share name, in place of the general settings."""
+    """Settings of all groups of one share name, in place of the general settings."""
 
     strategy: StrategyName | None = None
-    """As `shared_subscription.strategy`."""
+    """Same as `shared_subscription.strategy`."""
     durable: bool = False
-    """Whether a group of this name outlives its members: from its first subscription on messages of QoS 1 and 2 wait
-    for it, within the bounds of `shared_subscription`, until it is deleted."""
+    """Keep a group of this name without members: from its first subscription on, messages of QoS 1 and 2 wait for it,
+    within the bounds of `shared_subscription`, until it is deleted."""
     ack_deadline: Duration | None = None
-    """As `shared_subscription.ack_deadline`."""
+    """Same as `shared_subscription.ack_deadline`."""
 
 
 class SharedSettings(Settings):
-    """Who gets a message of a share group, and what waits while no one can take one."""
+    """Distribution of messages in share groups, and the messages that wait while no member can take one."""
 
     strategy: StrategyName = "round_robin"
-    """Which member gets a message: `round_robin`, `random` or `least_inflight` among those with room in their windows;
-    or one member for all messages of a key, in order: of a publisher and topic (`sticky`), of a publisher
-    (`hash_clientid`), of a topic (`hash_topic`)."""
+    """Choice of the member that gets a message: `round_robin`, `random` or `least_inflight` among those with room in
+    their windows; or one member for all messages of a key, in order: of a publisher and topic (`sticky`), of a
+    publisher (`hash_clientid`), of a topic (`hash_topic`)."""
     durable: Literal["auto", "all", "off"] = "auto"
-    """Which groups keep their messages on disk: `auto` those with a member whose session outlives its connection, `all`
+    """Groups that keep their messages on disk: `auto` those with a member whose session outlives its connection, `all`
     every one; with `off` such sessions are refused (0x9E)."""
     ack_deadline: Duration = Field(default=0, ge=0)
     """Seconds after which a QoS 1 message that a connected member has not acknowledged is given to another as well; 0
@@ -39,7 +39,7 @@ class SharedSettings(Settings):
     unsubscribe_timeout: Duration = Field(default=10, ge=0)
     """Seconds that a member which left the group has to acknowledge what it was sent; then others get it."""
     retained: Literal["none", "first_member"] = "none"
-    """Whether the first member of a group is sent retained messages. MQTT 5 says that no member is."""
+    """Send retained messages to the first member of a group. MQTT 5 says that no member gets them."""
     max_queued_messages: int = Field(default=10_000, ge=1)
     """Maximum messages that wait in memory for one group without durable members, when the windows of all are full;
     then the oldest is dropped."""
@@ -60,7 +60,7 @@ class SharedSettings(Settings):
         return self.strategy if own is None or own.strategy is None else own.strategy
 
     def is_kept(self, name: str | None) -> bool:
-        """Whether groups of a share name outlive their members."""
+        """Return whether groups of a share name outlive their members."""
         return name is not None and name in self.groups and self.groups[name].durable
 
     def ack_deadline_of(self, name: str | None) -> float:
