@@ -20,7 +20,7 @@ from schema_validation.versions import Schema, SchemaVersion, candidate_of
 PayloadType = Callable[[str, SchemaLookup], "FieldType | None"]
 
 
-class Registry:
+class Registry(SchemaLookup):
     """Serdes by schema name, and payload types by topic.
 
     ``payload_type_of`` is settable: it is answered from validations, which come after schemas. So is ``externals``:

@@ -15,7 +15,6 @@ from bridges.resource.contract import Connector, ConnectorType, Context, Feed, P
 from bridges.resource.errors import ReconnectFirst, TargetMissing, TargetUnusable
 from broker.core.errors import NotFound
 from broker.core.receivers import Post, PostRefused, Receiver, Receivers
-from broker.core.schema import WaitingSchemas
 
 
 class HttpServerConnector(Connector):
@@ -128,7 +127,7 @@ class HttpServerSource(Source):
             schemas.serde(name)
         except NotFound as error:
             raise TargetMissing(str(error)) from None
-        if isinstance(schemas, WaitingSchemas) and schemas.waits(name):
+        if schemas.waits(name):
             raise TargetUnusable(f"schema {name!r} asks another process; decode with it in a rule, or in a validation")
 
 

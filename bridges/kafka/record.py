@@ -14,7 +14,7 @@ from bridges.resource.templates import bytes_template, strict_template, value_te
 from broker.core.action import Row
 from broker.core.errors import NotFound
 from broker.core.message import Message
-from broker.core.schema import SchemaError, SchemaLookup, Serde, TaggedSchemas
+from broker.core.schema import SchemaError, SchemaLookup, Serde
 from rules.actions.text import template
 from rules.sql.values import json_bytes
 
@@ -187,6 +187,6 @@ def _by_schema(settings: KafkaActionSettings, encoding: SchemaEncoding, schemas:
 def _serde(encoding: SchemaEncoding, schemas: SchemaLookup) -> Serde:
     """The schema's version in use, looked up each time: it may be changed while the action runs."""
     name: Any = encoding.schema_name
-    if encoding.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+    if encoding.wire_format == "confluent":
         return schemas.tagged(name)
     return schemas.serde(name)

@@ -26,7 +26,7 @@ from bridges.resource.templates import bytes_template, text_template
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import NotFound, PeerError
-from broker.core.schema import SchemaError, SchemaLookup, TaggedSchemas
+from broker.core.schema import SchemaError, SchemaLookup
 from broker.core.topic import check_topic_name
 from broker.observe.log import get_logger
 from rules.sql.values import string
@@ -353,7 +353,7 @@ def _decoder(settings: KafkaSourceSettings, schemas: SchemaLookup) -> Decode:
 
 def _by_schema(encoding: SchemaEncoding, schemas: SchemaLookup, data: bytes) -> Any:
     name = encoding.schema_name
-    if encoding.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+    if encoding.wire_format == "confluent":
         return schemas.tagged(name).decode(data, encoding.message_type)
     return schemas.serde(name).decode(data, encoding.message_type)
 

@@ -384,11 +384,11 @@ def _specs(config: Config, section: str) -> list[Spec]:
     ]
 
 
-def _differing(one: Config, other: Config) -> list[str]:
+def _differing(config: Config, other: Config) -> list[str]:
     """The keys that have other values, secrets among them."""
     return [
         key
-        for name, settings in one.sections.items()
+        for name, settings in config.sections.items()
         if settings != other.sections[name]
         for key in _changed_settings(name, settings, other.sections[name])
     ]

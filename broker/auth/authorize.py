@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
@@ -116,23 +116,8 @@ class _NotRules(Exception):
     """A file has no rules; says why."""
 
 
-class Source(Protocol):
-    """Source of rules."""
-
-    type: str
-
-    @property
-    def is_empty(self) -> bool:
-        """True if it has no rules at all."""
-        ...
-
-    def rules_for(self, subject: Subject) -> Iterable[BoundRule]:
-        """The rules about a client, in order."""
-        ...
-
-
 class RuleSet:
-    """Rules in order, found quickly by the user name or client identifier that they name. A ``Source``."""
+    """Rules in order, found quickly by the user name or client identifier that they name."""
 
     def __init__(self, type: str) -> None:
         self.type = type
@@ -173,7 +158,7 @@ class RuleSet:
             self._named_denials.append(place)
 
     def rules_for(self, subject: Subject) -> Iterable[BoundRule]:
-        """See ``Source``. A denial by name applies to all clients that did not prove their name."""
+        """The rules about a client, in order. A denial by name applies to all clients that did not prove their name."""
         username = subject.facts.get("username")
         client_id = subject.facts.get("clientid")
         candidates = [*self._general]
@@ -245,7 +230,7 @@ class Rulings:
     __slots__ = ("_no_match", "_rules", "_settings", "_sources", "_withheld", "subject")
 
     def __init__(
-        self, subject: Subject, sources: Sequence[Source], no_match: Ruling, settings: AuthorizationSettings
+        self, subject: Subject, sources: Sequence[RuleSet], no_match: Ruling, settings: AuthorizationSettings
     ) -> None:
         self.subject = subject
         self._sources = sources
@@ -315,8 +300,8 @@ class Rulings:
             self._rules = own + [rule for source in self._sources for rule in source.rules_for(self.subject)]
         return self._rules
 
-    def _ruling(self, found: BoundRule | None, withheld: Sequence[str] = ()) -> Ruling:
-        ruling = self._no_match if found is None else Ruling(found.is_allow, found.source, found.name)
+    def _ruling(self, rule: BoundRule | None, withheld: Sequence[str] = ()) -> Ruling:
+        ruling = self._no_match if rule is None else Ruling(rule.is_allow, rule.source, rule.name)
         return replace(ruling, withheld=tuple(withheld)) if withheld and ruling.is_allowed else ruling
 
 
@@ -342,9 +327,9 @@ class Authorizer:
         self.settings = settings
         self.changed()
 
-    def sources_of(self, settings: AuthorizationSettings) -> Sequence[Source]:
+    def sources_of(self, settings: AuthorizationSettings) -> Sequence[RuleSet]:
         """The sources that settings enable, with the rules in their files; raises as ``use``."""
-        sources: list[Source] = []
+        sources: list[RuleSet] = []
         problems: list[str] = []
         for number, source in enumerate(settings.sources):
             if source.type in [other.type for other in settings.sources[:number]]:

@@ -89,8 +89,8 @@ class BanSpec(Settings):
 
     @field_validator("who")
     @classmethod
-    def _check_who(cls, who: str, given: ValidationInfo) -> str:
-        kind = given.data.get("kind")
+    def _check_who(cls, who: str, info: ValidationInfo) -> str:
+        kind = info.data.get("kind")
         if len(who.encode(errors="replace")) > _MOST_BYTES:
             raise ValueError(f"is longer than {_MOST_BYTES} bytes")
         if kind == "peerhost":

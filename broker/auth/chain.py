@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Final, Protocol
 
 from pydantic import Field, model_validator
 
@@ -67,24 +67,6 @@ class Authenticator(Protocol):
 
     def decide(self, attempt: ConnectAttempt) -> Decision | Awaitable[Decision]:
         """Decide over a client; never raises. Checks of more than a millisecond are awaited."""
-        ...
-
-
-@runtime_checkable
-class LivingAuthenticator(Protocol):
-    """An authenticator that does something of its own accord."""
-
-    @property
-    def state(self) -> AuthenticatorState | None:
-        """State for users; None if there is nothing to report."""
-        ...
-
-    def tick(self) -> None:
-        """Called twice a second."""
-        ...
-
-    def close(self) -> None:
-        """Stop; it is no longer used."""
         ...
 
 
@@ -172,7 +154,7 @@ class AuthenticatorChain:
         self._living = [
             (link.mechanism, link.authenticator)
             for link in self._links
-            if isinstance(link.authenticator, LivingAuthenticator)
+            if isinstance(link.authenticator, JwtAuthenticator)
         ]
         self._unchecked = Decision(
             "allow", verified=frozenset(("username", "clientid") if trusts_anonymous else ()), mechanism=NOBODY

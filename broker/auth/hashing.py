@@ -116,7 +116,7 @@ class HashPool:
     def _make_room(self, place: str) -> None:
         self._busy.value += 1
         busy = Unavailable("too many passwords wait to be checked; try again later", retry_after_s=5)
-        longest = max(self._queues, key=lambda one: len(self._queues[one]))
+        longest = max(self._queues, key=lambda address: len(self._queues[address]))
         if len(self._queues[longest]) <= len(self._queues.get(place, ())) + 1:
             raise busy
         newest = self._queues[longest][-1]

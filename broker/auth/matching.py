@@ -78,4 +78,4 @@ def filled(text: str, facts: Mapping[str, str | None]) -> str | None:
     """The text with its placeholders filled; None where a fact is missing or empty."""
     if not all(facts.get(name) for name in CLIENT_PLACEHOLDER.findall(text)):
         return None
-    return CLIENT_PLACEHOLDER.sub(lambda found: str(facts[found[1]]), text)
+    return CLIENT_PLACEHOLDER.sub(lambda placeholder: str(facts[placeholder[1]]), text)

@@ -49,10 +49,10 @@ async def imported_users(body: UserImport, pool: HashPool) -> list[User]:
     return await pool.run(lambda: _all(body.users, shared))
 
 
-def _all(given: list[Any], shared: Mapping[str, Any]) -> list[User]:
+def _all(members: list[Any], shared: Mapping[str, Any]) -> list[User]:
     problems = []
     users = {}
-    for number, entry in enumerate(given):
+    for number, entry in enumerate(members):
         try:
             user = _one({**shared, **entry} if isinstance(entry, Mapping) else {})
             users[user.name] = user

@@ -70,8 +70,8 @@ class UserSpec(Settings, strict=True):
 
     @field_validator("generate")
     @classmethod
-    def _check_generate(cls, generate: bool, given: ValidationInfo) -> bool:
-        if generate and given.data.get("password") is not None:
+    def _check_generate(cls, generate: bool, info: ValidationInfo) -> bool:
+        if generate and info.data.get("password") is not None:
             raise ValueError("give a password, or have one generated")
         return generate
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from broker.config.model import Settings
 from broker.core.errors import NotFound, Problem
-from broker.core.schema import SchemaLookup, Serde, TaggedSchemas, TypedSerde
+from broker.core.schema import SchemaLookup, Serde, TypedSerde
 
 
 class SchemaUse(Settings):
@@ -49,7 +49,7 @@ def message_type_of(use: SchemaUse) -> str | None:
 
 def serde_of(use: SchemaUse, schemas: SchemaLookup) -> Serde:
     """Codec of the payloads. Raises ``NotFound``."""
-    if isinstance(use, TaggedUse) and use.wire_format == "confluent" and isinstance(schemas, TaggedSchemas):
+    if isinstance(use, TaggedUse) and use.wire_format == "confluent":
         return schemas.tagged(use.schema_name)
     return schemas.serde(use.schema_name)
 

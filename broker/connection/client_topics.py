@@ -13,14 +13,11 @@ from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal
 from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES, is_bridge_state, is_reserved, reserved_topic
-from broker.pipeline.plan import Resolve, TopicPlan
+from broker.pipeline.plan import Resolve, SessionRoutes, TopicPlan
 from broker.routing.delayed import Delayed
 from broker.routing.rewrite import Rewrite, Rewrites, UnsafeName
-from broker.routing.router import Routes
-from broker.session.session import Session
 
-SessionRoutes = Routes[Session]
-FinalPlan = Callable[[bytes], TopicPlan[SessionRoutes]]
+FinalPlan = Callable[[bytes], TopicPlan]
 
 
 class Taken(SessionRoutes):
@@ -41,7 +38,7 @@ class ClientTopics:
     def __init__(self, rewrites: Rewrites, delayed: Delayed) -> None:
         self._rewrites, self._delayed, self._taken = rewrites, delayed, Taken()
 
-    def for_clients(self, topic: str, final: FinalPlan) -> Resolve[SessionRoutes] | None:
+    def for_clients(self, topic: str, final: FinalPlan) -> Resolve | None:
         """Function by which clients that publish to a topic get their plan; None for the topic's own."""
         prefix, inner = _split_delay(topic)
         if inner.startswith(RESERVED_PREFIXES):
@@ -56,7 +53,7 @@ class ClientTopics:
             delayed = self._delayed_plan(topic, topic.encode(), self._delayed.take_from_client)
             return lambda client: delayed
 
-        def resolve(client: Client) -> TopicPlan[SessionRoutes]:
+        def resolve(client: Client) -> TopicPlan:
             return self._rewritten(topic, prefix, inner, rewrite, client, final)
 
         return resolve
@@ -73,7 +70,7 @@ class ClientTopics:
             return topic
         return topic if is_reserved(meant) else prefix + meant
 
-    def special(self, topic: str, topic_bytes: bytes) -> TopicPlan[SessionRoutes] | None:
+    def special(self, topic: str, topic_bytes: bytes) -> TopicPlan | None:
         """The plan of a topic whose messages are published later."""
         if not topic.startswith(DELAYED_PREFIX):
             return None
@@ -81,7 +78,7 @@ class ClientTopics:
 
     def _rewritten(
         self, topic: str, prefix: str, inner: str, rewrite: Rewrite, client: Client, final: FinalPlan
-    ) -> TopicPlan[SessionRoutes]:
+    ) -> TopicPlan:
         try:
             meant = rewrite.apply(inner, client)
             if is_reserved(meant):  # captured from the topic that the client wrote
@@ -96,14 +93,14 @@ class ClientTopics:
                 topic, Refusal("rewrite", rewrite.name, "rewrite_failed", reason.TOPIC_NAME_INVALID, text)
             )
 
-    def _delayed_plan(self, topic: str, topic_bytes: bytes, take: GateCall) -> TopicPlan[SessionRoutes]:
+    def _delayed_plan(self, topic: str, topic_bytes: bytes, take: GateCall) -> TopicPlan:
         return TopicPlan(topic, topic_bytes, (("delayed", take),), (), self._taken)
 
-    def _reserved(self, topic: str) -> TopicPlan[SessionRoutes]:
+    def _reserved(self, topic: str) -> TopicPlan:
         text = str(reserved_topic(topic))
         return self._refusing(topic, Refusal("topic", "topic", "reserved_topic", reason.NOT_AUTHORIZED, text))
 
-    def _refusing(self, topic: str, refusal: Refusal) -> TopicPlan[SessionRoutes]:
+    def _refusing(self, topic: str, refusal: Refusal) -> TopicPlan:
         return TopicPlan(topic, topic.encode(), (("entrance", lambda message: refusal),), (), self._taken)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -99,26 +99,19 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
 _NOTHING_TAKEN: Final = Taken(0)
 
 
-class SmallReads(Protocol):
-    """Takes the small reads of a turn of the loop together (``broker.connection.protocol.arrivals``)."""
-
-    def add(self, c: Connection, data: bytes, /) -> None:
-        """Take a read of at most ``SMALL_BYTES`` in this turn."""
-
-    def take(self) -> None:
-        """Take those that wait now."""
-
-
 @dataclass(slots=True)
 class ConnectionServices:
     """The parts that connections work with.
 
-    ``read_first`` handles what comes before the CONNACK and returns how many bytes were used, ``read_packets`` all
-    complete packets from a position on. ``opened`` and ``ended`` report the state of the link; ``ended`` also gets the
-    reason, whether the will is due, and the properties of the client's DISCONNECT.
+    ``add_small`` gathers reads of at most ``SMALL_BYTES`` that one turn of the loop takes together, ``take_small``
+    takes those that wait now (``broker.connection.protocol.arrivals``). ``read_first`` handles what comes before the
+    CONNACK and returns how many bytes were used, ``read_packets`` all complete packets from a position on. ``opened``
+    and ``ended`` report the state of the link; ``ended`` also gets the reason, whether the will is due, and the
+    properties of the client's DISCONNECT.
     """
 
-    small_reads: SmallReads
+    add_small: Callable[[Connection, bytes], None]
+    take_small: Callable[[], None]
     backpressure: Backpressure
     topic_counts: TopicCounts
     read_first: Callable[[Connection, bytes], int]
@@ -200,9 +193,9 @@ class Connection:
         if self.is_closed:
             return
         if self.is_connected and len(data) <= SMALL_BYTES:
-            self.services.small_reads.add(self, data)
+            self.services.add_small(self, data)
             return
-        self.services.small_reads.take()
+        self.services.take_small()
         if not self.is_closed:
             self.take(data)
 
@@ -258,8 +251,8 @@ class Connection:
         except Exception as error:  # noqa: BLE001  one connection's trouble must not become another's
             self.fail_reading(error)
             return
-        if services.topic_counts.is_on:
-            services.topic_counts.scan(self, data, start, used)
+        if used > start and services.topic_counts.is_on:
+            services.topic_counts.scan(self.client, self.now_ns, self.aliases, data, start, used)
         if self.is_closed:
             return
         self.packets_in += taken.packets
@@ -285,7 +278,7 @@ class Connection:
 
     def connection_lost(self) -> None:
         """The link is gone."""
-        self.services.small_reads.take()
+        self.services.take_small()
         if not self.is_closed:
             self.end("tcp_closed", is_will_due=True)
 

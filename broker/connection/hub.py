@@ -54,7 +54,7 @@ from broker.pipeline.topic_counts import TopicCounts
 from broker.routing.delayed import Delayed, DelayedSettings
 from broker.routing.retained import Retained
 from broker.routing.rewrite import Rewrites
-from broker.routing.router import Router, Routes
+from broker.routing.router import Router
 from broker.routing.settings import RetainedSettings
 from broker.routing.shared import RoutedGroups
 from broker.session.registry import SessionRegistry
@@ -152,7 +152,7 @@ class Hub:
         self._services = self._make_services(backpressure, dead_letters)
 
         # time
-        upkeep = Upkeep(context, self.delayed, self.retained, left_behind)
+        upkeep = Upkeep(context, self.delayed, self.retained, left_behind.publish, self.pipeline.decided)
         self.queue_watch = QueueWatch(context, self.sessions, self.inbounds)
         self.housekeeping = Housekeeping(
             context,
@@ -227,16 +227,14 @@ class Hub:
 
     # -- construction --
 
-    def _make_plans(self, settings: MqttSettings) -> Plans[Routes[Session]]:
+    def _make_plans(self, settings: MqttSettings) -> Plans:
         return Plans(
             self.router.routes, self.router.forget_routes, ClientTopics(self.rewrites, self.delayed),
             self.context.clock, settings.max_cached_plans, settings.max_topic_levels, settings.max_topic_bytes,
             settings.max_cached_plan_bytes, self.router.watched,
         )  # fmt: skip
 
-    def _make_pipeline(
-        self, settings: MqttSettings, dead_letters: DeadLetters, backpressure: Backpressure
-    ) -> Pipeline[Routes[Session]]:
+    def _make_pipeline(self, settings: MqttSettings, dead_letters: DeadLetters, backpressure: Backpressure) -> Pipeline:
         return Pipeline(
             self.plans,
             self.retained,
@@ -272,8 +270,9 @@ class Hub:
         parking = Parking(self.pipeline, self.context.metrics)
         client_events = ClientEvents(context, self.sys_topics)
         holders = parking, context.scheduler, self.logins, backpressure, self.withholding, self.connections
+        abandon = [holder.abandon for holder in holders]
         connecting = Connecting(context, self.logins, self.subscribing, client_events, self.life, self.zones)
-        disconnecting = Disconnecting(context, holders, client_events, self.life, self.inbounds)
+        disconnecting = Disconnecting(context, abandon, client_events, self.life, self.inbounds)
         publishing = Publishing(context, self.plans, self.pipeline, parking, self.inbounds, self.withholding)
         forwarding = Forwarding(context, self.plans, self.pipeline, dead_letters, self.withholding)
         acknowledgements = Acknowledgements(context, self.inbounds)
@@ -281,7 +280,7 @@ class Hub:
         reader = PacketReader(context, publishing, forwarding, acknowledgements, self.subscribing, takers)
         self.arrivals = Arrivals(context, publishing, forwarding, acknowledgements, self.topic_counts)
         return ConnectionServices(
-            self.arrivals, backpressure,
+            self.arrivals.add, self.arrivals.take, backpressure,
             self.topic_counts, connecting.read_first, reader.read_packets, self.connections.opened,
             disconnecting.ended,
         )  # fmt: skip

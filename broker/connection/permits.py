@@ -7,7 +7,7 @@ plan with a single gate, which refuses. So a denial is counted, answered and rep
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Callable, Set
 from typing import Final
 
 from broker.auth.access import Access
@@ -21,18 +21,13 @@ from broker.core.message import Message
 from broker.core.stage import Outcome, Refusal
 from broker.core.topic import TopicFilter, undelayed
 from broker.pipeline.pipeline import Pipeline
-from broker.pipeline.plan import MAX_CACHED_TOPIC_BYTES, Kind, Plans, TopicPlan
-from broker.routing.router import Routes
+from broker.pipeline.plan import MAX_CACHED_TOPIC_BYTES, Kind, Plans, SessionRoutes, TopicPlan
 from broker.session.delivery import MayHave
 from broker.session.session import Session
 from broker.session.will import Will
 
-SessionPlan = TopicPlan[Routes[Session]]
-SessionRoutes = Routes[Session]
-SessionKind = Kind[SessionRoutes]
-
-FindPlan = Callable[[bytes], SessionPlan | None]
-FindKind = Callable[[bytes], SessionKind | None]
+FindPlan = Callable[[bytes], TopicPlan | None]
+FindKind = Callable[[bytes], Kind | None]
 
 EVENT: Final = "client.check_authz_complete"
 _KINDS: Final = 8
@@ -52,7 +47,7 @@ class Permits:
         client: Client,
         rulings: Rulings,
         settings: AuthorizationSettings,
-        plans: Plans[SessionRoutes],
+        plans: Plans,
         events: Events,
         now_s: float,
     ) -> None:
@@ -63,7 +58,7 @@ class Permits:
         self._max_size = settings.cache.max_size
         self._ttl_s = settings.cache.ttl
         self._expires_s = now_s + self._ttl_s
-        self._verdicts: list[dict[bytes, SessionPlan]] = [{} for _ in range(_KINDS)]
+        self._verdicts: list[dict[bytes, TopicPlan]] = [{} for _ in range(_KINDS)]
         """By kind of publish: the plan that refuses, ``_ALLOWED`` where the topic's own plan holds."""
         self._heads: set[bytes] = set()
         """Heads of QoS 0 publishes that are allowed."""
@@ -91,7 +86,7 @@ class Permits:
         """True if a listener gets every decision: then none is skipped."""
         return EVENT in self._events.wanted
 
-    def plan(self, topic: bytes, first: int) -> SessionPlan:
+    def plan(self, topic: bytes, first: int) -> TopicPlan:
         """The plan for a PUBLISH with this topic and first byte.
 
         Raises:
@@ -116,7 +111,7 @@ class Permits:
             self._heads.clear()
         self._heads.add(head)
 
-    def _decide(self, topic: bytes, qos: int, *, retain: bool) -> SessionPlan:
+    def _decide(self, topic: bytes, qos: int, *, retain: bool) -> TopicPlan:
         meant = self._plans.meant(topic, self._client)
         ruling = self.rulings.publish(undelayed(meant), qos, retain)
         self.announce(ruling, "publish", meant)
@@ -201,10 +196,10 @@ class Permits:
 class LeftBehind:
     """Publisher of wills and delayed messages, if the current rules, users and bans still allow their clients to.
 
-    Topics of delayed messages have been rewritten already; those of wills are rewritten here. A ``DuePublisher``.
+    Topics of delayed messages have been rewritten already; those of wills are rewritten here.
     """
 
-    def __init__(self, access: Access, plans: Plans[SessionRoutes], pipeline: Pipeline[SessionRoutes]) -> None:
+    def __init__(self, access: Access, plans: Plans, pipeline: Pipeline) -> None:
         self._access = access
         self._plans = plans
         self._pipeline = pipeline
@@ -214,10 +209,6 @@ class LeftBehind:
         if message.client.standing is None or self._may_publish(message, message.topic):
             return self._pipeline.publish(message)
         return self._pipeline.refuse(message, _LATE)
-
-    def decided(self, topic: str) -> Awaitable[Outcome]:
-        """See ``DuePublisher``."""
-        return self._pipeline.decided(topic)
 
     def publish_will(self, message: Message) -> Outcome:
         """Publish a will where its topic leads its client now."""
@@ -248,7 +239,7 @@ _ALLOWED: Final = TopicPlan("", b"", (), (), _NOWHERE)
 def _finder(verdict_of: FindPlan, plan_of: FindPlan) -> FindPlan:
     """Two dictionaries behind one call: some 70 ns a message, where a method took 200."""
 
-    def find(topic: bytes) -> SessionPlan | None:
+    def find(topic: bytes) -> TopicPlan | None:
         verdict = verdict_of(topic)
         return plan_of(topic) if verdict is _ALLOWED else verdict
 
@@ -256,7 +247,7 @@ def _finder(verdict_of: FindPlan, plan_of: FindPlan) -> FindPlan:
 
 
 def _kind_finder(allowed: Set[bytes], kind_of: FindKind) -> FindKind:
-    def find_kind(head: bytes) -> SessionKind | None:
+    def find_kind(head: bytes) -> Kind | None:
         return kind_of(head) if head in allowed else None
 
     return find_kind

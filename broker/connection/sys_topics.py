@@ -34,7 +34,6 @@ from broker.core.topic import SYS_PREFIX
 from broker.observe.load_averages import LoadAverages
 from broker.observe.metrics import Counter
 from broker.pipeline.plan import Plans
-from broker.routing.router import Routes
 from broker.session.session import Session
 
 _BROKER: Final = f"{SYS_PREFIX}broker/"
@@ -74,7 +73,7 @@ class SysTopics:
         context: Context,
         settings: SysTopicSettings,
         publisher: Publisher,
-        plans: Plans[Routes[Session]],
+        plans: Plans,
         connections: Connections,
     ) -> None:
         self._context = context

@@ -169,7 +169,7 @@ class Withholding:
         if not outcome.full_queues:
             return outcome, None
         turn = _Turn(len(outcome.full_queues))
-        self._add(turn, outcome.full_queues)
+        self._add(turn.let_go, outcome.full_queues)
         return outcome, turn.has_come
 
     def fills(self, subscriber: Subscriber) -> Withheld:

@@ -24,13 +24,7 @@ class SystemClock:
     monotonic_s = staticmethod(time.monotonic)
 
 
-class Later(Protocol):
-    """Runs a callable after ``delay_s`` seconds."""
-
-    def __call__(self, delay_s: float, callback: Callable[..., object], /, *arguments: object) -> object: ...
-
-
-class Defer(Protocol):
-    """Runs a callable in a later turn of the loop."""
-
-    def __call__(self, callback: Callable[..., object], *arguments: object) -> object: ...
+# Runs a callable with arguments after a number of seconds: ``later(delay_s, callback, *arguments)``.
+Later = Callable[..., object]
+# Runs a callable with arguments in a later turn of the loop: ``defer(callback, *arguments)``.
+Defer = Callable[..., object]

@@ -56,14 +56,14 @@ class Rename(str):
         return self.name, self.by, str(self), self.place
 
 
-def closest(name: str, known: Iterable[str]) -> str | None:
+def closest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar of the known names, or of the first 500 where there are more; None if none is similar.
 
     Names that differ in case only are similar, but another name with the same case comes first.
     """
     if len(name) > _LONGEST_NAME:
         return None
-    compared = [other for other in islice(known, _MOST_COMPARED) if len(other) <= _LONGEST_NAME]
+    compared = [other for other in islice(names, _MOST_COMPARED) if len(other) <= _LONGEST_NAME]
     if close := difflib.get_close_matches(name, compared, 1):
         return close[0]
     by_lower = {other.lower(): other for other in reversed(compared)}
@@ -71,9 +71,9 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> Rename | None:
+def did_you_mean(name: str, names: Iterable[str]) -> Rename | None:
     """The most similar of the known names, as a suggestion."""
-    close = closest(name, known)
+    close = closest(name, names)
     return Rename(name, close) if close else None
 
 

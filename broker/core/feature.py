@@ -13,12 +13,12 @@ from broker.core.clock import Clock
 from broker.core.contributor import Contributors
 from broker.core.events import Events
 from broker.core.objects import ObjectSection, ObjectService
-from broker.core.queue import NoQueues, Queues
+from broker.core.queue import Queues
 from broker.core.receivers import Receivers
-from broker.core.schema import NoSchemas, SchemaLookup
+from broker.core.schema import SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap, WithRoom, without_waiting
-from broker.core.stream import NoHistory, StreamAppender, StreamHistory
-from broker.core.values import NoValues, Values
+from broker.core.stream import StreamAppender, StreamHistory, no_positions
+from broker.core.values import Values
 
 
 @dataclass(slots=True)
@@ -53,10 +53,10 @@ class StoragePort:
 
     section: Callable[[str], ObjectSection]
     streams: StreamAppender
-    positions: Callable[..., Mapping[str, Any]] = NoHistory().positions
-    history: StreamHistory = field(default_factory=NoHistory)
-    queues: Queues = field(default_factory=NoQueues)
-    values: Values = field(default_factory=NoValues)
+    positions: Callable[..., Mapping[str, Any]] = no_positions
+    history: StreamHistory = field(default_factory=StreamHistory)
+    queues: Queues = field(default_factory=Queues)
+    values: Values = field(default_factory=Values)
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Services:
     storage: StoragePort
     monitoring: MonitoringPort
     endpoints: EndpointsPort = field(default_factory=EndpointsPort)
-    schemas: SchemaLookup = field(default_factory=NoSchemas)
+    schemas: SchemaLookup = field(default_factory=SchemaLookup)
     contributors: Contributors = field(default_factory=Contributors)
 
 

@@ -94,8 +94,9 @@ class DurableQueue(Protocol):
         read as before."""
 
 
-class Queues(Protocol):
-    """The queues of a node by name. Names are paths: ``rules/hot``."""
+class Queues:
+    """The queues of a node by name. Names are paths: ``rules/hot``. A node without a store has none, this class; one
+    with a store has ``StoredQueues`` of ``broker.streams.queues``."""
 
     def open(self, name: str, *, max_records: int, max_bytes: int) -> DurableQueue:
         """The queue of that name with its records, created if it does not exist. An open queue keeps its bounds.
@@ -103,34 +104,17 @@ class Queues(Protocol):
         Raises:
             broker.core.errors.Unavailable: the store cannot be written, or this node keeps nothing.
         """
-
-    def names(self, prefix: str) -> Sequence[str]:
-        """The queues there are whose names begin so."""
-
-    @property
-    def uncommitted_bytes(self) -> int:
-        """About how many bytes wait for their commit in the whole store, not those of queues alone."""
-
-    def remove(self, name: str) -> int:
-        """Forget a queue with all it holds; how many records that were."""
-
-
-class NoQueues:
-    """Queues of a node that keeps nothing."""
-
-    def open(self, name: str, *, max_records: int, max_bytes: int) -> DurableQueue:
-        """See ``Queues``."""
         raise Unavailable(f"there is no store here to keep the queue {name!r} in")
 
     def names(self, prefix: str) -> Sequence[str]:
-        """None."""
+        """Names of the queues that begin with ``prefix``."""
         return ()
 
     @property
     def uncommitted_bytes(self) -> int:
-        """None."""
+        """Approximate number of bytes that wait for their commit in the whole store, not those of queues alone."""
         return 0
 
     def remove(self, name: str) -> int:
-        """Nothing to forget."""
+        """Forget a queue with all it holds; return the number of its records."""
         return 0

@@ -4,16 +4,12 @@ that acknowledgements wait for."""
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
 
 import msgspec
 
-
-class Acknowledgement(Protocol):
-    """An acknowledgement that waits for a subscriber, or for several."""
-
-    def let_go(self) -> None:
-        """One of them has room."""
+# An acknowledgement that waits for one subscriber or several; called each time that one of them has room.
+Acknowledgement = Callable[[], None]
 
 
 class Withheld(deque[tuple[Acknowledgement, int]]):
@@ -35,7 +31,7 @@ class Withheld(deque[tuple[Acknowledgement, int]]):
         """Let the oldest go; the size of its message."""
         acknowledgement, size_bytes = self.popleft()
         self.size_bytes -= size_bytes
-        acknowledgement.let_go()
+        acknowledgement()
         return size_bytes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, runtime_checkable
 
-from broker.core.errors import NotFound
+from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.objects import Reference
 
 
@@ -68,16 +68,6 @@ class SchemaError(ValueError):
     """Data that does not fit a schema: which schema and version, where in the value, what was expected and found."""
 
 
-class SchemaLookup(Protocol):
-    """Schema operations of the rule language."""
-
-    def serde(self, name: str) -> Serde:
-        """The serde of a schema's version in use. Raises ``broker.core.errors.NotFound``."""
-
-    def payload_type(self, topic_filter: str) -> FieldType | None:
-        """The type of payloads on the topics a filter names, when validations bind one schema to all of them."""
-
-
 @runtime_checkable
 class TypedSerde(Serde, Protocol):
     """A serde with its kind, so that references to it can be checked when they are saved."""
@@ -87,14 +77,6 @@ class TypedSerde(Serde, Protocol):
 
     def has_message_type(self, message_type: str) -> bool:
         """True if the schema defines this message type; only protobuf schemas define any."""
-
-
-@runtime_checkable
-class TrialSchemas(Protocol):
-    """A lookup that can be widened for one call that stores nothing."""
-
-    def with_schemas(self, specs: Sequence[Mapping[str, Any]]) -> SchemaLookup:
-        """A lookup that has these schemas in addition to its own. Raises ``broker.core.errors.Invalid``."""
 
 
 class ExternalRegistry(Protocol):
@@ -118,38 +100,40 @@ class ExternalRegistry(Protocol):
         """
 
 
-@runtime_checkable
-class WaitingSchemas(Protocol):
-    """A lookup some of whose schemas have their payloads coded by another process (``broker.core.waiting``)."""
+class SchemaLookup:
+    """Schemas by name. This one has none, for rules tested alone; ``schema_validation.registry`` has those that users
+    saved."""
 
-    def waits(self, name: str | None) -> bool:
-        """True if a schema's checks wait; without a name, if any schema's do."""
-
-
-@runtime_checkable
-class TaggedSchemas(Protocol):
-    """A lookup whose schemas also code data with a tag in front that names the version."""
+    def serde(self, name: str) -> Serde:
+        """The serde of a schema's version in use. Raises ``broker.core.errors.NotFound``."""
+        raise NotFound("schema", name)
 
     def tagged(self, name: str) -> Serde:
-        """The serde of a schema for data with Confluent's tag. Raises ``broker.core.errors.NotFound``."""
+        """The serde of a schema for data with a tag in front that names the version, as Confluent's; without such tags
+        the plain one. Raises ``broker.core.errors.NotFound``."""
+        return self.serde(name)
 
+    def payload_type(self, topic_filter: str) -> FieldType | None:
+        """The type of payloads on the topics a filter names, when validations bind one schema to all of them."""
+        return None
 
-@runtime_checkable
-class ExternalRegistries(Protocol):
-    """A lookup that also knows registries elsewhere, and the sources of its own schemas."""
+    def waits(self, name: str | None) -> bool:
+        """True if another process codes a schema's payloads (``broker.core.waiting``); without a name, if it does for
+        any schema."""
+        return False
 
-    def external(self, name: str) -> ExternalRegistry:
-        """A registry by the name it is configured under. Raises ``broker.core.errors.NotFound``."""
+    def with_schemas(self, specs: Sequence[Mapping[str, Any]]) -> SchemaLookup:
+        """A lookup for one call that has these schemas in addition; nothing is stored.
+
+        Raises:
+            broker.core.errors.Invalid: with every problem, pointers beginning with ``/schemas``.
+        """
+        raise Invalid("the schemas cannot be used", [Problem("this node has no schema registry", "/schemas")])
 
     def source(self, name: str) -> tuple[str, str]:
         """The type and the text of a schema's version in use. Raises ``broker.core.errors.NotFound``."""
-
-
-class NoSchemas:
-    """A lookup that knows nothing, for rules tested alone."""
-
-    def serde(self, name: str) -> Serde:
         raise NotFound("schema", name)
 
-    def payload_type(self, topic_filter: str) -> FieldType | None:
-        return None
+    def external(self, name: str) -> ExternalRegistry:
+        """An external registry by the name it is configured under. Raises ``broker.core.errors.NotFound``."""
+        raise NotFound("registry", name)

@@ -130,11 +130,9 @@ class Publisher(Protocol):
 Room = Awaitable[None]
 
 
-class WithRoom(Protocol):
-    """Publishes a message for someone who can wait until slow subscribers have room."""
-
-    def __call__(self, publish: Callable[[Message], Outcome], message: Message, /) -> tuple[Outcome, Room | None]:
-        """Return the outcome, and what to wait for before the message counts as delivered."""
+# Publishes a message by a function for a caller that can wait until slow subscribers have room. Returns the outcome,
+# and the room to wait for before the message counts as delivered.
+WithRoom = Callable[[Callable[[Message], Outcome], Message], tuple[Outcome, Room | None]]
 
 
 def without_waiting(publish: Callable[[Message], Outcome], message: Message) -> tuple[Outcome, Room | None]:

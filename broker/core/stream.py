@@ -82,33 +82,28 @@ def rows_problem(stream: str, streams: StreamAppender, pointer: str) -> Problem 
     return Problem(f"there is no stream '{stream}'", pointer, suggestion=hint)
 
 
-class StreamHistory(Protocol):
-    """Content of streams, for features. Used on the event loop in small pieces; each read takes milliseconds."""
+class StreamHistory:
+    """Content of streams, for features. Used on the event loop in small pieces; each read takes milliseconds.
+
+    This one has no streams; a node's is ``broker.streams.reader.StreamReader``.
+    """
 
     def ranges(self, stream: str) -> Sequence[ShardRange]:
         """Current range of each shard. Raises ``broker.core.errors.NotFound``."""
+        raise NotFound("stream", stream)
 
     def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
         """The first offset whose record was published at or after a time, else the next offset."""
+        raise NotFound("stream", stream)
 
     def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
         """Records with their offsets, at most ``limit`` and never more than 10,000, from an offset on."""
-
-
-class NoHistory:
-    """A node without streams."""
-
-    def positions(self, name: str, at_us: int | None = None) -> Mapping[str, Any]:
-        raise NotFound("stream", name)
-
-    def ranges(self, stream: str) -> Sequence[ShardRange]:
         raise NotFound("stream", stream)
 
-    def offset_at(self, stream: str, shard: int, ts_us: int) -> int:
-        raise NotFound("stream", stream)
 
-    def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
-        raise NotFound("stream", stream)
+def no_positions(name: str, at_us: int | None = None) -> Mapping[str, Any]:
+    """Positions in a stream of a node without streams."""
+    raise NotFound("stream", name)
 
 
 def replayed_from(stream: str) -> str:

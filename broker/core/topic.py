@@ -170,18 +170,18 @@ def covers(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:
     return len(wide) == len(narrow)
 
 
-def overlaps(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+def overlaps(levels: tuple[str, ...], other: tuple[str, ...]) -> bool:
     """True if some topic is matched by both filters; a topic that begins with ``$`` is not matched by ``+`` or
     ``#``."""
-    if _passes_over(one, other) or _passes_over(other, one):
+    if _passes_over(levels, other) or _passes_over(other, levels):
         return False
-    for left, right in zip(one, other, strict=False):
+    for left, right in zip(levels, other, strict=False):
         if "#" in (left, right):
             return True
         if left != right and "+" not in (left, right):
             return False
-    longer = one if len(one) > len(other) else other
-    return len(one) == len(other) or longer[min(len(one), len(other))] == "#"
+    longer = levels if len(levels) > len(other) else other
+    return len(levels) == len(other) or longer[min(len(levels), len(other))] == "#"
 
 
 def _passes_over(wide: tuple[str, ...], narrow: tuple[str, ...]) -> bool:

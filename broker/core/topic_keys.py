@@ -65,7 +65,7 @@ class FilterWalk:
             return key
         return self._behind(key_levels, len(self._levels))
 
-    def _behind(self, found: list[bytes], position: int) -> bytes | None:
+    def _behind(self, key_levels: list[bytes], position: int) -> bytes | None:
         """Behind the name at the last ``+`` before ``position``, with all below that name."""
         free = next((at for at in reversed(self._plus) if at < position), None)
-        return None if free is None else _NUL.join(found[: free + 1]) + _BEHIND
+        return None if free is None else _NUL.join(key_levels[: free + 1]) + _BEHIND

@@ -171,11 +171,11 @@ def _without(held: _Held[T], owner: str) -> _Held[T]:
     return None if held is None or held[0] == owner else held
 
 
-def _add(found: list[tuple[str, T]], held: tuple[str, T] | dict[str, T]) -> None:
+def _add(values: list[tuple[str, T]], held: tuple[str, T] | dict[str, T]) -> None:
     if isinstance(held, tuple):
-        found.append(held)
+        values.append(held)
     else:
-        found.extend(held.items())
+        values.extend(held.items())
 
 
 def _added(node: _Node[T], level: str) -> _Node[T]:

@@ -140,10 +140,10 @@ def answer_to(question: Question) -> Any:
 def stopping_at_questions(compute: Callable[[G], T]) -> Callable[[G], T]:
     """The same, but that it raises ``Waits`` at its first question, for a caller that has it run elsewhere."""
 
-    def call(given: G) -> T:
+    def call(argument: G) -> T:
         token = _current.set(Answers())
         try:
-            return compute(given)
+            return compute(argument)
         finally:
             _current.reset(token)
 

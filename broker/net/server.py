@@ -26,8 +26,6 @@ from broker.net.settings import NamedListener
 from broker.observe.alarms import Alarms
 from broker.observe.metrics import Metrics
 from broker.pipeline.pipeline import Pipeline
-from broker.routing.router import Routes
-from broker.session.session import Session
 from broker.storage.store import LogShard
 from broker.storage.writer import Writer
 from broker.streams.starts import StreamStarts
@@ -95,7 +93,7 @@ class Server:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def publisher(self) -> Pipeline[Routes[Session]]:
+    def publisher(self) -> Pipeline:
         """The way into the pipeline for messages that no client sent."""
         return self.hub.pipeline
 

@@ -18,7 +18,7 @@ from broker.core.message import Message
 from broker.core.objects import ObjectSection, Reference, Spec, merged
 from broker.core.ordered import ObjectVerbs
 from broker.core.quarantine import COLUMNS, quarantine, quarantine_problems
-from broker.core.schema import FieldType, SchemaEffect, SchemaLookup, TrialSchemas
+from broker.core.schema import FieldType, SchemaEffect, SchemaLookup
 from broker.core.topic import TopicFilter
 from broker.core.topic_index import TopicIndex
 from broker.observe.counter_rates import Ticks
@@ -281,12 +281,12 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         self._services.messaging.plans.invalidate()
 
 
-def _schemas_of_trial(specs: Any, known: SchemaLookup) -> SchemaLookup:
+def _schemas_of_trial(specs: Any, saved: SchemaLookup) -> SchemaLookup:
     if not specs:
-        return known
-    if not isinstance(specs, list) or not isinstance(known, TrialSchemas):
+        return saved
+    if not isinstance(specs, list):
         raise Invalid("the schemas cannot be used", [Problem("expected a list of schemas", "/schemas")])
-    return known.with_schemas(specs)
+    return saved.with_schemas(specs)
 
 
 def _saved(item: GateObject) -> Spec:

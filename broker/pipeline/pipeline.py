@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from logging import getLogger
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final
 
 from broker.core import reason
 from broker.core.client import BROKER, Client
@@ -22,8 +22,9 @@ from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, TopicPlan
 from broker.pipeline.stage_times import TIMED_EVERY_NS, StageTimes
-from broker.pipeline.together import PASSED_ON, Crowds, RunRoutes, Together
+from broker.pipeline.together import PASSED_ON, Crowds, Together
 from broker.pipeline.topic_counts import TopicCounts
+from broker.routing.retained import Retained
 from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
@@ -32,27 +33,7 @@ _STORED: Final = Outcome(1, is_stored=True)
 DROPPED_HELP: Final = "messages not passed on, by reason"
 
 
-class Routes(RunRoutes, Protocol):
-    """Routes of the messages of a topic (``broker.routing.router.Routes``)."""
-
-    def deliver(self, message: Message, topic: bytes | None = None) -> int:
-        """Hand the message to its subscribers; returns how many there were."""
-
-
-class Retained(Protocol):
-    """Store of retained messages (``broker.routing.retained.Retained``)."""
-
-    def refusal(self, message: Message, /) -> Refusal | None:
-        """Reason why a message cannot be retained, asked before it goes any further; None when it can."""
-
-    def retain(self, message: Message, /) -> None:
-        """Retain a message, or delete the one of its topic."""
-
-
-R = TypeVar("R", bound=Routes)
-
-
-class Pipeline(Generic[R]):
+class Pipeline:
     """Runs the stages; a ``broker.core.stage.Publisher`` for messages made inside the broker.
 
     ``on_unwanted`` gets messages without subscribers, except those forwarded as received bytes. A stage that raises
@@ -61,7 +42,7 @@ class Pipeline(Generic[R]):
 
     def __init__(
         self,
-        plans: Plans[R],
+        plans: Plans,
         retained: Retained,
         metrics: Metrics,
         events: Events,
@@ -69,7 +50,7 @@ class Pipeline(Generic[R]):
         on_unwanted: Callable[[Message], None],
         topic_counts: TopicCounts,
         with_room: WithRoom,
-        crowds: Crowds[Any],
+        crowds: Crowds,
         writer: Writer,
     ) -> None:
         self._writer = writer
@@ -107,7 +88,7 @@ class Pipeline(Generic[R]):
         if self._topic_counts.is_on:
             self._topic_counts.count(message.topic, len(message.payload), message.received_ns)
 
-    def _take(self, message: Message, plan: TopicPlan[R]) -> Outcome:
+    def _take(self, message: Message, plan: TopicPlan) -> Outcome:
         if plan.waits or message.topic in self.lanes.topics:
             return self.lanes.put(message)
         return self.process(message, plan)
@@ -150,7 +131,7 @@ class Pipeline(Generic[R]):
             self._unwanted(message)
         return Outcome(receivers)
 
-    def _plan_of(self, message: Message) -> TopicPlan[R] | Outcome:
+    def _plan_of(self, message: Message) -> TopicPlan | Outcome:
         """The plan of a message that no connection brought, or whose topic a gate changed; or its outcome, where the
         topic is not valid or only the broker publishes there."""
         try:
@@ -171,7 +152,7 @@ class Pipeline(Generic[R]):
             code = error.reason_code
         return Outcome(0, self._refused(message, Refusal("topic", "topic", reason_name, code, str(error))))
 
-    def process(self, message: Message, plan: TopicPlan[R]) -> Outcome:
+    def process(self, message: Message, plan: TopicPlan) -> Outcome:
         """Take a message through the stages of its topic's plan, which does not wait, and deliver it."""
         if self.together.run:
             self.together.deliver()
@@ -183,7 +164,7 @@ class Pipeline(Generic[R]):
             return self._waiting(outcome, receipt, is_stored=self._writer.appended != began)
         return outcome
 
-    def gather(self, publisher: object, message: Message, plan: TopicPlan[R]) -> Outcome:
+    def gather(self, publisher: object, message: Message, plan: TopicPlan) -> Outcome:
         """Process a message, but gather its delivery with the messages that follow (``broker.pipeline.together``)."""
         began = self._writer.appended
         passed = self._pass_stages(message, plan)
@@ -194,7 +175,7 @@ class Pipeline(Generic[R]):
         return outcome
 
     def gather_run(
-        self, publisher: object, client: Client, payloads: Sequence[bytes], plan: TopicPlan[R], now_ns: int
+        self, publisher: object, client: Client, payloads: Sequence[bytes], plan: TopicPlan, now_ns: int
     ) -> tuple[int, Outcome]:
         """Gather QoS 0 messages of one client that are on one topic.
 
@@ -227,7 +208,7 @@ class Pipeline(Generic[R]):
             return _STORED
         return Outcome(outcome.receivers, outcome.refusal, outcome.is_waiting, is_stored, full_queues)
 
-    def _pass_stages(self, message: Message, plan: TopicPlan[R]) -> Message | Outcome:
+    def _pass_stages(self, message: Message, plan: TopicPlan) -> Message | Outcome:
         """Take a message through the stages of its topic, which do not wait.
 
         Returns:
@@ -275,14 +256,14 @@ class Pipeline(Generic[R]):
         self.together.deliver()
         return self._deliver(message, plan)
 
-    def _deliver(self, message: Message, plan: TopicPlan[R]) -> Outcome:
+    def _deliver(self, message: Message, plan: TopicPlan) -> Outcome:
         receivers = plan.routes.deliver(message, plan.topic_bytes)
         if receivers or plan.taps:
             return PASSED_ON if receivers <= 1 else Outcome(receivers)
         self._unwanted(message)
         return Outcome(0)
 
-    async def decide(self, message: Message, plan: TopicPlan[R]) -> Message | Refusal:
+    async def decide(self, message: Message, plan: TopicPlan) -> Message | Refusal:
         """Result of the gates for a message, waiting for those that must. Hand it to ``conclude``."""
         for name, gate in plan.gates:
             try:

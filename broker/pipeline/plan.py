@@ -8,7 +8,7 @@ is made. The cache is bounded by plans and by bytes: when full, the oldest quart
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from broker.codec.primitives import decode_text
 from broker.core.client import Client
@@ -16,8 +16,10 @@ from broker.core.clock import Clock
 from broker.core.stage import ActsByObjects, Gate, GateCall, Tap, TapCall, WaitingGateCall
 from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name, is_reserved
 from broker.pipeline.tails import Tails, Watch
+from broker.routing.router import Routes
+from broker.session.session import Session
 
-R = TypeVar("R")
+SessionRoutes = Routes[Session]
 
 # Maximum number of topics about which anything is remembered.
 MAX_CACHED_TOPIC_BYTES: Final = 1024
@@ -29,7 +31,7 @@ _MOST_SHARED: Final = 1000
 _HEAD_BYTES: Final = 150
 
 
-class TopicPlan(Generic[R]):
+class TopicPlan:
     """The stages and routes of one topic.
 
     ``is_reserved`` means that the broker alone publishes there, which ``Pipeline`` checks; ``is_staged`` that there is
@@ -46,8 +48,8 @@ class TopicPlan(Generic[R]):
         topic_bytes: bytes,
         gates: tuple[tuple[str, GateCall | WaitingGateCall], ...],
         taps: tuple[tuple[str, TapCall], ...],
-        routes: R,
-        resolve: Callable[[Client], TopicPlan[R]] | None = None,
+        routes: SessionRoutes,
+        resolve: Callable[[Client], TopicPlan] | None = None,
     ) -> None:
         self.topic = topic
         self.topic_bytes = topic_bytes
@@ -59,32 +61,32 @@ class TopicPlan(Generic[R]):
         self.is_staged = bool(gates or taps or resolve)
         self.waits = any(isinstance(call, WaitingGateCall) for _, call in gates)
 
-    def after_gates(self) -> TopicPlan[R]:
+    def after_gates(self) -> TopicPlan:
         """The same for a message that has passed all gates."""
         return TopicPlan(self.topic, self.topic_bytes, (), self.taps, self.routes)
 
 
-Resolve = Callable[[Client], TopicPlan[R]]
+Resolve = Callable[[Client], TopicPlan]
 # Routes and size of packets.
-Kind = tuple[R, int]
+Kind = tuple[SessionRoutes, int]
 
 
-class TopicMeanings(Protocol[R]):
+class TopicMeanings(Protocol):
     """Meaning of topics for the clients that publish to them."""
 
-    def for_clients(self, topic: str, final: Callable[[bytes], TopicPlan[R]], /) -> Resolve[R] | None:
+    def for_clients(self, topic: str, final: Callable[[bytes], TopicPlan], /) -> Resolve | None:
         """Function by which clients that publish to a topic get their plan, None for the topic's own; asked once a
         topic. ``final`` is ``Plans.final``."""
 
     def meaning(self, topic: str, client: Client, /) -> str:
         """The topic on which a message is published that a client publishes to another."""
 
-    def special(self, topic: str, topic_bytes: bytes, /) -> TopicPlan[R] | None:
+    def special(self, topic: str, topic_bytes: bytes, /) -> TopicPlan | None:
         """A plan without stages and subscribers, such as that of messages kept to be published later; asked once a
         topic."""
 
 
-class Plans(Generic[R]):
+class Plans:
     """The cache of plans; ``broker.core.stage.Plans`` for features. ``by_topic`` is read by the hot path.
 
     It holds plans for clients that publish: one with ``resolve`` sends them on. ``final`` gives the plan of a topic
@@ -93,15 +95,15 @@ class Plans(Generic[R]):
 
     def __init__(
         self,
-        routes: Callable[[str], R],
+        routes: Callable[[str], SessionRoutes],
         forget_routes: Callable[[], None],
-        meanings: TopicMeanings[R],
+        meanings: TopicMeanings,
         clock: Clock,
         max_plans: int,
         max_levels: int,
         max_topic_bytes: int = MAX_TOPIC_BYTES,
         max_bytes: int = 64 * 1024 * 1024,
-        watched: Callable[[R, Watch], R] = lambda routes, watch: routes,
+        watched: Callable[[SessionRoutes, Watch], SessionRoutes] = lambda routes, watch: routes,
     ) -> None:
         self._routes = routes
         self._forget_routes = forget_routes
@@ -116,17 +118,17 @@ class Plans(Generic[R]):
         self._watched, self.tails = watched, Tails(clock, self._forget_all)
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
-        self.by_topic: dict[bytes, TopicPlan[R]] = {}
-        self.by_head: dict[bytes, Kind[R]] = {}
+        self.by_topic: dict[bytes, TopicPlan] = {}
+        self.by_head: dict[bytes, Kind] = {}
         """Kind of packet of a QoS 0 PUBLISH whose topic is in ``by_topic`` and has no stages, by its bytes before
         the payload: one look where the hot path needs no more."""
-        self._kinds: dict[tuple[int, int], Kind[R]] = {}
+        self._kinds: dict[tuple[int, int], Kind] = {}
         self._acting: dict[int, Callable[[str], tuple[object, ...] | None]] = {}
         """``acting`` of the stages that have it, by the stage's identity."""
         self._shared: dict[tuple[int, ...], tuple[object, object]] = {}
         """The calls of stages by the identities of a stage and of its objects that act on a topic, with these objects.
         A thousand devices with a topic each then run the same few functions, whose data is in the processor's cache."""
-        self._final: dict[bytes, TopicPlan[R]] = {}
+        self._final: dict[bytes, TopicPlan] = {}
         """Topics whose plan in ``by_topic`` has ``resolve``; few."""
 
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
@@ -168,13 +170,13 @@ class Plans(Generic[R]):
         self._plans_bytes = 0
         self._forget_heads()
 
-    def _drop(self, cache: dict[bytes, TopicPlan[R]], topic_bytes: bytes) -> bool:
+    def _drop(self, cache: dict[bytes, TopicPlan], topic_bytes: bytes) -> bool:
         if cache.pop(topic_bytes, None) is None:
             return False
         self._plans_bytes -= _PLAN_BYTES + 2 * len(topic_bytes)
         return True
 
-    def remember_head(self, head: bytes, routes: R, size: int) -> Kind[R]:
+    def remember_head(self, head: bytes, routes: SessionRoutes, size: int) -> Kind:
         """QoS 0 packets that begin with these bytes have these routes and this size, and no stages, until something
         changes. Returns their kind: the same object for all that have both alike."""
         if len(head) > MAX_CACHED_TOPIC_BYTES:
@@ -190,7 +192,7 @@ class Plans(Generic[R]):
         self._kinds.clear()
         self._heads_bytes = 0
 
-    def plan(self, topic_bytes: bytes) -> TopicPlan[R]:
+    def plan(self, topic_bytes: bytes) -> TopicPlan:
         """The plan of a topic, made if need be.
 
         Raises:
@@ -198,7 +200,7 @@ class Plans(Generic[R]):
         """
         return self.by_topic.get(topic_bytes) or self._make(topic_bytes)
 
-    def final(self, topic_bytes: bytes) -> TopicPlan[R]:
+    def final(self, topic_bytes: bytes) -> TopicPlan:
         """The plan of a topic for messages that no client publishes there: nothing is rewritten or refused.
 
         Raises:
@@ -223,7 +225,7 @@ class Plans(Generic[R]):
         check_topic_name(topic, self._max_levels, self._max_topic_bytes)
         return topic
 
-    def _make(self, topic_bytes: bytes) -> TopicPlan[R]:
+    def _make(self, topic_bytes: bytes) -> TopicPlan:
         topic = self._checked(topic_bytes)
         resolve = self._meanings.for_clients(topic, self.final)
         if resolve is None:
@@ -232,7 +234,7 @@ class Plans(Generic[R]):
             plan = TopicPlan(topic, topic_bytes, (), (), self._routes(topic), resolve)
         return self._keep(self.by_topic, plan)
 
-    def _planned(self, topic: str, topic_bytes: bytes) -> TopicPlan[R]:
+    def _planned(self, topic: str, topic_bytes: bytes) -> TopicPlan:
         if topic.startswith("$") and (special := self._meanings.special(topic, topic_bytes)) is not None:
             return special
         routes = self._routes(topic)
@@ -262,7 +264,7 @@ class Plans(Generic[R]):
             shared = self._shared[key] = (acting, stage.plan(topic))
         return shared[1]
 
-    def _keep(self, cache: dict[bytes, TopicPlan[R]], plan: TopicPlan[R]) -> TopicPlan[R]:
+    def _keep(self, cache: dict[bytes, TopicPlan], plan: TopicPlan) -> TopicPlan:
         size = len(plan.topic_bytes)
         if size > MAX_CACHED_TOPIC_BYTES:
             return plan

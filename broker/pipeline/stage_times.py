@@ -25,11 +25,11 @@ class StageTimes:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics, self._timings = metrics, dict[str, RecentTiming]()
 
-    def timed(self, plan: TopicPlan[Any]) -> TopicPlan[Any]:
+    def timed(self, plan: TopicPlan) -> TopicPlan:
         """The same plan with stages that are measured."""
         gates = tuple((name, self._measured(name, gate)) for name, gate in plan.gates)
         taps = tuple((name, self._measured(name, tap)) for name, tap in plan.taps)
-        routes = _Routes(self._measured("routing", plan.routes.deliver))
+        routes: Any = _Routes(self._measured("routing", plan.routes.deliver))
         return TopicPlan(plan.topic, plan.topic_bytes, gates, taps, routes, plan.resolve)
 
     def _measured(self, name: str, run: Any) -> Any:

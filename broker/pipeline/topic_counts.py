@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from random import random
-from typing import Final, Protocol
+from typing import Final
 
 from broker.codec import properties as p
 from broker.codec.primitives import Reader
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import PeerError
+from broker.pipeline.plan import Plans
 
 # Counting ends so long after the last look.
 IDLE_S: Final = 300.0
@@ -37,29 +38,6 @@ _MAX_DEPTH: Final = 64
 _PACKETS_PER_S: Final = 20_000
 _WINDOW_NS: Final = 100_000_000
 _ROLL_S: Final = 1.0
-
-
-class Publishing(Protocol):
-    """The part of a connection that counting uses."""
-
-    client: Client
-    now_ns: int
-    is_v5: bool
-
-    @property
-    def aliases(self) -> Mapping[int, bytes]:
-        """Topics by the aliases that it has set."""
-
-
-class Planned(Protocol):
-    """The part of plans that counting uses (``broker.pipeline.plan.Plans``)."""
-
-    @property
-    def by_topic(self) -> Mapping[bytes, object]:
-        """Plans by topics that were published recently."""
-
-    def meant(self, topic_bytes: bytes, client: Client, /) -> str:
-        """The topic on which a client's message is published."""
 
 
 class Level:
@@ -110,7 +88,7 @@ class TopicCounts:
     The tree begins with the topics that were published recently, as the plans know them.
     """
 
-    def __init__(self, clock: Clock, plans: Planned, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, clock: Clock, plans: Plans, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES) -> None:
         self._clock = clock
         self._plans = plans
         self._max_levels = max_levels
@@ -133,10 +111,14 @@ class TopicCounts:
 
     # -- counting --
 
-    def scan(self, c: Publishing, data: bytes, position: int, end: int) -> None:
-        """Count the PUBLISH packets in ``data[position:end]``, which were read from a client and have been handled."""
-        now_ns = c.now_ns
-        is_v5 = c.is_v5
+    def scan(
+        self, client: Client, now_ns: int, aliases: Mapping[int, bytes], data: bytes, position: int, end: int
+    ) -> None:
+        """Count the PUBLISH packets in ``data[position:end]``, which were read from a client and have been handled.
+
+        ``aliases`` are the topics by the aliases that it has set.
+        """
+        is_v5 = client.protocol_version == 5
         weight = self._weight
         if not 0 <= now_ns - self._window_ns < _WINDOW_NS:
             self._window_ns = now_ns
@@ -179,10 +161,10 @@ class TopicCounts:
             at += 2 if first & 6 else 0
             if is_v5 and at < stop:
                 if not topic:
-                    topic = _aliased(data, at, stop, c.aliases)
+                    topic = _aliased(data, at, stop, aliases)
                 at = _behind_properties(data, at, stop)
             packets += count
-            level = find(topic) or self._level_for(topic, c.client)
+            level = find(topic) or self._level_for(topic, client)
             if level is not None:
                 level.messages += count * weight
                 level.bytes += count * weight * max(0, stop - at)

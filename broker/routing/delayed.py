@@ -15,12 +15,12 @@ Memory holds only when a message is due and how large it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from heapq import heappop, heappush, nsmallest
 from itertools import count
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from pydantic import Field
 
@@ -87,16 +87,6 @@ class _Delayed(StoredMessage):
 
 
 _decode = stored.decoder(_Delayed, "a delayed message", _of_0_2_0)
-
-
-class DuePublisher(Protocol):
-    """Publishes messages that are due."""
-
-    def publish(self, message: Message, /) -> Outcome:
-        """See ``broker.core.stage.Publisher``."""
-
-    def decided(self, topic: str, /) -> Awaitable[Outcome]:
-        """See ``broker.core.stage.Publisher``."""
 
 
 class DelayedMessage(NamedTuple):
@@ -175,9 +165,10 @@ class Delayed:
         self._accepted.value += 1
         return message.changed(message.topic, b"", message.qos, False, None)
 
-    def run(self, publisher: DuePublisher) -> float:
-        """Publish what is due, some of it; returns how many seconds are left until the next is, 0 when it is now.
+    def run(self, publish: Callable[[Message], Outcome], decided: Callable[[str], Awaitable[Outcome]]) -> float:
+        """Publish some of the messages that are due; returns the seconds until the next one is, 0 if it is now.
 
+        The functions are those of ``broker.core.stage.Publisher``.
         Nothing is published while the store takes nothing: it could not be taken out of it.
         """
         if self._writer.failure is not None:
@@ -196,7 +187,7 @@ class Delayed:
                 return 0.0
             while self._due and self._due[0] == key:  # twice where its deletion was taken back
                 heappop(self._due)
-            self._publish_due(key, publisher)
+            self._publish_due(key, publish, decided)
             left -= 1
         return inf
 
@@ -274,16 +265,18 @@ class Delayed:
         elif before is not None:
             self._load(key, before)
 
-    def _publish_due(self, key: bytes, publisher: DuePublisher) -> None:
+    def _publish_due(
+        self, key: bytes, publish: Callable[[Message], Outcome], decided: Callable[[str], Awaitable[Outcome]]
+    ) -> None:
         kept = self._find(key)
         if kept is None:
             self._drop(key)
             _log.error("delayed.lost", key=key.hex(), effect="the store no longer has this delayed message")
             return
-        outcome = publisher.publish(kept.message)
+        outcome = publish(kept.message)
         self._published.value += 1
         if outcome.is_waiting:
-            task = asyncio.create_task(self._settle(key, publisher.decided(kept.message.topic)), name="delayed message")
+            task = asyncio.create_task(self._settle(key, decided(kept.message.topic)), name="delayed message")
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         else:

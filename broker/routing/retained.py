@@ -203,10 +203,10 @@ class Retained:
         """Number of changes that wait for their commit: ``read`` does not see those."""
         return self._messages.waiting_count
 
-    def changed_meanwhile(self, known: frozenset[bytes]) -> frozenset[bytes]:
-        """``known`` and the keys of all that waits for its commit. What ``read`` finds of those is old, and a reader in
-        slices for a subscription has been sent the newer message as a live one."""
-        return known.union(key for key, _ in self._messages.waiting()) if self.waiting else known
+    def changed_meanwhile(self, keys: frozenset[bytes]) -> frozenset[bytes]:
+        """``keys`` and the keys of all changes that wait for their commit. ``read`` finds the old values of these: a
+        reader in slices for a subscription has been sent the newer message as a live one."""
+        return keys.union(key for key, _ in self._messages.waiting()) if self.waiting else keys
 
     def has_none(self, topic_filter: TopicFilter) -> bool:
         """True if nothing matches, as far as a look at one key can show."""

@@ -375,17 +375,17 @@ def _identity(entry: Entry[S]) -> tuple[object, ...]:
     return (id(entry.subscriber), *entry[1:-1], None if own is None else own[1:-1])
 
 
-def _joined(one: Entry[S], other: Entry[S]) -> Entry[S]:
+def _joined(first: Entry[S], other: Entry[S]) -> Entry[S]:
     """Overlapping subscriptions as one: highest QoS, all identifiers; those with No Local not for own messages."""
     own = None
-    if one.no_local or other.no_local:
-        mine = [item for entry in (one, other) if (item := entry.own if entry.no_local else entry) is not None]
+    if first.no_local or other.no_local:
+        mine = [item for entry in (first, other) if (item := entry.own if entry.no_local else entry) is not None]
         own = mine[0] if len(mine) == 1 else _joined(*mine) if mine else None
     return Entry(
-        one.subscriber,
-        max(one.qos, other.qos),
-        one.no_local or other.no_local,
-        one.retain_as_published or other.retain_as_published,
-        one.identifiers + other.identifiers,
+        first.subscriber,
+        max(first.qos, other.qos),
+        first.no_local or other.no_local,
+        first.retain_as_published or other.retain_as_published,
+        first.identifiers + other.identifiers,
         own,
     )

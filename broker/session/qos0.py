@@ -33,7 +33,7 @@ def send(session: SessionState, outgoing: Outgoing, retain: bool, identifiers: t
     box.messages_out += 1
     services.sent[0].value += 1
     if "message.delivered" in services.events.wanted:
-        services.on_event("message.delivered", session, outgoing.message, "")
+        services.on_event("message.delivered", session, outgoing.message, "", None)
 
 
 def keep(session: SessionState, item: Qos0Item) -> None:

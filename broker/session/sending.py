@@ -89,7 +89,7 @@ def _sent(session: SessionState, packet_id: int, delivery: Delivery) -> None:
     if box is not None:
         box.messages_out += 1
     if "message.delivered" in services.events.wanted and delivery.outgoing is not None:
-        services.on_event("message.delivered", session, delivery.outgoing.message, "")
+        services.on_event("message.delivered", session, delivery.outgoing.message, "", None)
 
 
 def resume(session: SessionState, may_have: MayHave | None = None) -> None:

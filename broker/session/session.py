@@ -379,7 +379,7 @@ class Session(SessionState):
         are read, messages in flight when they are sent again (``resume``)."""
         if self.queue:
             self._keep_waiting(
-                lambda one: one.outgoing is None or may_have(one.outgoing.message.topic, one.qos), DENIED
+                lambda kept: kept.outgoing is None or may_have(kept.outgoing.message.topic, kept.qos), DENIED
             )
         if self.qos0_queue:
             qos0.withhold(self, may_have)

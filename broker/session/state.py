@@ -73,12 +73,8 @@ class Owner(Protocol):
         """Close, soon: more waits than may, and the settings say so."""
 
 
-class OnEvent(Protocol):
-    """Receives a delivery's event by name, with a reason or the properties of the client's answer."""
-
-    def __call__(
-        self, name: str, session: SessionState, message: Message, why: str, properties: Properties | None = None, /
-    ) -> None: ...
+# Receives a delivery's event by name, with a reason or the properties of the client's answer.
+OnEvent = Callable[[str, "SessionState", Message, str, Properties | None], None]
 
 
 @dataclass(slots=True)
@@ -235,7 +231,7 @@ class SessionState:
         services = self.services
         self.count_dropped(why, 1)
         if "delivery.dropped" in services.events.wanted:
-            services.on_event("delivery.dropped", self, outgoing.message, why)
+            services.on_event("delivery.dropped", self, outgoing.message, why, None)
         if services.on_dropped is not None:
             services.on_dropped(self, outgoing.message, why)
 

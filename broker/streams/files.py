@@ -148,9 +148,9 @@ def read_parquet(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
 READERS: Final = {"ndjson": read_ndjson, "parquet": read_parquet}
 
 
-def packed(found: Sequence[StreamRecord]) -> bytes:
+def packed(stream_records: Sequence[StreamRecord]) -> bytes:
     """Records as an Arrow IPC stream, as ``unpacked`` reads them; their offsets mean nothing."""
-    batch = records.encode(0, found)
+    batch = records.encode(0, stream_records)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, records.SCHEMA) as stream:
         stream.write_batch(batch)

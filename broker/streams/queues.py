@@ -20,10 +20,10 @@ from broker.core.clock import Clock
 from broker.core.errors import Unavailable
 from broker.core.kinds import counted
 from broker.core.lazy_module import LazyModule
-from broker.core.queue import QueueFull
+from broker.core.queue import QueueFull, Queues
 from broker.core.signals import Signal
 from broker.core.stream import stream_record
-from broker.core.values import Done
+from broker.core.values import Done, Values
 from broker.observe.metrics import Metrics
 from broker.storage.collection import RAW, TEXT, Collection
 from broker.storage.store import LogShard
@@ -232,8 +232,8 @@ class StoredQueue:
         self._writer.call(lambda: self._writer.store.trim(self._shard, done), lambda error: None)
 
 
-class StoredQueues:
-    """Implements ``broker.core.queue.Queues``."""
+class StoredQueues(Queues):
+    """Queues in the node's store."""
 
     def __init__(self, writer: Writer, clock: Clock, metrics: Metrics) -> None:
         self._writer = writer
@@ -366,24 +366,24 @@ class QueueTail:
         return taken
 
 
-class StoredValues:
-    """Implements ``broker.core.values.Values``."""
+class StoredValues(Values):
+    """Values in the node's store."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._values = Collection(writer, b"values/", TEXT, RAW)
+        self._stored = Collection(writer, b"values/", TEXT, RAW)
 
     def get(self, key: str) -> bytes | None:
         """The value that is committed, or None."""
-        return self._values.committed(key)
+        return self._stored.committed(key)
 
     def put(self, key: str, value: bytes | None) -> None:
         """Set a value, or delete it with None, in the commit group that is gathering."""
-        self._values.put(key, value)
+        self._stored.put(key, value)
 
     def names(self, prefix: str) -> list[str]:
         """The keys there are that begin so, in order."""
-        return [key for key, _ in self._values.stored(prefix.encode())]
+        return [key for key, _ in self._stored.stored(prefix.encode())]
 
     def when_committed(self, done: Done) -> None:
         """Call ``done`` once everything so far is committed, or with the error that prevented it."""

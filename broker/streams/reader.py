@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.core.errors import NotFound
 from broker.core.lazy_module import LazyModule
-from broker.core.stream import ShardRange, StreamRecord
+from broker.core.stream import ShardRange, StreamHistory, StreamRecord
 from broker.core.topic import TopicFilter
 from broker.storage.store import LogShard, Store
 from broker.streams.catalogue import Catalogue, Stream
@@ -49,7 +49,7 @@ class Extent:
         return sum(shard_range.next_offset for shard_range in self.ranges)
 
 
-class StreamReader:
+class StreamReader(StreamHistory):
     """Reads by stream name, shard and offset."""
 
     def __init__(

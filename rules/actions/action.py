@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NotRequired, Protocol, cast
+from typing import Final, NotRequired, cast
 
 from typing_extensions import TypedDict
 
@@ -146,10 +146,8 @@ class LastError:
         return {"text": self.text, "time_ms": self.time_ns // 1_000_000}
 
 
-class Failures(Protocol):
-    """Receives every failure of an action, to keep and log it: the rule's."""
-
-    def __call__(self, step: Step, error: Exception) -> LastError: ...
+# Receives every failure of an action, to keep and log it: the rule's.
+Failures = Callable[["Step", Exception], LastError]
 
 
 class Step:

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from broker.core.errors import NotFound, Unavailable
 from broker.core.objects import Reference
-from broker.core.schema import ExternalRegistries, ExternalRegistry, SchemaError, SchemaLookup, Serde, WaitingSchemas
+from broker.core.schema import ExternalRegistry, SchemaError, SchemaLookup, Serde
 from rules.functions.registry import Function, Functions, Kind, StrictText, between, make
 from rules.sql.limits import MAX_TAGGED_SCHEMAS
 from rules.sql.values import STRINGS, string, type_name
@@ -134,15 +134,9 @@ def external_schema_functions(schemas: Schemas) -> list[Function]:
     """``avro_encode``, ``avro_decode``, ``schema_encode_and_tag`` and ``schema_decode_tagged``."""
     registrations = _Registrations()
 
-    def registries() -> ExternalRegistries:
-        lookup = schemas()
-        if not isinstance(lookup, ExternalRegistries):
-            raise SchemaError("no schema registry elsewhere is configured")
-        return lookup
-
     def coded(registry: str, number: int, code: Callable[[Serde], Any]) -> Any:
         """The result of ``code`` with a schema of a registry."""
-        serde = registries().external(registry).serde(number)
+        serde = schemas().external(registry).serde(number)
         try:
             return code(serde)
         except SchemaError as error:
@@ -160,11 +154,11 @@ def external_schema_functions(schemas: Schemas) -> list[Function]:
 
     def schema_encode_and_tag(schema: StrictText, registry_name: StrictText, value: Any, subject: StrictText) -> bytes:
         """A value by a local Avro schema, with the tag that a registry elsewhere has for it under a subject."""
-        kind, source = registries().source(schema)
+        kind, source = schemas().source(schema)
         if kind != "avro":
             raise SchemaError(f"schema '{schema}' is {kind}; only Avro schemas are registered elsewhere")
         data = schemas().serde(schema).encode(value)
-        number = registrations.number(registry_name, registries().external(registry_name), subject, source)
+        number = registrations.number(registry_name, schemas().external(registry_name), subject, source)
         return _TAG.pack(_MAGIC, number) + data
 
     def schema_decode_tagged(registry_name: StrictText, data: Encoded) -> Any:
@@ -219,7 +213,7 @@ class Waiting:
         """True if it may have to wait, with schemas as they are."""
         if self.has_registry:
             return True
-        return isinstance(lookup, WaitingSchemas) and any(lookup.waits(name) for name in self.schemas)
+        return any(lookup.waits(name) for name in self.schemas)
 
 
 NOTHING: Final = Waiting(frozenset(), False)

@@ -16,7 +16,7 @@ from broker.auth.login_limits import LoginLimitSettings
 from broker.connection.settings import MqttSettings as BrokerMqttSettings
 from broker.core import jsontext
 from broker.core.clock import SystemClock
-from broker.core.values import NoValues
+from broker.core.values import Values
 from broker.net.settings import ListenerSettings
 from broker.observe.metric_rows import RESOLUTIONS, SERIES_BYTES
 from broker.observe.metrics import Metrics
@@ -107,6 +107,6 @@ def test_page_on_the_history_of_metrics_names_each_of_them_and_its_bounds() -> N
     known = {name.removesuffix("_total") for name in re.findall(r"^\| `sluice_(\w+)`", reference, re.MULTILINE)}
     assert set(NAMES) <= known
     rows = sum(resolution.rows for resolution in RESOLUTIONS)
-    room = MetricsHistory(Metrics(), NoValues(), SystemClock(), MetricsHistorySettings()).most_series
+    room = MetricsHistory(Metrics(), Values(), SystemClock(), MetricsHistorySettings()).most_series
     for bound in (f"{rows:,} rows", f"{round(SERIES_BYTES / 1000)} KB", f"{room}\nseries", f"{MAX_POINTS:,} in total"):
         assert bound in page

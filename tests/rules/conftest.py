@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from broker.core.client import Client
-from broker.core.errors import NotFound
 from broker.core.events import Events
 from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.message import Message
 from broker.core.objects import MemorySection
-from broker.core.schema import FieldType
+from broker.core.schema import FieldType, SchemaLookup
 from broker.core.stage import Outcome
 from broker.observe.metrics import Metrics
 from rules.feature import RulesFeature
@@ -44,14 +43,11 @@ class CountedPlans:
         self.invalidated += 1
 
 
-class BoundSchemas:
+class BoundSchemas(SchemaLookup):
     """Payload types by topic filter; no serdes."""
 
     def __init__(self) -> None:
         self.types: dict[str, FieldType] = {}
-
-    def serde(self, name: str) -> object:
-        raise NotFound("schema", name)
 
     def payload_type(self, topic_filter: str) -> FieldType | None:
         return self.types.get(topic_filter)
@@ -77,7 +73,7 @@ class Node:
             MessagingPort(self.events, self.plans, self, lambda _name, _value: None),
             StoragePort(lambda _: self.section, self.streams),
             MonitoringPort(self.metrics),
-            schemas=self.schemas,  # type: ignore[arg-type]  # schemas are not decoded here
+            schemas=self.schemas,
         )
         self.feature = RulesFeature(self.services, self.settings)
         self.feature.start()

@@ -47,7 +47,7 @@ class SessionBench:
             relieved=lambda _session: None,
             queue_in_full=lambda _session, _size_bytes, _receipt: False,
             drained=lambda _session: None,
-            on_event=lambda _name, _session, _message, _why, _properties=None: None,
+            on_event=lambda _name, _session, _message, _why, _properties: None,
             events=Events(),
             sent=(sent[0], sent[1], sent[2]),
             dropped=lambda why: metrics.counter("dropped", why=why),

@@ -9,7 +9,7 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.core.values import NoValues
+from broker.core.values import Values
 from tests.support.mqtt_server import MovedClock
 from ui.api.idempotency import LIFE_S, MOST_ANSWER_BYTES, MOST_KEYS, IdempotencyKeys
 from ui.api.problems import ApiProblem
@@ -33,7 +33,7 @@ class Counted:
 
 
 async def _refuse_while_the_first_runs() -> None:
-    keys, go, act = IdempotencyKeys(NoValues(), MovedClock()), asyncio.Event(), Counted()
+    keys, go, act = IdempotencyKeys(Values(), MovedClock()), asyncio.Event(), Counted()
 
     async def slow() -> Response:
         await go.wait()
@@ -73,7 +73,7 @@ def test_answers_are_kept_for_a_day_within_bounds_and_only_of_what_was_done(
 
 
 async def _times_done(counted: Counted, age_s: int, others: int) -> int:
-    values, clock = NoValues(), MovedClock()
+    values, clock = Values(), MovedClock()
     keys = IdempotencyKeys(values, clock)
     await keys.once(_request("k"), {}, counted)
     for number in range(others):

@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from broker.admin.api_settings import ApiSettings
-from broker.core.values import NoValues
+from broker.core.values import Values
 from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import TOKEN, Node, Running
 from ui.api.application import create_app
@@ -111,7 +111,7 @@ def test_sessions_last_twelve_hours_and_the_oldest_makes_room() -> None:
 
 
 def test_sessions_survive_a_restart_but_no_other_token() -> None:
-    clock, values = MovedClock(), NoValues()
+    clock, values = MovedClock(), Values()
     before = SignIn(clock, values, TOKEN)
     kept, closed = before.open_session(), before.open_session()
     before.close_session(closed)

@@ -32,7 +32,7 @@ from broker.core.kinds import Kind
 from broker.core.objects import KindService, ObjectSection, Saves, Spec
 from broker.core.receivers import Receivers
 from broker.core.stage import WaitingPublisher
-from broker.core.values import NoValues, Values
+from broker.core.values import Values
 from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MetricsHistory
 from ui.api.idempotency import IdempotencyKeys
@@ -118,7 +118,7 @@ class ApiContext:
     verb_timeout_s: float = 2.0
     base_url: str = ""
     """``http://host:port``, set by the server once it listens."""
-    values: Values = field(default_factory=NoValues)
+    values: Values = field(default_factory=Values)
     """Store of request keys, sessions and jobs."""
     keys: IdempotencyKeys = field(init=False)
     jobs: Jobs = field(init=False)

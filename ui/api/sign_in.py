@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from broker.core import jsontext
 from broker.core.clock import Clock, SystemClock
-from broker.core.values import NoValues, Values
+from broker.core.values import Values
 
 CODE_LIFE_S = 600.0
 SESSION_LIFE_S = 12 * 3600.0
@@ -28,7 +28,7 @@ class SignIn:
     """Codes and sessions; the oldest makes room when there are too many."""
 
     clock: Clock = field(default_factory=SystemClock)
-    values: Values = field(default_factory=NoValues, repr=False)
+    values: Values = field(default_factory=Values, repr=False)
     token: str = field(default="", repr=False)
     on_closed: Callable[[], None] = lambda: None
     """Called when sessions have ended before their time."""

@@ -103,7 +103,7 @@ class BuiltinAuthenticator:
         return self._checked(attempt, name, known_user, lambda: credential.matches(password))
 
     async def _checked(
-        self, attempt: ConnectAttempt, name: str, found: User | None, matches: Callable[[], bool]
+        self, attempt: ConnectAttempt, name: str, user: User | None, matches: Callable[[], bool]
     ) -> Decision:
         address = network_of(attempt.peer_host)
         try:
@@ -113,9 +113,9 @@ class BuiltinAuthenticator:
                 is_right = await self._pool.work(matches)
         except Unavailable:
             return _BUSY
-        if is_right and found is not None and attempt.password is not None:
-            self._remembered.add(found.credentials[0], attempt.password)
-        return self._verdict(attempt, found, is_right=is_right)
+        if is_right and user is not None and attempt.password is not None:
+            self._remembered.add(user.credentials[0], attempt.password)
+        return self._verdict(attempt, user, is_right=is_right)
 
     def _verdict(self, attempt: ConnectAttempt, user: User | None, *, is_right: bool) -> Decision:
         if user is None:

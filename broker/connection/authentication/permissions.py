@@ -14,7 +14,7 @@ from broker.auth.users import User
 from broker.connection.connection import Connection
 from broker.connection.connections import Connections
 from broker.connection.context import Context
-from broker.connection.permits import Permits, SessionRoutes
+from broker.connection.permits import Permits
 from broker.connection.sessions.lifecycle import SessionLife
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
 from broker.connection.sessions.wills import Wills
@@ -34,7 +34,7 @@ class Permissions:
         self,
         context: Context,
         access: Access,
-        plans: Plans[SessionRoutes],
+        plans: Plans,
         subscriptions: SubscriptionRegistry,
         wills: Wills,
     ) -> None:

@@ -14,11 +14,11 @@ from typing import Final
 
 from broker.connection.connection import Connection
 from broker.connection.context import Context
-from broker.connection.permits import SessionPlan, SessionRoutes
 from broker.connection.protocol.client_acknowledgements import Acknowledgements
 from broker.connection.protocol.forwarding import WIDE, Forwarding
 from broker.connection.protocol.publish import MOST_AT_ONCE, Publishing
 from broker.connection.scheduler import LOOK_S
+from broker.pipeline.plan import SessionRoutes, TopicPlan
 from broker.pipeline.topic_counts import TopicCounts
 from broker.session import acks
 
@@ -40,7 +40,7 @@ def _repeats(data: bytes, head_end: int, size: int) -> bool:
 
 
 class Arrivals:
-    """Takes small reads together; implements ``broker.connection.connection.SmallReads``."""
+    """Takes small reads of connections together."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Arrivals:
         c.packets_in += 1
 
     def _take_publish(
-        self, c: Connection, plan: SessionPlan, data: bytes, topic_end: int, payload_at: int, end: int
+        self, c: Connection, plan: TopicPlan, data: bytes, topic_end: int, payload_at: int, end: int
     ) -> None:
         """A PUBLISH that is all of a read, on a topic whose plan is known; or several of QoS 0 on that topic."""
         figures = self._context.figures

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from broker.codec import properties as p
 from broker.codec.codes import CLIENT_DISCONNECT
@@ -19,26 +19,19 @@ from broker.connection.sessions.lifecycle import SessionLife
 from broker.core import reason
 
 
-class Holder(Protocol):
-    """Something that keeps connections, as those that wait for it."""
-
-    def abandon(self, c: Connection, /) -> None:
-        """The connection has ended."""
-
-
 class Disconnecting:
-    """Takes DISCONNECT, and ends what there is for a connection. ``holders`` forget connections that ended."""
+    """Takes DISCONNECT, and ends what there is for a connection. ``abandon`` are called with connections that ended."""
 
     def __init__(
         self,
         context: Context,
-        holders: Sequence[Holder],
+        abandon: Sequence[Callable[[Connection], None]],
         client_events: ClientEvents,
         life: SessionLife,
         inbounds: StoredInbounds,
     ) -> None:
         self._context = context
-        self._holders = holders
+        self._abandon = abandon
         self._client_events = client_events
         self._life = life
         self._inbounds = inbounds
@@ -63,8 +56,8 @@ class Disconnecting:
 
     def ended(self, c: Connection, why: str, is_will_due: bool, properties: dict[str, Any] | None) -> None:
         """A link is closed: nothing waits for it from now on, and its session is on its own."""
-        for holder in self._holders:
-            holder.abandon(c)
+        for abandon in self._abandon:
+            abandon(c)
         if c.aliases:
             c.aliases.clear()
         if not c.is_connected:

@@ -16,13 +16,12 @@ from broker.codec.primitives import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
-from broker.connection.permits import FindKind, FindPlan, SessionKind
+from broker.connection.permits import FindKind, FindPlan
 from broker.connection.withholding import Withholding
 from broker.core.message import Message
 from broker.core.receipt import Receipt
 from broker.pipeline.pipeline import Pipeline
-from broker.pipeline.plan import Plans, TopicPlan
-from broker.routing.router import Routes
+from broker.pipeline.plan import Kind, Plans, SessionRoutes, TopicPlan
 from broker.session import qos0
 from broker.session.delivery import RAW
 from broker.session.qos0_queue import Qos0Item
@@ -44,8 +43,8 @@ class Forwarding:
     def __init__(
         self,
         context: Context,
-        plans: Plans[Routes[Session]],
-        pipeline: Pipeline[Routes[Session]],
+        plans: Plans,
+        pipeline: Pipeline,
         dead_letters: DeadLetters,
         withholding: Withholding,
     ) -> None:
@@ -80,20 +79,20 @@ class Forwarding:
         """Function that finds the plan of a topic for a client that nothing restricts; None where it has to be made."""
         return self._plans.by_topic.get
 
-    def remember_head(self, c: Connection, head: bytes, routes: Routes[Session], size: int) -> SessionKind:
+    def remember_head(self, c: Connection, head: bytes, routes: SessionRoutes, size: int) -> Kind:
         """QoS 0 publishes of a client that begin with these bytes have nothing to them but these routes and this
         size."""
         if c.permits is not None:
             c.permits.remember_head(head)
         return self._plans.remember_head(head, routes, size)
 
-    def plan(self, c: Connection, topic: bytes, first: int) -> TopicPlan[Routes[Session]]:
+    def plan(self, c: Connection, topic: bytes, first: int) -> TopicPlan:
         """The plan for a publish of this client."""
         if not topic:
             raise protocol_error("PUBLISH has neither a topic nor a topic alias")
         return self._plans.plan(topic) if c.permits is None else c.permits.plan(topic, first)
 
-    def run(self, c: Connection, routes: Routes[Session], chunk: bytes, count: int) -> int:
+    def run(self, c: Connection, routes: SessionRoutes, chunk: bytes, count: int) -> int:
         """Hand a run of QoS 0 packets, as they came, to their subscribers; returns their number."""
         figures = self._figures
         if self.together.run:
@@ -116,7 +115,7 @@ class Forwarding:
             self._hand_out(c, other, _in_other_version(chunk, from_v5=c.is_v5), count)
         return count
 
-    def run_together(self, run: Sequence[tuple[Connection, bytes]], routes: Routes[Session]) -> None:
+    def run_together(self, run: Sequence[tuple[Connection, bytes]], routes: SessionRoutes) -> None:
         """Hand QoS 0 packets of several clients of one version, as they came, to the subscribers they have in
         common."""
         (c, chunk), count = run[0], len(run)
@@ -131,7 +130,7 @@ class Forwarding:
             c.services.backpressure.hold(c)
 
     @staticmethod
-    def _differs_by_client(routes: Routes[Session], *, is_v5: bool) -> bool:
+    def _differs_by_client(routes: SessionRoutes, *, is_v5: bool) -> bool:
         """True if it matters whose packets these are, or they go to a subscriber that has to be checked."""
         same, other = (routes.plain_v5, routes.plain_v3) if is_v5 else (routes.plain_v3, routes.plain_v5)
         return bool(other or routes.watch or routes.only_group) or any(session.fast is None for session in same)
@@ -195,7 +194,7 @@ class Forwarding:
     def qos1(
         self,
         c: Connection,
-        find: Callable[[bytes], TopicPlan[Routes[Session]] | None],
+        find: Callable[[bytes], TopicPlan | None],
         data: bytes,
         position: int,
         body: int,
@@ -222,9 +221,7 @@ class Forwarding:
             self.together.deliver()
         return taken
 
-    def hand_on(
-        self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
-    ) -> int:
+    def hand_on(self, c: Connection, plan: TopicPlan, packet: bytes, topic_end: int, payload_at: int) -> int:
         """Hand a QoS 1 packet without properties, on a topic without stages, to its subscribers, as ``qos1``; what goes
         to them as QoS 0 is gathered with the messages that follow (``broker.pipeline.together``)."""
         answers = c.answers

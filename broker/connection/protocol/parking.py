@@ -18,8 +18,6 @@ from broker.core.stage import Refusal
 from broker.observe.metrics import Metrics
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import TopicPlan
-from broker.routing.router import Routes
-from broker.session.session import Session
 
 Decided = Message | Refusal
 PUBLISHER_GONE: Final = "publisher_gone"
@@ -28,7 +26,7 @@ PUBLISHER_GONE: Final = "publisher_gone"
 class Parking:
     """The parked connections of a node."""
 
-    def __init__(self, pipeline: Pipeline[Routes[Session]], metrics: Metrics) -> None:
+    def __init__(self, pipeline: Pipeline, metrics: Metrics) -> None:
         self._pipeline = pipeline
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
         self._parked = metrics.counter(
@@ -36,9 +34,7 @@ class Parking:
         )
         metrics.gauge("connections_parked", lambda: len(self._tasks), "clients whose publish waits for another process")
 
-    def park(
-        self, c: Peer, message: Message, plan: TopicPlan[Routes[Session]], finish: Callable[[Decided], None]
-    ) -> None:
+    def park(self, c: Peer, message: Message, plan: TopicPlan, finish: Callable[[Decided], None]) -> None:
         """Read nothing more from a connection until its message is decided; then ``finish`` with the decision."""
         c.is_parked = True
         c.hold(self)
@@ -53,9 +49,7 @@ class Parking:
             task.cancel()
             self._pipeline.dropped(PUBLISHER_GONE).value += 1
 
-    async def _decide(
-        self, c: Peer, message: Message, plan: TopicPlan[Routes[Session]], finish: Callable[[Decided], None]
-    ) -> None:
+    async def _decide(self, c: Peer, message: Message, plan: TopicPlan, finish: Callable[[Decided], None]) -> None:
         decided = await self._pipeline.decide(message, plan)
         del self._tasks[c]
         c.go_on(lambda: finish(decided))

@@ -24,9 +24,7 @@ from broker.core.receipt import FullQueue, Receipt
 from broker.core.stage import Outcome, Refusal
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans, TopicPlan
-from broker.routing.router import Routes
 from broker.session.inbound import Inbound, digest
-from broker.session.session import Session
 
 # The first byte of the answer, by QoS.
 _FIRST: Final = (b"", b"\x40", b"\x50")
@@ -40,8 +38,8 @@ class Publishing:
     def __init__(
         self,
         context: Context,
-        plans: Plans[Routes[Session]],
-        pipeline: Pipeline[Routes[Session]],
+        plans: Plans,
+        pipeline: Pipeline,
         parking: Parking,
         inbounds: StoredInbounds,
         withholding: Withholding,
@@ -55,7 +53,7 @@ class Publishing:
         self._figures = context.figures
 
     def take_run(
-        self, c: Connection, plan: TopicPlan[Routes[Session]], data: bytes, position: int, head_end: int, stop: int
+        self, c: Connection, plan: TopicPlan, data: bytes, position: int, head_end: int, stop: int
     ) -> tuple[int, bool]:
         """Take the QoS 0 PUBLISH in ``data[position:stop]``, without properties, and those behind it that begin like
         it.
@@ -104,9 +102,7 @@ class Publishing:
             c.refused(refusal)
         return count, outcome.is_stored
 
-    def take_qos1(
-        self, c: Connection, plan: TopicPlan[Routes[Session]], packet: bytes, topic_end: int, payload_at: int
-    ) -> None:
+    def take_qos1(self, c: Connection, plan: TopicPlan, packet: bytes, topic_end: int, payload_at: int) -> None:
         """Take a QoS 1 PUBLISH without properties, retain flag and DUP, whose topic ends where its identifier is; its
         deliveries are gathered with the messages that follow.
 
@@ -191,9 +187,7 @@ class Publishing:
             return outcome.is_stored
         return False
 
-    def _refuse_payload(
-        self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int
-    ) -> None:
+    def _refuse_payload(self, c: Connection, message: Message, plan: TopicPlan, packet_id: int) -> None:
         """A payload is marked as text and is not UTF-8 [MQTT-3.3.2-4]."""
         text = "the payload is not UTF-8, as its Payload Format Indicator says"
         refusal = Refusal(
@@ -203,7 +197,7 @@ class Publishing:
         if message.qos:
             self._answer(c, message, plan.topic_bytes, packet_id, outcome)
 
-    def _park_qos0(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]]) -> None:
+    def _park_qos0(self, c: Connection, message: Message, plan: TopicPlan) -> None:
         """Let another process decide on a QoS 0 message."""
 
         def finish(decided: Decided) -> None:
@@ -247,7 +241,7 @@ class Publishing:
         self,
         c: Connection,
         message: Message,
-        plan: TopicPlan[Routes[Session]],
+        plan: TopicPlan,
         packet_id: int,
         *,
         gathers: bool = False,
@@ -285,7 +279,7 @@ class Publishing:
             outcome = self._pipeline.process(message, plan)
         self._answer(c, message, topic, packet_id, outcome)
 
-    def _park(self, c: Connection, message: Message, plan: TopicPlan[Routes[Session]], packet_id: int) -> None:
+    def _park(self, c: Connection, message: Message, plan: TopicPlan, packet_id: int) -> None:
         """Let another process decide on a QoS 1 or 2 message, then answer it."""
 
         def finish(decided: Decided) -> None:
@@ -339,7 +333,7 @@ class Publishing:
         if is_new and c.answers.unacknowledged + len(open_qos2) >= c.terms.receive_maximum:  # [MQTT-3.3.4-7]
             raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
 
-    def _answer_again(self, c: Connection, message: Message, known: bytes, packet_id: int, code: int) -> None:
+    def _answer_again(self, c: Connection, message: Message, message_digest: bytes, packet_id: int, code: int) -> None:
         """Answer a resend of a message that was accepted: it may still be on its way to the store, and may yet be lost
         there."""
         if packet_id in c.answers.held:  # there will be one for both
@@ -350,7 +344,7 @@ class Publishing:
         def release() -> None:
             inbound = c.session.inbound
             is_open = inbound is not None and message.qos == 2 and packet_id in inbound.open_qos2
-            if is_open or (inbound is not None and inbound.taken_with(packet_id, known, c.now_ns) is not None):
+            if is_open or (inbound is not None and inbound.taken_with(packet_id, message_digest, c.now_ns) is not None):
                 c.reply(answer)
             else:
                 c.on_internal_error()
@@ -377,13 +371,15 @@ class Publishing:
         self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
         c.answers.stored.append(StoredPublish(packet_id, is_wanted=False, is_refused=True))
 
-    def _remember_taken(self, c: Connection, inbound: Inbound, packet_id: int, known: bytes, code: int) -> None:
+    def _remember_taken(
+        self, c: Connection, inbound: Inbound, packet_id: int, message_digest: bytes, code: int
+    ) -> None:
         """Note what may come again; where memory is tight, only as far back as answers are on their way."""
         unacknowledged = c.answers.unacknowledged + len(inbound.open_qos2)
         is_tight = self._inbounds.is_tight
         if is_tight:
             self._figures.limit_reached("max_inbound_bytes_connected")
-        entry = inbound.remember(packet_id, known, c.now_ns, unacknowledged, code, is_tight=is_tight)
+        entry = inbound.remember(packet_id, message_digest, c.now_ns, unacknowledged, code, is_tight=is_tight)
         self._inbounds.took(c.session.client_id, inbound, entry)
 
     def _answer_refusal(self, c: Connection, qos: int, packet_id: int, outcome: Outcome) -> None:

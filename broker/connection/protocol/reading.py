@@ -23,9 +23,8 @@ from broker.connection.protocol.subscribe import Subscribing
 from broker.connection.scheduler import LOOK_S
 from broker.core import reason
 from broker.core.errors import PeerError
-from broker.routing.router import Routes
+from broker.pipeline.plan import SessionRoutes
 from broker.session import acks
-from broker.session.session import Session
 
 # Number of PUBLISH and acknowledgements taken between two looks at the time, other packets one by one. What goes the
 # short way in one piece counts as one of them, and after a long step the time is checked in any case.
@@ -83,7 +82,7 @@ class PacketReader:
         figures = context.figures
         began_s = now_s()
         look_s = began_s + (LOOK_S if scheduler.left_s > LOOK_S else scheduler.left_s)
-        run_routes: Routes[Session] | None = None
+        run_routes: SessionRoutes | None = None
         run_start = run_count = packets = messages = in_runs = pubacks = answered = published_bytes = rounds = 0
         is_stored = False
         try:

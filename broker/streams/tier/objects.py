@@ -144,13 +144,13 @@ def _sentence(trace: str, url: str) -> str:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _opened(url: str, given: tuple[tuple[str, str], ...], answer_s: int, attempts: int) -> Any:
+def _opened(url: str, option_items: tuple[tuple[str, str], ...], answer_s: int, attempts: int) -> Any:
     from obstore.store import LocalStore, from_url
 
     if "://" not in url:
         Path(url).mkdir(parents=True, exist_ok=True)
         return LocalStore(url)
-    options = dict(given)
+    options = dict(option_items)
     config: Any = store_options(url, options)
     client: Any = client_options(options, answer_s)
     retry: Any = {"max_retries": attempts, "retry_timeout": timedelta(seconds=answer_s)}

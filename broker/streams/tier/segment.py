@@ -83,15 +83,15 @@ def parse_name(name: str, size_bytes: int) -> Segment | None:
     return Segment(first, last + 1, earliest, latest, size_bytes)
 
 
-def build(found: Iterable[Frame], start: int, end: int, running_max_us: int) -> Built:
-    """A segment of the records from ``start`` on, as many as fit; ``found`` are frames that hold ``[start, end)``, the
+def build(frames: Iterable[Frame], start: int, end: int, running_max_us: int) -> Built:
+    """A segment of the records from ``start`` on, as many as fit; ``frames`` hold ``[start, end)``, the
     latest time before them is ``running_max_us``."""
     pieces: list[bytes] = []
     places: list[FramePlace] = []
     earliest = []
     position = 0
     size = 0
-    for frame in _joined(_within(found, start, end, running_max_us)):
+    for frame in _joined(_within(frames, start, end, running_max_us)):
         value = frame.stored
         piece = pa.compress(value, codec=_CODEC, asbytes=True)
         latest = frame.running_max_us
@@ -153,10 +153,10 @@ def _decompress(content: bytes, size_bytes: int) -> bytes:
     return content_bytes
 
 
-def _within(found: Iterable[Frame], start: int, end: int, running_max_us: int) -> Iterator[Frame]:
+def _within(frames: Iterable[Frame], start: int, end: int, running_max_us: int) -> Iterator[Frame]:
     """The frames, cut where they begin too early or end too late."""
     at = start
-    for frame in found:
+    for frame in frames:
         if at == frame.first_offset and frame.next_offset <= end:
             yield frame
         else:
@@ -167,11 +167,11 @@ def _within(found: Iterable[Frame], start: int, end: int, running_max_us: int) -
             return
 
 
-def _joined(found: Iterator[Frame]) -> Iterator[Frame]:
+def _joined(frames: Iterator[Frame]) -> Iterator[Frame]:
     """The frames, small neighbours joined into one."""
     run: list[Frame] = []
     size = 0
-    for frame in found:
+    for frame in frames:
         length = len(frame.message)
         small = is_small(frame.count, length)
         if run and not (small and is_frame(frame.next_offset - run[0].first_offset, size + length)):

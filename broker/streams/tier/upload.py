@@ -169,16 +169,16 @@ class Uploads:
         self._tell(Uploaded(*shard, next_segment))
         return True
 
-    def _is_due(self, wanted: Wanted, shard: LogShard, known: _Shard, start: int, end: int) -> bool:
+    def _is_due(self, wanted: Wanted, shard: LogShard, state: _Shard, start: int, end: int) -> bool:
         if end <= start:
-            known.waits_since_s = None
+            state.waits_since_s = None
             return False
         now_s = self._monotonic_s()
-        if known.waits_since_s is None:
-            known.waits_since_s = now_s
+        if state.waits_since_s is None:
+            state.waits_since_s = now_s
         if (end - start) * self._follower.average_bytes(shard) >= segment.SEGMENT_BYTES:
             return True
-        return (now_s - known.waits_since_s) * 1_000_000 >= wanted.after_us
+        return (now_s - state.waits_since_s) * 1_000_000 >= wanted.after_us
 
     def _made(
         self, store: TierStore, wanted: Wanted, shard: LogShard, held: Held, start: int, end: int
@@ -239,7 +239,7 @@ class Uploads:
         oldest_us = self._now_s() * 1_000_000 - wanted.retention_us
         keep_from = report.unpack_unread(unread).get(shard.shard, _NO_OFFSET)
         segments = (report.unpack_segment(value) for _, value in self._follower.scan(report.segments_prefix(shard)))
-        expired = list(takewhile(lambda one: one.running_max_us < oldest_us, segments))
+        expired = list(takewhile(lambda candidate: candidate.running_max_us < oldest_us, segments))
         excess = (
             sum(candidate.size_bytes for candidate in expired if candidate.next_offset > keep_from)
             - wanted.unread_bytes

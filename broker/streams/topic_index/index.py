@@ -221,10 +221,10 @@ def _some(merged: Iterator[tuple[int, StreamRecord]]) -> Iterator[tuple[int, Str
             return
 
 
-def _batch(found: Sequence[tuple[int, StreamRecord]]) -> pa.RecordBatch:
-    offsets = pa.py_buffer(array("q", [offset for offset, _ in found]))
-    batch = records.encode(0, [record for _, record in found])
-    return batch.set_column(0, records.SCHEMA[0], pa.Array.from_buffers(pa.int64(), len(found), [None, offsets]))
+def _batch(numbered: Sequence[tuple[int, StreamRecord]]) -> pa.RecordBatch:
+    offsets = pa.py_buffer(array("q", [offset for offset, _ in numbered]))
+    batch = records.encode(0, [record for _, record in numbered])
+    return batch.set_column(0, records.SCHEMA[0], pa.Array.from_buffers(pa.int64(), len(numbered), [None, offsets]))
 
 
 class Progress(NamedTuple):
@@ -272,12 +272,12 @@ class Page(NamedTuple):
     next_offset: int
 
 
-def read_page(found: Iterator[bytes | memoryview | Progress], end: int, limit: int) -> Page:
+def read_page(pieces: Iterator[bytes | memoryview | Progress], end: int, limit: int) -> Page:
     """Page of the batches of ``messages`` up to ``end``, until there are ``limit`` records or ``_PAGE_BYTES``, or
     ``STRETCH`` records were read without the index."""
     page: list[bytes | memoryview] = []
     rows = scanned = size = 0
-    for piece in found:
+    for piece in pieces:
         if isinstance(piece, Progress):
             scanned += piece.scanned
             if scanned >= STRETCH:

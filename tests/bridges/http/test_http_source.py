@@ -21,7 +21,7 @@ from bridges.http_server.settings import BasicAuthentication, HmacAuthentication
 from bridges.resource.errors import BadSettings
 from broker.core.errors import Invalid
 from broker.core.message import Message
-from broker.core.schema import SchemaError
+from broker.core.schema import SchemaError, SchemaLookup
 from broker.core.stage import Outcome, Refusal
 from tests.support.bridges import Bridges
 from tests.support.plain_http import NO_TLS
@@ -36,7 +36,7 @@ TOKENS = {"mechanism": "token", "tokens": ["old one", TOKEN]}
 DEADLINE_S = 120.0
 
 
-class Temperatures:
+class Temperatures(SchemaLookup):
     """A schema that takes ``t=<number>``, in place of the registry."""
 
     def serde(self, name: str) -> Temperatures:

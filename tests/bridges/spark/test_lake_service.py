@@ -39,7 +39,7 @@ from broker.core.errors import AlreadyExists, ConfigError, Conflict, Invalid, No
 from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService, Reference
 from broker.core.schema import FieldType
-from broker.core.stream import StreamRecord
+from broker.core.stream import StreamHistory, StreamRecord
 from broker.core.times import rfc3339
 from broker.observe.metrics import Metrics
 from broker.observe.prometheus import exposition
@@ -629,7 +629,7 @@ def test_the_lag_of_a_table_is_a_metric_until_the_table_is_deleted(tmp_path: Pat
     assert "table_lag_records" not in exposition(metrics)
 
 
-class History(Unused):
+class History(StreamHistory):
     """A stream whose records were published a second apart, the first one at ``first_us``."""
 
     def __init__(self, first_us: int) -> None:

@@ -10,11 +10,11 @@ import pytest
 from broker.admin.jobs import Job, Jobs
 from broker.core.clock import SystemClock
 from broker.core.errors import Conflict
-from broker.core.values import NoValues
+from broker.core.values import Values
 from tests.support.waiting import until
 
 
-class Kept(NoValues):
+class Kept(Values):
     """Values in memory."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from broker.core.contributor import Contributor, Contributors, Uses
 from broker.core.errors import InUse, NotFound
 from broker.core.message import Message
 from broker.core.objects import Reference
-from broker.core.schema import FieldType, NoSchemas
+from broker.core.schema import FieldType, SchemaLookup
 
 
 class Rules(Contributor):
@@ -44,7 +44,7 @@ def test_a_contributor_that_answers_nothing_changes_nothing() -> None:
     contributor, message = Contributor(), Message("t", b"x", 0, False, Client("c"), 0)
     assert contributor.try_on(message, {}).message is message
     assert contributor.payload_type_after("t/#", FieldType("long")) == FieldType("long")
-    assert [*contributor.uses(), *contributor.on_topic("t"), *contributor.effects_of_schema("s", NoSchemas())] == []
+    assert [*contributor.uses(), *contributor.on_topic("t"), *contributor.effects_of_schema("s", SchemaLookup())] == []
     with pytest.raises(NotFound, match="rule"):
         Contributors((contributor,)).rule_for_spark("hot")
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.errors import Invalid, Unavailable
-from broker.core.values import NoValues, Values
+from broker.core.values import Values
 from broker.observe.metric_rows import COARSER, RESOLUTIONS, SECONDS, Point, joined, unpack
 from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MAX_POINTS, MetricsHistory
@@ -72,7 +72,7 @@ class Broker:
         return means
 
 
-def point_of(values: NoValues, step_s: int, number: int) -> Point:
+def point_of(values: Values, step_s: int, number: int) -> Point:
     """A series over all time, joined from all rows of a resolution."""
     point: Point = (0.0, 0.0, float("inf"), float("-inf"))
     for name in values.names(f"metrics-history/1/{step_s}/"):
@@ -84,7 +84,7 @@ def point_of(values: NoValues, step_s: int, number: int) -> Point:
 
 @on_loop
 async def test_a_rate_is_the_increase_of_a_counter_and_a_gauge_its_level() -> None:
-    broker = Broker(NoValues(), Clocks())
+    broker = Broker(Values(), Clocks())
     broker.run(5, per_second=20)
     broker.level = 7
     broker.run(5)
@@ -97,7 +97,7 @@ async def test_a_rate_is_the_increase_of_a_counter_and_a_gauge_its_level() -> No
 
 @on_loop
 async def test_a_time_without_a_broker_is_a_gap_and_the_rate_after_it_that_of_the_new_counters() -> None:
-    values, clocks = NoValues(), Clocks()
+    values, clocks = Values(), Clocks()
     first = Broker(values, clocks)
     first.run(20, per_second=100)
     first.history.stop()
@@ -115,7 +115,7 @@ async def test_a_time_without_a_broker_is_a_gap_and_the_rate_after_it_that_of_th
 
 @on_loop
 async def test_a_kill_loses_no_more_than_what_was_read_since_the_last_writing() -> None:
-    values, clocks = NoValues(), Clocks()
+    values, clocks = Values(), Clocks()
     killed = Broker(values, clocks)
     killed.run(36, per_second=5)
     after = Broker(values, clocks)
@@ -129,7 +129,7 @@ async def test_a_kill_loses_no_more_than_what_was_read_since_the_last_writing() 
 
 @on_loop
 async def test_the_newest_markers_are_kept() -> None:
-    broker = Broker(NoValues(), Clocks())
+    broker = Broker(Values(), Clocks())
     for number in range(700):
         broker.history.mark("rule", str(number), "changed")
     broker.run(1, per_second=1)
@@ -152,7 +152,7 @@ happenings = st.lists(
 def test_every_resolution_keeps_what_was_observed_across_restarts_and_clock_steps(
     happened: list[tuple[str, float, int]],
 ) -> None:
-    values, clocks = NoValues(), Clocks()
+    values, clocks = Values(), Clocks()
     gauges, rates = list[tuple[float, float]](), list[tuple[float, float]]()
 
     async def run() -> None:
@@ -182,7 +182,7 @@ def test_every_resolution_keeps_what_was_observed_across_restarts_and_clock_step
 
 @on_loop
 async def test_a_counter_with_labels_begins_with_its_first_count_and_counts_again_after_a_reset() -> None:
-    broker = Broker(NoValues(), Clocks())
+    broker = Broker(Values(), Clocks())
     refused = broker.metrics.counter("messages_dropped", reason="refused")
     broker.run(2)
     assert (await broker.read("messages_dropped", last_s=10))["series"] == []
@@ -198,7 +198,7 @@ async def test_a_counter_with_labels_begins_with_its_first_count_and_counts_agai
 
 @on_loop
 async def test_a_gauge_that_fails_or_has_no_value_is_a_gap_and_the_others_are_kept() -> None:
-    broker = Broker(NoValues(), Clocks())
+    broker = Broker(Values(), Clocks())
     broker.metrics.gauge("sessions", lambda: 1 / 0)
     broker.metrics.gauge("subscriptions", lambda: float("nan"))
     broker.metrics.gauge("memory_bytes", lambda: 1e300)
@@ -228,7 +228,7 @@ async def test_what_a_failing_store_refused_is_in_the_next_row_of_a_coarse_inter
 
 @on_loop
 async def test_what_is_stored_is_bounded_and_series_beyond_that_are_counted() -> None:
-    values, clocks = NoValues(), Clocks()
+    values, clocks = Values(), Clocks()
     broker = Broker(values, clocks, max_bytes=16 * MIB)
     most = broker.history.most_series
     counters = [broker.metrics.counter("rule_matched", rule=f"rule-{number:03}") for number in range(2 * most)]
@@ -252,7 +252,7 @@ async def test_what_is_stored_is_bounded_and_series_beyond_that_are_counted() ->
 
 @on_loop
 async def test_a_series_that_is_gone_makes_room_and_its_points_are_not_those_of_the_new_one() -> None:
-    values, clocks = NoValues(), Clocks()
+    values, clocks = Values(), Clocks()
     broker = Broker(values, clocks, max_bytes=16 * MIB)
     room = broker.history.most_series - 2
     for number in range(room):
@@ -276,7 +276,7 @@ async def test_a_series_that_is_gone_makes_room_and_its_points_are_not_those_of_
 
 @on_loop
 async def test_the_step_is_the_finest_that_reaches_back_and_keeps_the_answer_small() -> None:
-    broker = Broker(NoValues(), Clocks())
+    broker = Broker(Values(), Clocks())
     broker.run(1, per_second=1)
     for last_s, asked, step_s, values in (
         (60, 1, 1, 60), (60, 7, 7, 9), (900, 1, 1, 900), (3600, 1, 10, 360), (3 * 3600, 15, 20, 540),
@@ -290,7 +290,7 @@ async def test_the_step_is_the_finest_that_reaches_back_and_keeps_the_answer_sma
 
 @on_loop
 async def test_names_and_times_that_there_are_not_are_refused_in_a_sentence() -> None:
-    broker = Broker(NoValues(), Clocks())
+    broker = Broker(Values(), Clocks())
     broker.run(2, per_second=1)
     names = {series["name"] for series in (await broker.read("sluice_messages_received_total", last_s=2))["series"]}
     assert names == {"messages_received"}
@@ -304,7 +304,7 @@ async def test_names_and_times_that_there_are_not_are_refused_in_a_sentence() ->
 
 @on_loop
 async def test_a_history_that_is_switched_off_keeps_nothing() -> None:
-    values = NoValues()
+    values = Values()
     broker = Broker(values, Clocks(), enable=False)
     broker.history.stop()
     assert values.names("") == []

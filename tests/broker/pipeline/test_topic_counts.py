@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from hypothesis import given
@@ -21,9 +20,7 @@ TOPICS = st.lists(NAMES, min_size=1, max_size=5).map("/".join).filter(bool)
 STEPS = st.lists(st.tuples(TOPICS, st.binary(max_size=300), st.integers(0, 2)), max_size=60)
 
 
-def reader(**members: Any) -> Any:
-    """What counting knows of a connection."""
-    return SimpleNamespace(client=Client("c"), now_ns=1, is_v5=False, aliases={}, **members)
+CLIENT, CLIENT_V5 = Client("c", protocol_version=4), Client("c", protocol_version=5)
 
 
 class NoPlans:
@@ -37,7 +34,8 @@ class NoPlans:
 
 def counting(**bounds: int) -> tuple[TopicCounts, MovedClock]:
     clock = MovedClock()
-    counts = TopicCounts(clock, NoPlans(), **bounds)
+    plans: Any = NoPlans()
+    counts = TopicCounts(clock, plans, **bounds)
     counts.look()
     return counts, clock
 
@@ -63,9 +61,7 @@ def test_what_is_read_is_counted_by_topic_with_the_bytes_of_payloads(
     ]
     ping = encode_packet(PingReq(), version)
     read = ping + ping.join(packets)
-    c = reader()
-    c.is_v5 = version == 5
-    counts.scan(c, b"...." + read, 4, 4 + len(read))
+    counts.scan(CLIENT_V5 if version == 5 else CLIENT, 1, {}, b"...." + read, 4, 4 + len(read))
     look(counts, clock)
     messages, sizes = Counter[str](), Counter[str]()
     for topic, data, _ in steps:
@@ -141,10 +137,8 @@ def test_above_a_rate_some_reads_count_for_all() -> None:
     found = []
     for _ in range(25):  # one differs from what was sent by a tenth (standard deviation), their mean by a fiftieth
         counts, clock = counting()
-        c = reader()
-        for number in range(5000):
-            c.now_ns = number * 100_000  # a million messages in a second
-            counts.scan(c, read, 0, len(read))
+        for number in range(5000):  # a million messages in a second
+            counts.scan(CLIENT, number * 100_000, {}, read, 0, len(read))
         found.append(look(counts, clock).all_messages)
         assert counts.is_sampled
     assert 0.9 < fmean(found) / 500_000 < 1.1
@@ -152,23 +146,19 @@ def test_above_a_rate_some_reads_count_for_all() -> None:
 
 def test_a_clock_that_goes_back_does_not_thin_out_the_sample() -> None:
     counts, clock = counting()
-    c = reader()
     read = encode_packet(Publish("t", b"x", 0), 4)
     for now_ns in (10**18, 10**9):
         for number in range(3000):
-            c.now_ns = now_ns + number * 1_000_000
-            counts.scan(c, read, 0, len(read))
+            counts.scan(CLIENT, now_ns + number * 1_000_000, {}, read, 0, len(read))
     assert look(counts, clock).all_messages == 6000
     assert not counts.is_sampled
 
 
 def test_an_alias_counts_for_its_topic() -> None:
     counts, clock = counting()
-    c = reader()
-    c.is_v5, c.aliases = True, {3: b"a/b"}
     for topic in ("a/b", "", ""):
         read = encode_packet(Publish(topic, b"12345", 0, properties={"Topic-Alias": 3}), 5)
-        counts.scan(c, read, 0, len(read))
+        counts.scan(CLIENT_V5, 1, {3: b"a/b"}, read, 0, len(read))
     look(counts, clock)
     level = counts.find("a/b")
     assert level is not None

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.core.errors import Invalid, NotFound
-from broker.core.schema import ExternalRegistry, FieldType, SchemaError, SchemaLookup, Serde
+from broker.core.schema import ExternalRegistry, SchemaError, SchemaLookup, Serde
 from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.schemas import external_schema_functions, schema_functions
@@ -48,7 +48,7 @@ class MemoryRegistry:
         return self.texts.index(source) + 1
 
 
-class Lookup:
+class Lookup(SchemaLookup):
     """Schemas by name, and one registry elsewhere."""
 
     def __init__(self) -> None:
@@ -64,9 +64,6 @@ class Lookup:
         kind, text = self.source(name)
         serde: Serde = builders[kind](text, f"schema '{name}' version 1")
         return serde
-
-    def payload_type(self, topic_filter: str) -> FieldType | None:
-        return None
 
     def source(self, name: str) -> tuple[str, str]:
         if name not in self.sources:
@@ -211,16 +208,8 @@ def test_failure_elsewhere(functions: Functions, lookup: Lookup, expression: str
 
 
 def test_a_lookup_without_registries_elsewhere_says_so() -> None:
-    class Plain:
-        def serde(self, name: str) -> Serde:
-            raise NotFound("schema", name)
-
-        def payload_type(self, topic_filter: str) -> FieldType | None:
-            return None
-
-    plain: SchemaLookup = Plain()
     made = standard()
-    for function in external_schema_functions(lambda: plain):
+    for function in external_schema_functions(SchemaLookup):
         made.add(function)
-    with pytest.raises(EvaluationError, match="no schema registry elsewhere is configured"):
+    with pytest.raises(EvaluationError, match="there is no registry 'x'"):
         evaluate("avro_decode('x', 'y', 1)", made)

@@ -15,7 +15,7 @@ from broker.core.client import Client
 from broker.core.errors import Invalid, NotFound
 from broker.core.message import Message
 from broker.core.ordered import name_problem
-from broker.core.schema import SPARKPLUG_B, FieldType, Serde
+from broker.core.schema import SPARKPLUG_B, SchemaLookup, Serde
 from rules.functions.library import standard
 from rules.functions.registry import Functions
 from rules.functions.sparkplug import BirthMetric, Births, SparkplugTap, source_of, sparkplug_functions
@@ -29,16 +29,13 @@ from tests.support.node import running
 NODE, DEVICE = "spBv1.0/plant/{}/edge1", "spBv1.0/plant/{}/edge1/pump"
 
 
-class BuiltIn:
+class BuiltIn(SchemaLookup):
     """A lookup that knows the built-in schema only."""
 
     def serde(self, name: str) -> Serde:
         if name != SPARKPLUG_B:
             raise NotFound("schema", name)
         return sparkplug_serde()
-
-    def payload_type(self, topic_filter: str) -> FieldType | None:
-        return None
 
 
 class Setting:
