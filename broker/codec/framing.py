@@ -15,6 +15,7 @@ from broker.core import reason
 from broker.core.errors import PeerError
 
 _MAX_HEADER_BYTES = 5
+_QOS_BITS = 0x06
 
 
 def frame_at(data: bytes | bytearray, position: int, max_packet_bytes: int) -> tuple[int, int] | None:
@@ -48,6 +49,28 @@ def frame_at(data: bytes | bytearray, position: int, max_packet_bytes: int) -> t
             f"a packet of {at - position + length} bytes is larger than the maximum of {max_packet_bytes}",
         )
     return at, at + length
+
+
+def plain_publishes(chunk: bytes, *, is_v5: bool) -> Iterator[tuple[int, bytes, int, int]]:
+    """The PUBLISH packets without properties that a chunk consists of, as connections forward them.
+
+    Yields the position of each packet, its topic, the position of its payload, and its end.
+    """
+    position = 0
+    end = len(chunk)
+    extra = 1 if is_v5 else 0
+    while position < end:
+        length = chunk[position + 1]
+        body = position + 2
+        if length < 128:  # most are: a call less
+            stop = body + length
+        else:
+            body, stop = frame_at(chunk, position, end) or (end, end)
+        topic_end = payload_at = body + 2 + (chunk[body] << 8 | chunk[body + 1])
+        if chunk[position] & _QOS_BITS:
+            payload_at += 2
+        yield position, chunk[body + 2 : topic_end], payload_at + extra, stop
+        position = stop
 
 
 class Decoder:

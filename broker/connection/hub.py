@@ -278,7 +278,7 @@ class Hub:
         acknowledgements = Acknowledgements(context, self.inbounds)
         takers = {**connecting.takers, **disconnecting.takers}
         reader = PacketReader(context, publishing, forwarding, acknowledgements, self.subscribing, takers)
-        self.arrivals = Arrivals(context, publishing, forwarding, acknowledgements, self.topic_counts)
+        self.arrivals = Arrivals(context, self.plans, publishing, forwarding, acknowledgements, self.topic_counts)
         return ConnectionServices(
             self.arrivals.add, self.arrivals.take, backpressure,
             self.topic_counts, connecting.read_first, reader.read_packets, self.connections.opened,

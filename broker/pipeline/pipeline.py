@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from logging import getLogger
-from typing import Final
+from typing import Any, Final, Protocol
 
 from broker.core import reason
 from broker.core.client import BROKER, Client
@@ -20,15 +20,15 @@ from broker.core.stage import Outcome, Refusal, WaitingGateCall, WithRoom
 from broker.core.topic import is_bridge_state, reserved_topic
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
-from broker.pipeline.plan import Plans, TopicPlan
+from broker.pipeline.plan import Plans, SessionRoutes, TopicPlan
 from broker.pipeline.stage_times import TIMED_EVERY_NS, StageTimes
-from broker.pipeline.together import PASSED_ON, Crowds, Together
 from broker.pipeline.topic_counts import TopicCounts
 from broker.routing.retained import Retained
 from broker.storage.writer import Writer
 
 _log = getLogger(__name__)
 
+_PASSED_ON: Final = Outcome(1)
 _STORED: Final = Outcome(1, is_stored=True)
 DROPPED_HELP: Final = "messages not passed on, by reason"
 
@@ -165,7 +165,7 @@ class Pipeline:
         return outcome
 
     def gather(self, publisher: object, message: Message, plan: TopicPlan) -> Outcome:
-        """Process a message, but gather its delivery with the messages that follow (``broker.pipeline.together``)."""
+        """Process a message, but gather its delivery with the messages that follow (``Together``)."""
         began = self._writer.appended
         passed = self._pass_stages(message, plan)
         outcome = self.together.add(publisher, passed, plan) if isinstance(passed, Message) else passed
@@ -187,7 +187,7 @@ class Pipeline:
         pass_stages = self._pass_stages
         add = self.together.add
         topic = plan.topic
-        outcome = PASSED_ON
+        outcome = _PASSED_ON
         count = 0
         for payload in payloads:
             count += 1
@@ -204,7 +204,7 @@ class Pipeline:
         """The outcome with the reasons for which an acknowledgement of the message waits: the present commit group,
         where any stage or delivery left something there, and full queues."""
         full_queues = () if receipt is None else receipt.full_queues
-        if outcome is PASSED_ON and not full_queues:
+        if outcome is _PASSED_ON and not full_queues:
             return _STORED
         return Outcome(outcome.receivers, outcome.refusal, outcome.is_waiting, is_stored, full_queues)
 
@@ -259,7 +259,7 @@ class Pipeline:
     def _deliver(self, message: Message, plan: TopicPlan) -> Outcome:
         receivers = plan.routes.deliver(message, plan.topic_bytes)
         if receivers or plan.taps:
-            return PASSED_ON if receivers <= 1 else Outcome(receivers)
+            return _PASSED_ON if receivers <= 1 else Outcome(receivers)
         self._unwanted(message)
         return Outcome(0)
 
@@ -345,3 +345,64 @@ class Pipeline:
         if self._plans.tails.is_open:
             self._plans.tails.decided(message, refusal)
         return refusal
+
+
+class Crowds(Protocol):
+    """Holds publishers back for subscribers that have too much to take (``broker.connection.backpressure``)."""
+
+    @property
+    def fresh(self) -> Sequence[object]:
+        """The subscribers that were crowded since the last call of ``hold``."""
+
+    def hold(self, *publishers: Any) -> None:
+        """Make these wait for them."""
+
+
+class Together:
+    """Gathers messages that passed their stages and go to the same subscribers, to deliver them at once.
+
+    ``deliver`` is called before any other message is delivered, so that messages keep the order in which they passed
+    their stages. ``crowds`` holds back the publishers of messages that crowd a subscriber.
+    """
+
+    __slots__ = ("_crowds", "_deliver_one", "_publishers", "_routes", "run")
+
+    def __init__(self, deliver_one: Callable[[Message, TopicPlan], Outcome], crowds: Crowds) -> None:
+        self._deliver_one = deliver_one
+        self._crowds = crowds
+        self._routes: SessionRoutes | None = None
+        self._publishers: list[object] = []
+        self.run: list[tuple[Message, bytes]] = []
+        """Waiting messages, with the bytes of the topics."""
+
+    def add(self, publisher: object, message: Message, plan: TopicPlan) -> Outcome:
+        """Deliver this with others; at once where subscribers must be checked one by one."""
+        routes = plan.routes
+        if routes is not self._routes or message.properties or message.qos > routes.plain_qos:
+            if self.run:
+                self.deliver()
+            if message.properties or message.qos > routes.plain_qos or routes.is_empty or routes.watch is not None:
+                outcome = self._deliver_one(message, plan)
+                if self._crowds.fresh:
+                    self._crowds.hold(publisher)
+                return outcome
+            self._routes = routes
+        self.run.append((message, plan.topic_bytes))
+        self._publishers.append(publisher)
+        return _PASSED_ON
+
+    def deliver(self) -> None:
+        """Deliver what waits."""
+        routes = self._routes
+        if routes is None:
+            return
+        run = self.run
+        publishers = self._publishers
+        crowds = self._crowds
+        self._routes = None
+        self.run = []
+        self._publishers = []
+        was_crowded = bool(crowds.fresh)  # by the current message, whose publisher is not among these
+        routes.deliver_run(run)
+        if crowds.fresh and not was_crowded:
+            crowds.hold(*publishers)

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.codec.framing import frame_at
+from broker.codec.framing import plain_publishes
 from broker.core.bucket import TokenBucket
 from broker.core.client import Client
 from broker.core.clock import Clock
@@ -147,16 +147,11 @@ class Watch:
 
     def forwards(self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool) -> None:
         """Messages without properties, whose topics have no stages, go to their subscribers as they came."""
-        position = 0
-        while count and not self._is_full(now_ns):
-            frame = frame_at(chunk, position, len(chunk))
-            assert frame is not None  # the chunk is made of whole packets
-            body, stop = frame
-            topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
+        for position, topic, payload_at, stop in plain_publishes(chunk, is_v5=is_v5):
+            if self._is_full(now_ns):
+                break
             qos = chunk[position] >> 1 & 3
-            at = topic_end + (2 if qos else 0) + is_v5
-            self.delivers(Message(chunk[body + 2 : topic_end].decode(), chunk[at:stop], qos, False, client, now_ns))
-            position = stop
+            self.delivers(Message(topic.decode(), chunk[payload_at:stop], qos, False, client, now_ns))
             count = count - 1
         self._uncounted += count
 

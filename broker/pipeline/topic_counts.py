@@ -19,7 +19,7 @@ from random import random
 from typing import Final
 
 from broker.codec import properties as p
-from broker.codec.primitives import Reader
+from broker.codec.primitives import Reader, end_of_topic
 from broker.core.client import Client
 from broker.core.clock import Clock
 from broker.core.errors import PeerError
@@ -149,7 +149,7 @@ class TopicCounts:
             if first & 0xF0 != 0x30 or stop - body < 2:
                 position = stop
                 continue
-            at = body + 2 + (data[body] << 8 | data[body + 1])
+            at = end_of_topic(data, body)
             topic = data[body + 2 : at]
             size = stop - position
             count = 1

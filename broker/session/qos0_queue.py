@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 from typing import NamedTuple
 
-from broker.codec.framing import frame_at
+from broker.codec.framing import plain_publishes
 from broker.codec.outgoing import Outgoing
 from broker.core.memory import NOTHING, filled
 
@@ -36,13 +36,8 @@ class Qos0Item(NamedTuple):
         if self.outgoing is not None:
             yield self.outgoing.message.topic, self
             return
-        data = self.data
-        position = 0
-        while position < len(data):
-            body, stop = frame_at(data, position, len(data)) or (0, 0)
-            topic = data[body + 2 : body + 2 + (data[body] << 8 | data[body + 1])]
-            yield topic.decode(), Qos0Item(data[position:stop], 1)
-            position = stop
+        for position, topic, _, stop in plain_publishes(self.data, is_v5=False):
+            yield topic.decode(), Qos0Item(self.data[position:stop], 1)
 
 
 class Qos0Queue:

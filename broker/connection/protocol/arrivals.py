@@ -14,11 +14,12 @@ from typing import Final
 
 from broker.connection.connection import Connection
 from broker.connection.context import Context
+from broker.connection.permits import FindPlan
 from broker.connection.protocol.client_acknowledgements import Acknowledgements
 from broker.connection.protocol.forwarding import WIDE, Forwarding
 from broker.connection.protocol.publish import MOST_AT_ONCE, Publishing
 from broker.connection.scheduler import LOOK_S
-from broker.pipeline.plan import SessionRoutes, TopicPlan
+from broker.pipeline.plan import Plans, SessionRoutes, TopicPlan
 from broker.pipeline.topic_counts import TopicCounts
 from broker.session import acks
 
@@ -45,12 +46,14 @@ class Arrivals:
     def __init__(
         self,
         context: Context,
+        plans: Plans,
         publishing: Publishing,
         forwarding: Forwarding,
         acknowledgements: Acknowledgements,
         topic_counts: TopicCounts,
     ) -> None:
         self._context = context
+        self._plans = plans
         self._publishing = publishing
         self._forwarding = forwarding
         self._acknowledgements = acknowledgements
@@ -84,7 +87,7 @@ class Arrivals:
         forwarding = self._forwarding
         clock = context.clock
         now_s = context.now_s
-        find_any = forwarding.find_plan
+        find_any: FindPlan = self._plans.by_topic.get
         scheduler = context.scheduler
         is_known = forwarding.is_allowed() and not (self._topic_counts.is_on or context.restricts_publish)
         began_s = clock.monotonic_s()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.codec.encode import publish_parts
-from broker.codec.framing import frame_at
+from broker.codec.framing import plain_publishes
 from broker.codec.outgoing import Outgoing
 from broker.codec.primitives import PACKET_ID_BYTES, malformed, protocol_error
 from broker.connection.connection import Connection
@@ -73,11 +73,6 @@ class Forwarding:
         if permits is None:
             return plans.by_topic.get, plans.by_topic.get, plans.by_head.get
         return permits.find, permits.find_qos1, permits.find_kind
-
-    @property
-    def find_plan(self) -> FindPlan:
-        """Function that finds the plan of a topic for a client that nothing restricts; None where it has to be made."""
-        return self._plans.by_topic.get
 
     def remember_head(self, c: Connection, head: bytes, routes: SessionRoutes, size: int) -> Kind:
         """QoS 0 publishes of a client that begin with these bytes have nothing to them but these routes and this
@@ -161,9 +156,8 @@ class Forwarding:
         if waits and is_whole:
             qos0.keep(session, Qos0Item(chunk, count))
             return 0
-        position = sent = 0
-        while position < len(chunk):
-            _, stop = _frame(chunk, position)
+        sent = 0
+        for position, _, _, stop in plain_publishes(chunk, is_v5=c.is_v5):
             if stop - position > session.max_packet_bytes:  # [MQTT-3.1.2-24, -25]
                 figures.delivery_dropped("packet_too_large").value += 1
             elif waits:
@@ -172,7 +166,6 @@ class Forwarding:
                 box.add(chunk[position:stop])
                 box.messages_out += 1
                 sent += 1
-            position = stop
         return sent
 
     def _hand_out_away(self, c: Connection, session: Session, chunk: bytes, count: int) -> None:
@@ -180,16 +173,9 @@ class Forwarding:
         if not session.keeps_qos0:
             session.count_dropped("qos0_msg", count)
             return
-        position = 0
-        while position < len(chunk):
-            body, stop = _frame(chunk, position)
-            topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
-            topic = chunk[body + 2 : topic_end]
-            payload = chunk[topic_end + 1 if session.is_v5 else topic_end : stop]
-            session.deliver(
-                Outgoing(Message(topic.decode(), payload, 0, False, c.client, c.now_ns), topic), 0, False, ()
-            )
-            position = stop
+        for _, topic, payload_at, stop in plain_publishes(chunk, is_v5=session.is_v5):
+            message = Message(topic.decode(), chunk[payload_at:stop], 0, False, c.client, c.now_ns)
+            session.deliver(Outgoing(message, topic), 0, False, ())
 
     def qos1(
         self,
@@ -223,7 +209,7 @@ class Forwarding:
 
     def hand_on(self, c: Connection, plan: TopicPlan, packet: bytes, topic_end: int, payload_at: int) -> int:
         """Hand a QoS 1 packet without properties, on a topic without stages, to its subscribers, as ``qos1``; what goes
-        to them as QoS 0 is gathered with the messages that follow (``broker.pipeline.together``)."""
+        to them as QoS 0 is gathered with the messages that follow (``broker.pipeline.pipeline.Together``)."""
         answers = c.answers
         routes = plan.routes
         if answers.waiting or answers.batches or answers.held or not routes.is_live:
@@ -304,18 +290,7 @@ class Forwarding:
 
 def _in_other_version(chunk: bytes, *, from_v5: bool) -> bytes:
     """QoS 0 packets without properties, as version 5 has them or as the versions below do."""
-    position = 0
     pieces: list[bytes] = []
-    while position < len(chunk):
-        body, stop = _frame(chunk, position)
-        topic_end = body + 2 + (chunk[body] << 8 | chunk[body + 1])
-        payload = chunk[topic_end + 1 if from_v5 else topic_end : stop]
-        pieces += publish_parts(chunk[body + 2 : topic_end], payload, 0x30, b"" if from_v5 else b"\0", False)
-        position = stop
+    for _, topic, payload_at, stop in plain_publishes(chunk, is_v5=from_v5):
+        pieces += publish_parts(topic, chunk[payload_at:stop], 0x30, b"" if from_v5 else b"\0", False)
     return b"".join(pieces)
-
-
-def _frame(chunk: bytes, position: int) -> tuple[int, int]:
-    frame = frame_at(chunk, position, len(chunk))
-    assert frame is not None  # the chunk is made of whole packets
-    return frame

@@ -58,7 +58,7 @@ class Publishing:
         """Take the QoS 0 PUBLISH in ``data[position:stop]``, without properties, and those behind it that begin like
         it.
 
-        Deliveries are gathered with the messages that follow (``broker.pipeline.together``).
+        Deliveries are gathered with the messages that follow (``broker.pipeline.pipeline.Together``).
 
         They are on one topic and of one size, so nothing but their payloads is read: 0.5 µs a message less. The payload
         begins at ``head_end``, the plan is the topic's; what remains is to run its stages. Where these wait for another

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
-from broker.codec.packets import Packet
 from broker.connection.connection import Connection, Taken
 from broker.connection.context import Context
 from broker.connection.packet_order import check_order
@@ -201,13 +200,7 @@ class PacketReader:
                     figures.received_by_type[first >> 4].value += 1
                     self._by_identifier[first](c, data[body] << 8 | data[body + 1])
                 else:
-                    if stop - body > _LONG and (
-                        take_long := self._long_takers.get(first & (0xFF if c.version > 3 else 0xF6))
-                    ):
-                        figures.received_by_type[first >> 4].value += 1
-                        take_long(c, data, body, stop)
-                    else:
-                        self._dispatch(c, first >> 4, decode_packet(first, data, body, stop, c.version))
+                    self._take_other(c, first, data, body, stop)
                     looks_at = rounds
                 if c.is_closed:
                     return Taken(end)
@@ -226,9 +219,22 @@ class PacketReader:
             c.hold_back_if_unread()
         return Taken(position, packets + in_runs, messages + in_runs, is_stored)
 
-    def _dispatch(self, c: Connection, packet_type: int, packet: Packet) -> None:
+    def _take_other(self, c: Connection, first: int, data: bytes, body: int, stop: int) -> None:
+        """Take a packet that is neither a PUBLISH nor a plain acknowledgement.
+
+        Raises:
+            PeerError: it breaks the protocol.
+        """
+        packet_type = first >> 4
+        received_by_type = self._context.figures.received_by_type
+        take_long = self._long_takers.get(first & (0xFF if c.version > 3 else 0xF6)) if stop - body > _LONG else None
+        if take_long is not None:
+            received_by_type[packet_type].value += 1
+            take_long(c, data, body, stop)
+            return
+        packet = decode_packet(first, data, body, stop, c.version)
         check_order(c.phase, packet_type)
-        self._context.figures.received_by_type[packet_type].value += 1
+        received_by_type[packet_type].value += 1
         self._takers[packet_type](c, packet)
 
 

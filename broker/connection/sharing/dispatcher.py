@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from broker.codec.framing import frame_at
+from broker.codec.framing import frame_at, plain_publishes
 from broker.codec.outgoing import Outgoing
 from broker.connection.sharing.cursors import Cursor, Cursors
 from broker.connection.sharing.member import Member
@@ -106,7 +106,7 @@ class Dispatcher:
                 or session.may_have is not None
                 or (member and member.identifiers)
             ):
-                self._offer_qos0_to(member, Outgoing(_message_in(chunk, body, stop, client, now_ns)))
+                self._offer_qos0_to(member, Outgoing(_message_in(chunk[position:stop], client, now_ns)))
             else:
                 box.chunks.append(chunk[position:stop])
                 if not box.is_dirty:
@@ -354,8 +354,7 @@ class Dispatcher:
             services.context.defer(partial(services.losses.take, self._group.filter, message, why))
 
 
-def _message_in(data: bytes, body: int, stop: int, client: Client, now_ns: int) -> Message:
-    """The message in a PUBLISH of QoS 0 without properties, whose body is ``data[body:stop]``."""
-    topic_end = body + 2 + (data[body] << 8 | data[body + 1])
-    payload_at = topic_end + (client.protocol_version == 5)
-    return Message(data[body + 2 : topic_end].decode(), data[payload_at:stop], 0, False, client, now_ns)
+def _message_in(packet: bytes, client: Client, now_ns: int) -> Message:
+    """The message in a PUBLISH of QoS 0 without properties."""
+    _, topic, payload_at, _ = next(plain_publishes(packet, is_v5=client.protocol_version == 5))
+    return Message(topic.decode(), packet[payload_at:], 0, False, client, now_ns)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.codec.decode import open_subscribe, open_unsubscribe
 from broker.codec.encode import encode_fitting, encode_packet
-from broker.codec.framing import Decoder, frame_at
+from broker.codec.framing import Decoder, frame_at, plain_publishes
 from broker.codec.packets import Packet, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
 from broker.codec.primitives import Reader, encode_variable_integer
 from broker.codec.properties import (
@@ -48,6 +48,20 @@ def test_bytes_that_break_the_rules_have_the_right_reason_code(case: BadCase) ->
 def test_what_is_encoded_decodes_to_the_same(sent: tuple[int, Packet]) -> None:
     version, packet = sent
     assert list(Decoder(version).feed(encode_packet(packet, version))) == [packet]
+
+
+PLAIN = st.tuples(st.text("aé/", min_size=1), st.binary(max_size=300), st.integers(0, 2))
+
+
+@given(st.lists(PLAIN, max_size=5), st.sampled_from([3, 4, 5]))
+def test_a_chunk_of_publishes_is_cut_into_topics_and_payloads(sent: list[tuple[str, bytes, int]], version: int) -> None:
+    pieces = [encode_packet(Publish(topic, data, qos, packet_id=9 if qos else 0), version) for topic, data, qos in sent]
+    chunk = b"".join(pieces)
+    cut = list(plain_publishes(chunk, is_v5=version == 5))
+    assert [(topic.decode(), chunk[payload_at:stop]) for _, topic, payload_at, stop in cut] == [
+        (topic, data) for topic, data, _ in sent
+    ]
+    assert [chunk[start:stop] for start, _, _, stop in cut] == pieces
 
 
 @given(st.lists(packets(5), max_size=5), st.lists(st.integers(0, 2000), max_size=8))
