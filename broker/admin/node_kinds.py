@@ -53,6 +53,7 @@ KINDS = (
         tag="Access",
         columns=("name", "streams", "expires_at", "is_expired", "description"),
         deletion="Programs that use it are refused from then on.",
+        holds_secrets=True,
     ),
 )
 

@@ -21,9 +21,17 @@ class SpecObjects(ObjectVerbs[M]):
 
     read_only: frozenset[str] = frozenset()
 
-    def __init__(self, kind: str, section: ObjectSection, model: type[M], use: Callable[[Sequence[M]], None]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        section: ObjectSection,
+        model: type[M],
+        use: Callable[[Sequence[M]], None],
+        write: Callable[[M], Spec] | None = None,
+    ) -> None:
+        """``write`` turns an object into what is saved of it: by default all its settings."""
         self.kind = kind
-        super().__init__(section, _written)
+        super().__init__(section, write or _written)
         self._model: type[Any] = model
         self._use = use
 

@@ -398,15 +398,17 @@ class Node:
         return [*open_ones, {"name": "api", "protocol": "http", "address": self.api_address}]
 
     @property
+    def started_objects(self) -> Sequence[StreamService | SpecObjects[Any]]:
+        """The broker's own services of saved kinds, in the order in which they start."""
+        return self.streams, self.tokens, self.rewrites, self.auto_subscriptions
+
+    @property
     def object_services(self) -> dict[str, ObjectService]:
         """The services of kinds with the five verbs, by their path in the API."""
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
         own: Sequence[ObjectService] = (
-            self.streams,
-            self.tokens,
+            *self.started_objects,
             *self.access.services,
-            self.rewrites,
-            self.auto_subscriptions,
         )
         by_kind |= {service.kind: service for service in own}
         return {kind.path: by_kind[kind.name] for kind in kinds() if kind.name in by_kind}

@@ -27,10 +27,9 @@ async def _object_problems(config: Config, data_dir: Path) -> list[str]:
     except ConfigError as error:
         return list(error.problems)
     problems: list[str] = []
-    own = (node.streams.start, node.rewrites.start, node.auto_subscriptions.start)
-    for start in (node.access.start, *own, *(feature.start for feature in node.features)):
+    for part in (node.access, *node.started_objects, *node.features):
         try:
-            start()
+            part.start()
         except ConfigError as error:
             problems += error.problems
     problems += [sentence for sentence in node.rules.service.failures() if sentence not in problems]

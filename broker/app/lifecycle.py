@@ -125,11 +125,9 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     started.push_async_callback(_end, ranges_start)
     node.access.start()
     started.callback(node.access.stop)
-    node.streams.start()
-    node.tokens.start()
     started.push_async_callback(node.streams.stop)
-    node.rewrites.start()
-    node.auto_subscriptions.start()
+    for service in node.started_objects:
+        service.start()
     for feature in node.features:
         started.push_async_callback(feature.close)
         feature.start()

@@ -63,6 +63,7 @@ KINDS = (
         has_any_name=True,
         deletion="Its clients are disconnected.",
         reloads=False,
+        holds_secrets=True,
     ),
     Kind(
         name="ban",

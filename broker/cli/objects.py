@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from inspect import Parameter as Argument
+from inspect import Signature
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
@@ -12,7 +15,7 @@ from broker.cli import exit_codes
 from broker.cli.client import name_path
 from broker.cli.command import SLOW_S, Call, command
 from broker.cli.errors import CommandError, hinting
-from broker.cli.files import read_objects
+from broker.cli.files import read_objects, read_text
 from broker.cli.output import print_line, print_members, problem_text, say
 from broker.core.kinds import Kind, Switch
 
@@ -21,6 +24,7 @@ Names = Annotated[list[str], typer.Argument(help="Their names.")]
 FileOption = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")]
 CascadeOption = Annotated[bool, typer.Option("--cascade", help="Remove what uses it too: all of it, or nothing.")]
 DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
+_CALL_AND_NAME: Final = (("call", Call), ("name", Name))
 ResetOption = Annotated[bool, typer.Option("--reset", help="Set the counters to zero first.")]
 
 
@@ -96,6 +100,9 @@ def group_for(kind: Kind) -> typer.Typer:
     add_show(group, path, Name, help=f"Show {kind.one}.", known=names)
     if "put" in verbs:
         _add_apply(group, kind)
+    if kind.put:
+        function: Any = _PutFunction(kind)  # typer reads its signature
+        command(group, "put", help=f"Create {kind.one}, or change its {_words(kind.put)}.", writes=True)(function)
     if "delete" in verbs:
         _add_remove(group, kind)
     for switch in kind.abilities.switches:
@@ -142,6 +149,67 @@ def save(
                 say(f"warning: {problem_text(warning)}")
     if call.is_json:
         call.show({"items": applied})
+
+
+class _PutFunction:
+    """The function of ``put``: its options are members of the spec. Those that are left out stay as they are."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self.__name__ = "put"
+
+    @property
+    def __signature__(self) -> Signature:
+        """The parameters that typer reads. They import the model, so they are worked out when the command runs."""
+        arguments = [Argument(name, Argument.POSITIONAL_OR_KEYWORD, annotation=of) for name, of in _CALL_AND_NAME]
+        for name, help in self._members.items():
+            option = name.replace("_", "-")
+            if name in self._secrets:
+                text = f"A file with the {option}; - is standard input. Default: standard input, or asks on a terminal."
+                info = typer.Option(f"--{option}-file", metavar="FILE", help=text)
+            else:
+                info = typer.Option(f"--{option}", metavar="TEXT", help=help.replace("`", ""))
+            annotation: Any = Annotated[str | None, info]
+            arguments.append(Argument(name, Argument.KEYWORD_ONLY, annotation=annotation, default=None))
+        return Signature(arguments)
+
+    @property
+    def _members(self) -> Mapping[str, str]:
+        fields = self._kind.spec_models()[0].model_fields
+        return {name: fields[name].description for name in self._kind.put}
+
+    @property
+    def _secrets(self) -> Collection[str]:
+        from broker.config.secrets import Secret
+
+        fields = self._kind.spec_models()[0].model_fields
+        return [name for name in self._kind.put if Secret in get_args(fields[name].annotation)]
+
+    def __call__(self, call: Call, name: str, **options: str | None) -> None:
+        kind = self._kind
+        secrets = {member: _secret(member, options.pop(member)) for member in self._secrets}
+        saved: Mapping[str, Any] = {"name": name}
+        try:
+            saved = call.api.get(name_path(path_of(kind), name))
+        except CommandError as error:
+            if error.exit_code != exit_codes.NOT_FOUND:
+                raise
+        changed = {member: value for member, value in options.items() if value is not None}
+        save(call, kind, [{**saved, **changed, **secrets}])
+
+
+def _secret(member: str, file: str | None) -> str:
+    """A secret from a file, standard input or the terminal. It is not an argument: all users of the machine can see
+    those. One line end behind it is not a part of it."""
+    if file is None and sys.stdin.isatty():
+        answer: str = typer.prompt(member.capitalize(), hide_input=True, confirmation_prompt=True, err=True)
+        return answer
+    text = read_text(file or "-")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _words(names: Sequence[str]) -> str:
+    return " and ".join(name.replace("_", " ") for name in names)
 
 
 def show_saved(call: Call, saved: Mapping[str, Any], done: str) -> None:

@@ -12,6 +12,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal
 
+from broker.core.objects import Reference
+
 # Modules of kinds, in the order in which objects refer to each other: a reload adds them in this order and removes
 # them in reverse.
 DECLARED_IN: Final = (
@@ -32,6 +34,8 @@ DECLARED_IN: Final = (
 _OTHER_SECTIONS: Final = ("schema_registry.modes",)
 # The nodes of a cluster on which an operation runs.
 At = Literal["node", "owner", "all"]
+# Kinds that others name ``<type>:<name>``.
+TYPED: Final = ("action", "source")
 # Verbs of a kind in addition to list and get.
 EVERY_VERB: Final = frozenset(("create", "put", "delete"))
 
@@ -114,6 +118,8 @@ class Kind:
     ``none_left`` is one for the command that removes the last one. ``at`` says where its operations run, but those
     about counters, which run on all nodes. A reload applies changes of files, or a restart
     where ``reloads`` is false.
+    ``put`` are members of the spec that the command ``put`` takes as options; one that is a secret is read from a file,
+    standard input or the terminal. With ``holds_secrets``, requests and answers have secrets, of which nothing is kept.
     """
 
     name: str
@@ -136,6 +142,8 @@ class Kind:
     none_left: str = ""
     at: At = "node"
     reloads: bool = True
+    put: Sequence[str] = ()
+    holds_secrets: bool = False
 
     @property
     def one(self) -> str:
@@ -238,6 +246,11 @@ def kinds() -> Sequence[Kind]:
 def object_sections() -> Sequence[str]:
     """The places in the configuration where objects stand."""
     return tuple(kind.section for kind in kinds() if kind.section is not None) + _OTHER_SECTIONS
+
+
+def reference_of(kind: Kind, name: str, spec: Mapping[str, Any] | None) -> Reference:
+    """An object as others refer to it; ``spec`` is None where it does not exist."""
+    return Reference(kind.name, f"{spec['type']}:{name}" if spec and kind.name in TYPED else name)
 
 
 def kind_at(path: str) -> Kind:

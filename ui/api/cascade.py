@@ -8,14 +8,14 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import isawaitable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import Query
 
 from broker.admin.audit_log import DeletedObject
 from broker.core.contributor import Change
-from broker.core.errors import ReadOnly
-from broker.core.kinds import Kind, kinds
+from broker.core.errors import InUse, ReadOnly
+from broker.core.kinds import TYPED, Kind, kinds, reference_of
 from broker.core.objects import DryRunEnd, Reference, Saves, Spec, deleting_together, dry_run
 from ui.api.audit import note_change
 from ui.api.context import ApiContext
@@ -24,13 +24,6 @@ from ui.api.models.shapes import Affected
 
 Cascade = Annotated[bool, Query(description="Delete the objects that use it too: all, or none. `dry_run` lists them.")]
 Delete = Callable[[], Any | Awaitable[Any]]
-# Kinds that others name ``<type>:<name>`` (``broker.core.objects.Reference``).
-_TYPED: Final = ("action", "source")
-
-
-def reference_of(kind: Kind, name: str, shown: Mapping[str, Any] | None) -> Reference:
-    """An object as others refer to it; ``shown`` is None where it does not exist."""
-    return Reference(kind.name, f"{shown['type']}:{name}" if shown and kind.name in _TYPED else name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +52,16 @@ class CascadingDeletion:
         self._by_name = {offered.name: offered for offered in kinds() if offered.path in context.services}
         service: Any = context.services[kind.path]
         self._target = reference_of(kind, name, service.get(name))
-        self._parts = [self._part(*pair) for pair in context.contributors.all_users_of(self._target).items()]
+        users = context.contributors.all_users_of(self._target)
+        if settings := [str(user) for user in users if user.kind not in self._by_name]:
+            raise InUse(*self._target, settings)
+        self._parts = [self._part(*pair) for pair in users.items()]
         target = self._part(self._target, self._target)
         self._parts.append(replace(target, delete=delete, options=options))
 
     def _part(self, reference: Reference, used: Reference) -> _Part:
         kind = self._by_name[reference.kind]
-        name = reference.name.partition(":")[2] if kind.name in _TYPED else reference.name
+        name = reference.name.partition(":")[2] if kind.name in TYPED else reference.name
         service: Any = self._context.services[kind.path]
         section = self._context.section_of(kind)
         before = service.get(name) if section is None else deepcopy(section.saved(name))

@@ -20,13 +20,13 @@ from broker.admin.audit_log import DeletedObject
 from broker.core import jsontext
 from broker.core.contributor import Change as ObjectChange
 from broker.core.errors import Invalid, NotFound, Problem
-from broker.core.kinds import ENABLE, Kind, Switch, load
+from broker.core.kinds import ENABLE, Kind, Switch, load, reference_of
 from broker.core.objects import KindService, Listed, Spec, Version, etag_of
 from broker.core.schema import SchemaEffect
 from ui.api import preconditions
 from ui.api.audit import note_change
 from ui.api.bodies import answer
-from ui.api.cascade import Cascade, CascadingDeletion, reference_of
+from ui.api.cascade import Cascade, CascadingDeletion
 from ui.api.context import ApiContext
 from ui.api.effects import Change, DryRun, consequences_of, effect_of, moves, users_of, would_change
 from ui.api.filters import FILTERS, STEP_S, ListFilter
@@ -282,7 +282,7 @@ class KindRoutes:
             answer=kind,
             status=201,
             problems=(409,),
-            takes_key=kind.path not in ("users", "tokens"),  # their answers have secrets, which are not kept
+            takes_key=not kind.holds_secrets,
             may_be_dry=True,
         )
         async def create_object(

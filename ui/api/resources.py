@@ -17,11 +17,10 @@ from broker.config.root import PlannedReload
 from broker.core import jsontext
 from broker.core.contributor import Change
 from broker.core.errors import Invalid, Problem, SluiceError
-from broker.core.kinds import kinds, load, plural
+from broker.core.kinds import kinds, load, plural, reference_of
 from broker.core.objects import Reference, Spec
 from broker.core.resources import Parameter, Resource, Verb
 from ui.api.bodies import Json, answer, plain
-from ui.api.cascade import reference_of
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, consequences_of, effect_of, effect_of_verb, would_change
