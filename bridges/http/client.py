@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakSet
@@ -32,6 +32,7 @@ from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, Reconn
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.settings.oauth import Tokens
 from bridges.resource.settings.tls import client_context
+from broker.config.secret_text import MadeOfSecrets
 from broker.config.ssrf import AddressGuard
 
 _NO_CERTIFICATE: Final = "; it may require a client certificate: ssl.certfile and ssl.keyfile"
@@ -56,8 +57,8 @@ class HttpClient(Connector):
         """Connections that have answered a request."""
         self._slots = asyncio.Semaphore(settings.pool_size)
         self._tls: ssl.SSLContext | None = None
-        self._headers: Headers = ()
-        self._proxy_login: Headers = ()
+        self._headers: Callable[[], Headers] = tuple
+        self._proxy_login: Callable[[], Headers] = tuple
         self._proxy = None if settings.proxy is None else origin_and_base(settings.proxy.url)[0]
         login = settings.authentication
         self._tokens = Tokens(login, context.guard) if isinstance(login, OauthAuthentication) else None
@@ -67,7 +68,8 @@ class HttpClient(Connector):
         settings = self.settings
         tls = settings.ssl.model_copy(update={"enable": self.origin.scheme == "https"})
         self._tls = await asyncio.to_thread(client_context, tls)
-        self._headers, self._proxy_login = _fixed_headers(settings), _proxy_login(settings)
+        self._headers = MadeOfSecrets(lambda: _fixed_headers(settings))
+        self._proxy_login = MadeOfSecrets(lambda: _proxy_login(settings))
         self._check_allowed(self.origin)
         self._session = aiohttp.ClientSession(
             connector=self._connector(),
@@ -219,7 +221,7 @@ class HttpClient(Connector):
 
     async def _authorized(self, method: str, target: str, headers: Headers, body: bytes, most_bytes: int) -> Answer:
         """With the connector's headers and credentials."""
-        own = self._headers
+        own = self._headers()
         if self._tokens is None:
             return await self._exchange(self.origin, method, target, (*own, *headers), body, most_bytes)
         token = ("Authorization", f"Bearer {await self._tokens.token()}")
@@ -273,7 +275,7 @@ class HttpClient(Connector):
         async with self._session.request(
             method,
             URL(f"{origin}{target}", encoded=True),
-            headers=[("User-Agent", "sluice"), *(() if origin.scheme == "https" else self._proxy_login), *headers],
+            headers=[("User-Agent", "sluice"), *(() if origin.scheme == "https" else self._proxy_login()), *headers],
             data=body or (None if method in ("GET", "HEAD", "DELETE", "OPTIONS") else b""),
             allow_redirects=False,
             **self._way_to(origin),
@@ -289,7 +291,10 @@ class HttpClient(Connector):
         if self._tls is not None and origin.host == self.origin.host:
             options["ssl"] = self._tls
         if self._proxy is not None:
-            options |= {"proxy": self._proxy, "proxy_headers": self._proxy_login}  # which aiohttp uses for tunnels only
+            options |= {
+                "proxy": self._proxy,
+                "proxy_headers": self._proxy_login(),
+            }  # which aiohttp uses for tunnels only
         return options
 
     def _check_allowed(self, origin: URL) -> None:
@@ -381,7 +386,7 @@ def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[
 
 
 def _fixed_headers(settings: HttpSettings) -> Headers:
-    """Headers of every request. Secrets are read here, for each new connection."""
+    """Headers of every request. Secrets are read here: as the connector opens, and when a named secret changed."""
     headers = [(name, header_value(secret.reveal())) for name, secret in settings.headers.items()]
     authentication = settings.authentication
     if isinstance(authentication, BasicAuthentication):

@@ -57,14 +57,14 @@ class BasicAuthentication(Settings):
 
     mechanism: Literal["basic"]
     username: str = Field(min_length=1, pattern=r"^[^:]*$", description="Name of the client.")
-    password: SecretText = Field(description="Password, or `${env:NAME}`, `${file:PATH}`.")
+    password: SecretText = Field(description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.")
 
 
 class BearerAuthentication(Settings):
     """A token with each request (RFC 6750)."""
 
     mechanism: Literal["bearer"]
-    token: SecretText = Field(description="Token, or `${env:NAME}`, `${file:PATH}`.")
+    token: SecretText = Field(description="Token, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.")
 
 
 class OauthAuthentication(ClientCredentials):
@@ -85,7 +85,9 @@ class ProxySettings(Settings):
         pattern=r"^http://", description="Address of the proxy, `http://host:port`."
     )
     username: str = Field(default="", pattern=r"^[^:]*$", description="User name; empty for no login.")
-    password: SecretText | None = Field(default=None, description="Password, or `${env:NAME}`, `${file:PATH}`.")
+    password: SecretText | None = Field(
+        default=None, description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+    )
 
 
 class HttpSettings(Settings):
@@ -97,7 +99,8 @@ class HttpSettings(Settings):
     headers: dict[HeaderName, SecretText] = Field(
         default_factory=dict,
         max_length=64,
-        description="Headers of every request; shown as stars unless they are `${env:NAME}` or `${file:PATH}`.",
+        description="Headers of every request; shown as stars unless they are `${secret:NAME}`, `${env:NAME}` or "
+        "`${file:PATH}`.",
     )
     authentication: Authentication | None = Field(
         default=None, description="Authentication: basic, bearer or oauth. Default: none."
@@ -125,7 +128,8 @@ class HttpSettings(Settings):
         for name, secret in value.items():
             if "${" in secret.written and secret.shown != secret.written:
                 raise ValueError(
-                    f"the header {name!r} must be a string, or all of it `${{env:NAME}}` or `${{file:PATH}}`"
+                    f"the header {name!r} must be a string, or all of it `${{secret:NAME}}`, `${{env:NAME}}` or "
+                    "`${file:PATH}`"
                 )
         return value
 

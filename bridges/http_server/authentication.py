@@ -16,6 +16,7 @@ from bridges.http_server.settings import (
 )
 from bridges.resource.errors import BadSettings
 from bridges.resource.settings.secret import SecretText
+from broker.config.secret_text import MadeOfSecrets
 from broker.core.receivers import PostRefused
 
 Headers = Mapping[str, str]
@@ -101,12 +102,32 @@ _ENCODINGS: Final[Mapping[str, Callable[[bytes], str]]] = {
 }
 
 
+class _Current(Guard):
+    """The guard of settings, made again after a named secret changed."""
+
+    def __init__(self, settings: Authentication) -> None:
+        self._guard = MadeOfSecrets(lambda: _guard_now(settings))
+        self.needs_body = self._guard().needs_body
+
+    def check_headers(self, headers: Headers) -> None:
+        """See ``Guard``."""
+        self._guard().check_headers(headers)
+
+    def check_body(self, headers: Headers, body: bytes, now_s: float) -> None:
+        """See ``Guard``."""
+        self._guard().check_body(headers, body, now_s)
+
+
 def guard_of(settings: Authentication) -> Guard:
-    """The guard of settings; secrets are read now.
+    """The guard of settings; secrets are read now, and named secrets again when they change.
 
     Raises:
         bridges.resource.errors.BadSettings: a secret cannot be read, or is empty.
     """
+    return _Current(settings)
+
+
+def _guard_now(settings: Authentication) -> Guard:
     if isinstance(settings, TokenAuthentication):
         return _Tokens(settings)
     if isinstance(settings, BasicAuthentication):

@@ -31,7 +31,7 @@ class TokenAuthentication(Settings):
 
     mechanism: Literal["token"]
     tokens: list[SecretText] = Field(
-        min_length=1, max_length=100, description="Accepted tokens, or `${env:NAME}`, `${file:PATH}`."
+        min_length=1, max_length=100, description="Accepted tokens, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
     )
     header: HeaderName = Field(
         default="authorization", description="Header with the token; in Authorization it follows `Bearer`."
@@ -43,7 +43,9 @@ class BasicAuthentication(Settings):
 
     mechanism: Literal["basic"]
     users: dict[str, SecretText] = Field(
-        min_length=1, max_length=1000, description="Passwords by user name, or `${env:NAME}`, `${file:PATH}`."
+        min_length=1,
+        max_length=1000,
+        description="Passwords by user name, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.",
     )
 
 
@@ -52,7 +54,7 @@ class HmacAuthentication(Settings):
 
     mechanism: Literal["hmac"]
     secrets: list[SecretText] = Field(
-        min_length=1, max_length=10, description="Accepted secrets, or `${env:NAME}`, `${file:PATH}`."
+        min_length=1, max_length=10, description="Accepted secrets, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
     )
     header: HeaderName = Field(default="x-hub-signature-256", description="Header with the signature.")
     prefix: str = Field(default="sha256=", description="Text before the signature.")

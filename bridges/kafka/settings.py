@@ -33,7 +33,7 @@ class PasswordAuthentication(Settings):
 
     mechanism: Literal["plain", "scram_sha_256", "scram_sha_512"] = Field(description="SASL mechanism.")
     username: str = Field(min_length=1, description="User name.")
-    password: SecretText = Field(description="Password, or `${env:NAME}`, `${file:PATH}`.")
+    password: SecretText = Field(description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.")
 
 
 class OauthAuthentication(ClientCredentials):

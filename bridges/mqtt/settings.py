@@ -39,7 +39,8 @@ class WebSocketOptions(Settings):
     headers: dict[Annotated[str, AfterValidator(header_name(_OURS, "sec-websocket-"))], SecretText] = Field(
         default_factory=dict,
         max_length=64,
-        description="Further headers of the request that opens the WebSocket; `${env:NAME}`, `${file:PATH}`.",
+        description="Further headers of the request that opens the WebSocket; `${secret:NAME}`, `${env:NAME}`, "
+        "`${file:PATH}`.",
     )
 
     @field_validator("path")
@@ -80,7 +81,9 @@ class MqttSettings(Settings):
     )
     clientid_prefix: str = Field(default="sluice", description="Prefix of the default client identifier.")
     username: str | None = Field(default=None, description="User name.")
-    password: SecretText | None = Field(default=None, description="Password, or `${env:NAME}`, `${file:PATH}`.")
+    password: SecretText | None = Field(
+        default=None, description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+    )
     clean_start: bool = Field(
         default=False,
         description="Begin a new session at each connection. If off, the other broker queues messages in between.",

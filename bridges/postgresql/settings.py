@@ -21,7 +21,9 @@ class PostgresSettings(Settings):
     server: Annotated[str, ADDRESS] = Field(default="127.0.0.1:5432", description="`host:port`.")
     database: str = Field(min_length=1, description="Name of the database.")
     username: str = Field(min_length=1, description="User name.")
-    password: SecretText | None = Field(default=None, description="Password, or `${env:NAME}`, `${file:PATH}`.")
+    password: SecretText | None = Field(
+        default=None, description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+    )
     pool_size: int = Field(default=8, ge=1, le=128, description="Maximum connections.")
     ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
 

@@ -55,6 +55,19 @@ KINDS = (
         deletion="Programs that use it are refused from then on.",
         holds_secrets=True,
     ),
+    Kind(
+        name="secret",
+        path="secrets",
+        section="secrets",
+        models=("broker.admin.named_secrets:SecretSpec",),
+        view="broker.admin.named_secrets:SecretView",
+        about="A password, token or key that settings refer to as `${secret:NAME}`. Its value is never in an answer.",
+        tag="Access",
+        columns=("name", "updated_at", "used_by", "description"),
+        put=("value", "description"),
+        reloads=False,
+        holds_secrets=True,
+    ),
 )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,7 @@ from broker.admin.api_settings import ApiSettings
 from broker.admin.audit_log import AuditLog
 from broker.admin.delayed import DelayedService
 from broker.admin.impact import ClientImpact
+from broker.admin.named_secrets import NamedSecrets
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.replays.service import StreamReplays
@@ -40,6 +42,7 @@ from broker.config.model import Settings
 from broker.config.root import Config
 from broker.config.sections import Sections
 from broker.config.ssrf import AddressGuard
+from broker.config.vault import Vault
 from broker.connection.dead_letters import DeadLetterSettings
 from broker.connection.hub import ServerSettings
 from broker.connection.sessions.zones import ZonesSettings
@@ -52,7 +55,7 @@ from broker.core.events import Events
 from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.hosts import address_text
 from broker.core.kinds import counted, kinds
-from broker.core.objects import ObjectService
+from broker.core.objects import ObjectService, Reference
 from broker.core.origin import Identity, origin_of
 from broker.core.times import rfc3339_of
 from broker.net.limits import api_limit
@@ -161,6 +164,10 @@ class Node:
         self.mqtt_address = self.api_address = ""
         self.started_ns = self.clock.now_ns()
         self.sections = Sections(config)
+        vault = Vault.of_environment(data_dir, os.environ)
+        self.secrets = NamedSecrets(self.sections, self.clock, vault)
+        self.secrets.start()
+        self.secrets.settings = self._settings_with_secrets
         self._open_store(store)
         self.ranges = ranges or RangesProcess(data_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
@@ -179,7 +186,7 @@ class Node:
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
         self._load_features(ssrf)
-        contributors.extend((self.streams, self.tokens, ClientImpact(self.server.hub, self.access)))
+        contributors.extend((self.streams, self.tokens, self.secrets, ClientImpact(self.server.hub, self.access)))
         bound_schema = self.schema_validation.validations.bound_schema
         self.tails = MessageTails(self.server.hub, self.streams, bound_schema)
         self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)
@@ -318,6 +325,7 @@ class Node:
             metrics=self.metrics,
         )
         self.ranges.stores = places.for_child
+        self.secrets.on_changed.connect(self.ranges.send_stores)
         self.ranges.when_tiered.connect(streams.tiers.note)
         streams.on_deleted.connect(self.ranges.revoke_tickets)
         self.tokens.on_revoked.connect(self.ranges.revoke_tickets)
@@ -382,6 +390,15 @@ class Node:
     def _quarantines(self) -> list[str]:
         return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]
 
+    def _settings_with_secrets(self) -> Iterator[tuple[Reference, Any]]:
+        """Authenticators, and sections of settings, as they are called."""
+        for name, settings in self.config.sections.items():
+            if name != "authentication":
+                yield Reference("setting", name), settings
+        authentication: Any = self.access.settings["authentication"].settings
+        for authenticator in authentication.chain:
+            yield Reference("authenticator", authenticator.mechanism), authenticator
+
     def _feature(self, name: str, section: str) -> Any:
         return features.load(name)(self.services, self.config.get(section))
 
@@ -407,6 +424,7 @@ class Node:
         """The services of kinds with the five verbs, by their path in the API."""
         by_kind = {service.kind: service for feature in self.features for service in feature.services}
         own: Sequence[ObjectService] = (
+            self.secrets,
             *self.started_objects,
             *self.access.services,
         )

@@ -16,10 +16,11 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from broker.config.model import Settings
-from broker.core.errors import SluiceError
+from broker.config.vault import KEY_VARIABLE, NAMED_SECRETS, KeyUnusable, NamedSecret, unsealed
+from broker.core.errors import SluiceError, did_you_mean
 
 SECRET_PREFIX: Final = "SLUICE_SECRET_"
-_NEVER: Final = "SLUICE_API_TOKEN"
+_NEVER: Final = ("SLUICE_API_TOKEN", KEY_VARIABLE)
 
 
 class AllowedSettings(Settings):
@@ -27,7 +28,8 @@ class AllowedSettings(Settings):
 
     env_prefixes: list[Annotated[str, Field(min_length=1)]] = Field(
         default=[SECRET_PREFIX],
-        description="Beginnings of the names that `${env:NAME}` may have. `SLUICE_API_TOKEN` is never allowed.",
+        description="Beginnings of the names that `${env:NAME}` may have. `SLUICE_API_TOKEN` and `SLUICE_SECRETS_KEY` "
+        "are never allowed.",
     )
     secret_directories: list[Path] = Field(
         default_factory=list,
@@ -60,7 +62,7 @@ class Allowed:
 
     def variable(self, name: str) -> str:
         """The name of an environment variable that may be read. Raises ``NotAllowed``."""
-        if name == _NEVER or not name.startswith(self._prefixes):
+        if name in _NEVER or not name.startswith(self._prefixes):
             expected = " or ".join(f"{prefix}..." for prefix in self._prefixes) or "none"
             raise NotAllowed(f"${{env:{name}}}: expected a variable named {expected} (allowed.env_prefixes)")
         return name
@@ -68,6 +70,19 @@ class Allowed:
     def secret_file(self, path: str) -> Path:
         """Path of a secret; a relative path is in the first of the directories. Raises ``NotAllowed``."""
         return _regular(self._within(Path(path), self._secrets, f"${{file:{path}}}", "allowed.secret_directories"))
+
+    def named(self, name: str) -> NamedSecret:
+        """The named secret. Raises ``NotAllowed`` if it does not exist."""
+        secret = NAMED_SECRETS.find(name)
+        if secret is None:
+            hint = did_you_mean(name, NAMED_SECRETS.names)
+            advice = f"; {hint}" if hint else f". Try: sluice secrets put {name}"
+            raise NotAllowed(f"${{secret:{name}}}: expected the name of a secret, got {name!r}{advice}")
+        return secret
+
+    def unsealed(self, reference: str) -> str:
+        """The value of a reference that the broker made for another of its processes. Raises ``NotAllowed``."""
+        raise NotAllowed("${sealed:...}: expected ${secret:NAME}, ${env:NAME} or ${file:PATH}")
 
     def readable(self, path: Path) -> Path:
         """Path of a file that an object names, for reading; relative to the working directory. Raises
@@ -133,6 +148,12 @@ class _Unbounded(Allowed):
 
     def secret_file(self, path: str) -> Path:
         return _regular(Path(path))
+
+    def unsealed(self, reference: str) -> str:
+        try:
+            return unsealed(reference)
+        except (KeyUnusable, ValueError) as error:
+            raise NotAllowed(str(error)) from None
 
 
 @contextmanager

@@ -28,7 +28,7 @@ _OF: Final = {
     "client_secret": ("abfss",),
 }
 _TOGETHER: Final = (("access_key_id", "secret_access_key"), ("tenant_id", "client_id", "client_secret"))
-_REFERENCE: Final = "`${env:NAME}` or `${file:PATH}`"
+_REFERENCE: Final = "`${secret:NAME}`, `${env:NAME}` or `${file:PATH}`"
 
 
 class StoreSettings(Settings):

@@ -1,4 +1,4 @@
-"""Secrets in settings: as text, or as ``${env:NAME}`` or ``${file:PATH}``, read when they are used.
+"""Secrets in settings: as text, or as ``${secret:NAME}``, ``${env:NAME}`` or ``${file:PATH}``, read when they are used.
 
 A reference is not a secret: it is shown and saved as it is, and may name what ``broker.config.allowed`` says. A string
 shows as stars, and stars sent back keep what is stored, unless the secret would go to another address. Of a URL only
@@ -8,8 +8,8 @@ the values of its query show as stars.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote_plus
 
 from pydantic import BaseModel, GetCoreSchemaHandler
@@ -17,15 +17,17 @@ from pydantic_core import CoreSchema, core_schema
 
 from broker.config.allowed import NotAllowed, allowed
 from broker.config.secrets import AS_PASSWORD, MASK, Secret
+from broker.config.vault import NAMED_SECRETS
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.placeholders import ROW_PLACEHOLDER, SECRET_REFERENCE
 
+T = TypeVar("T")
 _LONGEST_CHARACTERS: Final = 64 * 1024
 _LONGEST_URL_CHARACTERS: Final = 16 * 1024
 
 
 class SecretUnreadable(SluiceError):
-    """The variable or file that a secret refers to is not there."""
+    """The secret, variable or file that a reference names is not there."""
 
     code = "secret_unreadable"
 
@@ -39,13 +41,13 @@ class SecretText(Secret):
         """The secret as it is now. Do not keep it.
 
         Raises:
-            SecretUnreadable: the variable or file that it refers to is not there; says which.
+            SecretUnreadable: what it refers to is not there; says which.
         """
         match = SECRET_REFERENCE.fullmatch(self._text)
         if match is None:
             return self._text
         try:
-            return _of_environment(match[2]) if match[1] == "env" else _of_file(match[2])
+            return _READERS[match[1]](match[2])
         except NotAllowed as error:
             raise SecretUnreadable(str(error)) from None
 
@@ -55,22 +57,31 @@ class SecretText(Secret):
         match = SECRET_REFERENCE.fullmatch(self._text)
         try:
             if match is not None:
-                _ = allowed().variable(match[2]) if match[1] == "env" else allowed().secret_file(match[2])
+                getattr(allowed(), _CHECKS[match[1]])(match[2])
         except NotAllowed as error:
             return str(error)
         return ""
 
     @property
     def located(self) -> str:
-        """The reference for another process of this machine: a file with its whole path.
+        """The reference for another process of this machine: a file with its whole path, a named secret encrypted.
 
         Raises:
-            NotAllowed: the file may not be read.
+            NotAllowed: the file may not be read, or there is no such secret.
         """
         match = SECRET_REFERENCE.fullmatch(self._text)
-        if match is None or match[1] == "env":
-            return self._text
-        return f"${{file:{allowed().secret_file(match[2])}}}"
+        if match is not None and match[1] == "secret":
+            return allowed().named(match[2]).reference
+        if match is not None and match[1] == "file":
+            return f"${{file:{allowed().secret_file(match[2])}}}"
+        return self._text
+
+    @property
+    def former(self) -> str:
+        """The value of a named secret before its last change, which errors of open connections may repeat."""
+        match = SECRET_REFERENCE.fullmatch(self._text)
+        secret = NAMED_SECRETS.find(match[2]) if match is not None and match[1] == "secret" else None
+        return "" if secret is None or secret.former is None else secret.former.reveal()
 
     @property
     def written(self) -> str:
@@ -94,8 +105,7 @@ class SecretText(Secret):
         Raises:
             SecretUnreadable: see ``reveal``.
         """
-        text = self.reveal()
-        return [] if self.shown == text else [text]
+        return [text for text in (self.reveal(), self.former) if text and text != self.shown]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -213,6 +223,32 @@ def _of_file(path: str) -> str:
         longest = f"{_LONGEST_CHARACTERS} characters"
         raise SecretUnreadable(f"the file {path}, which the settings refer to, is longer than {longest}")
     return text.strip()
+
+
+# By the kind of a reference: what reads it, and the method of the bounds that checks it.
+_READERS: Final[Mapping[str, Callable[[str], str]]] = {
+    "env": _of_environment,
+    "file": _of_file,
+    "secret": lambda name: allowed().named(name).value.reveal(),
+    "sealed": lambda reference: allowed().unsealed(reference),
+}
+_CHECKS: Final = {"env": "variable", "file": "secret_file", "secret": "named", "sealed": "unsealed"}
+
+
+class MadeOfSecrets(Generic[T]):
+    """Result of ``make``, which reads secrets; made again at the first call after a named secret changed."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._version = NAMED_SECRETS.version
+        self._value = make()
+
+    def __call__(self) -> T:
+        if self._version != NAMED_SECRETS.version:
+            version = NAMED_SECRETS.version
+            self._value = self._make()
+            self._version = version
+        return self._value
 
 
 def with_stored(sent: Any, stored: Any) -> Any:

@@ -22,6 +22,7 @@ from broker.config.layers import API_FILE, Layer
 from broker.config.objects import LayerObjects
 from broker.config.root import Config
 from broker.config.stamp import stamp_of
+from broker.core import jsontext
 from broker.core.errors import NotFound, Unavailable
 from broker.core.objects import ObjectSection, Saves, Spec, Version, apply, etag_of, saving
 from broker.core.signals import Signal
@@ -60,6 +61,12 @@ class Sections:
         """Write everything saved inside the block to the disk at its end, or nothing if the block or the write
         raises."""
         return nullcontext() if self.file is None else self.file.together()
+
+    def mentioning(self, text: str) -> Iterator[tuple[str, Spec]]:
+        """Section and spec of each object that has this text, in ASCII, in it; the specs are not to be changed."""
+        data = text.encode()
+        for path, section in self._sections.items():
+            yield from ((path, spec) for spec in section.specs() if data in jsontext.encode(spec))
 
     @contextmanager
     def unlocked(self) -> Iterator[None]:
@@ -126,6 +133,10 @@ class FileSection:
     def load(self) -> list[Spec]:
         """All objects in order; the caller may change what it gets."""
         return copy.deepcopy(list(self._saved().values()))
+
+    def specs(self) -> Iterable[Spec]:
+        """The same, not to be changed."""
+        return self._saved().values()
 
     def save(self, changes: Mapping[str, Spec | None]) -> None:
         """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from broker.config.allowed import NotAllowed
 from broker.core.errors import ConfigError, Unavailable
 from broker.core.hosts import address_text
 from broker.core.process import environment
@@ -62,6 +63,7 @@ class RangesProcess:
         """The state of the topic index, as the range server last reported it."""
         self.stores: Callable[[], Sequence[Mapping[str, Any]]] = tuple
         """The object stores that tiers may be in, with secrets as references; asked when the child is started."""
+        self._sent_stores: Sequence[Mapping[str, Any]] | None = None
         self.when_tiered = Signal[TierReport | None]()
         """Reports of the range server on tiers; None when it ended."""
         self._process: Process | None = None
@@ -118,8 +120,19 @@ class RangesProcess:
     def revoke_tickets(self) -> None:
         """End all tickets: a right to read was taken away. Readers that still have one ask for a new ticket."""
         self._secret = secrets.token_bytes(32)
+        self._tell({"secret": self._secret.hex()})
+
+    def send_stores(self) -> None:
+        """Give the child the object stores again: a secret that they refer to may have changed."""
+        with suppress(NotAllowed):  # of a file; the child keeps what it has
+            stores = list(self.stores())
+            if self._sent_stores not in (None, stores):  # it was started
+                self._tell({"stores": stores})
+                self._sent_stores = stores
+
+    def _tell(self, order: Mapping[str, Any]) -> None:
         if self.pid is not None and self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(json.dumps({"secret": self._secret.hex()}).encode() + b"\n")
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
 
     def own_access(self, log: int) -> RangeAccess:
         """Address and credentials for this process to read ranges of a log."""
@@ -130,6 +143,7 @@ class RangesProcess:
         host, port = self.address
         if self.pid is None:
             await self.spawn()
+        self._sent_stores = list(self.stores())
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -143,7 +157,7 @@ class RangesProcess:
             "certfile": self._settings.certfile,
             "keyfile": self._settings.keyfile,
             "index_delay": self._settings.index_delay,
-            "stores": list(self.stores()),
+            "stores": self._sent_stores,
         }
         try:
             process.stdin.write(json.dumps(settings).encode() + b"\n")

@@ -481,14 +481,18 @@ def main() -> None:
     print(json.dumps({"host": host, "port": port}), flush=True)
     server.upkeep = upkeep.start(directory, follower, settings["index_delay"], _tell)
     upload.start(follower, stores, _tell)
-    threading.Thread(target=_follow_parent, args=(server,), name="parent watch", daemon=True).start()
+    threading.Thread(target=_follow_parent, args=(server, stores), name="parent watch", daemon=True).start()
     server.serve_forever()
 
 
-def _follow_parent(server: RangeServer) -> None:
-    """Take new secrets of tickets from the parent, and end with it."""
+def _follow_parent(server: RangeServer, stores: TierStores) -> None:
+    """Take new secrets of tickets, and stores with other credentials, from the parent, and end with it."""
     while line := sys.stdin.readline():
-        server.secret = bytes.fromhex(json.loads(line)["secret"])
+        order = json.loads(line)
+        if "stores" in order:
+            stores.use(order["stores"])
+        else:
+            server.secret = bytes.fromhex(order["secret"])
     os._exit(0)
 
 

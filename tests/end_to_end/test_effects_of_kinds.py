@@ -172,6 +172,13 @@ def token(node: Node, stack: ExitStack) -> str:
     return "reader"
 
 
+def secret(node: Node, _: ExitStack) -> str:
+    node.call("PUT", "/secrets/service", {"value": "a token"})
+    headers = {"X-Key": "${secret:service}"}
+    node.call("POST", "/connectors", {"name": "keyed", "type": "http", "url": "http://127.0.0.1:9", "headers": headers})
+    return "service"
+
+
 MAKES: dict[str, Make] = {
     "schema registry": registry,
     "schema": schema,
@@ -192,6 +199,7 @@ MAKES: dict[str, Make] = {
     "share group": share_group,
     "listener": listener,
     "token": token,
+    "secret": secret,
     "authenticator": authenticator,
 }
 

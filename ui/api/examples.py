@@ -61,6 +61,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "createUser": {"name": "meter-7", "password": "a long password"},
     "createBan": {"as": "clientid", "who": "meter-9", "reason": "sends too much", "until": "infinity"},
     "createToken": {"name": "spark", "streams": ["hot"], "description": "the cluster of the plant"},
+    "createSecret": {"name": "historian", "value": "a long password", "description": "the plant's historian"},
     "createGroup": {"group": "$share/pool/jobs/#", "strategy": "round_robin"},
     "probeConnector": _CONNECTOR,
     "probeAction": _ACTION,

@@ -44,7 +44,9 @@ class ClientCredentials(Settings):
         description="Address of the token endpoint. Values of its query show as stars."
     )
     client_id: str = Field(min_length=1, description="Name of the client.")
-    client_secret: SecretText = Field(description="Secret of the client, or `${env:NAME}`, `${file:PATH}`.")
+    client_secret: SecretText = Field(
+        description="Secret of the client, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+    )
     scope: str | None = Field(default=None, description="Scope of the token.")
     ssl: TlsOptions = Field(default_factory=lambda: TlsOptions(enable=True), description="TLS of an https endpoint.")
 

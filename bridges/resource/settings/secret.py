@@ -25,7 +25,7 @@ class SecretText(SharedSecretText):
         """The secret as it is now. Do not keep it.
 
         Raises:
-            BadSettings: the variable or file that it refers to is not there.
+            BadSettings: what it refers to is not there.
         """
         try:
             return super().reveal()

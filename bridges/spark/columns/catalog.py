@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bridges.spark.columns.place import CatalogEntry
 
 DEFAULT_NAMESPACE: Final = "sluice"
-_REFERENCE: Final = "`${env:NAME}` or `${file:PATH}`"
+_REFERENCE: Final = "`${secret:NAME}`, `${env:NAME}` or `${file:PATH}`"
 _PASSWORD: Final = re.compile(r"://[^@]*:.*@|[?&;][^=]*(?:password|passwd|pwd|secret|token)[^=]*=", re.IGNORECASE)
 # The type that a member is for.
 _OF: Final = {"password": "sql"} | dict.fromkeys(

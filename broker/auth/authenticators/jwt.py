@@ -25,6 +25,7 @@ from broker.config.outgoing import ClientTls
 from broker.config.secret_text import ADDRESS, SecretText, SecretUnreadable, SecretUrl
 from broker.config.ssrf import AddressGuard
 from broker.config.units import Duration
+from broker.config.vault import NAMED_SECRETS
 from broker.core import reason
 from broker.core.clock import Clock
 from broker.core.errors import ConfigError
@@ -67,8 +68,8 @@ class JwtSettings(Settings):
         "its own kind: a secret for HS256, HS384 and HS512, a public key for the others."
     )  # fmt: skip
     secret: SecretText | None = Field(
-        default=None, description="The secret that tokens are signed with, or `${env:NAME}`, `${file:PATH}`; 32 bytes "
-        "or more."
+        default=None, description="The secret that tokens are signed with, or `${secret:NAME}`, `${env:NAME}`, "
+        "`${file:PATH}`; 32 bytes or more."
     )  # fmt: skip
     secret_base64_encoded: bool = Field(default=False, description="Whether the secret is written in Base64.")
     public_key: str | None = Field(
@@ -156,6 +157,7 @@ class JwtAuthenticator:
         self.methods: Sequence[str] = settings.methods
         self._settings = settings
         self._clock = clock
+        self._secrets_version = NAMED_SECRETS.version
         self._keys, self._read_s = _own_keys(settings), clock.monotonic_s()
         self._is_read_again = any(map(_is_in_file, (settings.secret, settings.public_key)))
         self._published = _published_keys(settings, guard, metrics, clock)
@@ -176,9 +178,9 @@ class JwtAuthenticator:
         now_s = self._clock.monotonic_s()
         if self._is_read_again and now_s >= self._read_s + _FILES_EVERY_S:
             self._read_s = now_s
-            self._read_files()
+            self._read_keys()
 
-    def _read_files(self) -> None:
+    def _read_keys(self) -> None:
         try:
             self._keys = _own_keys(self._settings)
         except ConfigError as error:
@@ -239,6 +241,9 @@ class JwtAuthenticator:
 
     def _candidates(self, token: Token) -> list[VerifyingKey]:
         """The keys that may have signed a token."""
+        if self._secrets_version != NAMED_SECRETS.version:
+            self._secrets_version = NAMED_SECRETS.version
+            self._read_keys()
         keys = [key for key in self._keys if token.algorithm in key.algorithms]
         published = self._published
         if published is not None and self._is_for_published(token):

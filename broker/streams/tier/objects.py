@@ -115,6 +115,10 @@ class TierStores:
     def __init__(self, stores: Sequence[Mapping[str, Any]]) -> None:
         self._stores, self._opening = stores, threading.Lock()
 
+    def use(self, stores: Sequence[Mapping[str, Any]]) -> None:
+        """Take other settings; they are read at the next use of a store."""
+        self._stores = stores
+
     def at(self, url: str) -> TierStore:
         """The store at a URL, with the credentials that there are now.
 
