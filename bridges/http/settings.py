@@ -168,14 +168,14 @@ class HttpActionSettings(Settings):
     query: dict[str, SecretTemplate] = Field(
         default_factory=dict,
         max_length=64,
-        description="Query parameters; templates. A parameter whose value is missing is left out. Shown as stars "
-        "unless they are placeholders alone.",
+        description="Query parameters; templates, also with `${secret:NAME}`. A parameter whose value is missing is "
+        "left out. Shown as stars unless they are placeholders and references alone.",
     )
     headers: dict[HeaderName, SecretTemplate] = Field(
         default_factory=dict,
         max_length=64,
-        description="Headers; templates. A header whose value is missing is left out. Shown as stars unless they are "
-        "placeholders alone.",
+        description="Headers; templates, also with `${secret:NAME}`. A header whose value is missing is left out. "
+        "Shown as stars unless they are placeholders and references alone.",
     )
     body: str | None = Field(
         default=None,

@@ -15,6 +15,7 @@ from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
 from bridges.resource.errors import BridgeError, NeverAgain, TargetMissing, TargetUnusable, TryAgain
 from bridges.resource.settings.secret import SecretTemplate
 from bridges.resource.templates import bytes_template
+from broker.config.secret_text import MadeOfSecrets
 from broker.core import jsontext
 from broker.core.action import Row
 from broker.core.message import Message
@@ -57,8 +58,10 @@ class HttpSink(Sink):
         self._clock = context.services.node.clock
         self._timeout_s = context.request_timeout_s * _PART_OF_TIMEOUT
         self._method = settings.method.upper()
-        self._target_of = target_template(connector.base, settings.path.reveal(), _revealed(settings.query))
-        self._headers_of = header_templates(_revealed(settings.headers))
+        self._target_of = MadeOfSecrets(
+            lambda: target_template(connector.base, settings.path.reveal(), _revealed(settings.query))
+        )
+        self._headers_of = MadeOfSecrets(lambda: header_templates(_revealed(settings.headers)))
         self._body_of = _body_template(settings)
         names = {name.lower() for name in settings.headers}
         has_type = settings.method not in _WITH_BODY or "content-type" in names
@@ -82,11 +85,11 @@ class HttpSink(Sink):
 
     def record(self, row: Row, message: Message) -> Record:
         """The address, headers and body of a row."""
-        headers = self._headers_of(row)
+        headers = self._headers_of()(row)
         if self._settings.mqtt_headers:
             headers += of_message(message)
         body = self._body_of(row)
-        return Record(self._target_of(row), headers, body, message.id.encode() if self._key_name else b"")
+        return Record(self._target_of()(row), headers, body, message.id.encode() if self._key_name else b"")
 
     async def send(self, records: Sequence[Record]) -> Answers:
         """Send records in order; rows after one that must be retried are retried too."""
@@ -103,7 +106,7 @@ class HttpSink(Sink):
         """Check that the path exists, if ``check_method`` is set; else raise the last requests' error."""
         settings = self._settings
         if settings.check_method is not None:
-            target = self._target_of({})
+            target = self._target_of()({})
             method = settings.check_method.upper()
             try:
                 answer = await self._connector.ask(method, target, self._timeout_s, redirects=settings.max_redirects)

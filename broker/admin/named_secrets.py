@@ -57,7 +57,7 @@ class SecretSpec(Settings):
     updated_at: str | None = Field(default=None, description="Read-only; ignored.")
     encrypted: Secret | None = Field(
         default=None,
-        description="The value as `api.hocon` has it, encrypted, instead of `value`; for files. Write-only.",
+        description="The encrypted value, as the file of the API has it, instead of `value`; for files. Write-only.",
     )
 
 

@@ -32,3 +32,11 @@ PLACEHOLDER_OR_GROUP: Final = re.compile(r"\$([0-9]+)|\$\{([^}]*)\}")
 SECRET_REFERENCE: Final = re.compile(r"\$\{(secret|env|file|sealed):([^}]+)\}")
 # A reference to a named secret, anywhere in a string.
 NAMED_SECRET: Final = re.compile(r"\$\{secret:([^}]+)\}")
+
+
+def why_misplaced(reference: str) -> str:
+    """The problem with a reference to a named secret in a topic, payload or other text that is sent or shown."""
+    return (
+        f"{reference}: expected no reference to a secret here, since topics, payloads and logs would show it. "
+        "Try: a header, password or token of a connector"
+    )

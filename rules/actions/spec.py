@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from broker.config.model import Bounded
-from broker.core.placeholders import PATH_PLACEHOLDER
+from broker.core.placeholders import NAMED_SECRET, PATH_PLACEHOLDER, why_misplaced
 from rules.actions.text import UndefinedVars
 
 # The MQTT properties that are integers.
@@ -101,6 +101,14 @@ class RepublishAction(_Fallible):
         if isinstance(value, bool) or _is_placeholder(value):
             return value
         raise ValueError("must be true, false or one placeholder such as ${flags.retain}")
+
+    @field_validator("topic", "payload", "user_properties", "mqtt_properties")
+    @classmethod
+    def _names_no_secret(cls, value: str | dict[str, str]) -> str | dict[str, str]:
+        for text in value.values() if isinstance(value, Mapping) else [value]:
+            if (reference := NAMED_SECRET.search(text)) is not None:
+                raise ValueError(why_misplaced(reference[0]))
+        return value
 
     @field_validator("mqtt_properties", mode="before")
     @classmethod

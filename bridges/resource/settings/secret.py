@@ -9,6 +9,7 @@ from bridges.resource.errors import BadSettings
 from broker.config.secret_text import SecretText as SharedSecretText
 from broker.config.secret_text import SecretUnreadable, SecretUrl, literals, secrets_in
 from broker.config.secrets import MASK
+from broker.core.placeholders import NAMED_SECRET
 
 # Shorter secrets are not searched for in texts: they would be found everywhere. In characters.
 _SHORTEST_HIDDEN: Final = 3
@@ -34,36 +35,46 @@ class SecretText(SharedSecretText):
 
 
 class SecretTemplate(SecretText):
-    """Type of a settings field with a template that may contain a secret in addition to its placeholders.
+    """Type of a settings field with a template that may contain secrets in addition to its placeholders: as text, or as
+    ``${secret:NAME}``.
 
-    The template itself is the secret, not a reference to one. It is shown only if it is empty or placeholders alone.
+    It is shown only if it is empty, or placeholders and references alone.
     """
 
     __slots__ = ()
 
     def reveal(self) -> str:
-        """The template."""
-        return self._text
+        """The template, with secrets in place of references to them.
+
+        Raises:
+            BadSettings: there is no such secret.
+        """
+        return NAMED_SECRET.sub(lambda match: SecretText(match[0]).reveal().replace("${", "${$}{"), self._text)
+
+    @property
+    def named(self) -> Sequence[SecretText]:
+        """The references in it."""
+        return [SecretText(match[0]) for match in NAMED_SECRET.finditer(self._text)]
 
     @property
     def why_not_allowed(self) -> str:
-        """Empty: it refers to nothing."""
-        return ""
+        """Reason why a reference is not allowed; empty if all are."""
+        return next((reason for secret in self.named if (reason := secret.why_not_allowed)), "")
 
     @property
     def located(self) -> str:
-        """The template: it refers to nothing."""
+        """The template, which stays in this process."""
         return self._text
 
     @property
     def shown(self) -> str:
         """The text that users see."""
-        return MASK if literals(self._text) else self._text
+        return MASK if literals(NAMED_SECRET.sub("", self._text)) else self._text
 
     @property
     def hidden(self) -> Sequence[str]:
-        """The texts around placeholders."""
-        return literals(self._text)
+        """The texts around placeholders and references."""
+        return literals(NAMED_SECRET.sub("", self._text))
 
 
 def hider(*models: Any) -> Callable[[str], str]:
@@ -72,7 +83,8 @@ def hider(*models: Any) -> Callable[[str], str]:
     def hide(text: str) -> str:
         for model in models:
             for secret in secrets_in(model):
-                text = _without(text, secret)
+                for part in (secret, *(secret.named if isinstance(secret, SecretTemplate) else ())):
+                    text = _without(text, part)
         return text
 
     return hide

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from bridges.http.settings import HttpActionSettings
 from bridges.http_server.authentication import guard_of
 from bridges.http_server.settings import TokenAuthentication
 from bridges.resource.settings.secret import SecretText, hider
@@ -28,6 +30,7 @@ from broker.core.errors import InUse, Invalid
 from broker.core.objects import Reference
 from broker.core.receivers import PostRefused
 from broker.observe.metrics import Metrics
+from rules.actions.spec import RepublishAction
 from tests.support.bridges import Bridges
 from tests.support.http_bridge import ACTION, run, sent
 from tests.support.http_service import Service
@@ -188,3 +191,60 @@ def test_errors_hide_the_value_before_the_last_change_too(secrets: NamedSecrets)
     hide = hider(Holder.model_validate({"secret": "${secret:key}"}))
     save(secrets, "second-value")
     assert hide("login with first-value or second-value failed") == "login with ****** or ****** failed"
+
+
+def test_templates_of_headers_and_parameters_have_secrets(secrets: NamedSecrets) -> None:
+    save(secrets, "first${t}")
+
+    async def check(bridges: Bridges, service: Service) -> None:
+        for number, value in ((1, "first${t}"), (2, "second")):
+            save(secrets, value)
+            bridges.send({"n": number}, ACTION)
+            await sent(bridges, number)
+        taken = [(request.header("x-key"), request.header("x-n"), request.query["k"]) for request in service.taken]
+        assert taken == [("Key first${t}", "1", "first${t}"), ("Key second", "2", "second")]
+        shown = bridges.actions.get("out")["parameters"]
+        assert shown["headers"] == {"X-Key": "******", "X-N": "${n}"}
+        assert shown["query"] == {"k": "${secret:key}"}
+
+    headers = {"X-Key": "Key ${secret:key}", "X-N": "${n}"}
+    run(check, {"headers": headers, "query": {"k": "${secret:key}"}})
+
+
+@pytest.mark.parametrize(
+    ("parameters", "place", "expected"),
+    [
+        ({"path": "/a/${secret:key}"}, "/parameters/path", "expected no reference to a secret here"),
+        ({"body": "${secret:key}"}, "/parameters/body", "expected no reference to a secret here"),
+        ({"key": "a-${secret:key}"}, "/parameters/key", "expected no reference to a secret here"),
+        ({"headers": {"A": "a ${secret:kee}"}}, "/parameters", "got 'kee'; did you mean 'key'?"),
+    ],
+)
+def test_other_templates_of_an_action_refuse_secrets(
+    secrets: NamedSecrets, parameters: dict[str, Any], place: str, expected: str
+) -> None:
+    save(secrets, "value")
+    with pytest.raises(Invalid) as refused:
+        run(lambda bridges, service: None, parameters)
+    [problem] = refused.value.problems
+    assert problem.pointer == place
+    assert expected in problem.message
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"topic": "a/${secret:key}"},
+        {"topic": "a", "payload": "${secret:key}"},
+        {"topic": "a", "user_properties": {"a": "b ${secret:key}"}},
+    ],
+)
+def test_republished_messages_have_no_secrets(members: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="expected no reference to a secret here"):
+        RepublishAction.model_validate({"type": "republish", **members})
+
+
+def test_errors_hide_a_secret_of_a_template_alone_too(secrets: NamedSecrets) -> None:
+    save(secrets, "value-of-key")
+    settings = HttpActionSettings.model_validate({"headers": {"A": "Bearer ${secret:key}"}})
+    assert hider(settings)("refused: Bearer value-of-key, value-of-key") == "refused: ******, ******"
