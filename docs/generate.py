@@ -19,11 +19,11 @@ from broker.app.build import Node, section_models
 from broker.app.reload import ConfigReload
 from broker.config.options import ServeOptions
 from broker.config.root import load_config
-from broker.core.kinds import kinds
 from docs import conformance
 from docs.reference_pages.api import api
 from docs.reference_pages.cli import cli
 from docs.reference_pages.connectors import connectors
+from docs.reference_pages.dashboard import declarations
 from docs.reference_pages.functions import rule_functions, variform
 from docs.reference_pages.metrics import metrics
 from docs.reference_pages.objects import objects
@@ -60,21 +60,8 @@ async def _pages() -> dict[str, str]:
 
 
 def dashboard_kinds() -> str:
-    """Each kind for the dashboard: where it is in the API, in commands and in files, and its verbs."""
-    declared = [
-        {
-            "name": kind.name,
-            "many": kind.many,
-            "path": kind.path,
-            "command": " ".join(kind.commands),
-            "section": kind.section,
-            "model": f"{kind.id}Spec",
-            "verbs": [switch.verb for switch in kind.abilities.switches],
-            "is_ordered": kind.abilities.can_reorder,
-        }
-        for kind in kinds()
-    ]
-    return f"{json.dumps(declared, indent=2)}\n"
+    """Kinds and resources for the dashboard, with what the committed document says of them."""
+    return declarations(json.loads(SNAPSHOT.read_text()))
 
 
 @asynccontextmanager

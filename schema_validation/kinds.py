@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.kinds import ENABLE, OF_GATES, Abilities, Kind
+from broker.core.kinds import ENABLE, OF_GATES, PAGE_OF_GATES, Abilities, Kind
 from broker.core.resources import Command, Parameter, Resource, Verb, trial
 
 KINDS = (
@@ -15,6 +15,7 @@ KINDS = (
         about="A Confluent-compatible schema registry on another server. Secrets are shown as stars; stars keep them.",
         tag="Schemas",
         columns={"name": "name", "type": "type", "url": "url", "cached": "cached", "last error": "last_error"},
+        menu="Broker",
     ),
     Kind(
         name="schema",
@@ -26,6 +27,13 @@ KINDS = (
         about="What payloads are made of. Saving another source adds a version, which is used from then on.",
         tag="Schemas",
         columns={"name": "name", "type": "type", "version": "version"},
+        menu="Data",
+        page_columns={
+            "Type": "type",
+            "Version": "version",
+            "Compatibility": "compatibility",
+            "Description": "description",
+        },
     ),
     Kind(
         name="validation",
@@ -35,6 +43,8 @@ KINDS = (
         about="Checks for messages on topics, and what happens to messages that fail.",
         tag="Validations",
         columns=OF_GATES,
+        menu="Data",
+        page_columns=PAGE_OF_GATES,
         read_only="broker.observe.gate_counters:GateReadOnly",
         abilities=Abilities(
             can_patch=True,

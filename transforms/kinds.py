@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.kinds import ENABLE, OF_GATES, Abilities, Kind
+from broker.core.kinds import ENABLE, OF_GATES, PAGE_OF_GATES, Abilities, Kind
 from broker.core.resources import Resource, trial
 
 KINDS = (
@@ -14,6 +14,8 @@ KINDS = (
         about="Changes to messages on topics. All operations take effect, or none.",
         tag="Transforms",
         columns=OF_GATES,
+        menu="Data",
+        page_columns=PAGE_OF_GATES,
         read_only="broker.observe.gate_counters:GateReadOnly",
         abilities=Abilities(
             can_patch=True,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from broker.core.kinds import ENABLE, Abilities, Kind, Switch
 from broker.core.resources import SLOW_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, limit
 
@@ -24,7 +26,7 @@ _PAUSING = (
 )
 
 
-def _with_connector(name: str, about: str) -> Kind:
+def _with_connector(name: str, about: str, page_columns: Mapping[str, str]) -> Kind:
     return Kind(
         name=name,
         path=f"{name}s",
@@ -33,6 +35,8 @@ def _with_connector(name: str, about: str) -> Kind:
         about=f"{about} The members of `parameters` depend on its type.",
         tag="Bridges",
         columns={**_STATUS, "connector": "connector", "rules": "rules"},
+        menu="Data",
+        page_columns={"Connector": "connector", "Rate": "metrics/rate", **page_columns, "Rules": "rules"},
         read_only=f"bridges.resource.services:{name.capitalize()}ReadOnly",
         abilities=Abilities(
             can_patch=True,
@@ -52,11 +56,27 @@ KINDS = (
         about="A connection to an outside system. The members depend on its type.",
         tag="Bridges",
         columns={**_STATUS, "actions": "actions", "sources": "sources"},
+        menu="Data",
+        page_columns={"Type": "type", "Actions": "actions", "Sources": "sources"},
         read_only="bridges.resource.services:ConnectorReadOnly",
         abilities=Abilities(can_patch=True, has_probe=True, switches=_RUNNING),
     ),
-    _with_connector("action", "Where rules send rows, as `<type>:<name>`."),
-    _with_connector("source", 'What rules read with `FROM "$bridges/<type>:<name>"`.'),
+    _with_connector(
+        "action",
+        "Where rules send rows, as `<type>:<name>`.",
+        {
+            "Waiting": "metrics/queuing",
+            "Confirmed": "metrics/success",
+            "Failed": "metrics/failed",
+            "Dropped": "metrics/dropped",
+            "Dead letters": "dead_letters_waiting",
+        },
+    ),
+    _with_connector(
+        "source",
+        'What rules read with `FROM "$bridges/<type>:<name>"`.',
+        {"Not read yet": "metrics/lag_records", "Read": "metrics/received", "Refused": "metrics/refused"},
+    ),
 )
 
 _ACTION = Parameter(name="name", type="name", is_required=True, is_argument=True, help="Its name.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.core.kinds import EVERY_VERB, Abilities, Kind
-from broker.core.resources import LONG_S, PATTERN, Command, Parameter, Resource, Verb
+from broker.core.resources import LONG_S, PATTERN, Command, Parameter, Resource, Verb, ordering
 
 KINDS = (
     Kind(
@@ -24,6 +24,7 @@ KINDS = (
         has_any_name=True,
         word="group",
         deletion="Messages that wait for it are discarded. A group with members ends with the last of them.",
+        menu="Clients",
     ),
 )
 
@@ -69,12 +70,7 @@ _SESSION_FILTERS = (
         name="min_queue_bytes", text="The minimum bytes of queued messages.", type=int, least=0,
         help="Minimum bytes of queued messages.",
     ),
-    Parameter(
-        name="sort", default="client_id",
-        text="`client_id`, `connected_at`, `queued`, `queue_bytes`, `inflight` or `subscriptions`; with `-` in front, "
-        "descending.",
-        help="client_id, connected_at, queued, queue_bytes, inflight, subscriptions; with - in front, descending.",
-    ),
+    ordering("client_id", "client_id", "connected_at", "queued", "queue_bytes", "inflight", "subscriptions"),
 )  # fmt: skip
 _DRY = Parameter(name="dry_run", type=bool, default=False, help="Only show what would be deleted.")
 _OF_CLIENT = ("filter", "qos", "no_local", "retain_as_published", "identifier")
@@ -88,6 +84,7 @@ RESOURCES = (
     Resource(
         name="client",
         path="/clients",
+        menu="Clients",
         tag="Clients",
         service="traffic.clients",
         at="owner",
@@ -204,6 +201,7 @@ RESOURCES = (
     Resource(
         name="session",
         path="/sessions",
+        menu="Clients",
         tag="Sessions",
         service="traffic.sessions",
         at="all",
@@ -349,6 +347,7 @@ RESOURCES = (
     Resource(
         name="subscription",
         path="/subscriptions",
+        menu="Clients",
         tag="Subscriptions",
         service="traffic.subscriptions",
         at="all",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.resources import LONG_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, limit, trial
+from broker.core.resources import LONG_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, limit, ordering, trial
 
 _JOB = Parameter(
     name="id", text="The identifier of a job.", is_required=True, is_argument=True, longest=64, option="ID",
@@ -17,6 +17,8 @@ RESOURCES = (
     Resource(
         name="job",
         path="/jobs",
+        menu="Broker",
+        menu="Broker",
         tag="Jobs",
         service="jobs",
         at="all",
@@ -208,12 +210,7 @@ RESOURCES = (
                         type="pattern",
                         text="A pattern with `*`, `?` and `[abc]`: list all matching topics below instead.",
                     ),
-                    Parameter(
-                        name="sort",
-                        default="-rate",
-                        text="`rate`, `messages`, `bytes`, `topics`, `last_at` or `name`; with `-` in front, "
-                        "descending.",
-                    ),
+                    ordering("-rate", "rate", "messages", "bytes", "topics", "last_at", "name"),
                 ),
                 answer="ui.api.models.topics:TopicPage",
                 after=(int, str),

@@ -15,6 +15,7 @@ RESOURCES = (
     Resource(
         name="retained message",
         path="/retained",
+        menu="Clients",
         tag="Retained",
         service="traffic.retained",
         at="all",
@@ -114,6 +115,7 @@ RESOURCES = (
     Resource(
         name="delayed message",
         path="/delayed",
+        menu="Clients",
         tag="Delayed",
         service="delayed",
         at="all",

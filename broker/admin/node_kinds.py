@@ -41,6 +41,7 @@ KINDS = (
         named_by="id",
         has_any_name=True,
         deletion="Its connections are closed, unless they are to drain.",
+        menu="Broker",
     ),
     Kind(
         name="token",
@@ -53,6 +54,7 @@ KINDS = (
         tag="Access",
         columns=("name", "streams", "expires_at", "is_expired", "description"),
         deletion="Programs that use it are refused from then on.",
+        menu="Access",
         holds_secrets=True,
     ),
     Kind(
@@ -65,6 +67,7 @@ KINDS = (
         tag="Access",
         columns=("name", "updated_at", "used_by", "description"),
         put=("value", "description"),
+        menu="Access",
         reloads=False,
         holds_secrets=True,
     ),
@@ -79,6 +82,7 @@ RESOURCES = (
     Resource(
         name="alarm",
         path="/alarms",
+        menu="Broker",
         tag="System",
         service="alarms",
         at="all",
@@ -236,6 +240,7 @@ RESOURCES = (
     Resource(
         name="audit entry",
         path="/audit-log",
+        menu="Broker",
         tag="System",
         service="audit_trail",
         at="all",

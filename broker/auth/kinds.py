@@ -17,6 +17,7 @@ KINDS = (
         columns=("name", "permission", "who", "action", "topics"),
         abilities=ORDERED,
         command="access rules",
+        menu="Access",
     ),
     Kind(
         name="authenticator",
@@ -35,6 +36,7 @@ KINDS = (
         abilities=ORDERED,
         named_by="mechanism",
         command="access authenticators",
+        menu="Access",
         none_left="No authenticator is left: every client that reaches a listener may connect without a password.",
     ),
     Kind(
@@ -50,6 +52,7 @@ KINDS = (
         named_by="type",
         word="rule source",
         command="access sources",
+        menu="Access",
     ),
     Kind(
         name="user",
@@ -62,6 +65,7 @@ KINDS = (
         columns=("name", "is_superuser", "clientid", "algorithm", "methods", "password_changed_at"),
         has_any_name=True,
         deletion="Its clients are disconnected.",
+        menu="Access",
         reloads=False,
         holds_secrets=True,
     ),
@@ -77,12 +81,14 @@ KINDS = (
         abilities=Abilities(verbs=EVERY_VERB - {"put"}),
         has_any_name=True,
         deletion="Clients that it matched may connect again.",
+        menu="Access",
     ),
 )
 RESOURCES = (
     Resource(
         name="failed login",
         path="/login-failures",
+        menu="Access",
         tag="Access",
         service="access.limits",
         at="all",

@@ -7,7 +7,7 @@ the declarations. They are read without importing what a kind needs to work: mod
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal
@@ -84,6 +84,14 @@ OF_GATES: Final = {
     "failed": "metrics/failed",
     "per second": "metrics/rate",
 }
+# The same on the dashboard.
+PAGE_OF_GATES: Final = {
+    "Topics": "topics",
+    "Mode": "mode",
+    "Matched": "metrics/matched",
+    "Failed": "metrics/failed",
+    "Per second": "metrics/rate",
+}
 ORDERED: Final = Abilities(can_reorder=True)
 ENABLE: Final = (
     Switch(
@@ -117,9 +125,10 @@ class Kind:
     ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
     ``none_left`` is one for the command that removes the last one. ``at`` says where its operations run, but those
     about counters, which run on all nodes. A reload applies changes of files, or a restart
-    where ``reloads`` is false.
-    ``put`` are members of the spec that the command ``put`` takes as options; one that is a secret is read from a file,
-    standard input or the terminal. With ``holds_secrets``, requests and answers have secrets, of which nothing is kept.
+    where ``reloads`` is false. ``put`` are members of the spec that the command ``put`` takes as options; one that is a
+    secret is read from a file, standard input or the terminal. With ``holds_secrets``, requests and answers have
+    secrets, of which nothing is kept. ``menu`` is the group of the dashboard's navigation that has its list, and
+    ``page_columns`` are the columns of that list with their headings, where they are others than ``columns``.
     """
 
     name: str
@@ -144,6 +153,8 @@ class Kind:
     reloads: bool = True
     put: Sequence[str] = ()
     holds_secrets: bool = False
+    menu: str = ""
+    page_columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def one(self) -> str:

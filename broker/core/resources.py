@@ -36,7 +36,7 @@ class Parameter:
     word behind them, as in ``--rule NAME``, is the one that the help has for the value. With ``is_argument`` it is that
     word alone; None where the command has no such option. ``help`` is its text, where it is not ``text``, and
     ``offered`` its default, where it is another. ``old`` is an earlier name of the option, which works for one release,
-    with a warning.
+    with a warning. ``orders`` are the members by which a list can be sorted (``ordering``).
     """
 
     name: str
@@ -55,11 +55,24 @@ class Parameter:
     help: str = ""
     offered: Any = None
     old: str = ""
+    orders: Sequence[str] = ()
 
     @property
     def key(self) -> str:
         """The keyword of the service."""
         return self.keyword or self.name
+
+
+def ordering(default: str, *members: str) -> Parameter:
+    """The parameter that sorts a list by one of these members."""
+    quoted = [f"`{member}`" for member in members]
+    return Parameter(
+        name="sort",
+        default=default,
+        text=f"{', '.join(quoted[:-1])} or {quoted[-1]}; with `-` in front, descending.",
+        help=f"{', '.join(members)}; with - in front, descending.",
+        orders=members,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -208,7 +221,8 @@ class Resource:
     ``name`` is one of them in a sentence, ``page`` the beginning of the name of a list's type. ``service`` is where the
     API finds it, from ``ui.api.context.ApiContext`` on: ``traffic.clients``. ``commands`` are the words behind
     ``sluice``, and ``about`` the help of that group, ``alias`` another word for the last of them. ``named_by`` is the
-    member that names one, for completion. ``at`` is where its verbs run that say nothing else.
+    member that names one, for completion and for the address of its page. ``at`` is where its verbs run that say
+    nothing else. ``menu`` is the group of the dashboard's navigation that has its list; without one, the search has it.
     """
 
     name: str
@@ -222,6 +236,7 @@ class Resource:
     alias: str = ""
     named_by: str = ""
     at: At = "node"
+    menu: str = ""
 
     @property
     def known(self) -> str:

@@ -22,6 +22,7 @@ KINDS = (
             "enabled": "enable",
         },
         abilities=ORDERED,
+        menu="Broker",
     ),
     Kind(
         name="auto-subscription",
@@ -31,6 +32,7 @@ KINDS = (
         about="A subscription made for every client that connects.",
         tag="Topics",
         columns={"name": "name", "topic": "topic", "qos": "qos", "enabled": "enable"},
+        menu="Broker",
         abilities=ORDERED,
     ),
 )

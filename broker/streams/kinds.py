@@ -14,5 +14,14 @@ KINDS = (
         about="A durable log. With `topics` it captures messages that match; without, it holds rows that rules write.",
         tag="Streams",
         columns={"name": "name", "kind": "kind", "topics": "topics", "records": "records"},
+        menu="Data",
+        page_columns={
+            "Captures": "topics",
+            "Records": "records",
+            "Size": "bytes",
+            "Rate": "records_per_s",
+            "Oldest": "oldest",
+            "Newest": "newest",
+        },
     ),
 )

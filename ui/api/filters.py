@@ -99,11 +99,13 @@ class RuleFilter(ListFilter):
     enable: Annotated[bool | None, Query(description="Enabled rules, or disabled ones.")] = None
     sources: Annotated[Texts, Query(alias="from", description="A source as FROM has it.")] = None
     like_id: Annotated[str | None, Query(description="Part of the name.")] = None
-    like_from: Annotated[str | None, Query(description="Part of a source.")] = None
+    like_from: Annotated[str | None, Query(title="FROM has", description="Part of a source.")] = None
     match_from: Annotated[
-        str | None, Query(description="A topic that FROM matches, or a filter that matches FROM.")
+        str | None, Query(title="Reads topic", description="A topic that FROM matches, or a filter that matches FROM.")
     ] = None
-    like_description: Annotated[str | None, Query(description="Part of the description.")] = None
+    like_description: Annotated[str | None, Query(title="Description has", description="Part of the description.")] = (
+        None
+    )
     action: Annotated[Texts, Query(description="An action: `republish`, `stream:hot`, `kafka:x`.")] = None
     source: Annotated[Texts, Query(description="An ingress connector of FROM: `mqtt:plant`.")] = None
 

@@ -118,15 +118,15 @@ export async function call<T = Record<string, unknown>>(
 export const getAny = async <T = Record<string, unknown>>(path: string, given?: Call): Promise<T> =>
   (await call<T>("GET", path, given)).body;
 
-/** The names of all objects of a kind, in their order. */
-export async function namesOf(path: string): Promise<string[]> {
+/** The names of all objects of a kind, in their order; ``key`` is the member that has them. */
+export async function namesOf(path: string, key = "name"): Promise<string[]> {
   const names: string[] = [];
   let cursor: string | undefined;
   do {
-    const page = await getAny<{ items: { name: string }[]; next: string | null }>(path, {
+    const page = await getAny<{ items: Record<string, string>[]; next: string | null }>(path, {
       query: { limit: 1000, cursor },
     });
-    names.push(...page.items.map(({ name }) => name));
+    names.push(...page.items.map((item) => item[key]!));
     cursor = page.next ?? undefined;
   } while (cursor);
   return names;

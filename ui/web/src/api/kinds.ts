@@ -1,9 +1,24 @@
-// The kinds of objects that the dashboard shows. What is declared of a kind is in kinds.json, which `make docs` writes.
+// Kinds of objects and live lists as they are declared: kinds.json has them, which `make docs` writes.
 
 import declared from "./kinds.json";
 
-export interface Kind {
-  /** In the address of the page. */
+/** A column of a list: the member that it shows, or a member of a member as ``metrics/matched``. */
+export interface DeclaredColumn {
+  title: string;
+  member: string;
+}
+
+/** A query parameter of the operation that lists. Without ``values`` it takes text, maybe with ``*``. */
+export interface Filter {
+  name: string;
+  label: string;
+  text: string;
+  values: string[] | null;
+  is_pattern: boolean;
+}
+
+/** A list that has a page: its address below /, its names, and its place in the navigation. */
+interface Listed {
   path: string;
   api: string;
   /** What the API calls one in a sentence. */
@@ -11,57 +26,156 @@ export interface Kind {
   one: string;
   many: string;
   cli: string;
-  file: string;
-  /** What saves one, among the types of the API. */
-  model: string;
-  /** The key that opens its list after g. */
+  /** The group of the navigation that has it; none: the search has it. */
+  menu: string;
+  /** The member that names one. */
   key: string;
-  /** Whether it has the verbs enable and disable. */
-  canDisable: boolean;
-  /** Whether its objects act in the order of the list, which can be changed. */
-  isOrdered: boolean;
   /** What it is for, in one sentence. */
   purpose: string;
 }
 
-/** In the order of a message's path. ``title``: where pages have a shorter word than the API. */
-const SHOWN: { api: string; key: string; title?: string; purpose: string }[] = [
-  { api: "schemas", key: "c", purpose: "What payloads look like: Avro, JSON Schema and Protobuf, with versions." },
-  {
-    api: "validations",
-    key: "v",
-    purpose: "Messages of a topic that fit no schema are dropped, kept apart, or only counted.",
-  },
-  { api: "transforms", key: "t", purpose: "Messages of a topic are changed before rules and subscribers get them." },
-  { api: "rules", key: "r", purpose: "SQL over messages and events; each row goes to the rule's actions." },
-  { api: "connectors", key: "n", purpose: "Connections to Kafka, MQTT brokers, HTTP servers, PostgreSQL and files." },
-  { api: "actions", key: "a", purpose: "Rows of rules, sent over a connector, with a buffer that outlives outages." },
-  { api: "sources", key: "i", purpose: "Messages and records of other systems, taken in over a connector." },
-  { api: "streams", key: "m", purpose: "Rows and messages kept in order on disk, to be read again from any time." },
-  { api: "lake/tables", key: "l", title: "Table", purpose: "Streams as Delta and Iceberg tables, written by Spark." },
-];
+export interface Kind extends Listed {
+  /** The section of configuration files; none where settings hold the objects. */
+  file: string | null;
+  /** What saves one, among the types of the API. */
+  model: string;
+  writes: string[];
+  /** Verbs that change the state of an object. */
+  switches: { verb: string; text: string }[];
+  /** Whether its objects act in the order of the list, which can be changed. */
+  isOrdered: boolean;
+  /** What else happens when one is deleted. */
+  deletion: string;
+  columns: DeclaredColumn[];
+  filters: Filter[];
+  /** Members of an object that a request does not set. */
+  readOnly: string[];
+}
 
-const capitalized = (text: string) => text[0]!.toUpperCase() + text.slice(1);
+/** Where a request has the name of an item: in its path, its query, or as a member of its body. */
+interface Call {
+  path: string;
+  place: string;
+  parameter: string;
+}
 
-export const KINDS: Kind[] = SHOWN.map(({ api, key, title, purpose }) => {
-  const { name, many, command, section, model, verbs, is_ordered } = declared.find(({ path }) => path === api)!;
-  return {
-    path: api.split("/").at(-1)!,
-    api,
-    name,
-    one: title ?? capitalized(name),
-    many: title ? `${title}s` : capitalized(many),
-    cli: command,
-    file: section!,
-    model,
-    key,
-    canDisable: verbs.includes("disable"),
-    isOrdered: is_ordered,
-    purpose,
+export interface Verb extends Call {
+  method: string;
+  title: string;
+  text: string;
+  /** The path of the list that it belongs to. */
+  list: string;
+  /** The type of the body, without the members ``skips``; none where there are no others. */
+  model: string;
+  skips: string[];
+  may_be_dry: boolean;
+  is_job: boolean;
+}
+
+export interface List {
+  path: string;
+  title: string;
+  text: string;
+  is_paged: boolean;
+  columns: DeclaredColumn[];
+  filters: Filter[];
+  orders: { name: string; label: string }[];
+  order: string;
+}
+
+export interface Resource extends Listed {
+  lists: List[];
+  show: Call | null;
+  verbs: Verb[];
+}
+
+/** Pages with a shorter address and name than the API has. */
+const SHORT: Record<string, { path: string; one: string; many: string }> = {
+  "lake/tables": { path: "tables", one: "Table", many: "Tables" },
+};
+/** These come first in the navigation: the path of a message, and clients before what is kept for them. */
+const FIRST = ["schemas", "validations", "transforms", "rules", "connectors", "actions", "sources", "streams"].concat([
+  "lake/tables",
+  "clients",
+  "sessions",
+  "subscriptions",
+  "retained",
+  "delayed",
+]);
+const placeOf = (api: string) => (FIRST.indexOf(api) + 1 || FIRST.length + 1) - 1;
+
+export const capitalized = (text: string) => text[0]!.toUpperCase() + text.slice(1);
+const firstSentence = (text: string) => /^.*?\.(?= |$)/.exec(text)?.[0] ?? text;
+
+/** As kinds.json has them. */
+interface DeclaredPage {
+  path: string;
+  name: string;
+  many: string;
+  command: string;
+  about: string;
+  menu: string;
+  key: string;
+}
+type DeclaredKind = DeclaredPage &
+  Pick<Kind, "model" | "writes" | "switches" | "deletion" | "columns" | "filters"> & {
+    section: string | null;
+    is_ordered: boolean;
+    read_only: string[];
   };
+type DeclaredResource = DeclaredPage & Pick<Resource, "lists" | "show" | "verbs">;
+const { kinds, resources } = declared as unknown as { kinds: DeclaredKind[]; resources: DeclaredResource[] };
+
+const listed = ({ path, name, many, command, about, menu, key }: DeclaredPage) => ({
+  path,
+  api: path,
+  name,
+  one: capitalized(name),
+  many: capitalized(many),
+  cli: command,
+  menu,
+  key,
+  purpose: firstSentence(about),
+  ...SHORT[path],
 });
 
+export const KINDS: Kind[] = kinds
+  .map((kind) => ({
+    ...listed(kind),
+    file: kind.section,
+    model: kind.model,
+    writes: kind.writes,
+    switches: kind.switches,
+    isOrdered: kind.is_ordered,
+    deletion: kind.deletion,
+    columns: kind.columns,
+    filters: kind.filters,
+    readOnly: kind.read_only,
+  }))
+  .sort((a, b) => placeOf(a.api) - placeOf(b.api));
+
+export const RESOURCES: Resource[] = resources.map((resource) => ({
+  ...listed(resource),
+  lists: resource.lists,
+  show: resource.show,
+  verbs: resource.verbs,
+}));
+
+const PAGES = [...KINDS, ...RESOURCES].sort((a, b) => placeOf(a.api) - placeOf(b.api));
 export const kindOf = (path: string) => KINDS.find((kind) => kind.path === path);
+export const resourceOf = (path: string) => RESOURCES.find((resource) => resource.path === path);
 
 /** The kind that the API calls so in a sentence. */
 export const kindNamed = (name: string) => KINDS.find((kind) => kind.name === name || kind.one.toLowerCase() === name);
+
+const GROUPS = new Set(["Data", "Clients", "Access", ...PAGES.map(({ menu }) => menu)]);
+GROUPS.delete("");
+/** The groups of the navigation with their lists. The first one is the path of a message. */
+export const MENU = [...GROUPS].map((group) => ({ group, pages: PAGES.filter(({ menu }) => menu === group) }));
+
+/** Where the page of an item is, for links: its list has the path. */
+export const itemAt = (path: string, name: string) =>
+  ({ to: path.includes("/") ? `/${path}/$name` : "/$kind/$name", params: { kind: path, name } }) as unknown as {
+    to: "/$kind/$name";
+    params: { kind: string; name: string };
+  };

@@ -6,6 +6,7 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { linkNow } from "../api/channel";
 import { Refused } from "../api/client";
+import { KINDS } from "../api/kinds";
 import { NewPage, NotFound, ObjectPage } from "../pages/objects/detail";
 import { ListPage } from "../pages/objects/list";
 import { Overview, overviewSearch } from "../pages/overview/overview";
@@ -25,11 +26,17 @@ const overview = createRoute({
   component: Overview,
   validateSearch: overviewSearch,
 });
-const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
-const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
-const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: ObjectPage });
+const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: () => <ListPage /> });
+const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: () => <NewPage /> });
+const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: () => <ObjectPage /> });
+/** Pages of kinds whose paths have two parts; links to them are not typed. */
+const deeper = KINDS.filter(({ path }) => path.includes("/")).flatMap(({ path }) => [
+  createRoute({ getParentRoute: () => root, path: `/${path}`, component: () => <ListPage path={path} /> }),
+  createRoute({ getParentRoute: () => root, path: `/new/${path}`, component: () => <NewPage path={path} /> }),
+  createRoute({ getParentRoute: () => root, path: `/${path}/$name`, component: () => <ObjectPage path={path} /> }),
+]);
 const router = createRouter({
-  routeTree: root.addChildren([start, overview, create, list, object]),
+  routeTree: root.addChildren([start, overview, create, list, object, ...(deeper as unknown as [])]),
   defaultPreload: false,
   scrollRestoration: true,
 });

@@ -15,7 +15,7 @@ import {
   useFilter,
 } from "react-aria-components";
 import { getAny, Refused } from "../api/client";
-import { KINDS } from "../api/kinds";
+import { KINDS, RESOURCES } from "../api/kinds";
 import { useRested } from "../api/live";
 
 /** Pages that the broker serves beside the dashboard. */
@@ -24,10 +24,25 @@ const OUTSIDE = [
   ["API operations", "/docs"],
 ] as const;
 
-export const PAGES: { title: string; to: string; key: string }[] = [
+/** Keys that open a list after g. */
+const KEYS: Record<string, string> = {
+  schemas: "c",
+  validations: "v",
+  transforms: "t",
+  rules: "r",
+  connectors: "n",
+  actions: "a",
+  sources: "i",
+  streams: "m",
+  tables: "l",
+  clients: "k",
+  jobs: "j",
+};
+
+export const PAGES: { title: string; to: string; key?: string }[] = [
   { title: "Start", to: "/", key: "s" },
   { title: "Overview", to: "/overview", key: "o" },
-  ...KINDS.map(({ many, path, key }) => ({ title: many, to: `/${path}`, key })),
+  ...[...KINDS, ...RESOURCES].map(({ many, path }) => ({ title: many, to: `/${path}`, key: KEYS[path] })),
 ];
 
 /** Of each kind: the first ones, and the first whose name has the text. */
@@ -47,11 +62,11 @@ async function objectsLike(name: string, signal: AbortSignal): Promise<Found[]> 
         if (error instanceof Refused) return { items: [] };
         throw error; // asked again
       });
-      return (page.items as { name: string }[]).map(({ name }) => ({
-        id: `${kind.path}/${name}`,
-        title: name,
+      return (page.items as Record<string, string>[]).map((item) => ({
+        id: `${kind.path}/${item[kind.key]}`,
+        title: item[kind.key]!,
         note: kind.one,
-        to: `/${kind.path}/${encodeURIComponent(name)}`,
+        to: `/${kind.path}/${encodeURIComponent(item[kind.key]!)}`,
       }));
     }),
   );

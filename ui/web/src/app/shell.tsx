@@ -2,9 +2,10 @@
 
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useNavigate, useRouterState, useSearch } from "@tanstack/react-router";
-import { useContext, useEffect, useRef, useState } from "react";
+import { type ReactNode, useContext, useEffect, useRef, useState } from "react";
 import { Button, Dialog, DialogTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
 import { signOut } from "../api/client";
+import { MENU } from "../api/kinds";
 import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "../api/live";
 import { State, Why } from "../parts/card";
 import { counted, duration } from "../parts/format";
@@ -78,15 +79,14 @@ function Frame() {
       {(isIn || status) && (
         <div className="layout" hidden={!isIn}>
           <nav aria-label="Pages">
-            {PAGES.map(({ title, to }) => (
-              <Link
-                key={to}
-                to={to as never}
-                search={keepTimeZone as never}
-                activeOptions={{ exact: to === "/", includeSearch: false }}>
-                {title}
-              </Link>
-            ))}
+            <PageLink title="Start" to="/" />
+            <PageLink title="Overview" to="/overview" />
+            {MENU.map(({ group, pages }) => {
+              const links = pages.map(({ many, path }) => <PageLink key={path} title={many} to={`/${path}`} />);
+              if (group === "Data") return links;
+              const isOpen = pages.some(({ path: own }) => `${path}/`.startsWith(`/${own}/`));
+              return <Group key={group} title={group} isOpen={isOpen} links={links} />;
+            })}
           </nav>
           <main id="main" tabIndex={-1}>
             {status ? <Outlet /> : <Skeleton />}
@@ -101,6 +101,26 @@ function Frame() {
       <Search isOpen={finding} setOpen={setFinding} />
       <Help isOpen={helping} setOpen={setHelping} />
     </>
+  );
+}
+
+const PageLink = ({ title, to }: { title: string; to: string }) => (
+  <Link to={to as never} search={keepTimeZone as never} activeOptions={{ exact: to === "/", includeSearch: false }}>
+    {title}
+  </Link>
+);
+
+/** Pages that are seldom needed at once: the group of the page that is shown is open. */
+function Group({ title, isOpen, links }: { title: string; isOpen: boolean; links: ReactNode }) {
+  const place = useRef<HTMLDetailsElement>(null);
+  useEffect(() => {
+    if (isOpen && place.current) place.current.open = true;
+  }, [isOpen]);
+  return (
+    <details ref={place}>
+      <summary>{title}</summary>
+      {links}
+    </details>
   );
 }
 
@@ -260,7 +280,7 @@ function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
 const SHORTCUTS = [
   ["Ctrl K", "Find"],
   ["?", "This help"],
-  ...PAGES.map(({ title, key }) => [`g ${key}`, `Go to ${title}`]),
+  ...PAGES.filter(({ key }) => key).map(({ title, key }) => [`g ${key}`, `Go to ${title}`]),
   ["Esc", "Close"],
 ];
 

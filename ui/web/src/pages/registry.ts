@@ -1,6 +1,7 @@
-// The pages of all kinds. Each is loaded when it is opened first.
+// The pages of all kinds. Each is loaded when it is opened first; a kind without one has the page of its declaration.
 
 import { useQuery } from "@tanstack/react-query";
+import type { Kind } from "../api/kinds";
 import type { KindPage } from "../parts/kind-page";
 
 type AnyPage = KindPage<any>;
@@ -18,18 +19,14 @@ const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
   tables: () => import("./tables/tables"),
 };
 
-const PLAIN: AnyPage = { columns: [], tabs: [], create: () => null };
-
 /** The page of a kind; undefined until it is loaded. */
-export function useKindPage(path: string): AnyPage | undefined {
-  const load = MODULES[path];
+export function useKindPage(kind: Kind): AnyPage | undefined {
+  const load = MODULES[kind.path];
   const { data, error } = useQuery({
-    queryKey: ["module", path],
-    queryFn: async () => (load ? (await load()).page : PLAIN),
+    queryKey: ["module", kind.path],
+    queryFn: async () => (load ? (await load()).page : (await import("./declared/declared")).pageOf(kind)),
     staleTime: Infinity,
   });
   if (error) throw error;
   return data;
 }
-
-export const canCreate = (path: string) => path in MODULES;

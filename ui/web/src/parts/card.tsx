@@ -3,6 +3,7 @@
 import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { sentence } from "../api/client";
+import { itemAt } from "../api/kinds";
 import { Command } from "./copy";
 import { mark } from "./format";
 
@@ -62,7 +63,7 @@ export function Empty({ children, command }: { children: ReactNode; command?: st
 
 export function ObjectLink({ kind, name }: { kind: string; name: string }) {
   return (
-    <Link className="name" to="/$kind/$name" params={{ kind, name }}>
+    <Link className="name" {...itemAt(kind, name)}>
       {name}
     </Link>
   );

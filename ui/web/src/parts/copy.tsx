@@ -97,10 +97,12 @@ export function CopyAs({ path, cli, method, body, file }: Copies) {
             <h3>curl</h3>
             <Command text={curl(path, body, method)} />
           </section>
-          <section>
-            <h3>CLI</h3>
-            <Command text={cli} />
-          </section>
+          {cli && (
+            <section>
+              <h3>CLI</h3>
+              <Command text={cli} />
+            </section>
+          )}
           {file && <Hocon {...file} />}
         </Dialog>
       </Popover>
@@ -121,7 +123,7 @@ export function CopySpec({
   method?: string;
 }) {
   const kind = kindOf(path)!;
-  const body = { ...spec, name };
+  const body = { ...spec, [kind.key]: name };
   const place = method === "PUT" ? `${kind.api}/${encodeURIComponent(name)}` : kind.api;
   return (
     <CopyAs
@@ -129,7 +131,7 @@ export function CopySpec({
       path={place}
       body={body}
       cli={`printf '%s' ${word(JSON.stringify(body))} | sluice ${kind.cli} apply -f -`}
-      file={{ kind, name, spec }}
+      file={kind.file === null ? undefined : { kind, name, spec }}
     />
   );
 }

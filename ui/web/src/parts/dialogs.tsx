@@ -1,13 +1,14 @@
 // Dialogs: one that asks for confirmation of a request, with its effect, and one that a button opens.
 
-import { useEffect, useState } from "react";
+import { type ReactNode, useEffect, useState } from "react";
 import { Button, Dialog, DialogTrigger, Modal, ModalOverlay } from "react-aria-components";
-import { call, type Effect, Refused, sentence } from "../api/client";
+import { call, type Call, type Effect, Refused, sentence } from "../api/client";
 import { Failure } from "./card";
 import { EffectView } from "./saving";
 
 /** Asks what a request would change, shows it, and sends it on confirmation. Without an ``etag``, that of the answer
- *  counts.  A deletion of what others use shows those too, and deletes all of them. */
+ *  counts.  A deletion of what others use shows those too, and deletes all of them. ``text`` is what is always so; a
+ *  request that cannot be asked for its effect has nothing else to show. */
 export function Confirm({
   title,
   method,
@@ -15,6 +16,10 @@ export function Confirm({
   body,
   etag,
   query = {},
+  text,
+  isRisky = method === "DELETE",
+  mayBeDry = true,
+  isAsync,
   close,
   onDone,
 }: {
@@ -23,9 +28,13 @@ export function Confirm({
   path: string;
   body?: unknown;
   etag?: string;
-  query?: Record<string, string | boolean | undefined>;
+  query?: Call["query"];
+  text?: ReactNode;
+  isRisky?: boolean;
+  mayBeDry?: boolean;
+  isAsync?: boolean;
   close: () => void;
-  onDone?: () => void;
+  onDone?: (answer: Record<string, unknown> | undefined) => void;
 }) {
   const [{ effect, seen }, show] = useState<{ effect?: Effect; seen?: string }>({});
   const [says, setSays] = useState("");
@@ -35,6 +44,7 @@ export function Confirm({
     show({ effect: answer.body, seen: answer.etag });
   };
   useEffect(() => {
+    if (!mayBeDry) return;
     ask()
       .catch((error) => {
         if (method !== "DELETE" || !(error instanceof Refused) || error.problem?.code !== "in_use") throw error;
@@ -46,9 +56,9 @@ export function Confirm({
   const verb = cascade ? "Delete all" : title.split(" ")[0];
   const go = async () => {
     try {
-      await call(method, path, { body, etag: etag ?? seen, query: { ...query, cascade } });
+      const answer = await call(method, path, { body, etag: etag ?? seen, query: { ...query, cascade }, isAsync });
       close();
-      onDone?.();
+      onDone?.(answer.body);
     } catch (error) {
       setSays(sentence(error));
     }
@@ -58,10 +68,12 @@ export function Confirm({
       <Modal className="modal">
         <Dialog className="dialog" role="alertdialog" aria-label={title}>
           <h2>{title}?</h2>
+          {text && <p>{text}</p>}
           {cascade && <p>Other objects use it. They would be deleted too.</p>}
           {effect ? (
             <EffectView effect={effect} />
           ) : (
+            mayBeDry &&
             !says && (
               <p className="muted" role="status">
                 Asking the server what this changes…
@@ -72,8 +84,8 @@ export function Confirm({
           <div className="buttons">
             <button
               type="button"
-              className={method === "DELETE" ? "danger" : "primary"}
-              disabled={!effect}
+              className={isRisky ? "danger" : "primary"}
+              disabled={mayBeDry && !effect}
               onClick={() => void go()}>
               {verb}
             </button>
@@ -95,7 +107,7 @@ export function Opens({
 }: {
   label: string;
   title: string;
-  children: (close: () => void) => React.ReactNode;
+  children: (close: () => void) => ReactNode;
 }) {
   return (
     <DialogTrigger>

@@ -57,11 +57,12 @@ export function duration(seconds: Maybe<number>): string {
   return s < 3600 ? two(60, "min", 1, "s") : s < 86_400 ? two(3600, "h", 60, "min") : two(86_400, "d", 3600, "h");
 }
 
-/** "4 s ago", by the server's clock, since the browser's may be wrong. */
+/** "4 s ago", or "in 4 min"; a few seconds ahead are the difference of two clocks. */
 export function ago(time: Maybe<string>, nowMs: number): string {
   if (!time) return UNKNOWN;
   const seconds = (nowMs - Date.parse(time)) / 1000;
   if (Number.isNaN(seconds)) return time;
+  if (seconds <= -5) return `in ${duration(Math.ceil(-seconds))}`;
   return seconds < 1 ? "now" : `${duration(Math.floor(seconds))} ago`;
 }
 

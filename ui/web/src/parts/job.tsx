@@ -80,3 +80,20 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
     </div>
   );
 }
+
+/** Work that is planned before it is started. The plan holds for the request that it was made for, ``text``; after the
+ *  start it is gone. */
+export function usePlan<Plan>(text: string, ask: { plan: () => Promise<Plan>; start: () => Promise<void> }) {
+  const [plan, setPlan] = useState<{ for: string; plan: Plan } | null>(null);
+  const [says, setSays] = useState("");
+  const [isBusy, setBusy] = useState(false);
+  const doing = async (question: () => Promise<void>) => {
+    setSays("");
+    setBusy(true);
+    await question().catch((error) => setSays(sentence(error)));
+    setBusy(false);
+  };
+  const look = () => void doing(async () => setPlan({ for: text, plan: await ask.plan() }));
+  const start = () => void doing(() => ask.start().then(() => setPlan(null)));
+  return { planned: plan?.for === text ? plan.plan : null, says, isBusy, look, start };
+}

@@ -14,17 +14,9 @@ export interface Tab<T> {
   show: (props: ObjectProps<T>) => ReactNode;
 }
 
-/** A query parameter of the operation that lists. Without ``values`` it takes text. */
-export interface Filter {
-  name: string;
-  label: string;
-  values?: string[];
-}
-
 export interface KindPage<T> {
-  /** Of the list, after name and state. */
-  columns: Column<T>[];
-  filters?: Filter[];
+  /** Cells of the list that are drawn in a way of their own, by the heading of the declared column. */
+  cells?: Record<string, Omit<Column<T>, "title">>;
   /** Over the list. */
   above?: () => ReactNode;
   /** The first is shown when the address names none. */

@@ -81,15 +81,16 @@ export function SchemaForm({ schema, value, onChange, skip = [], problems = [] }
     );
   const problemAt = (pointer: string) => problems.find((one) => one.pointer === pointer)?.message;
   const context = { schemas: { ...schemas, ...schema.$defs }, skip: new Set(skip), problemAt };
+  const root = resolved(schema, context.schemas);
+  const { forms } = alternatives(root, context.schemas);
+  const props = { context, value, at: "", onChange: (changed: Value) => onChange((changed ?? {}) as Members) };
   return (
     <Changeable>
-      <MembersOf
-        context={context}
-        schema={resolved(schema, context.schemas)}
-        value={value}
-        at=""
-        onChange={(changed) => onChange(changed as Members)}
-      />
+      {forms.length > 1 ? (
+        <Variant {...props} schema={root} forms={forms} isNullable={false} />
+      ) : (
+        <MembersOf {...props} schema={root} />
+      )}
     </Changeable>
   );
 }
@@ -165,13 +166,14 @@ const isSecret = (name: string, schema: JsonSchema) =>
   schema.format === "password" || schema.writeOnly === true || /(^|_)(password|secret|token)$/.test(name);
 const isReference = (text: string) => /^\$\{(env|file):/.test(text);
 const CAPITALS = /\b(ssl|tls|url|id|ttl|mqtt|http|qos|sql|pem)\b/g;
-const wordsOf = (name: string) =>
+export const wordsOf = (name: string) =>
   name
     .replaceAll("_", " ")
     .replace(CAPITALS, (word) => (word === "qos" ? "QoS" : word.toUpperCase()))
     .replace(/^./, (first) => first.toUpperCase());
 /** Text with its backticked parts as code. */
-const quoted = (text: string) => text.split(/`+/).map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part));
+export const quoted = (text: string) =>
+  text.split(/`+/).map((part, at) => (at % 2 ? <code key={at}>{part}</code> : part));
 const takesMembers = (form: JsonSchema) => Boolean(form.properties || form.type === "object");
 const constantsOf = (form: JsonSchema) => form.enum ?? (form.const === undefined ? undefined : [form.const]);
 const isMembers = (value: Value): value is Members =>

@@ -1,10 +1,10 @@
 // The settings of an existing or a new object as a form. Unsaved changes are kept as a draft.
 
 import { useNavigate } from "@tanstack/react-router";
-import type { ReactNode } from "react";
-import { kindOf } from "../api/kinds";
-import { Card } from "./card";
-import { CopySpec } from "./copy";
+import { type ReactNode, useState } from "react";
+import { itemAt, type Kind, kindOf } from "../api/kinds";
+import { Card, ObjectLink } from "./card";
+import { Command, CopySpec } from "./copy";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { SchemaForm } from "./schema-form";
 
@@ -33,19 +33,30 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
   const navigate = useNavigate();
   const draft = useDraft<Members>(
     `${path}/${name ?? "new"}`,
-    name === undefined ? (object as Members) : specOf(object as Members),
+    name === undefined ? (object as Members) : specOf(kind, object as Members),
     etag,
   );
   const saving = useSave({ kind: path, name, etag: draft.etag || undefined });
   const change = (changed: Members) => draft.set((known) => ({ ...known, ...changed }));
+  const [once, setOnce] = useState<{ name: string; secrets: [string, string][] } | null>(null);
   const saved = (body: Members, tag: string) => {
-    if (name !== undefined) return draft.settle(specOf(body), tag);
+    const own = String(body[kind.key] ?? body.name);
+    const secrets = generated(body);
+    setOnce(secrets.length ? { name: own, secrets } : null);
+    if (name !== undefined) return draft.settle(specOf(kind, body), tag);
     draft.discard();
-    void navigate({ to: "/$kind/$name", params: { kind: path, name: String(body.name) } } as never);
+    if (!secrets.length) void navigate(itemAt(path, own) as never);
   };
   const problemAt = (pointer: string) => saving.problem?.errors.find((one) => one.pointer === pointer)?.message;
+  const shownOnce = once && (
+    <ShownOnce secrets={once.secrets}>
+      <ObjectLink kind={path} name={once.name} />
+    </ShownOnce>
+  );
+  if (shownOnce && name === undefined) return <Card title={kind.one}>{shownOnce}</Card>;
   return (
     <Card title={name === undefined ? `The ${kind.one.toLowerCase()}` : "Settings"}>
+      {shownOnce}
       <DraftStrip draft={draft} />
       <form onSubmit={(event) => event.preventDefault()} aria-label={kind.one}>
         {fields?.(draft.value, change, problemAt)}
@@ -53,7 +64,7 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
           schema={{ $ref: `#/components/schemas/${schema}` }}
           value={draft.value}
           onChange={draft.set}
-          skip={name === undefined ? skip : ["name", ...skip]}
+          skip={[...kind.readOnly, ...(name === undefined ? skip : ["name", ...skip])]}
           problems={saving.problem?.errors}
         />
         <SaveBar
@@ -63,64 +74,43 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
           label={name === undefined ? "Create" : "Save"}
           onDiscard={draft.discard}
           onSaved={saved}>
-          <CopySpec kind={path} name={name ?? String(draft.value.name || "NAME")} spec={draft.value} />
+          <CopySpec kind={path} name={name ?? String(draft.value[kind.key] || "NAME")} spec={draft.value} />
         </SaveBar>
       </form>
     </Card>
   );
 }
 
-const SHOWN_BY_STATE = new Set(["state", "status", "status_reason", "reason", "problem"]);
-/** Members that the server adds and that files must not have. */
-const ADDED = new Set([
-  ...SHOWN_BY_STATE,
-  "name",
-  "version",
-  "created_at",
-  "updated_at",
-  "from",
-  "columns",
-  "warnings",
-  "action_details",
-  "metrics",
-  "last_error",
-  "kind",
-  "epoch",
-  "positions",
-  "records",
-  "bytes",
-  "oldest",
-  "newest",
-  "records_per_s",
-  "index_state",
-  "tier_state",
-  "lag_records",
-  "rows",
-  "dead_letters",
-  "report",
-  "rule_text",
-  "store",
-  "catalog_settings",
-  "replay",
-  "lag_s",
-  "last_commit_at",
-  "last_commit_rows",
-  "node_status",
-  "resource_opts_effective",
-  "recent_failures",
-  "failure_shapes",
-  "id",
-  "fingerprints",
-  "facts",
-  "latest",
-  "versions",
-]);
+/** The members of an object that a request sets. */
+export const writable = (kind: Kind, object: Members): Members =>
+  Object.fromEntries(Object.entries(object).filter(([member]) => !kind.readOnly.includes(member)));
 
-/** What a file or a request may say of an object: what the server adds, and what is empty, left out. */
-export function specOf(object: Members): Members {
-  return Object.fromEntries(
-    Object.entries(object).filter(
-      ([key, value]) => !ADDED.has(key) && value !== "" && value !== null && !(Array.isArray(value) && !value.length),
+/** What a request may say of an object: without its name, which the path has, and what is empty. */
+export const specOf = (kind: Kind, object: Members): Members =>
+  Object.fromEntries(
+    Object.entries(writable(kind, object)).filter(
+      ([member, value]) =>
+        member !== "name" && value !== "" && value !== null && !(Array.isArray(value) && !value.length),
     ),
+  );
+
+const MASKED = "******";
+/** Secrets that the server generated, which only the answer to the request that saves has. */
+const generated = (answer: Members) =>
+  Object.entries(answer).filter(
+    ([member, value]) => /^(token|password|secret)$/.test(member) && typeof value === "string" && value !== MASKED,
+  ) as [string, string][];
+
+function ShownOnce({ secrets, children }: { secrets: [string, string][]; children: ReactNode }) {
+  return (
+    <section className="note" role="status" aria-label="Shown only once">
+      <p>
+        <strong>Shown only once.</strong> The server does not store it in clear: copy it now.
+      </p>
+      {secrets.map(([member, value]) => (
+        <Command key={member} text={value} />
+      ))}
+      {children}
+    </section>
   );
 }

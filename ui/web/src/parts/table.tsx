@@ -5,11 +5,12 @@ import { type ReactNode, useState } from "react";
 export interface Column<Row> {
   title: string;
   head?: ReactNode;
-  kind?: "fit" | "num" | "why" | "mono" | "ours" | "num ours";
+  kind?: "fit" | "num" | "why" | "mono" | "ours" | "num ours" | "num verbs" | undefined;
   show: (row: Row) => ReactNode;
   exact?: (row: Row) => string | undefined;
 }
 
+/** With the ``kind`` "cards" each row is a card on a narrow screen. */
 export function Table<Row>({
   label,
   columns,
@@ -25,21 +26,26 @@ export function Table<Row>({
 }) {
   return (
     <div className={`scroll ${kind}`} role="group" aria-label={label} tabIndex={0}>
-      <table>
-        <thead>
-          <tr>
+      <table role="table">
+        <thead role="rowgroup">
+          <tr role="row">
             {columns.map(({ title, head, kind }) => (
-              <th key={title} scope="col" className={kind}>
+              <th key={title} role="columnheader" scope="col" className={kind}>
                 {head ?? title}
               </th>
             ))}
           </tr>
         </thead>
-        <tbody>
+        <tbody role="rowgroup">
           {rows.map((row, at) => (
-            <tr key={keyOf(row, at)}>
+            <tr key={keyOf(row, at)} role="row">
               {columns.map((column) => (
-                <td key={column.title} className={column.kind} title={column.exact?.(row)}>
+                <td
+                  key={column.title}
+                  role="cell"
+                  data-title={column.title}
+                  className={column.kind}
+                  title={column.exact?.(row)}>
                   {column.show(row)}
                 </td>
               ))}

@@ -1,14 +1,16 @@
 // One object of any kind: its state and the reason, what its kind shows of it, its definition, and ways to copy it.
 
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
-import { type Kind, kindOf } from "../../api/kinds";
+import { lazy, Suspense } from "react";
+import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useObject } from "../../api/live";
 import { Card, causeOf, Empty, State, stateOf } from "../../parts/card";
-import { CopyAs } from "../../parts/copy";
+import { CopyAs, word } from "../../parts/copy";
 import type { Tab } from "../../parts/kind-page";
 import { InFile, ReadOnly } from "../../parts/read-only";
+import { quoted } from "../../parts/schema-form";
 import { keepTimeZone } from "../../parts/time";
-import { canCreate, useKindPage } from "../registry";
+import { useKindPage } from "../registry";
 import { ObjectMenu } from "./menu";
 
 export type Members = Record<string, unknown>;
@@ -22,14 +24,31 @@ const DEFINITION: Tab<Members> = {
   ),
 };
 
-export function ObjectPage() {
-  const { kind: path, name } = useParams({ strict: false }) as { kind: string; name: string };
-  const kind = kindOf(path);
-  return kind ? <Shown key={`${path}/${name}`} kind={kind} name={name} /> : <NotFound />;
+const ResourceItem = lazy(() => import("./resource"));
+
+/** The page of an item of a list; without a path that of the address. */
+export function ObjectPage({ path: known }: { path?: string }) {
+  const { kind: inAddress, name } = useParams({ strict: false }) as { kind?: string; name: string };
+  const path = known ?? inAddress!;
+  const [kind, resource] = [kindOf(path), resourceOf(path)];
+  const key = `${path}/${name}`;
+  if (kind) return <Shown key={key} kind={kind} name={name} />;
+  if (!resource?.show) return <NotFound />;
+  return (
+    <Suspense>
+      <ResourceItem key={key} resource={resource} name={name} />
+    </Suspense>
+  );
 }
 
+const ListLink = ({ kind, children }: { kind: Kind; children: string }) => (
+  <Link to={`/${kind.path}` as never} search={keepTimeZone as never}>
+    {children}
+  </Link>
+);
+
 function Shown({ kind, name }: { kind: Kind; name: string }) {
-  const page = useKindPage(kind.path);
+  const page = useKindPage(kind);
   const navigate = useNavigate();
   const { tab } = useSearch({ strict: false }) as { tab?: string };
   const api = `${kind.api}/${encodeURIComponent(name)}`;
@@ -47,9 +66,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
         {(problem || (data && !object)) && (
           <Empty>
             {problem?.detail ?? `There is no ${kind.one.toLowerCase()} ${name}.`}{" "}
-            <Link to="/$kind" params={{ kind: kind.path }}>
-              All {kind.many.toLowerCase()}
-            </Link>
+            <ListLink kind={kind}>{`All ${kind.many.toLowerCase()}`}</ListLink>
           </Empty>
         )}
       </div>
@@ -63,9 +80,7 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
       <div className="title">
         <div>
           <p className="muted small">
-            <Link to="/$kind" params={{ kind: kind.path }} search={keepTimeZone as never}>
-              {kind.many}
-            </Link>
+            <ListLink kind={kind}>{kind.many}</ListLink>
           </p>
           <h1>
             {name} {state && <State state={state} />}
@@ -86,11 +101,15 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           )}
         </div>
         <div className="buttons">
-          <CopyAs path={api} cli={`sluice ${kind.cli} show ${name}`} file={{ kind, name, spec: inFile(object) }} />
+          <CopyAs
+            path={api}
+            cli={`sluice ${kind.cli} show ${word(name)}`}
+            file={kind.file === null ? undefined : { kind, name, spec: inFile(object) }}
+          />
           <ObjectMenu
             kind={kind}
             row={{ name, etag, enable: object.enable, fixed_by }}
-            onDeleted={() => void navigate({ to: "/$kind", params: { kind: kind.path } } as never)}
+            onDeleted={() => void navigate({ to: `/${kind.path}` } as never)}
           />
         </div>
       </div>
@@ -120,21 +139,22 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
   );
 }
 
-export function NewPage() {
-  const { kind: path } = useParams({ strict: false }) as { kind: string };
-  const kind = kindOf(path);
-  const page = useKindPage(path);
-  if (!kind || !canCreate(path)) return <NotFound />;
+export function NewPage({ path: known }: { path?: string }) {
+  const { kind: inAddress } = useParams({ strict: false }) as { kind?: string };
+  const kind = kindOf(known ?? inAddress!);
+  return kind?.writes.includes("create") ? <New key={kind.path} kind={kind} /> : <NotFound />;
+}
+
+function New({ kind }: { kind: Kind }) {
+  const page = useKindPage(kind);
   return (
     <div className="page">
       <div>
         <p className="muted small">
-          <Link to="/$kind" params={{ kind: path }} search={keepTimeZone as never}>
-            {kind.many}
-          </Link>
+          <ListLink kind={kind}>{kind.many}</ListLink>
         </p>
         <h1>New {kind.one.toLowerCase()}</h1>
-        <p className="muted">{kind.purpose}</p>
+        <p className="muted">{quoted(kind.purpose)}</p>
       </div>
       {page && <page.create />}
     </div>

@@ -1,40 +1,57 @@
 // The list of any kind of objects: only the rows in view are drawn, and only those near the view are followed.
 
-import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { Link, useParams } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useRef, useState } from "react";
-import { type Kind, kindOf } from "../../api/kinds";
+import { lazy, Suspense, useEffect, useRef, useState } from "react";
+import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useList } from "../../api/live";
 import { causeOf, Empty, ObjectLink, State, stateOf, Why } from "../../parts/card";
 import { CopyAs } from "../../parts/copy";
 import { exact } from "../../parts/format";
-import type { Filter } from "../../parts/kind-page";
+import { quoted } from "../../parts/schema-form";
 import type { Column } from "../../parts/table";
 import { keepTimeZone } from "../../parts/time";
-import { canCreate, useKindPage } from "../registry";
+import { columnOf } from "../../parts/value";
+import { useKindPage } from "../registry";
 import { NotFound } from "./detail";
 import { ObjectMenu, type Row } from "./menu";
+import { filledIn, Selected, Toolbar, Typed, useListSearch, useSetSearch } from "./toolbar";
 
 const STEP = 50; // windows of the list begin at multiples
 const SETTLE_MS = 50;
 const ROW_PX = 36;
 
-export function ListPage() {
-  const { kind: path } = useParams({ strict: false }) as { kind: string };
-  const kind = kindOf(path);
-  return kind ? <List key={path} kind={kind} /> : <NotFound />;
+const ResourceList = lazy(() => import("./resource-list"));
+
+/** The page of a list; without a path that of the address. */
+export function ListPage({ path: known }: { path?: string }) {
+  const { kind: inAddress } = useParams({ strict: false }) as { kind?: string };
+  const path = known ?? inAddress!;
+  const [kind, resource] = [kindOf(path), resourceOf(path)];
+  if (kind) return <List key={path} kind={kind} />;
+  if (!resource) return <NotFound />;
+  return (
+    <Suspense fallback={<Loading />}>
+      <ResourceList key={path} resource={resource} />
+    </Suspense>
+  );
 }
 
+const Loading = () => (
+  <p className="muted" role="status">
+    Loading…
+  </p>
+);
+
 function List({ kind }: { kind: Kind }) {
-  const page = useKindPage(kind.path);
-  const search = useSearch({ strict: false }) as Record<string, string | undefined>;
-  const filters = page?.filters ?? [];
-  const query = Object.fromEntries(
-    [
-      ["like_name", search.q],
-      ...["state", ...filters.map(({ name }) => name)].map((name) => [name, search[name]]),
-    ].filter(([, value]) => value),
-  ) as Record<string, string>;
+  const page = useKindPage(kind);
+  const search = useListSearch();
+  const set = useSetSearch();
+  const query: Record<string, string> = {
+    ...(search.q && { like_name: search.q }),
+    ...(search.state && { state: search.state }),
+    ...filledIn(kind.filters, search),
+  };
   const [position, setPosition] = useState(0);
   const { list, problem } = useList<Row>(kind.api, { filters: query, position, limit: 3 * STEP }, page !== undefined);
   const known = useRef(list);
@@ -42,7 +59,13 @@ function List({ kind }: { kind: Kind }) {
   const { total, isEstimate, items: rows } = known.current ?? { items: [] };
   const seen = useRef(new Set<string>());
   [...rows.map(stateOf), search.state].forEach((state) => state && seen.current.add(state));
+  const states = [...seen.current].sort();
   const queryText = new URLSearchParams(query).toString();
+  const canCreate = kind.writes.includes("create");
+  const columns = kind.columns.map((declared): Column<Row> => {
+    const drawn = page?.cells?.[declared.title];
+    return drawn ? { ...drawn, title: declared.title } : columnOf(declared, rows);
+  });
   return (
     <div className="page">
       <div className="title">
@@ -56,15 +79,11 @@ function List({ kind }: { kind: Kind }) {
               </span>
             )}
           </h1>
-          <p className="muted">{kind.purpose}</p>
+          <p className="muted">{quoted(kind.purpose)}</p>
         </div>
         <div className="buttons">
-          {canCreate(kind.path) && (
-            <Link
-              className="button primary"
-              to="/new/$kind"
-              params={{ kind: kind.path }}
-              search={keepTimeZone as never}>
+          {canCreate && (
+            <Link className="button primary" to={`/new/${kind.path}` as never} search={keepTimeZone as never}>
               New {kind.one.toLowerCase()}
             </Link>
           )}
@@ -73,24 +92,33 @@ function List({ kind }: { kind: Kind }) {
       </div>
       {page?.above?.()}
       <section className="card" aria-label={kind.many}>
-        <Toolbar filters={filters} states={[...seen.current].sort()} shown={total ?? 0} />
+        <Toolbar filters={kind.filters} shown={`${exact(total ?? 0)} shown`}>
+          <Typed label="Name" value={search.q ?? ""} onChange={(value) => set({ q: value || undefined })} />
+          {(states.length > 1 || search.state) && (
+            <Selected
+              label="State"
+              value={search.state ?? ""}
+              values={states}
+              onChange={(value) => set({ state: value || undefined })}
+            />
+          )}
+        </Toolbar>
         {problem && (
           <p role="alert">
             <State state="failed">{problem.detail}</State>
           </p>
         )}
         {total === 0 && (
-          <Empty command={queryText ? undefined : `sluice ${kind.cli} apply -f -`}>
+          <Empty command={queryText || !canCreate ? undefined : `sluice ${kind.cli} apply -f -`}>
             {queryText
               ? "None matches."
-              : `There is no ${kind.one.toLowerCase()} yet. ` +
-                (canCreate(kind.path) ? "Create one here, or in a shell." : "Create one in a shell.")}
+              : `There is no ${kind.one.toLowerCase()} yet.${canCreate ? " Create one here, or in a shell." : ""}`}
           </Empty>
         )}
         {total !== undefined && total > 0 && page && (
           <Rows
             kind={kind}
-            columns={page.columns}
+            columns={columns}
             isWhole={!queryText}
             rows={rows}
             first={known.current!.position}
@@ -100,68 +128,6 @@ function List({ kind }: { kind: Kind }) {
         )}
       </section>
     </div>
-  );
-}
-
-function Toolbar({ filters, states, shown }: { filters: Filter[]; states: string[]; shown: number }) {
-  const search = useSearch({ strict: false }) as Record<string, string | undefined>;
-  const navigate = useNavigate();
-  const set = (name: string, value: string) =>
-    void navigate({
-      to: ".",
-      search: (known: object) => ({ ...known, [name]: value || undefined }),
-      replace: true,
-    } as never);
-  return (
-    <form className="inline filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
-      <Typed label="Name" value={search.q ?? ""} onChange={(value) => set("q", value)} />
-      {states.length > 1 || search.state ? (
-        <label>
-          State
-          <select value={search.state ?? ""} onChange={(event) => set("state", event.target.value)}>
-            <option value="">any</option>
-            {states.map((one) => (
-              <option key={one}>{one}</option>
-            ))}
-          </select>
-        </label>
-      ) : null}
-      {filters.map(({ name, label, values }) =>
-        values ? (
-          <label key={name}>
-            {label}
-            <select value={search[name] ?? ""} onChange={(event) => set(name, event.target.value)}>
-              <option value="">any</option>
-              {values.map((one) => (
-                <option key={one}>{one}</option>
-              ))}
-            </select>
-          </label>
-        ) : (
-          <Typed key={name} label={label} value={search[name] ?? ""} onChange={(value) => set(name, value)} />
-        ),
-      )}
-      <p className="muted small" role="status">
-        {exact(shown)} shown
-      </p>
-    </form>
-  );
-}
-
-/** A field whose value goes into the address when the user stops typing. */
-function Typed({ label, value, onChange }: { label: string; value: string; onChange: (value: string) => void }) {
-  const [text, setText] = useState(value);
-  useEffect(() => setText(value), [value]);
-  useEffect(() => {
-    if (text === value) return;
-    const timer = setTimeout(() => onChange(text), 200);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return (
-    <label>
-      {label}
-      <input type="search" spellCheck={false} value={text} onChange={(event) => setText(event.target.value)} />
-    </label>
   );
 }
 
@@ -200,24 +166,34 @@ function Rows({
   const width = columns.length + (hasOrder ? 4 : 3);
   const hasState = rows.some((row) => stateOf(row) !== "");
   return (
-    <div className="scroll list" ref={place} role="group" aria-label={`${kind.many}, rows`} tabIndex={0}>
-      <table aria-rowcount={total + 1}>
-        <thead>
-          <tr>
-            {hasOrder && <th scope="col">Order</th>}
-            <th scope="col">Name</th>
-            {hasState && <th scope="col">State</th>}
+    <div className="scroll list cards" ref={place} role="group" aria-label={`${kind.many}, rows`} tabIndex={0}>
+      <table role="table" aria-rowcount={total + 1}>
+        <thead role="rowgroup">
+          <tr role="row">
+            {hasOrder && (
+              <th role="columnheader" scope="col">
+                Order
+              </th>
+            )}
+            <th role="columnheader" scope="col">
+              Name
+            </th>
+            {hasState && (
+              <th role="columnheader" scope="col">
+                State
+              </th>
+            )}
             {columns.map(({ title, kind }) => (
-              <th key={title} scope="col" className={kind}>
+              <th key={title} role="columnheader" scope="col" className={kind}>
                 {title}
               </th>
             ))}
-            <th scope="col">
+            <th role="columnheader" scope="col">
               <span className="hidden">Do</span>
             </th>
           </tr>
         </thead>
-        <tbody>
+        <tbody role="rowgroup">
           {above > 0 && (
             <tr aria-hidden="true">
               <td colSpan={width} style={{ height: above }} />
@@ -227,36 +203,45 @@ function Rows({
             const row = rows[index - first];
             if (!row)
               return (
-                <tr key={index} data-index={index} aria-rowindex={index + 2} aria-busy="true">
-                  <td colSpan={width} style={{ height: ROW_PX }}>
+                <tr key={index} role="row" data-index={index} aria-rowindex={index + 2} aria-busy="true">
+                  <td role="cell" colSpan={width} style={{ height: ROW_PX }}>
                     …
                   </td>
                 </tr>
               );
             return (
-              <tr key={row.name} data-index={index} ref={virtual.measureElement} aria-rowindex={index + 2}>
-                {hasOrder && <td className="fit">{index + 1}</td>}
-                <td>
+              <tr key={row.name} role="row" data-index={index} ref={virtual.measureElement} aria-rowindex={index + 2}>
+                {hasOrder && (
+                  <td role="cell" data-title="Order" className="fit">
+                    {index + 1}
+                  </td>
+                )}
+                <td role="cell">
                   <ObjectLink kind={kind.path} name={row.name} />
                 </td>
                 {hasState && (
-                  <td className="fit">
+                  <td role="cell" data-title="State" className="fit">
                     {stateOf(row) && <State state={stateOf(row)} />}
                     <Why>{causeOf(row)}</Why>
                   </td>
                 )}
                 {!row.isCut ? (
                   columns.map((column) => (
-                    <td key={column.title} className={column.kind} title={column.exact?.(row)}>
+                    <td
+                      key={column.title}
+                      role="cell"
+                      data-title={column.title}
+                      className={column.kind}
+                      title={column.exact?.(row)}>
                       {column.show(row)}
                     </td>
                   ))
                 ) : (
-                  <td colSpan={columns.length} className="muted">
+                  <td role="cell" colSpan={columns.length} className="muted">
                     Too large for the list; open it.
                   </td>
                 )}
-                <td className="num">
+                <td role="cell" className="num verbs">
                   <ObjectMenu kind={kind} row={row} before={rows[index - first - 1]} after={rows[index - first + 1]} />
                 </td>
               </tr>

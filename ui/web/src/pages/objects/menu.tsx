@@ -4,7 +4,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Button, Menu, MenuItem, MenuTrigger, Popover } from "react-aria-components";
 import { moved, namesOf, sentence } from "../../api/client";
-import type { Kind } from "../../api/kinds";
+import { capitalized, type Kind } from "../../api/kinds";
 import { State } from "../../parts/card";
 import { Confirm } from "../../parts/dialogs";
 import { ReadOnly } from "../../parts/read-only";
@@ -30,16 +30,16 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
   const queries = useQueryClient();
   const [asked, ask] = useState<Pick<
     Parameters<typeof Confirm>[0],
-    "title" | "method" | "path" | "body" | "etag"
+    "title" | "method" | "path" | "body" | "etag" | "text"
   > | null>(null);
   const [says, setSays] = useState("");
   const place = `${kind.api}/${encodeURIComponent(row.name)}`;
   const one = `${kind.one.toLowerCase()} ${row.name}`;
   const { etag } = row;
-  const verb = row.enable === false ? "Enable" : "Disable";
+  const switches = kind.switches.filter(({ verb }) => verb !== (row.enable === false ? "disable" : "enable"));
   /** Ask to put it at the place of another one. */
   const move = async (word: string, other: string) => {
-    const order = moved(await namesOf(kind.api), row.name, other);
+    const order = moved(await namesOf(kind.api, kind.key), row.name, other);
     ask({ title: `Move ${one} ${word} ${other}`, method: "POST", path: `${kind.api}:reorder`, body: { order } });
   };
   const moves = kind.isOrdered
@@ -50,13 +50,19 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
         ] as const
       ).flatMap(([word, other]) => (other && !other.fixed_by ? [[word, other.name] as const] : []))
     : [];
+  const canDelete = kind.writes.includes("delete");
   const act = (key: string) => {
     setSays("");
-    const found = moves.find(([word]) => word === key);
-    if (found) void move(...found).catch((error) => setSays(sentence(error)));
-    else if (key === "delete") ask({ title: `Delete ${one}`, method: "DELETE", path: place, etag });
-    else ask({ title: `${verb} ${one}`, method: "POST", path: `${place}:${key}`, etag });
+    const target = moves.find(([word]) => word === key);
+    if (target) void move(...target).catch((error) => setSays(sentence(error)));
+    else if (key === "delete")
+      ask({ title: `Delete ${one}`, method: "DELETE", path: place, etag, text: kind.deletion || undefined });
+    else {
+      const text = kind.switches.find(({ verb }) => verb === key)?.text;
+      ask({ title: `${capitalized(key)} ${one}`, method: "POST", path: `${place}:${key}`, etag, text });
+    }
   };
+  if (!moves.length && !switches.length && !canDelete) return null;
   return (
     <>
       {row.fixed_by && <span className="muted small">read-only </span>}
@@ -73,21 +79,23 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
           <Menu
             className="menu"
             aria-label={`Verbs of ${row.name}`}
-            disabledKeys={row.fixed_by ? ["before", "after", "enable", "disable", "delete"] : []}
+            disabledKeys={row.fixed_by ? ["before", "after", "delete", ...kind.switches.map(({ verb }) => verb)] : []}
             onAction={(key) => act(String(key))}>
             {moves.map(([word, other]) => (
               <MenuItem key={word} id={word} className="item">
                 Move {word} {other}
               </MenuItem>
             ))}
-            {kind.canDisable && (
-              <MenuItem id={verb.toLowerCase()} className="item">
-                {verb}
+            {switches.map(({ verb }) => (
+              <MenuItem key={verb} id={verb} className="item">
+                {capitalized(verb)}
+              </MenuItem>
+            ))}
+            {canDelete && (
+              <MenuItem id="delete" className="item err">
+                Delete…
               </MenuItem>
             )}
-            <MenuItem id="delete" className="item err">
-              Delete…
-            </MenuItem>
           </Menu>
         </Popover>
       </MenuTrigger>

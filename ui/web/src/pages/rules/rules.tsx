@@ -10,7 +10,7 @@ import { Card, Empty, Failure, ObjectLink, State, Why } from "../../parts/card";
 import { Command, CopySpec } from "../../parts/copy";
 import { Confirm } from "../../parts/dialogs";
 import { Difference, Editor } from "../../parts/editor";
-import { ago, count, counted, duration, exact, pretty, UNKNOWN } from "../../parts/format";
+import { ago, count, counted, exact, pretty, UNKNOWN } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import type { KindPage, ObjectProps } from "../../parts/kind-page";
 import { useFixed } from "../../parts/read-only";
@@ -811,15 +811,13 @@ function shownOf({
 }
 
 export const page: KindPage<RuleObject> = {
-  columns: [
-    {
-      title: "SQL or jq",
+  cells: {
+    "SQL or jq": {
       kind: "mono",
       show: (rule) => <code className="one-line">{line(textOf(rule))}</code>,
       exact: (rule) => textOf(rule) || undefined,
     },
-    {
-      title: "Actions",
+    Actions: {
       show: ({ actions }) =>
         actions.map((action, at) => (
           <span key={at}>
@@ -828,32 +826,8 @@ export const page: KindPage<RuleObject> = {
           </span>
         )),
     },
-    {
-      title: "Matched/s",
-      kind: "num",
-      show: ({ metrics }) => count(metrics["matched.rate"]),
-      exact: ({ metrics }) => `${exact(metrics.matched)} in all`,
-    },
-    {
-      title: "Passed/s",
-      kind: "num",
-      show: ({ metrics }) => count(metrics["passed.rate"]),
-      exact: ({ metrics }) => `${exact(metrics.passed)} in all`,
-    },
-    {
-      title: "Failed/s",
-      kind: "num",
-      show: ({ metrics }) => count(metrics["failed.exception.rate"]),
-      exact: ({ metrics }) => `${exact(metrics["failed.exception"])} in all`,
-    },
-    { title: "p99", kind: "num", show: ({ metrics }) => duration(metrics.evaluation_s.p99) },
-    { title: "Last error", kind: "why", show: ({ last_error }) => <LastError error={last_error} /> },
-  ],
-  filters: [
-    { name: "match_from", label: "Reads topic" },
-    { name: "like_from", label: "FROM has" },
-    { name: "action", label: "Action" },
-  ],
+    "Last error": { kind: "why", show: ({ last_error }) => <LastError error={last_error} /> },
+  },
   tabs: [
     { title: "Editor", show: Edit },
     { title: "Actions", show: Actions },

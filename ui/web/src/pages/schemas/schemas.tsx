@@ -948,16 +948,11 @@ function Try({ name, object }: ObjectProps<SchemaObject>) {
 }
 
 export const page: KindPage<SchemaObject> = {
-  columns: [
-    { title: "Type", kind: "fit", show: ({ type }) => TYPES.find(([one]) => one === type)?.[1] ?? type },
-    {
-      title: "Version",
-      kind: "num",
-      show: ({ version, latest }) => (version === latest ? version : `${version} of ${latest}`),
-    },
-    { title: "Compatibility", kind: "fit", show: ({ compatibility }) => compatibility },
-    { title: "Description", kind: "why", show: ({ description }) => description },
-  ],
+  cells: {
+    Type: { kind: "fit", show: ({ type }) => TYPES.find(([one]) => one === type)?.[1] ?? type },
+    Version: { kind: "num", show: ({ version, latest }) => (version === latest ? version : `${version} of ${latest}`) },
+    Description: { kind: "why", show: ({ description }) => description },
+  },
   tabs: [
     { title: "Source", show: Source },
     { title: "Change", show: Change },

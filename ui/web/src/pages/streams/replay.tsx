@@ -1,15 +1,14 @@
 // Sending records of a stream again: what, where and how fast, the plan, then the job.
 
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { useState } from "react";
-import { call, type Job, sentence } from "../../api/client";
+import { call, type Job } from "../../api/client";
 import { useActions, useJobs } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { inAddress } from "../../parts/address";
 import { Card, Failure } from "../../parts/card";
 import { CopyAs, word } from "../../parts/copy";
 import { bytes, cell, count, duration, exact, counted } from "../../parts/format";
-import { JobView } from "../../parts/job";
+import { JobView, usePlan } from "../../parts/job";
 import type { ObjectProps } from "../../parts/kind-page";
 import { Choice, useNames } from "../../parts/select";
 import { Table } from "../../parts/table";
@@ -36,9 +35,6 @@ const RATE = 1000;
 export function StreamReplay({ name, object }: ObjectProps<Schemas["StreamObject"]>) {
   const search = useSearch({ strict: false }) as Asked;
   const navigate = useNavigate();
-  const [plan, setPlan] = useState<{ for: string; plan: Plan } | null>(null);
-  const [says, setSays] = useState("");
-  const [isBusy, setBusy] = useState(false);
   const set = (changed: Asked) =>
     void navigate({ to: ".", search: ((known: object) => ({ ...known, ...changed })) as never, replace: true });
   const streams = useNames("streams").filter((one) => one !== name);
@@ -49,21 +45,10 @@ export function StreamReplay({ name, object }: ObjectProps<Schemas["StreamObject
   const body = asBody(search, to);
   const text = JSON.stringify(body);
   const path = `streams/${encodeURIComponent(name)}`;
-  const ask = async (question: () => Promise<void>) => {
-    setSays("");
-    setBusy(true);
-    await question().catch((error) => setSays(sentence(error)));
-    setBusy(false);
-  };
-  const look = () =>
-    ask(async () => setPlan({ for: text, plan: (await call<Plan>("POST", `${path}:plan-replay`, { body })).body }));
-  const start = () =>
-    ask(async () => {
-      const started = await call<Job>("POST", `${path}:replay`, { body, isAsync: true });
-      setPlan(null);
-      set({ job: started.body.id });
-    });
-  const planned = plan?.for === text ? plan.plan : null;
+  const { planned, says, isBusy, look, start } = usePlan<Plan>(text, {
+    plan: async () => (await call<Plan>("POST", `${path}:plan-replay`, { body })).body,
+    start: async () => set({ job: (await call<Job>("POST", `${path}:replay`, { body, isAsync: true })).body.id }),
+  });
   const known = Object.values(jobs ?? {}).filter((one) => one.kind === "stream-replay" && one.name === name);
   const job = search.job ?? known.sort((one, other) => one.started_at.localeCompare(other.started_at)).at(-1)?.id;
   return (
@@ -76,7 +61,7 @@ export function StreamReplay({ name, object }: ObjectProps<Schemas["StreamObject
         <form
           onSubmit={(event) => {
             event.preventDefault();
-            void look();
+            look();
           }}
           aria-label="What to replay">
           <Choice
@@ -154,7 +139,7 @@ export function StreamReplay({ name, object }: ObjectProps<Schemas["StreamObject
               Show the plan
             </button>
             {planned && planned.matched > 0 && (
-              <button type="button" className="primary" disabled={isBusy} onClick={() => void start()}>
+              <button type="button" className="primary" disabled={isBusy} onClick={start}>
                 Replay {planned.is_estimate ? "about " : ""}
                 {exact(planned.matched)} {planned.matched === 1 ? "record" : "records"}
               </button>

@@ -24,14 +24,7 @@ type Found = components["schemas"]["RecordView"];
 type Records = components["schemas"]["RecordPage"];
 
 export const page: KindPage<Stream> = {
-  columns: [
-    { title: "Captures", show: captures },
-    { title: "Records", kind: "num", show: ({ records }) => count(records), exact: ({ records }) => exact(records) },
-    { title: "Size", kind: "num", show: (one) => bytes(one.bytes), exact: (one) => `${exact(one.bytes)} B` },
-    { title: "Rate", kind: "num", show: ({ records_per_s }) => `${count(records_per_s)} /s` },
-    { title: "Oldest", kind: "fit", show: ({ oldest }) => <RelativeTime at={oldest} /> },
-    { title: "Newest", kind: "fit", show: ({ newest }) => <RelativeTime at={newest} /> },
-  ],
+  cells: { Captures: { show: captures } },
   tabs: [
     { title: "Overview", show: Overview },
     { title: "Records", show: Browser },

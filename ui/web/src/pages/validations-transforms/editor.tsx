@@ -11,6 +11,7 @@ import { useFixed } from "../../parts/read-only";
 import { DraftStrip, SaveBar, useDraft, useSave } from "../../parts/saving";
 import { SchemaForm } from "../../parts/schema-form";
 import { specOf } from "../../parts/spec-form";
+import { kindOf } from "../../api/kinds";
 import { Preview } from "./preview";
 import { type Gate, type Spec, type Which } from "./shared";
 
@@ -92,7 +93,7 @@ function Form({
 
 export const Change = (which: Which) =>
   function Changed({ name, object, etag }: ObjectProps<Gate>) {
-    const own = (shown: Spec): Spec => ({ name, ...specOf(shown) });
+    const own = (shown: Spec): Spec => ({ name, ...specOf(kindOf(which.path)!, shown) });
     const draft = useDraft<Spec>(`${which.path}/${name}`, own(object as unknown as Spec), etag);
     const saving = useSave({ kind: which.path, name, etag: draft.etag });
     return (

@@ -1,0 +1,28 @@
+// The page of a kind that has none of its own: its members, and its settings as a form, as they are declared.
+
+import type { Kind } from "../../api/kinds";
+import { Card } from "../../parts/card";
+import type { KindPage, Tab } from "../../parts/kind-page";
+import { SpecForm } from "../../parts/spec-form";
+import { Facts } from "../../parts/value";
+
+type Members = Record<string, unknown>;
+
+export function pageOf(kind: Kind): KindPage<Members> {
+  const overview: Tab<Members> = {
+    title: "Overview",
+    show: ({ name, object }) => (
+      <Card title={kind.one}>
+        <Facts object={object} label={name} />
+      </Card>
+    ),
+  };
+  const settings: Tab<Members> = {
+    title: "Settings",
+    show: (props) => <SpecForm kind={kind.path} schema={kind.model} {...props} />,
+  };
+  return {
+    tabs: kind.writes.includes("put") ? [overview, settings] : [overview],
+    create: () => <SpecForm kind={kind.path} schema={kind.model} object={{}} />,
+  };
+}

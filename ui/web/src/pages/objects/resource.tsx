@@ -1,0 +1,68 @@
+// One item of a live list: all that the server says of it, and what can be done with it.
+
+import { useQuery } from "@tanstack/react-query";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { getAny, Refused } from "../../api/client";
+import type { Resource } from "../../api/kinds";
+import { useEvery } from "../../api/live";
+import { Card, causeOf, Empty, LoadFailure, State, stateOf } from "../../parts/card";
+import { CopyAs, word } from "../../parts/copy";
+import { keepTimeZone } from "../../parts/time";
+import { Facts } from "../../parts/value";
+import { useVerbs, VerbButtons, verbsOf } from "./verbs";
+
+const EVERY_MS = 3000;
+
+export default function ResourceItem({ resource, name }: { resource: Resource; name: string }) {
+  const { path: template, place, parameter } = resource.show!;
+  const path = place === "path" ? template.replace(`{${parameter}}`, encodeURIComponent(name)) : template;
+  const query = place === "query" ? { [parameter]: name } : {};
+  const navigate = useNavigate();
+  const { ask, dialog, status } = useVerbs(resource, ({ method }) => {
+    if (method === "DELETE") void navigate({ to: `/${resource.path}`, search: keepTimeZone } as never);
+  });
+  const { data, error } = useQuery({
+    queryKey: ["item", path, query],
+    queryFn: ({ signal }) => getAny(path, { query, signal }),
+    refetchInterval: useEvery(EVERY_MS),
+  });
+  const isGone = error instanceof Refused && error.status === 404;
+  const asked = place === "query" ? `${path}?${new URLSearchParams(query)}` : path;
+  const all = (
+    <Link to={`/${resource.path}` as never} search={keepTimeZone as never}>
+      {resource.many}
+    </Link>
+  );
+  return (
+    <div className="page">
+      <div className="title">
+        <div>
+          <p className="muted small">{all}</p>
+          <h1>
+            {name} {data && stateOf(data) && <State state={stateOf(data)} />}
+          </h1>
+          {data && causeOf(data) && <p>{causeOf(data)}</p>}
+        </div>
+        {data && !isGone && (
+          <div className="buttons">
+            <VerbButtons verbs={verbsOf(resource)} names={[name]} ask={ask} />
+            <CopyAs path={asked} cli={resource.cli && `sluice ${resource.cli} show ${word(name)}`} />
+          </div>
+        )}
+      </div>
+      {status}
+      {isGone ? <Empty>{error.message}</Empty> : <LoadFailure error={error} />}
+      {!data && !error && (
+        <p className="muted" role="status">
+          Loading…
+        </p>
+      )}
+      {data && !isGone && (
+        <Card title={resource.one}>
+          <Facts object={data} label={name} />
+        </Card>
+      )}
+      {dialog}
+    </div>
+  );
+}
