@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,12 +11,15 @@ import paho.mqtt.publish as mqtt_publish
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from docs.generate import DASHBOARD_KINDS
 from tests.support.node import Node, eventually
 from tests.support.node import running as serving
-from tests.ui.browser import set_look, sign_in, tab_to
+from tests.ui.browser import check_everywhere, check_look, painted, set_look, sign_in, tab_to, violations
 
 RETAINED = 120
 NAMED = "site/a b?#%2F"
+DECLARED = json.loads(DASHBOARD_KINDS.read_text())
+PATHS = [entry["path"] for entry in (*DECLARED["kinds"], *DECLARED["resources"]) if entry["path"] != "lake/tables"]
 
 
 def connected(node: Node, client_id: str, *filters: str) -> mqtt.Client:
@@ -51,6 +55,28 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             client.disconnect()
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_each_declared_list_has_a_page(page: Any, broker: Node, complaints: list[str], path: str) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/{path}")
+    page.wait_for_selector("main section.card :is(td, .empty)")
+    assert page.locator("main >> text=Page not found").count() == 0
+    assert violations(page) == []
+    set_look(page, 390, "dark")
+    painted(page)
+    check_look(page, 390, "dark")
+    assert complaints == []
+
+
+@pytest.mark.parametrize("path", ["clients", "sessions", "retained", f"clients/{NAMED.replace('%', '%25')}"])
+def test_pages_of_live_things_are_accessible_at_any_width(
+    page: Any, broker: Node, complaints: list[str], path: str
+) -> None:
+    sign_in(page, broker)
+    address = path.replace("site/", "site%2F").replace("?", "%3F").replace("#", "%23").replace(" ", "%20")
+    check_everywhere(page, f"{broker.url}/{address}", "main section.card :is(td, dd)", complaints)
+
+
 def test_a_group_of_the_navigation_opens_by_keyboard_and_leads_to_its_pages(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
@@ -62,6 +88,39 @@ def test_a_group_of_the_navigation_opens_by_keyboard_and_leads_to_its_pages(page
     page.wait_for_selector("main h1 >> text=Sessions")
     page.goto(f"{broker.url}/retained")
     page.wait_for_selector("nav a[aria-current=page] >> text=Retained messages")
+
+
+def test_a_long_list_is_paged_and_filtered_by_the_server(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/retained")
+    rows = page.locator("main tbody tr")
+    page.wait_for_selector("td >> text=kept/000")
+    assert rows.count() == 50
+    page.click("text=Next")
+    page.wait_for_selector("td >> text=kept/050")
+    page.click("text=Next")
+    page.wait_for_selector("td >> text=kept/119")
+    assert rows.count() == RETAINED - 100
+    assert page.is_disabled("button:text-is('Next')")
+    page.click("text=Previous")
+    page.wait_for_selector("td >> text=kept/099")
+    page.get_by_label("Filter", exact=True).fill("kept/007")
+    page.wait_for_url("**filter=kept*")
+    page.wait_for_function("() => document.querySelectorAll('main tbody tr').length === 1")
+    page.get_by_label("Filter", exact=True).fill("kept/none")
+    page.wait_for_selector("text=None matches.")
+    page.get_by_label("Filter", exact=True).fill("a/#/b")
+    page.wait_for_selector("main [role=alert] .err")
+
+
+def test_the_order_of_a_list_is_in_the_address(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/clients")
+    page.get_by_label("Sort by").select_option("-client_id")
+    page.wait_for_url("**sort=-client_id*")
+    page.wait_for_function("() => document.querySelector('main tbody a.name').textContent === 'to-kick'")
+    page.reload()
+    page.wait_for_function("() => document.querySelector('main tbody a.name').textContent === 'to-kick'")
 
 
 def test_a_client_with_any_name_has_a_page_with_its_subscriptions(page: Any, broker: Node) -> None:
@@ -136,6 +195,71 @@ def test_a_delayed_message_is_deleted_on_its_page(page: Any, broker: Node) -> No
     page.click("[role=alertdialog] >> button:text-is('Delete')")
     page.wait_for_url("**/delayed")
     assert [item["topic"] for item in broker.call("GET", "/delayed")["items"]] == ["later/1"]
+
+
+def test_a_token_is_created_and_shown_once(page: Any, broker: Node) -> None:
+    broker.call("POST", "/streams", {"name": "hot"})
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/tokens")
+    page.wait_for_selector("text=There is no token yet.")
+    page.click("text=New token")
+    page.get_by_label("Name (required)").fill("reader")
+    page.get_by_label("Streams").first.fill("hot")
+    page.click("button:text-is('Create')")
+    page.wait_for_selector("text=Shown only once.")
+    assert page.locator("main .command pre").first.inner_text().strip()
+    page.click("main a.name:text-is('reader')")
+    page.wait_for_selector("main h1 >> text=reader")
+    page.wait_for_selector("main dd a:text-is('hot')")
+    page.click("button[aria-label='Do something with reader']")
+    page.click("text=Delete…")
+    page.wait_for_selector("[role=alertdialog] >> text=Programs that use it are refused from then on.")
+    page.click("[role=alertdialog] >> button:text-is('Delete')")
+    page.wait_for_url("**/tokens")
+
+
+def test_an_access_rule_is_created_changed_and_deleted_at_the_address_of_its_kind(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/new/access/rules")
+    page.get_by_label("Name (required)").fill("readers")
+    page.get_by_label("Permission").select_option("allow")
+    page.click("button:text-is('Create')")
+    button = page.locator("button:text-is('Create, with these effects')")
+    shown = page.locator("main h1:has-text('readers')")
+    button.or_(shown).first.wait_for()
+    if button.count():
+        button.click()
+    page.wait_for_url("**/access/rules/readers*")
+    page.click("nav.tabs >> text=Settings")
+    page.get_by_label("Permission").select_option("deny")
+    page.click("button:text-is('Show the effect')")
+    page.wait_for_selector("main .effect")
+    assert broker.call("GET", "/access/rules/readers")["permission"] == "allow"
+    page.goto(f"{broker.url}/access/rules")
+    page.wait_for_selector("td >> text=allow")
+    page.click("button[aria-label='Do something with readers']")
+    page.click("text=Delete…")
+    page.click("[role=alertdialog] >> button:text-is('Delete')")
+    page.wait_for_selector("text=There is no access rule yet.")
+
+
+def test_a_listener_is_stopped_and_started_by_its_declared_verbs(page: Any, broker: Node) -> None:
+    listener = next(item["id"] for item in broker.call("GET", "/listeners")["items"])
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/listeners")
+    page.click(f"button[aria-label='Do something with {listener}']")
+    page.click("[role=menuitem] >> text=Restart")
+    page.wait_for_selector("[role=alertdialog] >> text=Close a listener and open it again")
+
+
+def test_an_alarm_list_shows_past_alarms_too(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/alarms")
+    page.wait_for_selector("text=No active alarms.")
+    page.click("nav.tabs >> text=Past alarms")
+    page.wait_for_url("**view=*history*")
+    page.click("text=Delete past alarms…")
+    page.wait_for_selector("[role=alertdialog] >> text=Active alarms stay.")
 
 
 def test_rows_are_cards_on_a_narrow_screen(page: Any, broker: Node) -> None:
