@@ -18,7 +18,6 @@ RESOURCES = (
         name="job",
         path="/jobs",
         menu="Broker",
-        menu="Broker",
         tag="Jobs",
         service="jobs",
         at="all",
