@@ -1,4 +1,4 @@
-"""``sluice lake`` and ``sluice audit``: tables, proof of their rows, and texts of what is done with tables."""
+"""``sluice lake`` and ``sluice audit``: tables, the proof of their rows, and sentences about the outcome of verbs."""
 
 from __future__ import annotations
 

@@ -133,7 +133,8 @@ async def _answer(request: Request, error: Exception) -> Response:
     first = (
         error.errors[:1] if isinstance(error, ApiProblem) else error.problems[:1] if isinstance(error, Invalid) else ()
     )
-    request.state.problem = ": ".join([str(error), *map(str, first)])
+    text = str(error)
+    request.state.problem = ": ".join([text, *(str(problem) for problem in first if problem.message not in text)])
     return problem_response(error, request_id_of(request))
 
 

@@ -218,7 +218,7 @@ RESOURCES = (
             _job(
                 id="discardTableShadow",
                 text="Remove the shadow of a table. Removes the shadow with its files; the table stays as it "
-                "is. It is no error when there is none.",
+                "is. Without a shadow it does nothing.",
                 call="discard",
                 answer="bridges.spark.broker_side.views:DiscardReport",
                 does="change",
