@@ -15,7 +15,7 @@ from bridges.resource.settings.secret import has_unknown_stars
 from bridges.resource.templates import why_no_template
 from broker.config.model import Settings
 from broker.config.names import ObjectName
-from broker.config.secret_text import reference_problems
+from broker.config.secret_text import SecretUrl, reference_problems
 from broker.config.spec_problems import spec_problems
 from broker.config.units import Size
 from broker.core.errors import Invalid, Problem
@@ -237,6 +237,8 @@ def _stray_placeholders(value: Any, pointer: str) -> Iterator[Problem]:
 def _misplaced_secrets(value: Any, pointer: str) -> Iterator[Problem]:
     """References to named secrets where the value would reach topics, payloads, logs or other systems' records."""
     members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, SecretUrl):
+        value = value.reveal()
     if isinstance(value, str):
         if (reference := NAMED_SECRET.search(value)) is not None:
             yield Problem(why_misplaced(reference[0]), pointer)

@@ -207,7 +207,7 @@ def test_a_token_is_created_and_shown_once(page: Any, broker: Node) -> None:
     page.get_by_label("Streams").first.fill("hot")
     page.click("button:text-is('Create')")
     page.wait_for_selector("text=Shown only once.")
-    assert page.locator("main .command pre").first.inner_text().strip()
+    assert page.locator("main .command code").first.inner_text().strip()
     page.click("main a.name:text-is('reader')")
     page.wait_for_selector("main h1 >> text=reader")
     page.wait_for_selector("main dd a:text-is('hot')")

@@ -247,4 +247,4 @@ def test_republished_messages_have_no_secrets(members: dict[str, Any]) -> None:
 def test_errors_hide_a_secret_of_a_template_alone_too(secrets: NamedSecrets) -> None:
     save(secrets, "value-of-key")
     settings = HttpActionSettings.model_validate({"headers": {"A": "Bearer ${secret:key}"}})
-    assert hider(settings)("refused: Bearer value-of-key, value-of-key") == "refused: ******, ******"
+    assert hider(settings)("refused: Bearer value-of-key, value-of-key") == "refused: Bearer ******, ******"
