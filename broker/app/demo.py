@@ -131,9 +131,9 @@ def _tell(node: Node, link: str, *, opens_browser: bool) -> None:
 
 async def _announce_first_row(node: Node, began_s: float) -> None:
     # The job reports over HTTP; there is nothing else to wait on.
-    while not any(table.get("rows") for table in node.lake.service.statuses()):  # noqa: ASYNC110
+    while not any(table.get("rows") for table in node.lake.states.statuses()):  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_EVERY_S)
-    table = node.lake.service.statuses()[0]
+    table = node.lake.states.statuses()[0]
     took_s = time.time() - began_s
     print(f"the first rows are in the table {table['path']} after {took_s:.1f} s; Ctrl-C stops the demo", flush=True)
     await asyncio.Event().wait()

@@ -43,7 +43,7 @@ class NodeStatus:
         books = ledger(node.metrics)
         rules = [_rule(shown) for shown in node.rules.service.busiest(MAX_RULES)]
         streams = [_stream(shown) for shown in node.streams.list()]
-        tables = node.lake.service.statuses()
+        tables = node.lake.states.statuses()
         lost_rows = node.bridges.lost_rows()
         counters = {name: _total(node.metrics, metrics) for name, metrics in _COUNTERS.items()}
         counters |= {f"rules_{name}": count for name, count in node.rules.service.outcomes().items()}

@@ -389,6 +389,8 @@ class Node:
             metrics_text=lambda: "# TYPE received counter\nreceived 5\n",
             streams=cast(Any, self.logs),
             lake=cast(Any, self.tables),
+            lake_reads=cast(Any, self.tables),
+            lake_states=cast(Any, self.tables),
             verb_timeout_s=verb_timeout_s,
             api_settings=ApiSettings(**settings),
         )

@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from bridges.spark.broker_side.service import LakeTableService
+from bridges.spark.broker_side.jobs import TableJobs
+from bridges.spark.broker_side.reads import TableReads
+from bridges.spark.broker_side.states import TableStates
 from broker.admin.access import AccessService
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
@@ -83,7 +85,9 @@ class ApiContext:
     """Write changes of objects to disk at once, before their services apply them."""
     contributors: Contributors = field(default_factory=Contributors)
     streams: StreamRecords | None = None
-    lake: LakeTableService | None = None
+    lake: TableJobs | None = None
+    lake_reads: TableReads | None = None
+    lake_states: TableStates | None = None
     replays: StreamReplays | None = None
     imports: StreamImports | None = None
     quarantine: QuarantineService | None = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from bridges.spark.broker_side.jobs import TableJobs
 from bridges.spark.broker_side.local import LocalSpark
+from bridges.spark.broker_side.reads import TableReads
 from bridges.spark.broker_side.service import LakeTableService
 from bridges.spark.broker_side.settings import LakeSettings
 from bridges.spark.broker_side.table_spec import Places
@@ -34,15 +36,18 @@ class LakeFeature(Feature):
         self._guard = AddressGuard(ssrf or SsrfSettings())
         self._section = services.storage.section(SECTION)
         self.spark = LocalSpark(self.settings, places.scratch, data_dir / "logs" / "lake.log")
-        self.service = LakeTableService(services, self._section, places, self.spark)
+        self.tables = LakeTableService(services, self._section, places, self.spark)
+        self.states = self.tables.states
+        self.reads = TableReads(self.tables)
+        self.jobs = TableJobs(self.tables)
         self._watching: list[asyncio.Task[None]] = []
-        self.services = (self.service,)
-        services.contributors.append(self.service)
+        self.services = (self.tables,)
+        services.contributors.append(self.tables)
 
     def start(self) -> None:
         """Load the tables of the configuration."""
         problems = [f"lake: {problem.message}" for problem in reference_problems(self.settings)]
-        if problems := problems + self.service.load(self._section.load()):
+        if problems := problems + self.tables.load(self._section.load()):
             raise ConfigError(problems)
 
     async def connect(self, api_url: str, token: str) -> None:
@@ -62,7 +67,8 @@ class LakeFeature(Feature):
 
     async def _watch(self) -> None:
         while True:
-            self.service.look()
+            self.states.look()
+            self.jobs.audit_when_due()
             await asyncio.sleep(_LOOK_S)
 
     async def _look_up(self) -> None:

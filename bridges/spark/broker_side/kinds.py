@@ -66,7 +66,7 @@ RESOURCES = (
         name="table",
         path="/lake/tables/{name}",
         tag="Lake",
-        service="lake",
+        service="lake_states",
         commands="lake tables",
         verbs=(
             Verb(
@@ -81,6 +81,15 @@ RESOURCES = (
                 body_key="report",
                 does="change",
             ),
+        ),
+    ),
+    Resource(
+        name="table",
+        path="/lake/tables/{name}",
+        tag="Lake",
+        service="lake_reads",
+        commands="lake tables",
+        verbs=(
             Verb(
                 id="previewTable",
                 text="Show the newest rows of a table. Reads the newest rows from the files of the table, newest "
@@ -131,6 +140,15 @@ RESOURCES = (
                 problems=(409,),
                 reads="thread",  # one that began before the end of a job would not show it to those who ask later
             ),
+        ),
+    ),
+    Resource(
+        name="table",
+        path="/lake/tables/{name}",
+        tag="Lake",
+        service="lake",
+        commands="lake tables",
+        verbs=(
             _job(
                 id="diffTable",
                 text="Compare a table with its shadow. Compares the rows and dead letters of the ranges that "

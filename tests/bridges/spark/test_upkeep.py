@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from pyiceberg.table import Table
 
-from bridges.spark.broker_side.advice import advice_of
+from bridges.spark.broker_side.states import advice_of
 from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.audit import audit_spec
 from bridges.spark.driver.batch import TableWriter, figures_of
