@@ -207,8 +207,10 @@ class _Reader:
             raise NotAType(f"expected one of: {names}, got {name or self._text!r}")
         return ColumnType(name)
 
-    def expected(self, what: str) -> NotAType:
-        return NotAType(f"expected {what} at character {self._at - len(self.next) + 1}, got {self.next or 'the end'}")
+    def expected(self, expectation: str) -> NotAType:
+        return NotAType(
+            f"expected {expectation} at character {self._at - len(self.next) + 1}, got {self.next or 'the end'}"
+        )
 
     def _nested(self, name: str, level: int) -> ColumnType:
         if name == "array":

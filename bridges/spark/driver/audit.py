@@ -9,7 +9,7 @@ of offsets, of which one is in memory. Where values are audited too, all columns
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Final, Literal
@@ -23,13 +23,14 @@ from bridges.spark.columns.value_sums import BLOCK, hashed_columns, row_hashes
 from bridges.spark.driver.api import LakeApi, Spec
 from bridges.spark.driver.audit_values import Difference, Rerun, Values, foreign_changes, wrong_blocks
 from bridges.spark.driver.batch import TableSpec, refused_records
-from bridges.spark.driver.key_accounts import check_dead_letters, check_keys
 from bridges.spark.driver.ledger import ledger_of
 from bridges.spark.driver.member_places import open_members
+from bridges.spark.driver.progress import RangeProgress
 from bridges.spark.driver.stretches import COMMIT, LOST, REMOVED, Stretches, cells_of, is_batch, stretches_of
 from bridges.spark.tables.contract import LakeTable, Range
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tasks.failures import sentence_of
+from bridges.spark.tasks.keys import keys_of
 from bridges.spark.tasks.task import RANGED, Refusal
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable, Unreadable
@@ -37,7 +38,6 @@ from broker.core.kinds import are, counted
 from pyspark_sluice.client import Positions, ShardPosition
 from pyspark_sluice.errors import SourceError
 
-Advance = Callable[[int], None]
 Depth = Literal["offsets", "values", "deep"]
 _SHOWN: Final = 5
 _SHOWN_RANGES: Final = 100
@@ -122,7 +122,7 @@ def audit_table(table: str, *, url: str, token: str, depth: Depth = "offsets") -
 def audit_spec(
     spec: Spec,
     where: Positions,
-    advance: Advance = lambda _: None,
+    progress: RangeProgress | None = None,
     *,
     depth: Depth = "offsets",
     api: LakeApi | None = None,
@@ -133,17 +133,18 @@ def audit_spec(
     Args:
         spec: the table.
         where: the positions.
-        advance: called with how many records were checked; what it raises ends the audit.
+        progress: how far it is; by it others pause and cancel the audit.
         depth: whether values are audited too, by the sums of commits; ``deep``: also by the stream's records.
         api: what a deep audit reads the stream by.
         session: whose workers do so; without one it is done in this process.
     """
     report = AuditReport(spec["name"], spec["stream"], 0)
+    progress = progress or RangeProgress()
     for attempt in range(_ATTEMPTS):
         try:
             table = TableSpec.of_api(spec, where)
             rerun = Rerun(session, api, table) if depth == "deep" and api is not None else None
-            audit = _Audit(table, where, advance, api=api, has_values=depth != "offsets", rerun=rerun)
+            audit = _Audit(table, where, progress, api=api, has_values=depth != "offsets", rerun=rerun)
             report = audit.run()
             if report.ok or not audit.is_outdated():
                 break
@@ -174,7 +175,7 @@ def _had_records(spec: Spec) -> bool:
 
 def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
     """Audit a table as it is now; a replay that commits while it runs may look like a problem."""
-    return _Audit(spec, where, lambda _: None).run()
+    return _Audit(spec, where, RangeProgress()).run()
 
 
 class _Rows:
@@ -196,16 +197,16 @@ class _Rows:
     def _bounds(self) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
         return [file.low for file in self._files], [file.high for file in self._files]
 
-    def within(self, one: Range) -> tuple[Any, Any, Any]:
+    def within(self, span: Range) -> tuple[Any, Any, Any]:
         """The offsets of the rows of a range, their item numbers, -1 in rows from before tables had them, and the
         hashes of their values, if they are read; in order."""
-        apart = (self._low[:, 0] > one.shard) | (self._high[:, 0] < one.shard)
-        apart |= (self._low[:, 1] >= one.end) | (self._high[:, 1] < one.start)
+        apart = (self._low[:, 0] > span.shard) | (self._high[:, 0] < span.shard)
+        apart |= (self._low[:, 1] >= span.end) | (self._high[:, 1] < span.start)
         paths = [self._files[at].path for at in np.flatnonzero(~apart).tolist()]
         parts = []
-        for batch in self._read(paths, one):
+        for batch in self._read(paths, span):
             shards, offsets, items = _places(batch.select(self._names))
-            mine = _inside(shards, offsets, [one])
+            mine = _inside(shards, offsets, [span])
             hashes = np.zeros(len(offsets), np.uint64)
             if self._has_values:
                 arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -267,12 +268,12 @@ class _Found:
             elif len(self.ranges) < _SHOWN_RANGES:
                 self.ranges.append({"start": start, "end": end})
 
-    def say(self, report: AuditReport, shard: int, one: str, many: str) -> None:
+    def say(self, report: AuditReport, shard: int, singular: str, plural: str) -> None:
         """Add the problem, if there is one."""
         if not self.count:
             return
         shown = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
-        sentence = f"record {shown} {one}" if self.count == 1 else f"{self.count} records {many} ({shown})"
+        sentence = f"record {shown} {singular}" if self.count == 1 else f"{self.count} records {plural} ({shown})"
         report.problems.append(f"shard {shard}: {sentence}")
 
 
@@ -283,14 +284,14 @@ class _Audit:
         self,
         spec: TableSpec,
         where: Positions,
-        advance: Advance,
+        progress: RangeProgress,
         *,
         api: LakeApi | None = None,
         has_values: bool = False,
         rerun: Rerun | None = None,
     ) -> None:
         self._spec = spec
-        self._advance = advance
+        self._progress = progress
         self._has_values = has_values
         self._rerun = rerun
         self._table = open_table(spec.format, spec.place, spec.binding)
@@ -303,7 +304,7 @@ class _Audit:
         self._report.key = list(spec.upsert.key) if spec.upsert else []
         self._has_rule = spec.rule is not None
         self._has_key = spec.upsert is not None
-        self._done = 0
+        progress.done = 0
 
     def is_outdated(self) -> bool:
         """True if rows or dead letters were replaced or removed since it began: it may have seen a part of that."""
@@ -346,7 +347,7 @@ class _Audit:
         if strays := outside.total():
             report.problems.append(f"{are(strays, 'row')} of no shard of the stream")
         if spec.upsert is not None:
-            check_keys(report.problems, table, spec.upsert.key, ledger)
+            _check_keys(report.problems, table, spec.upsert.key, ledger)
         return report
 
     def _audit_shard(
@@ -377,7 +378,7 @@ class _Audit:
         missing = np.zeros(len(stretches), np.int64)
         doubled = _Found()
         incomplete = _Found()
-        for piece in self._pieces(ends, stretches):
+        for [piece] in self._progress.through([piece] for piece in self._pieces(ends, stretches)):
             in_rows, items, hashes = _together([each.within(piece) for each in rows])
             in_dead, _, _ = _together([each.within(piece) for each in letters])
             audit.rows, audit.dead_letters = audit.rows + len(in_rows), audit.dead_letters + len(in_dead)
@@ -395,8 +396,6 @@ class _Audit:
             if values is not None:
                 values.add(piece.start, piece.end, in_rows, hashes)
                 differing += self._differing(position, piece, in_rows, hashes)
-            self._done += piece.end - piece.start
-            self._advance(self._done)
         audit.expired = max(0, position.first - end)
         is_lost = stretches.kind == LOST
         if self._has_key:
@@ -460,11 +459,11 @@ class _Audit:
                 f"records that the stream gives now"
             )
 
-    def _changes(self, one: Range, since: int, rows: Sequence[_Rows]) -> Iterator[str]:
+    def _changes(self, span: Range, since: int, rows: Sequence[_Rows]) -> Iterator[str]:
         """The commits that are not of the lake job and changed rows of a range."""
 
         def read(table: LakeTable) -> tuple[Any, Any]:
-            offsets, _, hashes = _Rows(table, has_values=True).within(one)
+            offsets, _, hashes = _Rows(table, has_values=True).within(span)
             return offsets, hashes
 
         for each in rows:
@@ -504,19 +503,19 @@ class _Audit:
                 weight = 0
         yield from _cut(Range(covered.shard, start, covered.end), 1)
 
-    def _account_for_keys(self, one: ShardAudit, missing: int, ledger: pa.Table) -> None:
+    def _account_for_keys(self, audit: ShardAudit, missing: int, ledger: pa.Table) -> None:
         """Hold the records of a table with a key that are not there against those that later ones replaced."""
-        check_dead_letters(self._report.problems, one.shard, one.dead_letters, ledger)
-        one.superseded = missing - one.filtered
+        _check_dead_letters(self._report.problems, audit.shard, audit.dead_letters, ledger)
+        audit.superseded = missing - audit.filtered
         if pc.any(pc.is_valid(ledger["replay"])).as_py():  # it may have filtered others than the batches
-            one.superseded = max(0, one.superseded)
-        elif one.superseded < 0:
+            audit.superseded = max(0, audit.superseded)
+        elif audit.superseded < 0:
             self._report.problems.append(
-                f"shard {one.shard}: {counted(-one.superseded, 'record')} too many with rows or dead letters, "
+                f"shard {audit.shard}: {counted(-audit.superseded, 'record')} too many with rows or dead letters, "
                 f"compared with the commits"
             )
 
-    def _account_for(self, one: ShardAudit, stretches: Stretches, held: Any, missing: Any) -> Any:
+    def _account_for(self, audit: ShardAudit, stretches: Stretches, held: Any, missing: Any) -> Any:
         """Hold what there is against what the commits say, stretch by stretch; a mask of the stretches in which more
         records are missing than were filtered, or removed by their age.
 
@@ -526,10 +525,10 @@ class _Audit:
         allowed = stretches.filtered + stretches.removed
         gone = (missing > allowed) & (kind != LOST)
         removed = np.where((kind == REMOVED) & ~gone, np.minimum(missing, stretches.removed), 0)
-        one.removed = int(removed.sum())
+        audit.removed = int(removed.sum())
         if not self._has_rule:
             return gone
-        one.filtered = int(np.where(~gone & (kind != LOST), missing - removed, 0).sum())
+        audit.filtered = int(np.where(~gone & (kind != LOST), missing - removed, 0).sum())
         is_whole = stretches.is_whole.astype(bool)
         counts = kind == COMMIT
         wrong = counts & ((held > stretches.rows) | (is_whole & (held < stretches.rows)))
@@ -539,12 +538,12 @@ class _Audit:
             if wrong[at]:
                 bound = "" if is_whole[at] else "at most "
                 self._report.problems.append(
-                    f"shard {one.shard}: {where} has {counted(int(held[at]), 'row')}, and its commit wrote "
+                    f"shard {audit.shard}: {where} has {counted(int(held[at]), 'row')}, and its commit wrote "
                     f"{bound}{stretches.rows[at]}"
                 )
             if kept[at]:
                 self._report.problems.append(
-                    f"shard {one.shard}: {where}: the rule had filtered "
+                    f"shard {audit.shard}: {where}: the rule had filtered "
                     f"{counted(int(stretches.filtered[at] - missing[at]), 'record')} with rows"
                 )
         return gone
@@ -579,11 +578,11 @@ def _nothing(position: ShardPosition) -> ShardAudit:
     return ShardAudit(position.shard, position.first, position.first, lag=position.next - position.first)
 
 
-def _cut(one: Range, count: int) -> Iterator[Range]:
+def _cut(span: Range, count: int) -> Iterator[Range]:
     """A range in a number of parts of about the same length."""
-    count = min(count, one.end - one.start)
-    edges = [one.start + (one.end - one.start) * at // count for at in range(count + 1)] if count > 0 else []
-    yield from (Range(one.shard, start, end) for start, end in pairwise(edges))
+    count = min(count, span.end - span.start)
+    edges = [span.start + (span.end - span.start) * at // count for at in range(count + 1)] if count > 0 else []
+    yield from (Range(span.shard, start, end) for start, end in pairwise(edges))
 
 
 def _together(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
@@ -634,3 +633,61 @@ def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger:
     if last != end:
         report.problems.append(f"shard {shard}: the ledger ends at {last}, the table at {end}")
     return int(filtered.sum())
+
+
+def _check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledger: pa.Table) -> None:
+    """Add a sentence for each way in which keys and rows are not as the commits say.
+
+    The rows that later records replaced are gone, so that each was there once cannot be seen in the table. Instead:
+    there is one row a key; the batches, which follow each other without a gap, add up; and the table has as many rows
+    as its last commit counted.
+    """
+    names = {column.name for column in (*PROVENANCE, *table.columns())}
+    if not names.issuperset(key):  # the first row brings the columns of the key
+        if count := table.scan(["_offset"]).num_rows:
+            column = next(name for name in key if name not in names)
+            problems.append(f"{counted(count, 'row')} without the column {column!r} of the key")
+        return
+    rows = table.scan(list(key))
+    named = ", ".join(key)
+    without = [name for name in key if rows.column(name).null_count]
+    if without:
+        nulls = rows.column(without[0]).null_count
+        problems.append(f"{counted(nulls, 'row')} without a value for the key's column {without[0]!r}")
+    else:
+        count = pc.count_distinct(keys_of(rows, key)).as_py()
+        if count < rows.num_rows:
+            problems.append(
+                f"{counted(rows.num_rows, 'row')} have {counted(count, 'different key')} ({named}): some keys have "
+                f"several rows"
+            )
+    with_keys = ledger.filter(pc.is_valid(ledger["keys"])).sort_by("table_version")
+    if with_keys.num_rows and with_keys["keys"][-1].as_py() != rows.num_rows:
+        last = with_keys["keys"][-1].as_py()
+        problems.append(f"the last commit of the lake job left {counted(last, 'row')}, the table has {rows.num_rows}")
+    problems += [
+        f"shard {row['shard']}: the batch [{row['from_offset']}, {row['to_offset']}) has more superseded and deleted "
+        f"rows than rows"
+        for row in ledger.to_pylist()
+        if (row["rows"] or 0) < (row["superseded"] or 0) + (row["deleted"] or 0)
+    ]
+
+
+def _check_dead_letters(problems: list[str], shard: int, letters: int, ledger: pa.Table) -> None:
+    """Add a sentence where there are not as many dead letters as the commits counted.
+
+    A replay replaces those from an offset on: of a batch that the offset is in, it is not known how many are left.
+    """
+    kept: list[tuple[int, int, int, bool]] = []
+    for row in ledger.filter(pc.equal(ledger["shard"], shard)).sort_by("table_version").to_pylist():
+        start = row["from_offset"]
+        end = row["to_offset"]
+        kept = [
+            entry if entry[1] <= start else (entry[0], start, entry[2], False) for entry in kept if entry[0] < start
+        ]
+        kept.append((start, end, row["dead"], True))
+    least = sum(entry[2] for entry in kept if entry[3])
+    most = sum(entry[2] for entry in kept)
+    if not least <= letters <= most:
+        written = counted(most, "dead letter") if least == most else f"{least} to {counted(most, 'dead letter')}"
+        problems.append(f"shard {shard}: the batches have written {written}, the table has {letters}")

@@ -124,7 +124,9 @@ def foreign_changes(table: LakeTable, read: Callable[[LakeTable], Places], since
     """
     versions = [commit for commit in table.versions(_LOOKED_AT) if commit.version >= since]
     before: dict[int, Version] = {commit.version: other for commit, other in pairwise(versions)}
-    groups = [list(group) for is_ours, group in groupby(versions, lambda one: one.details is not None) if not is_ours]
+    groups = [
+        list(group) for is_ours, group in groupby(versions, lambda version: version.details is not None) if not is_ours
+    ]
     for group in groups[:_GROUPS]:
         foreign = [version for version in group if version.operation not in WORDS]
         earlier = before.get(group[-1].version)
@@ -172,11 +174,11 @@ class Rerun:
         names = tuple(spec.source_columns().split(","))
         self._reading = Reading(self._api.url, token, where, names, plan)
 
-    def sums(self, one: Range) -> Sums:
+    def sums(self, span: Range) -> Sums:
         """The sums of the rows that a range of the stream gives."""
         pieces = [
-            [Range(one.shard, start, min(one.end, start + _TASK_RECORDS))]
-            for start in range(one.start, one.end, _TASK_RECORDS)
+            [Range(span.shard, start, min(span.end, start + _TASK_RECORDS))]
+            for start in range(span.start, span.end, _TASK_RECORDS)
         ]
         run = work("bridges.spark.driver.audit_values", "summed", self._reading)
         sums: Sums = {}
@@ -185,11 +187,11 @@ class Rerun:
                 add_sums(sums, count.sums)
         return sums
 
-    def rows(self, one: Range) -> Places:
+    def rows(self, span: Range) -> Places:
         """The rows that a range of the stream gives, in this process."""
         assert self._reading is not None
         writer = _Summing(self._reading.plan)
-        for batch in read_by(self._reading, [one]):
+        for batch in read_by(self._reading, [span]):
             writer.add(batch)
         writer.finish()
         offsets, hashes = (np.concatenate([np.empty(0, kind), *parts]) for kind, parts in writer.kept())
@@ -205,12 +207,12 @@ def summed(reading: Reading, ranges: Sequence[Range]) -> str:
     return writer.finish().to_json()
 
 
-def wrong_blocks(one: Range, mine: Places, theirs: Sums) -> list[Range]:
+def wrong_blocks(span: Range, mine: Places, theirs: Sums) -> list[Range]:
     """The blocks of a range in which the rows of the table are not those that the stream gives."""
     sums: Sums = {}
     add_rows(sums, *mine)
     blocks = sorted({block for block in sums.keys() | theirs.keys() if sums.get(block, 0) != theirs.get(block, 0)})
-    return [Range(one.shard, max(one.start, block * BLOCK), min(one.end, (block + 1) * BLOCK)) for block in blocks]
+    return [Range(span.shard, max(span.start, block * BLOCK), min(span.end, (block + 1) * BLOCK)) for block in blocks]
 
 
 class _Summing(PartitionWriter):

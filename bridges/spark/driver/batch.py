@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.compute as pc
 
@@ -43,6 +43,7 @@ from bridges.spark.tables.contract import (
     Rest,
     ShardRange,
     TableRefused,
+    until_committed,
     verify_files,
 )
 from bridges.spark.tables.formats import (
@@ -73,6 +74,7 @@ from pyspark_sluice.client import Positions
 from pyspark_sluice.errors import SourceError
 
 log = logging.getLogger("sluice.lake")
+T = TypeVar("T")
 # The positions of a stream, with those of a time where one is given.
 PositionsAt = Callable[[datetime | None], Positions]
 # An offset, a time, or offsets by shard; None is a default that depends on the use.
@@ -421,15 +423,23 @@ class TableWriter:
         self, run: RunTasks, until: Mapping[int, int] | None = None, refused: tuple[int, int, str] | None = None
     ) -> Outcome:
         """Commit a batch up to these offsets, without a record (shard, offset and reason) that the table refuses."""
-        for _ in range(_ATTEMPTS):
-            self.refresh()
+
+        def write() -> Outcome:
             plan = replace(self.plan(), until=until, refusals=self._refusals(refused))
             results, plan = self.run_agreed(run, plan)
-            with contextlib.suppress(CommitConflict), refusing(results):
+            with refusing(results):
                 return self._commit(results, plan)
-        raise CommitConflict(
-            f"table {self.spec.name!r} has constant conflicts with other writers; is a second job running?"
-        )
+
+        return self.until_committed(write)
+
+    def until_committed(self, change: Callable[[], T]) -> T:
+        """Make a change of the newest version of the table, again where another writer was first.
+
+        Raises:
+            CommitConflict: others were first again and again.
+        """
+        self.refresh()
+        return until_committed(change, self.refresh, f"table {self.spec.name!r}", _ATTEMPTS)
 
     def _refusals(self, refused: tuple[int, int, str] | None) -> dict[int, dict[int, Refusal]]:
         if refused is None:
@@ -488,12 +498,12 @@ class TableWriter:
         Raises:
             CommitConflict: other writers were first again and again.
         """
-        for _ in range(_ATTEMPTS):
-            self.refresh()
+
+        def accept() -> tuple[tuple[ShardRange, ...], int]:
             gaps = gaps_of(self.ends(self.table), where)
-            with contextlib.suppress(CommitConflict):
-                return gaps, self.table.commit(Change(Details(self.job, gaps))) if gaps else self.table.version()
-        raise CommitConflict(f"table {self.spec.name!r} has constant conflicts with other writers. Try: run it again.")
+            return gaps, self.table.commit(Change(Details(self.job, gaps))) if gaps else self.table.version()
+
+        return self.until_committed(accept)
 
     def begin_again(self, begins: Mapping[int, int], where: Positions) -> None:
         """Let a table that was lost continue where it ends, or else where it began, without the records that the
@@ -508,7 +518,7 @@ class TableWriter:
         shards = {gap.shard for gap in gaps}
         starting = (ShardRange(shard, start, start, 0, 0, 0) for shard, start in fresh.items() if shard not in shards)
         if ranges := (*gaps, *starting):
-            self.table.commit(Change(Details(self.job, tuple(sorted(ranges, key=lambda one: one.shard)))))
+            self.table.commit(Change(Details(self.job, tuple(sorted(ranges, key=lambda span: span.shard)))))
 
     def begin(self, starts: Mapping[int, int]) -> None:
         """Let a table without records begin at these offsets.
@@ -524,6 +534,19 @@ class TableWriter:
 
     def forget_replaced(self) -> None:
         """Remove files that batches have replaced a while ago, where they replace any."""
+
+    def replace_both(
+        self, ranges: Sequence[Range], rows: Sequence[DataFile], letters: Sequence[DataFile], details: Details
+    ) -> int:
+        """Replace the rows of ranges, and then the dead letters; returns the version of the rows.
+
+        A death in between leaves records that are both or neither: the audit shows it, the same again fixes it.
+        """
+        dead = self.open_dead_letters(create=bool(letters))
+        version = self.replace(ranges, rows, details)
+        if dead is not None:
+            replace_ranges(dead, ranges, letters, replace(details, kind="dead"), self.rewrite)
+        return version
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         """Replace the rows of ranges by those of the files; returns the version.
@@ -693,16 +716,31 @@ class TableWriter:
     def _append(self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
         """Commit the files with these columns; where others only rewrote or compacted, on top of that."""
         files = [file for result in results for file in result.files]
+        return self.append(
+            self.table, Change(details, files), plan, columns, lambda: self.ends(self.table) == plan.floors
+        )
+
+    def append(
+        self,
+        table: LakeTable,
+        change: Change,
+        plan: Plan,
+        columns: Sequence[Column],
+        is_next: Callable[[], bool],
+    ) -> int:
+        """Commit files with these columns while they come next in a table, whatever others rewrote; the version.
+
+        Raises:
+            CommitConflict: they do not, or no longer fit the table.
+        """
         for _ in range(_ATTEMPTS):
-            if self.ends(self.table) != plan.floors or not has_types(self.table, columns):
-                break
-            if self.table.partitions() != plan.layout.texts:
+            if not (is_next() and has_types(table, columns) and table.partitions() == plan.layout.texts):
                 break
             try:
-                return self.table.commit(Change(details, files))
+                return table.commit(change)
             except CommitConflict:
-                self.table.refresh()
-        raise CommitConflict("the table's offsets moved, or its columns or partitions changed")
+                table.refresh()
+        raise CommitConflict(f"{table.place}: the offsets moved, or the columns or partitions changed")
 
     def _ranges(self, results: Iterable[TaskResult]) -> tuple[ShardRange, ...]:
         """The ranges that the batch adds, per shard.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +19,7 @@ import pyarrow.compute as pc
 from bridges.spark.columns.column import ITEM, PROVENANCE, Column, arrow_schema
 from bridges.spark.columns.place import Place
 from bridges.spark.driver.batch import TableSpec
+from bridges.spark.driver.progress import RangeProgress
 from bridges.spark.driver.shadow import Shadow
 from bridges.spark.tables.contract import LakeTable, Range, TableRefused
 from bridges.spark.tables.files import batches_of
@@ -87,8 +87,8 @@ class Diff:
 Piece = tuple[Side | None, Side | None, tuple[Range, ...]]
 
 
-def compare(session: Any, spec: TableSpec, advance: Callable[[int], None]) -> dict[str, Any]:
-    """Compare a table and its shadow, in tasks; the report. ``advance`` is called with how many records are done."""
+def compare(session: Any, spec: TableSpec, progress: RangeProgress) -> dict[str, Any]:
+    """Compare a table and its shadow, in tasks; the report."""
     shadow = Shadow.open(spec)
     left = {(part.shard, part.end): part.start for part in shadow.left()}
     ends = ((part, left.get((part.shard, part.end), part.end)) for part in shadow.ranges)
@@ -97,20 +97,16 @@ def compare(session: Any, spec: TableSpec, advance: Callable[[int], None]) -> di
     pairs = (open_table(spec.format, spec.place, spec.binding), shadow.rows), (dead, shadow.dead)
     sides = [(_sides_of(current), _sides_of(other)) for current, other in pairs]
     diffs = (Diff(), Diff())
-    done = 0
-    waves = iter(pieces(ranges, _RECORDS))
-    while wave := list(islice(waves, _WAVE)):
+    for wave in progress.over(ranges, _WAVE * _RECORDS):
         for diff, (table_side, other) in zip(diffs, sides, strict=True):
-            work_of_wave = [(table_side(piece), other(piece), tuple(piece)) for piece in wave]
+            work_of_wave = [(table_side(piece), other(piece), tuple(piece)) for piece in pieces(wave, _RECORDS)]
             for text in in_workers(session, work("bridges.spark.driver.diff", "compared", None), work_of_wave):
                 part_diff = msgspec.json.decode(text, type=Diff)
                 if part_diff.failure is not None:
                     raise TableRefused(sentence_of(part_diff.failure, spec.place.url))
                 diff.add(part_diff)
-        done += sum(part.end - part.start for piece in wave for part in piece)
-        advance(done)
     rows, letters = (diff.as_dict() for diff in diffs)
-    about = {"table": spec.name, "replay": shadow.replay, "records": done, "is_complete": not left}
+    about = {"table": spec.name, "replay": shadow.replay, "records": progress.done, "is_complete": not left}
     return {**about, "rows": rows, "dead_letters": letters}
 
 
@@ -197,15 +193,15 @@ def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
     return rows.column(name) if name in rows.column_names else pa.chunked_array([pa.nulls(rows.num_rows)])
 
 
-def _differ(one: pa.ChunkedArray, other: pa.ChunkedArray) -> Any:
+def _differ(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Any:
     """Mask of the rows in which two columns have different values; null is one, and so is NaN."""
-    if one.type == other.type and not pa.types.is_nested(one.type):
-        differs = pc.fill_null(pc.not_equal(one, other), False).to_numpy()
-        differs |= pc.is_null(one).to_numpy() != pc.is_null(other).to_numpy()
-        if pa.types.is_floating(one.type):
-            differs &= ~(pc.fill_null(pc.and_(pc.is_nan(one), pc.is_nan(other)), False).to_numpy())
+    if left.type == right.type and not pa.types.is_nested(left.type):
+        differs = pc.fill_null(pc.not_equal(left, right), False).to_numpy()
+        differs |= pc.is_null(left).to_numpy() != pc.is_null(right).to_numpy()
+        if pa.types.is_floating(left.type):
+            differs &= ~(pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False).to_numpy())
         return differs
-    return np.array([a != b for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)], bool)
+    return np.array([a != b for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)], bool)
 
 
 def _sample(

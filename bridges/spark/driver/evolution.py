@@ -77,9 +77,9 @@ def held(has: Sequence[Column], wanted: Sequence[Column], table_format: str) -> 
     return held_columns
 
 
-def both(one: ColumnType, other: ColumnType) -> ColumnType:
+def both(first: ColumnType, second: ColumnType) -> ColumnType:
     """The type with the members that either has, as two tasks found them; where they differ, the first one's."""
-    return _evolved(one, other, _ALL)[0]
+    return _evolved(first, second, _ALL)[0]
 
 
 def _evolved_column(has: ColumnType, wanted: ColumnType, table_format: str) -> tuple[ColumnType, ColumnType]:

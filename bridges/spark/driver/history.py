@@ -39,15 +39,15 @@ def history_of(table: LakeTable | None, limit: int) -> dict[str, Any]:
     }
 
 
-def _version(one: Version) -> dict[str, Any]:
-    details = one.details
+def _version(version: Version) -> dict[str, Any]:
+    details = version.details
     ranges = () if details is None or details.kind == EXPIRED else details.ranges
-    operation = WORDS.get(one.operation, one.operation.lower())
+    operation = WORDS.get(version.operation, version.operation.lower())
     if details is not None:
         operation = _KINDS.get(details.kind) or ("replay" if details.replay else "batch")
     return {
-        "version": one.version,
-        "at": rfc3339_or_none(one.at_ms, MILLISECONDS),
+        "version": version.version,
+        "at": rfc3339_or_none(version.at_ms, MILLISECONDS),
         "operation": operation,
         "ranges": [{"shard": part.shard, "start": part.start, "end": part.end} for part in ranges],
         "rows": sum(part.row_count for part in ranges),
@@ -57,6 +57,6 @@ def _version(one: Version) -> dict[str, Any]:
     }
 
 
-def _schema(one: SchemaVersion) -> dict[str, Any]:
-    columns = [{"name": column.name, "type": column.type} for column in one.columns]
-    return {"version": one.version, "at": rfc3339_or_none(one.at_ms, MILLISECONDS), "columns": columns}
+def _schema(schema: SchemaVersion) -> dict[str, Any]:
+    columns = [{"name": column.name, "type": column.type} for column in schema.columns]
+    return {"version": schema.version, "at": rfc3339_or_none(schema.at_ms, MILLISECONDS), "columns": columns}

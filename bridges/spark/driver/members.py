@@ -26,7 +26,6 @@ from bridges.spark.driver.batch import (
     discard,
     evolved,
     figures_of,
-    has_types,
 )
 from bridges.spark.driver.member_places import at_once, member_of, member_place, members_place, open_members, part_of
 from bridges.spark.driver.upkeep import in_one_worker, tidy_one
@@ -77,10 +76,10 @@ class _Share:
     files: list[DataFile] = field(default_factory=list)
     rows: Counter[int] = field(default_factory=Counter)
 
-    def range(self, one: ShardRange, known: Mapping[int, int]) -> ShardRange:
-        """The range that the batch adds to the member; ``known`` are ends that are above those of the table."""
-        rows = self.rows[one.shard]
-        return ShardRange(one.shard, max(one.start, known.get(one.shard, 0)), one.end, rows, rows, 0)
+    def range(self, span: ShardRange, ends: Mapping[int, int]) -> ShardRange:
+        """The range that the batch adds to the member; ``ends`` are those that are above those of the table."""
+        rows = self.rows[span.shard]
+        return ShardRange(span.shard, max(span.start, ends.get(span.shard, 0)), span.end, rows, rows, 0)
 
 
 def _shares(results: Sequence[TaskResult]) -> dict[str, _Share]:
@@ -267,19 +266,9 @@ class MembersWriter(TableWriter):
         table = member.table
         evolved(table, columns, self.spec.format)
         details = replace(details, ranges=tuple(share.range(part, member_floors) for part in details.ranges))
-        for _ in range(_ATTEMPTS):
-            if self._ahead(table, plan) != member_floors or table.partitions() != plan.layout.texts:
-                break
-            if not has_types(table, columns):
-                break
-            try:
-                table.commit(Change(details, share.files))
-            except CommitConflict:
-                table.refresh()
-            else:
-                member.add(share.files)
-                return
-        raise CommitConflict(f"another writer changed table {name!r}")
+        change = Change(details, share.files)
+        self.append(table, change, plan, columns, lambda: self._ahead(table, plan) == member_floors)
+        member.add(share.files)
 
     def tidy(self, session: Any = None) -> None:
         """Join small files, and remove old versions, of members that many files were added to."""

@@ -447,7 +447,7 @@ class Watch:
         self._began: float | None = None
         self._next_at = clock()
         self._asks = ""
-        self._found: str | None = None
+        self._problem: str | None = None
         self.has_looked = False
         self._starting = threading.Lock()
 
@@ -459,17 +459,17 @@ class Watch:
                 self._began = now
                 threading.Thread(target=self._run, name="watch", daemon=True).start()
             elif self._began is not None and now - self._began > LONGEST_S:
-                self._found = f"{self._asks}: no answer within {LONGEST_S:g} s"
+                self._problem = f"{self._asks}: no answer within {LONGEST_S:g} s"
                 self.has_looked = True
-            return self._found
+            return self._problem
 
     def _run(self) -> None:
         problem = self._look(self._ask)
         with self._starting:
-            self._found = problem
+            self._problem = problem
             self.has_looked = True
             self._began = None
             self._next_at = self._clock() + EVERY_S
 
-    def _ask(self, what: str) -> None:
-        self._asks = what
+    def _ask(self, question: str) -> None:
+        self._asks = question

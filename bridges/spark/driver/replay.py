@@ -44,8 +44,9 @@ from bridges.spark.driver.batch import (
 )
 from bridges.spark.driver.diff import compare
 from bridges.spark.driver.member_places import clean_unused, part_place
+from bridges.spark.driver.progress import Cancelled, RangeProgress
 from bridges.spark.driver.retype import retype
-from bridges.spark.driver.upkeep import compact_all, expire, in_one_worker, retain, tables_of, until_committed
+from bridges.spark.driver.upkeep import compact_all, expire, in_one_worker, retain, tables_of
 from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange, TableLost
 from bridges.spark.tables.formats import (
@@ -56,7 +57,7 @@ from bridges.spark.tables.formats import (
     open_expected,
     open_table,
 )
-from bridges.spark.tables.replacing import overlapping, pieces, places_in, replace_ranges
+from bridges.spark.tables.replacing import overlapping, pieces, places_in
 from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.task import Plan, Refusal, TaskResult
 from broker.config.places import leaves_out
@@ -66,11 +67,6 @@ from pyspark_sluice.client import Positions, check_held
 from pyspark_sluice.errors import RangeGone, SourceError
 
 log = logging.getLogger("sluice.lake")
-# Records that are read between two reports of progress; a replay may be cancelled between two of them.
-_PIECE = 500_000
-_PIECE_S = 2
-# Seconds of a piece of a replay with a rate, and between two checks of its order.
-_LOOK_S = 0.1
 # Below this a further task costs more than it saves.
 _MIN_TASK_ROWS = 20_000
 _WHAT = "the range cannot be replayed"
@@ -333,13 +329,8 @@ class Replayed:
         writer = self._writer
         rows = [file for result in results for file in result.files]
         letters = [file for result in results for file in result.dead_files]
-        dead = writer.open_dead_letters(create=bool(letters))
-        until_committed(writer.table, lambda _: writer.add_columns(plan, results))
-        version = writer.replace(ranges, rows, details)
-        if dead is not None:
-            # A death before this leaves records that are both or neither: the audit shows it, the same replay fixes it.
-            replace_ranges(dead, ranges, letters, replace(details, kind="dead"), writer.rewrite)
-        return version
+        writer.table.until_committed(partial(writer.add_columns, plan, results))
+        return writer.replace_both(ranges, rows, letters, details)
 
 
 def _counted(ranges: Sequence[Range], results: Sequence[TaskResult], *, has_sums: bool) -> tuple[ShardRange, ...]:
@@ -366,26 +357,20 @@ def in_spark(
     api: LakeApi,
     spec: TableSpec,
     ranges: Sequence[Range],
-    advance: Callable[[int], None] = lambda _: None,
-    records: int | None = None,
+    progress: RangeProgress | None = None,
 ) -> RunTasks:
-    """Run tasks over ranges of the table's stream, in a session, piece by piece.
-
-    ``advance`` is called after each piece with how many records were read; what it raises ends the work.
-    """
-    context = session.sparkContext
+    """Run tasks over ranges of the table's stream, in a session, piece by piece."""
+    progress = progress or RangeProgress()
 
     def run(plan: Plan) -> list[TaskResult]:
         results: list[TaskResult] = []
-        done = 0
         where = api.stream(spec.binding.stream).positions()
+        progress.done = 0
         try:
-            for piece in pieces(ranges, records or _PIECE):
+            for piece in progress.over(ranges):
                 size = sum(part.end - part.start for part in piece)
-                each = max(_MIN_TASK_ROWS, -(-size // context.defaultParallelism))
-                results += stream_tasks(session, api, spec, where, list(pieces(piece, each)))(plan)
-                done += size
-                advance(done)
+                rows = max(_MIN_TASK_ROWS, -(-size // session.sparkContext.defaultParallelism))
+                results += stream_tasks(session, api, spec, where, list(pieces(piece, rows)))(plan)
         except BaseException:
             discard(plan, results)
             raise
@@ -416,10 +401,6 @@ def runs_beside(order: Spec) -> bool:
     return any(order.get(name) for name in beside)
 
 
-class _Cancelled(SluiceError):
-    """The end of work that a user has cancelled."""
-
-
 def is_alone(table: Spec) -> bool:
     """True if a table's query must not run during the ordered replay: the end of a table with a key must not
     move, and other orders than replays change all rows. An audit changes nothing."""
@@ -440,12 +421,9 @@ class ReplayRun:
         self._spec = {**table, "columns": order["columns"], "rule_text": order["rule_text"]}
         self._ranges = [Range(**part) for part in order["ranges"]]
         self._must_be_alone = is_alone(table)
-        self._done = 0
+        self._progress = RangeProgress(order.get("rate"), is_paused=bool(order.get("pause")))
         self._state = "running"
-        self._due_s = 0.0
-        self._is_paused = bool(self._order.get("pause"))
         self._outcome: dict[str, Any] = {"error": None, "result": None}
-        self._is_cancelled = False
         self._thread = threading.Thread(target=self._run, name=f"replay {table['name']}", daemon=True)
         self._thread.start()
 
@@ -456,18 +434,18 @@ class ReplayRun:
 
     def follow(self, order: Spec) -> None:
         """Take what was asked since: to wait, to continue, to end."""
-        self._is_paused = bool(order.get("pause"))
+        self._progress.is_paused = bool(order.get("pause"))
         if order["cancel"]:
             self.cancel()
 
     def cancel(self) -> None:
         """End it after the piece that it reads now; nothing is replaced."""
-        self._is_cancelled = True
+        self._progress.is_cancelled = True
 
     def report(self) -> dict[str, Any]:
         """Progress, as the API takes it; ``at`` changes while it runs."""
         at = rfc3339(time.time_ns()) if self._state == "running" else None
-        return {"id": self.id, "state": self._state, "done": self._done, "at": at, **self._outcome}
+        return {"id": self.id, "state": self._state, "done": self._progress.done, "at": at, **self._outcome}
 
     def _run(self) -> None:
         if self._session is not None:  # tasks of the queries get their share of the workers
@@ -476,7 +454,7 @@ class ReplayRun:
             where = self._api.stream(self._spec["stream"]).positions()
             self._outcome["result"] = self._result(TableSpec.of_api(self._spec, where), where)
             self._state = "done"
-        except _Cancelled:
+        except Cancelled:
             self._state = "cancelled"
         except (SluiceError, SourceError) as error:
             self._outcome["error"], self._state = str(error), "failed"
@@ -500,9 +478,8 @@ class ReplayRun:
         if wanted := self._order["clean"]:
             return cleaned(spec, wanted["older_than_s"], wanted["dry_run"])
         if depth := self._order.get("audit"):
-            self._wait(0)
             return audit_spec(
-                self._spec, where, self._advance, depth=depth, api=self._api, session=self._session
+                self._spec, where, self._progress, depth=depth, api=self._api, session=self._session
             ).as_dict()
         if self._order.get("compact"):
             return dict(in_one_worker(self._session, compact_all, spec))
@@ -511,47 +488,20 @@ class ReplayRun:
         if wanted := self._order.get("retain"):
             return retain(spec, f"retain-{self.id}", wanted["older_than_s"], dry_run=False, session=self._session)
         if self._order.get("diff"):
-            return compare(self._session, spec, self._advance)
+            return compare(self._session, spec, self._progress)
         if self._order.get("swap"):
             return shadow.swap(spec, open_writer(spec, f"swap-{self.id}", self._session))
         if self._order.get("discard"):
             return shadow.discard(spec)
         if self._order.get("into"):
             with suppress(NotFound):
-                self._done = shadow.Shadow.open(spec).as_dict(spec.name)["done"]
+                self._progress.done = shadow.Shadow.open(spec).as_dict(spec.name)["done"]
             return shadow.fill(spec, self._order["replay"], self._ranges, partial(self._reads, spec)).as_dict(spec.name)
-        replayed = Replayed(spec, self._session)
-
-        def read(ranges: Sequence[Range]) -> RunTasks:
-            return in_spark(self._session, self._api, spec, ranges, self._advance, self._piece)
-
-        self._wait(0)
-        return replayed.run(self._ranges, read).as_dict()
+        read = partial(in_spark, self._session, self._api, spec, progress=self._progress)
+        return Replayed(spec, self._session).run(self._ranges, read).as_dict()
 
     def _reads(self, spec: TableSpec, ranges: Sequence[Range]) -> Iterator[RunTasks]:
         """A read for each piece of ranges; the next one when the piece before is committed."""
-        self._wait(0)
-        for piece in pieces(ranges, self._piece):
-            yield in_spark(self._session, self._api, shadow.shadow_of(spec), piece)
-            self._advance(self._done + sum(part.end - part.start for part in piece))
-
-    @property
-    def _piece(self) -> int:
-        """Records between two reports of progress."""
-        rate = self._order.get("rate")
-        return _PIECE if rate is None else max(1, min(_PIECE, rate * _PIECE_S))
-
-    def _advance(self, done: int) -> None:
-        read = done - self._done
-        self._done = done
-        self._wait(read)
-
-    def _wait(self, read: int) -> None:
-        """Wait until the rate permits more than the records that were read last, and while it is paused."""
-        rate = self._order.get("rate")
-        due_s = self._due_s + (0 if rate is None else read / rate)
-        while not self._is_cancelled and (self._is_paused or time.monotonic() < due_s):
-            time.sleep(_LOOK_S)
-        self._due_s = time.monotonic()
-        if self._is_cancelled:
-            raise _Cancelled("it was cancelled")
+        beside = shadow.shadow_of(spec)
+        for piece in self._progress.over(ranges):
+            yield in_spark(self._session, self._api, beside, piece)

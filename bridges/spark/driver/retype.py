@@ -7,10 +7,10 @@ finds them and fixes it. The payload of a row is made of its columns again, so t
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -22,14 +22,13 @@ from bridges.spark.columns.types import ARROW_TYPES, ColumnType, NotAType, parse
 from bridges.spark.columns.value_sums import Sums, add_sums, packed
 from bridges.spark.driver.batch import Outcome, TableSpec, TableWriter, columns_after, discard
 from bridges.spark.driver.evolution import held
-from bridges.spark.tables.contract import RETYPED, Change, CommitConflict, Details, LakeTable, ShardRange, verify_files
+from bridges.spark.tables.contract import RETYPED, Change, Details, LakeTable, ShardRange, verify_files
 from bridges.spark.tables.files import copied
 from bridges.spark.tasks.task import ShardCount
 from bridges.spark.tasks.values import plain
 from broker.core.errors import Invalid, Problem
 from broker.core.kinds import counted
 
-_ATTEMPTS = 8
 # Rows of a table up to which a column without a schema gets the type that most of its values have.
 _SAMPLE_ROWS: Final = 1000
 _SOURCE_NAMES = {"_shard": "shard", "_offset": "offset", "_published_at": "ts", "_topic": "topic"}
@@ -60,7 +59,7 @@ class EarlyTypes:
 
     def __init__(self, writer: TableWriter) -> None:
         self._writer = writer
-        self._given = {column.key for column in writer.spec.columns}
+        self._declared = {column.key for column in writer.spec.columns}
         self._misfits: dict[str, Counter[str]] = {}
         """By key, of how many values that its column did not take since the start have which type."""
 
@@ -71,7 +70,7 @@ class EarlyTypes:
         table = self._writer.table
         spec = self._writer.spec
         has_types = spec.rule is not None or spec.upsert is not None or spec.members is not None
-        if not outcome.ranges or self._misfits.keys() <= self._given or has_types:
+        if not outcome.ranges or self._misfits.keys() <= self._declared or has_types:
             return False
         rows = table.rows()
         if rows - outcome.written >= _SAMPLE_ROWS:
@@ -80,7 +79,7 @@ class EarlyTypes:
         retyped = False
         for column in table.columns():
             [(kind, count)] = self._misfits.get(column.key, Counter()).most_common(1) or [("", 0)]
-            if count > rows and column.key not in self._given:
+            if count > rows and column.key not in self._declared:
                 retype(self._writer, column.name, kind)
                 del self._misfits[column.key]
                 retyped = True
@@ -127,11 +126,7 @@ def retype(writer: TableWriter, column: str, kind: str) -> RetypeReport:
     Raises:
         CommitConflict: others change the table all the time.
     """
-    for _ in range(_ATTEMPTS):
-        writer.refresh()
-        with contextlib.suppress(CommitConflict):
-            return _retyped(writer, column, kind)
-    raise CommitConflict(f"table {writer.spec.name!r} has constant conflicts with other writers. Try: run it again.")
+    return writer.until_committed(partial(_retyped, writer, column, kind))
 
 
 def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:

@@ -185,7 +185,7 @@ def _taken(
     is_same = all(ids.get(column.key) == column.ids for column in shadow.columns())
     schema = None if is_same else arrow_schema((*PROVENANCE, *table.columns()))
     with ThreadPoolExecutor(_COPIES) as copies:
-        files = list(copies.map(lambda one: copied(shadow.place, one, table.place, schema), shadow.written()))
+        files = list(copies.map(lambda file: copied(shadow.place, file, table.place, schema), shadow.written()))
     return replace_ranges(table, ranges, files, details, writer.rewrite)
 
 

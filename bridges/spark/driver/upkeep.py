@@ -15,6 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -29,7 +30,6 @@ from bridges.spark.tables.contract import (
     EXPIRED,
     MANY_SMALL_FILES,
     Binding,
-    CommitConflict,
     Details,
     LakeTable,
     ShardRange,
@@ -43,8 +43,6 @@ from broker.core.errors import SluiceError
 log = logging.getLogger("sluice.lake")
 
 T = TypeVar("T")
-# The writing job commits about once a second at most.
-_ATTEMPTS = 30
 _RETENTION_EVERY_S = 3600.0
 _one_at_a_time = threading.Lock()
 # Entered, it keeps batches of the same table from committing.
@@ -151,32 +149,16 @@ def tables_of(spec: TableSpec) -> list[LakeTable]:
 
 def compact(name: str, tables: list[LakeTable], *, dry_run: bool) -> dict[str, Any]:
     """Join small files of the tables, or count them; the report."""
-    done = [until_committed(lake_table, lambda table: table.compact(dry_run=dry_run)) for lake_table in tables]
+    done = [table.until_committed(partial(table.compact, dry_run=dry_run)) for table in tables]
     counts = {key: sum(getattr(entry, key) for entry in done) for key in ("files", "bytes", "files_after")}
     return {"table": name, "dry_run": dry_run, **counts}
 
 
 def expire(name: str, tables: list[LakeTable], older_than_s: float, *, dry_run: bool) -> dict[str, Any]:
     """Remove versions that are older with the files that only they have, or count them; the report."""
-    done = [
-        until_committed(lake_table, lambda table: table.expire(older_than_s, dry_run=dry_run)) for lake_table in tables
-    ]
+    done = [table.until_committed(partial(table.expire, older_than_s, dry_run=dry_run)) for table in tables]
     counts = {key: sum(getattr(entry, key) for entry in done) for key in ("snapshots", "files", "bytes")}
     return {"table": name, "dry_run": dry_run, **counts}
-
-
-def until_committed(table: LakeTable, change: Callable[[LakeTable], T]) -> T:
-    """Make a change again on the newest version where another writer was first.
-
-    Raises:
-        CommitConflict: others were first again and again.
-    """
-    for _ in range(_ATTEMPTS):
-        try:
-            return change(table)
-        except CommitConflict:
-            table.refresh()
-    raise CommitConflict(f"{table.place} has constant conflicts with other writers. Try: run it again.")
 
 
 class Retention:
@@ -228,16 +210,16 @@ def remove_rows(spec: TableSpec, job: str, before: datetime, *, dry_run: bool = 
     if dry_run:
         return sum(table.places_before(before).num_rows for table in tables)
 
-    def removed(table: LakeTable) -> int:
+    def removed() -> int:
         places = [table.places_before(before) for table in tables]
         ranges = _ranges(pa.concat_tables(places), has_rule=spec.rule is not None)
         if ranges:
-            table.delete_before(before, Details(job, ranges, kind=EXPIRED))
+            tables[0].delete_before(before, Details(job, ranges, kind=EXPIRED))
         return sum(table.num_rows for table in places)
 
-    count = until_committed(tables[0], removed)
-    for dead in tables[1:]:
-        until_committed(dead, lambda table: table.delete_before(before, Details(job, (), kind=EXPIRED)))
+    count = tables[0].until_committed(removed)
+    for table in tables[1:]:
+        table.until_committed(partial(table.delete_before, before, Details(job, (), kind=EXPIRED)))
     return count
 
 

@@ -10,6 +10,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow.compute as pc
@@ -18,7 +19,6 @@ from bridges.spark.columns.column import Column
 from bridges.spark.driver.batch import TableSpec, TableWriter, has_types, rewritten_in
 from bridges.spark.driver.ledger import ledger_of
 from bridges.spark.driver.members import MembersWriter
-from bridges.spark.driver.upkeep import until_committed
 from bridges.spark.tables.contract import (
     Change,
     CommitConflict,
@@ -148,7 +148,7 @@ class UpsertWriter(TableWriter):
 
     def replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         """Put rows in the place of all that came after the starts of ranges, which end where the table does."""
-        return until_committed(self.table, lambda _: self._replace(ranges, files, details))
+        return self.table.until_committed(partial(self._replace, ranges, files, details))
 
     def _replace(self, ranges: Sequence[Range], files: Sequence[DataFile], details: Details) -> int:
         if any(self.table.next(part.shard) != part.end for part in ranges):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -23,6 +23,7 @@ from broker.core.errors import Conflict, Unavailable, Unreadable
 from broker.core.kinds import counted
 from pyspark_sluice.ranges import Range as Range
 
+T = TypeVar("T")
 # The layout of a table that has none: files in the order of batches.
 AS_THEY_COME = Layout()
 # Key of a commit's details in its metadata.
@@ -40,6 +41,8 @@ SMALL_FILE_BYTES = 64 * 1024 * 1024
 MANY_SMALL_FILES = 100
 # Target size of a file that others are joined to.
 JOINED_BYTES = 2 * SMALL_FILE_BYTES
+# Maximum attempts to commit against other writers: the writing job commits about once a second at most.
+ATTEMPTS = 30
 # Hours that files are kept that no version refers to: longer than any query that began before, or any micro-batch.
 KEPT_HOURS = 168
 
@@ -84,13 +87,13 @@ class Binding:
     stream: str
     epoch: str
 
-    def check(self, found: Binding, place: Place) -> None:
+    def check(self, stored: Binding, place: Place) -> None:
         """Refuse a table that was filled from something else. Raises ``TableRefused``."""
-        if found.stream != self.stream:
-            raise TableRefused(f"{place} holds rows of stream {found.stream!r}; choose another path")
-        if found.epoch != self.epoch:
+        if stored.stream != self.stream:
+            raise TableRefused(f"{place} holds rows of stream {stored.stream!r}; choose another path")
+        if stored.epoch != self.epoch:
             raise TableRefused(
-                f"{place} holds rows of an older stream {found.stream!r} that was deleted and created again since; "
+                f"{place} holds rows of an older stream {stored.stream!r} that was deleted and created again since; "
                 f"choose another path, or move the old table away"
             )
 
@@ -327,6 +330,22 @@ def bins(sizes: Sequence[int]) -> list[list[int]]:
     return [group for group in groups if len(group) > 1]
 
 
+def until_committed(change: Callable[[], T], refresh: Callable[[], None], name: str, attempts: int = ATTEMPTS) -> T:
+    """Make a change again on the newest version where another writer was first.
+
+    Raises:
+        CommitConflict: others were first again and again.
+    """
+    for _ in range(attempts):
+        try:
+            return change()
+        except CommitConflict:
+            refresh()
+    raise CommitConflict(
+        f"{name} has constant conflicts with other writers. Try: run it again, or stop the other lake job."
+    )
+
+
 def verify_files(place: Place, files: Sequence[DataFile], host: str) -> None:
     """Check that files of a task on ``host`` are in the table's place, as long as it says, with a footer.
 
@@ -506,6 +525,14 @@ class LakeTable(ABC):
     def commit(self, change: Change) -> int:
         """Make a change, in one version; returns it. Delta widens columns in several."""
 
+    def until_committed(self, change: Callable[[], T]) -> T:
+        """Make a change of this table again on its newest version where another writer was first.
+
+        Raises:
+            CommitConflict: others were first again and again.
+        """
+        return until_committed(change, self.refresh, str(self.place))
+
     @abstractmethod
     def files(self) -> list[TableFile]:
         """All data files of the open version."""
@@ -582,7 +609,6 @@ class LakeTable(ABC):
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
         """The schemas that are known, newest first; the first is the one of the version that is open."""
 
-    @abstractmethod
     def tidy(self) -> bool:
         """Join small files when there are many, and remove old versions and files; the rows stay as they are.
 
@@ -590,6 +616,21 @@ class LakeTable(ABC):
         the ledger by now. Returns whether anything was done. A writer that is overtaken by it gets ``CommitConflict``
         and tries again.
         """
+        has_expired = self._expire_old()
+        has_many = self.compact(dry_run=True).files >= MANY_SMALL_FILES
+        if has_many:
+            self.compact()
+        if has_expired or has_many:
+            self._clean_old()
+        return has_expired or has_many
+
+    def _expire_old(self) -> bool:
+        """Remove old versions, where the format keeps them apart from files; whether there were any."""
+        return False
+
+    def _clean_old(self) -> None:
+        """Remove files that no version has had for a while."""
+        self.clean(KEPT_HOURS * 3600)
 
     def compact(self, *, dry_run: bool = False) -> Compaction:
         """Join the small files of each partition, as a version that readers of changes pass over.

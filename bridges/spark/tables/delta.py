@@ -33,8 +33,6 @@ from bridges.spark.columns.types import ColumnType, parse_type
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
     JOINED_BYTES,
-    KEPT_HOURS,
-    MANY_SMALL_FILES,
     RETYPED,
     VALID_THROUGH,
     Binding,
@@ -398,14 +396,6 @@ class DeltaLakeTable(LakeTable):
                 )
         return schemas or [SchemaVersion(None, None, self.columns())]
 
-    def tidy(self) -> bool:
-        self.refresh()
-        if self.compact(dry_run=True).files < MANY_SMALL_FILES:
-            return False
-        self.compact()
-        self.clean(KEPT_HOURS * 3600)
-        return True
-
     def _join(self, groups: Sequence[Sequence[TableFile]]) -> Compaction:
         try:
             done = self._table.optimize.compact(target_size=JOINED_BYTES, max_concurrent_tasks=1)
@@ -485,10 +475,10 @@ class DeltaLakeTable(LakeTable):
         return CommitProperties(custom_metadata=metadata, app_transactions=ids)
 
 
-def _is_within(one: Range) -> pc.Expression:
+def _is_within(span: Range) -> pc.Expression:
     """The condition that a row is of a range of offsets."""
     offset = pc.field("_offset")
-    return (pc.field("_shard") == one.shard) & (offset >= one.start) & (offset < one.end)
+    return (pc.field("_shard") == span.shard) & (offset >= span.start) & (offset < span.end)
 
 
 def delta_table(place: Place, version: int | None = None) -> DeltaTable:
@@ -571,8 +561,8 @@ def _seconds_of(interval: str) -> float:
     return float(parts[1]) * _UNITS_S[parts[2].rstrip("s")]
 
 
-def _partition_field(one: PartitionField) -> Field:
-    return Field(one.name, PrimitiveType("date"), metadata={_PARTITION: one.text})
+def _partition_field(field: PartitionField) -> Field:
+    return Field(field.name, PrimitiveType("date"), metadata={_PARTITION: field.text})
 
 
 def _partition_text(value: Any) -> str | None:

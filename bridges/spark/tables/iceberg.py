@@ -19,10 +19,10 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import partial, wraps
 from itertools import count, pairwise
 from typing import Any, Self
 
@@ -42,6 +42,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.expressions.parser import parse
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
+    ArrowProjectionVisitor,
     ArrowScan,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -87,7 +88,6 @@ from bridges.spark.tables.catalogs import FAILURES, answered, catalog_of, reopen
 from bridges.spark.tables.contract import (
     DETAILS_KEY,
     KEPT_HOURS,
-    MANY_SMALL_FILES,
     VALID_THROUGH,
     Binding,
     Change,
@@ -109,10 +109,25 @@ from bridges.spark.tables.contract import (
     micros,
 )
 from bridges.spark.tables.files import join_files
-from bridges.spark.tables.pyiceberg_nulls import keep_nulls
 from bridges.spark.tasks.task import RANGED, DataFile, write_rows
 
-keep_nulls()
+Project = Callable[..., pa.Array | None]
+
+
+def _keeping_nulls(project: Project) -> Project:
+    @wraps(project)
+    def projected(self: Any, kind: Any, array: pa.Array | None, *inner: pa.Array | None) -> pa.Array | None:
+        result = project(self, kind, array, *inner)
+        if array is None or result is None or result.null_count == array.null_count:
+            return result
+        return pc.if_else(array.is_null(), pa.scalar(None, result.type), result)
+
+    return projected
+
+
+# pyiceberg 0.12 reads a list or a map of structs that is null as an empty one, and would write it so in other files.
+for _name in ("list", "map"):
+    setattr(ArrowProjectionVisitor, _name, _keeping_nulls(getattr(ArrowProjectionVisitor, _name)))
 for _entry in (Snapshot, SnapshotLogEntry, MetadataLogEntry):
     # They never change. Copies of hundreds of them at every commit would take three quarters of its time.
     _entry.__deepcopy__ = lambda self, memo=None: self  # type: ignore[method-assign]
@@ -154,8 +169,6 @@ _SWEEP_MS = 3600 * 1000
 _EXPIRED_AT_ONCE = 25
 # In a name mapping, a column with more than one name.
 _RENAMED = re.compile(r'"names":\s*\["(?:[^"\\]|\\.)*"\s*,')
-# Maximum attempts to commit joined files against other writers.
-_ATTEMPTS = 30
 _PRIMITIVES: dict[str, IcebergType] = {
     "boolean": BooleanType(),
     "integer": IntegerType(),
@@ -303,7 +316,9 @@ class IcebergLakeTable(LakeTable):
     ) -> list[IcebergFile]:
         """Files that tasks wrote, with the statistics of their footers."""
         read = partial(_data_file, self._table.io, metadata, metadata.default_sort_order_id if is_sorted else None)
-        return list(ExecutorFactory.get_or_create().map(lambda one: read(self.place.child(one.path).uri, one), files))
+        return list(
+            ExecutorFactory.get_or_create().map(lambda file: read(self.place.child(file.path).uri, file), files)
+        )
 
     def version(self) -> int:
         snapshot = self._table.current_snapshot()
@@ -591,21 +606,13 @@ class IcebergLakeTable(LakeTable):
             schemas.append(SchemaVersion(version, at_ms, _columns(schema)))
         return schemas
 
-    def tidy(self) -> bool:
-        with self._committing():
-            expired = self._expire()
-            joined = self.compact(dry_run=True).files >= MANY_SMALL_FILES
-            if joined:
-                self.compact()
-        if (expired or joined) and self._is_sweep_due():
-            with self._committing(), self._table.transaction() as transaction:
-                transaction.set_properties({_SWEPT: str(_now_ms())})
-            # A version is replaced up to a window after its files were written, and expired up to one later.
-            self._sweep(KEPT_HOURS * 3600, (self._kept_ms() + 2 * _WINDOW_MS) / 1000)
-        return expired or joined
-
-    def _is_sweep_due(self) -> bool:
-        return int(self._table.properties.get(_SWEPT, 0)) < _now_ms() - _SWEEP_MS
+    def _clean_old(self) -> None:
+        if int(self._table.properties.get(_SWEPT, 0)) >= _now_ms() - _SWEEP_MS:
+            return
+        with self._committing(), self._table.transaction() as transaction:
+            transaction.set_properties({_SWEPT: str(_now_ms())})
+        # A version is replaced up to a window after its files were written, and expired up to one later.
+        self._sweep(KEPT_HOURS * 3600, (self._kept_ms() + 2 * _WINDOW_MS) / 1000)
 
     def _kept_ms(self, default: int = _DAY_MS) -> int:
         """Milliseconds for which a version can be read after it was replaced."""
@@ -633,10 +640,10 @@ class IcebergLakeTable(LakeTable):
         return replaced_ms
 
     def _in_order(self) -> list[Snapshot]:
-        return sorted(self._table.metadata.snapshots, key=lambda one: one.sequence_number or 0)
+        return sorted(self._table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
 
-    def _expire(self) -> bool:
-        """Remove old snapshots; their files are left to ``_sweep``."""
+    def _expire_old(self) -> bool:
+        """Remove old snapshots; their files are left to ``_clean_old``."""
         snapshots = self._in_order()
         replaced = self._replaced_ms()
         named = self._named()
@@ -652,7 +659,8 @@ class IcebergLakeTable(LakeTable):
                 old.append(snapshot.snapshot_id)
         if len(old) < _EXPIRED_AT_ONCE:
             return False
-        self._table.maintenance.expire_snapshots().by_ids(old).commit()
+        with self._committing():
+            self._table.maintenance.expire_snapshots().by_ids(old).commit()
         return True
 
     def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
@@ -682,21 +690,19 @@ class IcebergLakeTable(LakeTable):
 
     def _join(self, groups: Sequence[Sequence[TableFile]]) -> Compaction:
         joined = [(files, self._joined(files)) for files in groups]
-        for _ in range(_ATTEMPTS):
-            try:
-                removed = [file.path for files, _ in joined for file in files]
-                self.commit(Change(add=[file for _, file in joined], remove=removed, keeps_rows=True))
-            except CommitConflict:
-                # Joined files stay valid as long as the files that they were joined from exist.
-                self.refresh()
-                there = {file.path for file in self.files() if not file.is_masked}
-                joined = [pair for pair in joined if all(file.path in there for file in pair[0])]
-                if not joined:
-                    raise
-            else:
-                self.refresh()
-                return Compaction.of(groups)
-        raise CommitConflict(f"{self.place} has constant conflicts with other writers")
+
+        def commit() -> Compaction:
+            # Joined files stay valid as long as the files that they were joined from exist.
+            present = {file.path for file in self.files() if not file.is_masked}
+            pairs = [pair for pair in joined if present.issuperset(file.path for file in pair[0])]
+            removed = [file.path for files, _ in pairs for file in files]
+            if pairs:
+                self.commit(Change(add=[file for _, file in pairs], remove=removed, keeps_rows=True))
+            return Compaction.of([files for files, _ in pairs])
+
+        compaction = self.until_committed(commit)
+        self.refresh()
+        return compaction
 
     def _joined(self, files: Sequence[TableFile]) -> DataFile:
         name = f"joined-{uuid.uuid4().hex}.parquet"
@@ -824,8 +830,8 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _is_within(one: Range) -> str:
-    return f"_shard = {one.shard} AND _offset >= {one.start} AND _offset < {one.end}"
+def _is_within(span: Range) -> str:
+    return f"_shard = {span.shard} AND _offset >= {span.start} AND _offset < {span.end}"
 
 
 def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str, file: DataFile) -> IcebergFile:
@@ -904,8 +910,8 @@ def _sort_order(schema: Schema, layout: Layout) -> SortOrder:
     return SortOrder(*fields)
 
 
-def _transform(one: OurField) -> Transform[Any, Any]:
-    return parse_transform(one.transform if one.size is None else f"{one.transform}[{one.size}]")
+def _transform(field: OurField) -> Transform[Any, Any]:
+    return parse_transform(field.transform if field.size is None else f"{field.transform}[{field.size}]")
 
 
 def _partition_text(transform: Transform[Any, Any], column: str) -> str:

@@ -6,9 +6,8 @@ through the driver.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,6 @@ import pyarrow as pa
 from bridges.spark.columns.column import PROVENANCE, arrow_schema
 from bridges.spark.tables.contract import (
     Change,
-    CommitConflict,
     Details,
     LakeTable,
     Range,
@@ -27,8 +25,6 @@ from bridges.spark.tables.contract import (
 from bridges.spark.tables.files import batches_of
 from bridges.spark.tasks.task import RANGED, DataFile, TableFiles, TaskResult
 
-# The streaming job commits about once a second, a replacement takes a fraction of that.
-_ATTEMPTS: Final = 30
 # Writes files again, a task each.
 Rewrite = Callable[[Sequence[Rest]], list[TaskResult]]
 
@@ -112,7 +108,8 @@ def replace_ranges(
         CommitConflict: others were first again and again.
     """
     rests: dict[str, list[DataFile]] = {}
-    for _ in range(_ATTEMPTS):
+
+    def commit() -> int:
         whole, part = overlapping(table, ranges)
         if files and {file.path for file in whole}.issuperset(file.path for file in files):
             return table.version()  # only the answer of the commit was lost
@@ -121,14 +118,11 @@ def replace_ranges(
             verify_files(table.place, result.files, result.host)
             rests[file.path] = result.files
         changed = [edge.path for edge in part if sum(file.rows for file in rests[edge.path]) < edge.rows]
-        with contextlib.suppress(CommitConflict):
-            removed = [*(file.path for file in whole), *changed]
-            added = [*files, *(file for path in changed for file in rests[path])]
-            version = table.commit(Change(details, added, removed, marks=()))
-            unused = [file for path in rests.keys() - set(changed) for file in rests[path]]
-            table.place.remove([table.place.path_of(file.path) for file in unused])
-            return version
-        table.refresh()
-    raise CommitConflict(
-        f"{table.place} has constant conflicts with other writers. Try: stop the lake job, run it again."
-    )
+        removed = [*(file.path for file in whole), *changed]
+        added = [*files, *(file for path in changed for file in rests[path])]
+        version = table.commit(Change(details, added, removed, marks=()))
+        unused = [file for path in rests.keys() - set(changed) for file in rests[path]]
+        table.place.remove([table.place.path_of(file.path) for file in unused])
+        return version
+
+    return table.until_committed(commit)

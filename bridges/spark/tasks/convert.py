@@ -167,13 +167,13 @@ def _object(payload: bytes | None) -> dict[str, Any] | Misfit:
     return row
 
 
-def _votes(rows: Sequence[Mapping[str, Any]], known: Mapping[str, Any], room: int) -> dict[str, Counter[str]]:
+def _votes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], room: int) -> dict[str, Counter[str]]:
     """Votes for the types of keys without a column, the type of a key's first value first; of as many keys as
     there is room for."""
     votes: dict[str, Counter[str]] = {}
     for row in rows:
         for key, value in row.items():
-            if value is not None and key not in known and (key in votes or len(votes) < room):
+            if value is not None and key not in columns and (key in votes or len(votes) < room):
                 votes.setdefault(key, Counter())[type_of(value)] += 1
     return votes
 
@@ -188,12 +188,12 @@ def _take(key: str, value: Any, take: Callable[[Any], Any]) -> Any:
 
 
 def _take_unknown(
-    row: Mapping[str, Any], known: Mapping[str, Any], votes: Mapping[str, Counter[str]], null_keys: set[str]
+    row: Mapping[str, Any], columns: Mapping[str, Any], votes: Mapping[str, Counter[str]], null_keys: set[str]
 ) -> dict[str, tuple[str, Any]]:
     """Type and value of each key that has no column; it gets the type of most of its values in the batch."""
     fresh = {}
     for key, value in row.items():
-        if key in known:
+        if key in columns:
             continue
         if value is None:
             null_keys.add(key)

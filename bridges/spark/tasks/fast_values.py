@@ -57,39 +57,39 @@ def has_forms(kind: ColumnType) -> bool:
     return kind.name in ("date", "decimal", "binary") or kind.name in UNITS or any(map(has_forms, inner))
 
 
-def finished(found: pa.Array, kind: ColumnType) -> pa.Array:
+def finished(array: pa.Array, kind: ColumnType) -> pa.Array:
     """The column of its type, from the reader's result.
 
     Raises:
         NotAtOnce: a value might not fit.
     """
     if kind.name == "struct":
-        columns = [finished(found.field(at), inner) for at, (_, inner) in enumerate(kind.members)]
-        mask = found.is_null() if found.null_count else None
+        columns = [finished(array.field(at), inner) for at, (_, inner) in enumerate(kind.members)]
+        mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(columns, fields=list(kind.arrow), mask=mask)
     if kind.name == "array" and kind.item is not None:
-        mask = found.is_null() if found.null_count else None
-        return pa.ListArray.from_arrays(found.offsets, finished(found.values, kind.item), type=kind.arrow, mask=mask)
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(array.offsets, finished(array.values, kind.item), type=kind.arrow, mask=mask)
     if kind.name == "double":
-        largest = pc.max(pc.abs(found)).as_py()
+        largest = pc.max(pc.abs(array)).as_py()
         if largest is not None and largest >= EXACT:  # 2**53 + 1 has become 2**53
             raise NotAtOnce
-        return found
+        return array
     if kind.name in _AS_THEY_ARE:
-        return found
-    if pa.types.is_struct(found.type):
-        return _of_marks(found)
+        return array
+    if pa.types.is_struct(array.type):
+        return _of_marks(array)
     try:
-        if pa.types.is_floating(found.type):
-            return _of_doubles(found, kind)
-        return _of_numbers(found, kind) if pa.types.is_integer(found.type) else _of_text(found, kind)
+        if pa.types.is_floating(array.type):
+            return _of_doubles(array, kind)
+        return _of_numbers(array, kind) if pa.types.is_integer(array.type) else _of_text(array, kind)
     except pa.ArrowException:
         raise NotAtOnce from None
 
 
-def _of_marks(found: pa.Array) -> pa.Array:
-    texts = pc.struct_field(found, 0)
-    if texts.null_count != found.null_count:
+def _of_marks(array: pa.Array) -> pa.Array:
+    texts = pc.struct_field(array, 0)
+    if texts.null_count != array.null_count:
         raise NotAtOnce
     try:
         values = [None if text is None else a2b_base64(text.encode(), strict_mode=True) for text in texts.to_pylist()]
@@ -98,11 +98,11 @@ def _of_marks(found: pa.Array) -> pa.Array:
     return pa.array(values, pa.binary())
 
 
-def _of_text(found: pa.Array, kind: ColumnType) -> pa.Array:
+def _of_text(array: pa.Array, kind: ColumnType) -> pa.Array:
     pattern = {"binary": None, "decimal": rf"^{DECIMAL_TEXT}$", "date": rf"^{DATE_TEXT}$"}.get(kind.name, _TIME_TEXT)
-    if pattern is not None and pc.all(pc.match_substring_regex(found, pattern)).as_py() is False:
+    if pattern is not None and pc.all(pc.match_substring_regex(array, pattern)).as_py() is False:
         raise NotAtOnce
-    values = found.cast(kind.arrow)
+    values = array.cast(kind.arrow)
     if kind.name in UNITS:
         _check_years(pc.min_max(values.cast(pa.int64())).as_py(), 1_000_000)
     return values
@@ -116,22 +116,22 @@ def _check_years(bounds: dict[str, int | None], per_s: float) -> None:
         raise NotAtOnce
 
 
-def _of_numbers(found: pa.Array, kind: ColumnType) -> pa.Array:
+def _of_numbers(array: pa.Array, kind: ColumnType) -> pa.Array:
     is_time = kind.name in UNITS
-    _check_years(pc.min_max(found).as_py(), 1_000_000 // UNITS[kind.name].microseconds if is_time else 1 / _DAY_S)
+    _check_years(pc.min_max(array).as_py(), 1_000_000 // UNITS[kind.name].microseconds if is_time else 1 / _DAY_S)
     if not is_time:
-        return found.cast(pa.int32()).cast(kind.arrow)
-    return pc.multiply(found, UNITS[kind.name].microseconds).cast(kind.arrow)
+        return array.cast(pa.int32()).cast(kind.arrow)
+    return pc.multiply(array, UNITS[kind.name].microseconds).cast(kind.arrow)
 
 
-def _of_doubles(found: pa.Array, kind: ColumnType) -> pa.Array:
+def _of_doubles(array: pa.Array, kind: ColumnType) -> pa.Array:
     """Decimals of so few digits that each has its own double, which is that of its steps divided by their size."""
-    values = found.fill_null(0.0).to_numpy()
+    values = array.fill_null(0.0).to_numpy()
     size = 10.0**kind.scale
     steps = np.rint(values * size)
     if not ((np.abs(steps) < 10.0**kind.precision) & (steps / size == values)).all():
         raise NotAtOnce
     low = steps.astype(np.int64)
     words = np.column_stack([low, low >> 63])
-    decimals = pa.Array.from_buffers(kind.arrow, len(found), [None, pa.py_buffer(words.tobytes())])
-    return pc.if_else(pc.is_valid(found), decimals, None) if found.null_count else decimals
+    decimals = pa.Array.from_buffers(kind.arrow, len(array), [None, pa.py_buffer(words.tobytes())])
+    return pc.if_else(pc.is_valid(array), decimals, None) if array.null_count else decimals

@@ -115,7 +115,7 @@ class MemberWriter(PartitionWriter):
         """By the index of a rendered name, why rows with it have no member."""
         problems: dict[int, str] = {}
         used, first = np.unique(places, return_index=True)
-        for at, row in sorted(zip(used.tolist(), first.tolist(), strict=True), key=lambda one: one[1]):
+        for at, row in sorted(zip(used.tolist(), first.tolist(), strict=True), key=lambda pair: pair[1]):
             if at < 0:
                 continue
             name = texts[at].lower()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from bridges.spark.driver.audit import audit_spec, audit_table
 from bridges.spark.driver.batch import Point, RunTasks, TableSpec, TableWriter, starts_of
 from bridges.spark.driver.history import history_of
 from bridges.spark.driver.ledger import Ledger
+from bridges.spark.driver.progress import RangeProgress
 from bridges.spark.driver.replay import Replayed, ReplayReport, ReplayRun, is_alone, planned
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.catalogs import catalog_of
@@ -167,13 +168,26 @@ def test_an_audit_reads_the_table_by_ranges_of_offsets(lake: Lake, monkeypatch: 
     read: list[int] = []
     together = audit._together
     monkeypatch.setattr(audit, "_together", lambda parts: note(read, together(parts)))
-    done: list[int] = []
-    report = audit_spec(lake.api_spec, lake.positions(), done.append)
+    steps = Steps()
+    report = audit_spec(lake.api_spec, lake.positions(), steps)
     assert (report.problems, report.shards[0].rows, report.shards[0].dead_letters) == ([], 75, 25)
     assert len(read) > 30
     assert max(read) <= 8
-    assert done == sorted(set(done))
-    assert (len(done) > 10, done[-1]) == (True, 100)
+    assert steps.seen == sorted(set(steps.seen))
+    assert (len(steps.seen) > 10, steps.done) == (True, 100)
+
+
+class Steps(RangeProgress):
+    """Progress that keeps how far the work was after each piece."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[int] = []
+
+    def through(self, parts: Iterable[list[Range]]) -> Iterator[list[Range]]:
+        for piece in super().through(parts):
+            self.seen.append(self.done)
+            yield piece
 
 
 def note(read: list[int], places: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:

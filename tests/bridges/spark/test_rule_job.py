@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from bridges.spark.driver import replay
+from bridges.spark.driver import progress, replay
 from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.audit import audit_table
 from bridges.spark.driver.batch import TableSpec, TableWriter
@@ -43,7 +43,7 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     assert (query.report()["rows"], query.report()["dead_letters"]) == (979, 0)
 
     server.tables["readings"] = right = _table(tmp_path, HOT)
-    monkeypatch.setattr(replay, "_PIECE", 200)
+    monkeypatch.setattr(progress, "PIECE", 200)
     ranges = [{"shard": 0, "start": 500, "end": 1000}]
     order = {"id": "r1", "ranges": ranges, "columns": OUTPUT, "rule_text": right["rule_text"], "cancel": False}
     order |= {"retype": None, "accept_gap": False, "clean": None}
@@ -103,7 +103,7 @@ def test_a_corrected_rule_fills_a_shadow_that_is_compared_and_swapped(
 
     TableWriter(spec, "job").write(in_spark(spark, api, spec, [Range(0, 0, 1000)]))
     into = {"ranges": everything, "rule_text": _table(tmp_path, HOT)["rule_text"], "into": "shadow", "replay": "r1"}
-    monkeypatch.setattr(replay, "_PIECE", 300)
+    monkeypatch.setattr(progress, "PIECE", 300)
     killed = begun(**into, rate=100)
     eventually(lambda: killed.report()["done"] == 200, 180)
     killed.cancel()

@@ -14,6 +14,7 @@ from bridges.spark.driver import shadow
 from bridges.spark.driver.audit import audit_spec
 from bridges.spark.driver.batch import RunTasks, TableWriter
 from bridges.spark.driver.diff import compare
+from bridges.spark.driver.progress import RangeProgress
 from bridges.spark.tables.contract import Change, Range
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tables.replacing import pieces, replace_ranges
@@ -132,10 +133,10 @@ def test_a_swap_that_is_killed_is_finished_by_the_next_one(
 def test_a_difference_says_what_a_swap_would_change(lake: Lake) -> None:
     corrected(lake)
     fill(lake, RANGES)
-    done: list[int] = []
-    found = compare(None, lake.spec, done.append)
+    progress = RangeProgress()
+    found = compare(None, lake.spec, progress)
     rows, letters = found["rows"], found["dead_letters"]
-    assert (done, found["records"], found["is_complete"]) == ([8], 8, True)
+    assert (progress.done, found["records"], found["is_complete"]) == (8, 8, True)
     assert (rows["same"], rows["changed"], rows["only_table"], rows["only_shadow"]) == (0, 6, 1, 1)
     assert rows["columns"] == {"a": 6, "b": 6}
     assert rows["samples"][0] == {
@@ -147,7 +148,7 @@ def test_a_difference_says_what_a_swap_would_change(lake: Lake) -> None:
 
 def test_a_replay_that_changes_nothing_has_no_difference(lake: Lake) -> None:
     fill(lake, [Range(0, 0, 12)])
-    found = compare(None, lake.spec, lambda _: None)
+    found = compare(None, lake.spec, RangeProgress())
     assert (found["rows"]["same"], found["rows"]["changed"], found["rows"]["samples"]) == (11, 0, [])
     assert found["dead_letters"]["same"] == 1
     before = rows_of(lake.spec, "_offset", "a")
@@ -199,7 +200,7 @@ def test_columns_are_those_of_the_table_whatever_the_shadow_reads(
     raw = replace(one.spec, kind="topics", columns=RAW, place=one.spec.place.beside("_raw"))
     TableWriter(raw, "job").write(tasks(records(0, [{"a": 1}, b"text"])))
     shadow.fill(raw, "r1", [Range(0, 0, 2)], lambda _: iter([tasks(records(0, [{"a": 1}, b"text"]))]))
-    found = compare(None, raw, lambda _: None)["rows"]
+    found = compare(None, raw, RangeProgress())["rows"]
     assert (found["same"], found["changed"]) == (2, 0)
     assert rows_of(shadow.shadow_of(raw), "payload") == rows_of(raw, "payload")
 
