@@ -64,7 +64,7 @@ class Judge:
         return NeverAgain(said)
 
 
-def summary(what: str, answer: Answer) -> str:
+def summary(request: str, answer: Answer) -> str:
     """An answer in a sentence: status, where it points to, the beginning of its text."""
     try:
         phrase = f" {HTTPStatus(answer.status).phrase}"
@@ -72,7 +72,7 @@ def summary(what: str, answer: Answer) -> str:
         phrase = ""
     text = " ".join(answer.body[:_SHOWN_BYTES].decode(errors="replace").split())
     place = answer.headers.get("location") if 300 <= answer.status < 400 else ""
-    return f"{what} answers {answer.status}{phrase}{f' to {place}' if place else ''}{f': {text}' if text else ''}"
+    return f"{request} answers {answer.status}{phrase}{f' to {place}' if place else ''}{f': {text}' if text else ''}"
 
 
 def retry_after_s(answer: Answer, now_s: float) -> float | None:
@@ -90,7 +90,7 @@ def retry_after_s(answer: Answer, now_s: float) -> float | None:
 
 
 def answers_of_rows(
-    answer: Answer, settings: RowAnswers, count: int, judge: Judge, what: str
+    answer: Answer, settings: RowAnswers, count: int, judge: Judge, request: str
 ) -> Sequence[BridgeError | None]:
     """The outcome of each row, from the body of an answer to a batch.
 
@@ -100,21 +100,21 @@ def answers_of_rows(
     try:
         elements = _at(jsontext.decode(answer.body), settings.at)
     except jsontext.JsonError as error:
-        raise NeverAgain(f"{what} answers what is not JSON: {error}") from None
+        raise NeverAgain(f"{request} answers what is not JSON: {error}") from None
     if not isinstance(elements, list) or len(elements) != count:
         has = counted(len(elements), "element") if isinstance(elements, list) else "no array"
         raise NeverAgain(
-            f"{what} answers a batch of {counted(count, 'row')} with {has} at {settings.at or 'the top'!r}"
+            f"{request} answers a batch of {counted(count, 'row')} with {has} at {settings.at or 'the top'!r}"
         )
-    return [_of_row(element, settings, judge, what) for element in elements]
+    return [_of_row(element, settings, judge, request) for element in elements]
 
 
-def _of_row(element: Any, settings: RowAnswers, judge: Judge, what: str) -> BridgeError | None:
+def _of_row(element: Any, settings: RowAnswers, judge: Judge, request: str) -> BridgeError | None:
     status = _at(element, settings.status)
     number = 200 if status is None else int(status) if str(status).isdecimal() else 500
     reason = _at(element, settings.reason)
     text = "" if reason is None else f": {str(reason)[:_SHOWN_BYTES]}"
-    return judge.error(number, f"{what} answers {number} for the row{text}")
+    return judge.error(number, f"{request} answers {number} for the row{text}")
 
 
 def _at(value: Any, path: str) -> Any:

@@ -144,9 +144,9 @@ def _revealed(secret: SecretText, member: str) -> str:
     return text
 
 
-def _is_one_of(found: str, good: Sequence[str]) -> bool:
+def _is_one_of(credential: str, good: Sequence[str]) -> bool:
     """Return whether a string is one of some, in constant time; false for an empty one."""
-    value = found[:_LONGEST_HEADER].encode("utf-8", "surrogateescape")
+    value = credential[:_LONGEST_HEADER].encode("utf-8", "surrogateescape")
     fits = [hmac.compare_digest(value, text.encode()) for text in good]
     return any(fits) and bool(value)
 

@@ -117,7 +117,7 @@ class PostReceiver:
             return {**before, "duplicate": True}
         is_taken = False
         try:
-            answer = await self._taken(post, content_type, parts, lambda found: self._keys.remember(key, body, found))
+            answer = await self._taken(post, content_type, parts, lambda answer: self._keys.remember(key, body, answer))
             is_taken = True
             return answer
         finally:

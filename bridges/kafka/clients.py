@@ -58,21 +58,21 @@ class Connection(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no t
             raise PermissionError(EACCES, str(error)) from error
 
 
-_made: ContextVar[list[Any]] = ContextVar("connections that a search for the cluster has made")
+_opened: ContextVar[list[Any]] = ContextVar("connections that a search for the cluster has made")
 _bootstrap = aiokafka.client.AIOKafkaClient.bootstrap
 
 
 async def _noted(host: str, port: int, **options: Any) -> Any:
     connection = Connection(host, port, **options)
     await connection.connect()
-    _made.get([]).append(connection)
+    _opened.get([]).append(connection)
     return connection
 
 
 async def _bootstrap_and_close(client: Any) -> None:
     """aiokafka's search for the cluster, cut short, leaves its connection open until it is garbage."""
     connections: list[Any] = []
-    before = _made.set(connections)
+    before = _opened.set(connections)
     try:
         await _bootstrap(client)
     except BaseException:
@@ -80,7 +80,7 @@ async def _bootstrap_and_close(client: Any) -> None:
             connection.close()
         raise
     finally:
-        _made.reset(before)
+        _opened.reset(before)
 
 
 aiokafka.client.create_conn = _noted

@@ -246,15 +246,15 @@ async def _last(consumer: Any, place: TopicPartition, start: int, end: int, key:
     return cursor
 
 
-def begun(found: Cursor | None, run: str, begin: int, action: str) -> Cursor:
+def begun(cursor: Cursor | None, run: str, begin: int, action: str) -> Cursor:
     """The cursor to start from.
 
     One of an earlier run that is ahead of the buffer's position at the start is of another time: the store was restored
     from a copy. It says nothing then about the rows in Kafka.
     """
-    if found is None:
+    if cursor is None:
         return Cursor(run, 0)
-    if found.run != run and found.next > begin:
-        _log.warning("kafka.cursor_ahead", action=action, cursor=found.next, buffer=begin)
+    if cursor.run != run and cursor.next > begin:
+        _log.warning("kafka.cursor_ahead", action=action, cursor=cursor.next, buffer=begin)
         return Cursor(run, 0)
-    return found
+    return cursor

@@ -114,7 +114,7 @@ class Client(asyncio.Protocol):
         dropped: Callable[[str], None],
         stray: Callable[[], None],
     ) -> None:
-        self.login, self.session, self.inbound = login, session, InboundMessages(self, dropped)
+        self.login, self.session, self.inbound = login, session, InboundMessages(self.acknowledge, dropped)
         settings = login.settings
         self.version, self.is_v5 = settings.version, settings.version == 5
         self.connack: asyncio.Future[ConnAck] = asyncio.get_running_loop().create_future()
@@ -508,7 +508,7 @@ class Client(asyncio.Protocol):
         return self.has_echoes and self.session.echoes.is_echo(packet.topic, packet.payload)
 
     def acknowledge(self, packet: Publish) -> None:
-        """See ``inbound.Peer``."""
+        """Send PUBACK or PUBREC."""
         if self._is_over:
             return
         if packet.qos == 1:

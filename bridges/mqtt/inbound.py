@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from broker.codec.packets import Publish
 from broker.core.topic import levels_match
@@ -111,19 +111,11 @@ class Releases:
         return [packet_id for packet_id in self._seen if packet_id not in self._positions]
 
 
-class Peer(Protocol):
-    """The connection's side of acknowledging."""
-
-    def acknowledge(self, packet: Publish) -> None:
-        """Send PUBACK or PUBREC."""
-        ...
-
-
 class InboundMessages:
-    """The messages of one connection on their way to sources."""
+    """The messages of one connection on their way to sources. ``acknowledge`` sends PUBACK or PUBREC."""
 
-    def __init__(self, peer: Peer, dropped: Callable[[str], None]) -> None:
-        self._peer = peer
+    def __init__(self, acknowledge: Callable[[Publish], None], dropped: Callable[[str], None]) -> None:
+        self._acknowledge = acknowledge
         self._dropped = dropped
         self.inboxes: dict[str, Inbox] = {}
         self._unclaimed: deque[Delivery] = deque()
@@ -202,4 +194,4 @@ class InboundMessages:
     def _advance(self) -> None:
         waiting = self._unacknowledged
         while waiting and not waiting[0].left:
-            self._peer.acknowledge(waiting.popleft().packet)
+            self._acknowledge(waiting.popleft().packet)

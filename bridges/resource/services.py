@@ -39,6 +39,7 @@ from broker.core.ordered import OrderedObjects
 from broker.core.times import rfc3339
 
 S = TypeVar("S", ConnectorSpec, ActionSpec, SourceSpec)
+N = TypeVar("N", ActionSpec, SourceSpec)
 M = TypeVar("M", Action, Ingress)
 _STOPPED_BY_PERSON: Final = "stopped by a person"
 # Changes that end the work of one for a time.
@@ -138,7 +139,7 @@ class ResourceService(ABC, Generic[S]):
 
     def __init__(self, section: ObjectSection, resources: Resources) -> None:
         self._resources = resources
-        self._objects: OrderedObjects[Stored[S]] = OrderedObjects(self.kind, section, lambda one: one.raw)
+        self._objects: OrderedObjects[Stored[S]] = OrderedObjects(self.kind, section, lambda stored: stored.raw)
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the objects of the configuration; gives a sentence for each that cannot be used."""
@@ -319,10 +320,15 @@ class ConnectorService(ResourceService[ConnectorSpec]):
         }
 
 
-class _MemberService(Contributor, ResourceService[S], Generic[S, M]):
+class _MemberService(Contributor, ResourceService[N], Generic[N, M]):
     """The part that actions and sources share."""
 
     _members: Mapping[str, M]
+    _model: type[N]
+    """Model of the specs."""
+
+    def _checked(self, spec: Spec) -> N:
+        return checked_member(self._model, spec, self._resources.registry, self._resources.connector_specs)
 
     def uses(self) -> Uses:
         """The connector of each, and the schema that codes its values."""
@@ -410,6 +416,7 @@ class ActionService(_MemberService[ActionSpec, Action]):
     """Actions: where rules hand rows to."""
 
     kind = "action"
+    _model = ActionSpec
 
     def __init__(self, section: ObjectSection, resources: Resources) -> None:
         super().__init__(section, resources)
@@ -490,9 +497,6 @@ class ActionService(_MemberService[ActionSpec, Action]):
         steps = [ProbeStep("target", target), ProbeStep("permission", sink.permission)]
         return await run_probe(connector, steps, hider(of_connector.parameters, spec.parameters), close=sink.close)
 
-    def _checked(self, spec: Spec) -> ActionSpec:
-        return checked_member(ActionSpec, spec, self._resources.registry, self._resources.connector_specs)
-
     def _use(self, checked: ActionSpec) -> None:
         self._resources.put_action(checked)
 
@@ -542,6 +546,7 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
     """Sources: what rules read as ``$bridges/<type>:<name>``."""
 
     kind = "source"
+    _model = SourceSpec
 
     def __init__(self, section: ObjectSection, resources: Resources) -> None:
         super().__init__(section, resources)
@@ -561,9 +566,6 @@ class SourceService(_MemberService[SourceSpec, Ingress]):
 
         steps = [ProbeStep("target", target)]
         return await run_probe(connector, steps, hider(of_connector.parameters, spec.parameters))
-
-    def _checked(self, spec: Spec) -> SourceSpec:
-        return checked_member(SourceSpec, spec, self._resources.registry, self._resources.connector_specs)
 
     def _use(self, checked: SourceSpec) -> None:
         self._resources.put_source(checked)

@@ -134,8 +134,8 @@ def member_models(spec: type[MemberSpec], registry: Registry) -> list[type[Setti
     return models
 
 
-def _title(kind: ConnectorType, what: str) -> str:
-    return "".join(part.capitalize() for part in kind.name.split("_")) + what
+def _title(kind: ConnectorType, suffix: str) -> str:
+    return "".join(part.capitalize() for part in kind.name.split("_")) + suffix
 
 
 def checked_connector(spec: Spec, registry: Registry) -> ConnectorSpec:
@@ -204,11 +204,13 @@ def _check_connector(spec: MemberSpec, connectors: Mapping[str, ConnectorSpec]) 
         _refuse(kind_name, [Problem(text, "/connector")])
 
 
-def _kind(what: str, spec: Mapping[str, Any], registry: Registry) -> ConnectorType:
+def _kind(kind_name: str, spec: Mapping[str, Any], registry: Registry) -> ConnectorType:
     type = spec.get("type")
     if not isinstance(type, str) or not _TYPE.fullmatch(type):
         hint = f"there are {', '.join(registry.names())}"
-        raise Invalid(f"the {what} cannot be saved", [Problem("type: expected a string", "/type", suggestion=hint)])
+        raise Invalid(
+            f"the {kind_name} cannot be saved", [Problem("type: expected a string", "/type", suggestion=hint)]
+        )
     return registry.get(type)
 
 
@@ -252,7 +254,7 @@ def _misplaced_secrets(value: Any, pointer: str) -> Iterator[Problem]:
         yield from _misplaced_secrets(member, f"{pointer}/{name}")
 
 
-def _refuse(what: str, problems: list[Problem], parameters: Any = None, pointer: str = "") -> None:
+def _refuse(kind_name: str, problems: list[Problem], parameters: Any = None, pointer: str = "") -> None:
     """Raise ``Invalid`` where there is a problem, of the secrets in ``parameters`` among others."""
     if not problems and has_unknown_stars(parameters):
         text = "the stars stand for a secret that is not stored; send the secret itself"
@@ -260,7 +262,7 @@ def _refuse(what: str, problems: list[Problem], parameters: Any = None, pointer:
     problems += reference_problems(parameters, pointer)
     problems += _misplaced_secrets(parameters, pointer)
     if problems:
-        raise Invalid(f"the {what} cannot be saved", problems)
+        raise Invalid(f"the {kind_name} cannot be saved", problems)
 
 
 def shown(spec: ConnectorSpec | ActionSpec | SourceSpec) -> Spec:

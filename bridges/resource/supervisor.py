@@ -330,7 +330,7 @@ class Supervisor:
             _log.debug("bridge.still_disconnected", connector=self.name, reason=reason)
 
 
-async def _within(seconds: float, doing: Coroutine[Any, Any, None], what: str) -> None:
+async def _within(seconds: float, doing: Coroutine[Any, Any, None], failure: str) -> None:
     """Raises ``TimeoutError`` that says what did not happen in time."""
     limit = asyncio.timeout(seconds)
     try:
@@ -338,7 +338,7 @@ async def _within(seconds: float, doing: Coroutine[Any, Any, None], what: str) -
             await doing
     except TimeoutError:
         if limit.expired():
-            raise TimeoutError(f"{what} within {seconds:g} s") from None
+            raise TimeoutError(f"{failure} within {seconds:g} s") from None
         raise
 
 

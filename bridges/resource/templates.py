@@ -49,11 +49,11 @@ def text_template(text: str) -> TextOf:
     return topic_template(text).render
 
 
-def strict_template(text: str, what: str) -> TextOf:
-    """The same; a row without a named value is rejected, with a sentence that names ``what``."""
+def strict_template(text: str, needed_by: str) -> TextOf:
+    """The same; a row without a named value is rejected, with a sentence that names ``needed_by``."""
 
     def missing(path: str) -> str:
-        raise NeverAgain(f"the row has no '{path}', which {what} needs")
+        raise NeverAgain(f"the row has no '{path}', which {needed_by} needs")
 
     return Template(text, rendered, undefined=UNDEFINED, when_undefined=missing).render
 

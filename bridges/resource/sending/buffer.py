@@ -341,7 +341,7 @@ class BufferIds:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        self._known: dict[str, str | None] = {}
+        self._ids: dict[str, str | None] = {}
         """Identifiers of this process, also before they are committed."""
 
     def of(self, action: str) -> str:
@@ -350,17 +350,17 @@ class BufferIds:
         if id is None:
             id = uuid.uuid4().hex
             self._values.put(_IDS + action, id.encode())
-        self._known[action] = id
+        self._ids[action] = id
         return id
 
     def forget(self, action: str) -> None:
         """The buffer is gone."""
         if self._find(action) is not None:
             self._values.put(_IDS + action, None)
-        self._known[action] = None
+        self._ids[action] = None
 
     def _find(self, action: str) -> str | None:
-        if action in self._known:
-            return self._known[action]
+        if action in self._ids:
+            return self._ids[action]
         stored = self._values.get(_IDS + action)
         return None if stored is None else stored.decode()

@@ -92,8 +92,8 @@ def client_context(options: TlsOptions) -> ssl.SSLContext | None:
     return context
 
 
-def _load_pem(load: Callable[[], object], what: str, file: Path) -> None:
-    """Load a file of ``what``.
+def _load_pem(load: Callable[[], object], setting: str, file: Path) -> None:
+    """Load a file of a setting.
 
     Raises:
         BadSettings: it cannot be used, or not be read.
@@ -101,9 +101,11 @@ def _load_pem(load: Callable[[], object], what: str, file: Path) -> None:
     try:
         load()
     except ssl.SSLError as error:
-        raise BadSettings(f"{what} cannot be used: {file}: {error.reason or 'it holds nothing in PEM form'}") from None
+        raise BadSettings(
+            f"{setting} cannot be used: {file}: {error.reason or 'it holds nothing in PEM form'}"
+        ) from None
     except OSError as error:
-        raise BadSettings(f"{what} cannot be read: {file}: {(error.strerror or str(error)).lower()}") from None
+        raise BadSettings(f"{setting} cannot be read: {file}: {(error.strerror or str(error)).lower()}") from None
 
 
 class _NamedContext(ssl.SSLContext):

@@ -152,7 +152,7 @@ class Acknowledged:
         self.ids.append(packet.packet_id)
 
     def inbound(self) -> InboundMessages:
-        return InboundMessages(self, self.dropped.append)
+        return InboundMessages(self.acknowledge, self.dropped.append)
 
 
 def delivery(packet_id: int, topic: str = "a", qos: int = 1) -> Delivery:
