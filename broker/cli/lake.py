@@ -1,4 +1,4 @@
-"""``sluice lake`` and ``sluice audit``: tables, the proof of their rows, and sentences about the outcome of verbs."""
+"""``sluice lake`` and ``sluice audit``: tables, proof of their rows, and texts of jobs on tables."""
 
 from __future__ import annotations
 

@@ -155,6 +155,7 @@ RESOURCES = (
                 "the shadow has, by shard, offset and number of the row.",
                 call="diff",
                 answer="bridges.spark.broker_side.views:TableDiff",
+                does="try",
                 job=Job(kind="diff", unit="records", plan="plan_diff", total="done", blocks=True, passes=_ID),
                 command=Command(
                     help="Compare a table with its shadow, as far as that is filled.\n\nRows are compared by shard, "
