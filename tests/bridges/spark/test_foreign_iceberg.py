@@ -16,7 +16,7 @@ from bridges.spark.driver.audit import audit_spec
 from bridges.spark.driver.java import find_java
 from bridges.spark.driver.ledger import Ledger
 from bridges.spark.driver.upkeep import tidy
-from bridges.spark.tables import iceberg
+from bridges.spark.tables import contract
 from bridges.spark.tables.contract import CommitConflict
 from tests.bridges.spark.batches import rows_of
 from tests.bridges.spark.conftest import ROOT
@@ -42,7 +42,7 @@ PAUSE_S = 0.3
 def test_rewrites_and_expiry_by_icebergs_jars_lose_no_offset_and_no_row(
     server: StreamServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(iceberg, "MANY_SMALL_FILES", 20)
+    monkeypatch.setattr(contract, "MANY_SMALL_FILES", 20)
     lake = Lake(server, tmp_path, "iceberg")
     fill(lake, 10)
     ledger, commits = Ledger(lake.spec.place, lake.spec.name), 0

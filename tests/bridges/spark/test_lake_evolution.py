@@ -281,8 +281,7 @@ def test_a_death_while_members_are_added_leaves_a_table_that_the_next_job_finish
 def test_small_files_of_before_and_after_are_joined_and_a_range_is_replaced(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("delta", "iceberg"):
-        monkeypatch.setattr(f"bridges.spark.tables.{module}.MANY_SMALL_FILES", 8)
+    monkeypatch.setattr("bridges.spark.tables.contract.MANY_SMALL_FILES", 8)
     before = make(Column("pos", "pos", "struct<lat: double>"), Column("l", "l", "array<struct<a: long>>"))
     old = TableWriter(before, "old")
     for n in range(5):
