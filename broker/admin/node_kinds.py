@@ -47,8 +47,8 @@ KINDS = (
         name="token",
         path="tokens",
         section="tokens",
-        models=("broker.admin.tokens:TokenSpec",),
-        view="broker.admin.tokens:TokenView",
+        models=("broker.admin.stream_tokens:TokenSpec",),
+        view="broker.admin.stream_tokens:TokenView",
         about="Lets a program read the records of some streams, and nothing else. It is in the answer that creates it "
         "only.",
         tag="Access",

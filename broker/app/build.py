@@ -23,8 +23,8 @@ from broker.admin.replays.service import StreamReplays
 from broker.admin.rewrites import RewriteService
 from broker.admin.spec_objects import SpecObjects
 from broker.admin.stream_imports import StreamImports
+from broker.admin.stream_tokens import Tokens
 from broker.admin.tails import MessageTails
-from broker.admin.tokens import Tokens
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals

@@ -55,7 +55,6 @@ from bridges.spark.tables.formats import (
     open_or_create,
 )
 from bridges.spark.tables.replacing import Rewrite, replace_ranges, rewritten_here
-from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.keys import Upsert
 from bridges.spark.tasks.mapping import Reading, in_workers, refusal_of, work
 from bridges.spark.tasks.rule_text import RuleText
@@ -69,6 +68,7 @@ from bridges.spark.tasks.task import (
     Refusal,
     TaskResult,
 )
+from bridges.spark.tasks.trace_sentences import sentence_of
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 from pyspark_sluice.errors import SourceError

@@ -25,8 +25,8 @@ from bridges.spark.tables.contract import LakeTable, Range, TableRefused
 from bridges.spark.tables.files import batches_of
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tables.replacing import inside, pieces
-from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.mapping import in_workers, work
+from bridges.spark.tasks.trace_sentences import sentence_of
 
 # Rows of a report that are shown.
 SAMPLES: Final = 20

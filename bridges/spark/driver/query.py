@@ -34,7 +34,7 @@ from bridges.spark.driver.upkeep import Retention, tidy
 from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import Part, TableLost, TableRefused
 from bridges.spark.tables.formats import exists, of_part, open_expected
-from bridges.spark.tasks.failures import NOT_CONNECTED, sentence_of
+from bridges.spark.tasks.trace_sentences import NOT_CONNECTED, sentence_of
 from broker.config.places import parse_place
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339, rfc3339_of

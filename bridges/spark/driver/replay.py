@@ -58,8 +58,8 @@ from bridges.spark.tables.formats import (
     open_table,
 )
 from bridges.spark.tables.replacing import overlapping, pieces, places_in
-from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.task import Plan, Refusal, TaskResult
+from bridges.spark.tasks.trace_sentences import sentence_of
 from broker.config.places import leaves_out
 from broker.core.errors import Invalid, NotFound, Problem, SluiceError
 from broker.core.times import rfc3339, rfc3339_of

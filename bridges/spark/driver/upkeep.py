@@ -36,8 +36,8 @@ from bridges.spark.tables.contract import (
     TableRefused,
 )
 from bridges.spark.tables.formats import open_dead_letters, open_table
-from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.mapping import in_workers, work
+from bridges.spark.tasks.trace_sentences import sentence_of
 from broker.core.errors import SluiceError
 
 log = logging.getLogger("sluice.lake")

@@ -32,12 +32,12 @@ from bridges.spark.tables.contract import (
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tables.replacing import rewritten_here
 from bridges.spark.tasks.condition import Condition
-from bridges.spark.tasks.failures import sentence_of
 from bridges.spark.tasks.leaves import cover, leaves_of
 from bridges.spark.tasks.mapping import in_workers, work
 from bridges.spark.tasks.merge import Merged, MergePlan, RunMerges, Unit, merge, units_of
 from bridges.spark.tasks.staged import StagedWriter
 from bridges.spark.tasks.task import DataFile, PartitionWriter, Plan, TaskResult
+from bridges.spark.tasks.trace_sentences import sentence_of
 
 # Seconds for which a file is kept that a batch has replaced: longer than a query that has begun to read it.
 KEPT_REPLACED_S: Final = 900

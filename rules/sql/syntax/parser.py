@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 from sqlglot import exp
 
-from rules.sql.syntax import hints
+from rules.sql.syntax import syntax_hints
 from rules.sql.syntax.lexer import Token, Tokens, shortened, syntax_error
 from rules.sql.syntax.tree import Node, Tree, place
 
@@ -72,11 +72,13 @@ class _Parser:
         elif start.kind == "end":
             self._fail("the SQL is empty; a rule begins with SELECT or FOREACH")
         else:
-            self._fail(f"a rule begins with SELECT or FOREACH, not {start}", hints.keyword(start, "SELECT", "FOREACH"))
+            self._fail(
+                f"a rule begins with SELECT or FOREACH, not {start}", syntax_hints.keyword(start, "SELECT", "FOREACH")
+            )
         self._accept("op", ";")
         if self._now.kind != "end":
             before = self._tokens[self._at - 1]
-            hint = hints.after_the_end(self._now, before, has_where="where" in tree.args)
+            hint = syntax_hints.after_the_end(self._now, before, has_where="where" in tree.args)
             self._fail(f"unexpected {self._now} after the end of the statement", hint)
         return tree
 
@@ -132,7 +134,7 @@ class _Parser:
     def _with_source(self, tree: exp.Select) -> exp.Select:
         if not self._accept_keyword("FROM"):
             before = self._tokens[self._at - 1]
-            self._expected("FROM", hints.instead_of_from(self._now, before, in_foreach="foreach" in tree.args))
+            self._expected("FROM", syntax_hints.instead_of_from(self._now, before, in_foreach="foreach" in tree.args))
         first, *others = self._sources()
         tree.set("from_", exp.From(this=first))
         tree.set("joins", [exp.Join(this=other) for other in others])
@@ -177,7 +179,7 @@ class _Parser:
     def _target(self) -> Tree:
         token = self._now
         if token.kind not in ("name", "quoted"):
-            self._expected("a name after AS", hints.quoted_name(token))
+            self._expected("a name after AS", syntax_hints.quoted_name(token))
         self._at += 1
         path = self._steps(self._column(token), is_target=True)
         return path.this if isinstance(path, exp.Column) else path
@@ -338,7 +340,7 @@ class _Parser:
         return self._no_operand(token)
 
     def _no_operand(self, token: Token) -> NoReturn:
-        hint = hints.no_value(token, self._tokens[self._at - 1] if self._at else None)
+        hint = syntax_hints.no_value(token, self._tokens[self._at - 1] if self._at else None)
         if token.kind == "keyword":
             self._fail(f"expected a value, found the keyword {token.text}", hint)
         self._expected("a value", hint)
@@ -422,7 +424,7 @@ class _Parser:
                 self._fail("the ends of a range must be integers", _ONLY_INTEGERS)
             first = self._placed(exp.Slice(this=first, expression=last), token)
         if not self._accept("op", "]"):
-            self._expected("']'", hints.in_index(self._now))
+            self._expected("']'", syntax_hints.in_index(self._now))
         return self._at_place_of(exp.Bracket(this=path, expressions=[first]), path)
 
     def _index_value(self) -> Tree:
@@ -436,7 +438,7 @@ class _Parser:
         if value.kind in ("name", "quoted") and value is token:
             self._at += 1
             return self._steps(self._column(value), is_target=True)
-        return self._expected("an index: an integer, a column or a path", hints.index(value))
+        return self._expected("an index: an integer, a column or a path", syntax_hints.index(value))
 
     def _list(self, token: Token) -> Tree:
         if self._accept("op", "]"):
@@ -459,7 +461,7 @@ class _Parser:
                 break
             key = self._now
             if key.kind not in ("name", "string", "quoted"):
-                self._expected("a key of the map", hints.map_key(key))
+                self._expected("a key of the map", syntax_hints.map_key(key))
             self._at += 1
             self._need("op", ":")
             name = self._placed(exp.Identifier(this=key.text, quoted=True), key)
@@ -483,7 +485,7 @@ class _Parser:
         self._need("op", "(")
         arguments = [] if self._is(")") else self._listed(self._condition)
         if not self._accept("op", ")"):
-            self._expected(f"',' or ')' in the arguments of {name}", hints.in_arguments(self._now, name))
+            self._expected(f"',' or ')' in the arguments of {name}", syntax_hints.in_arguments(self._now, name))
         return self._placed(exp.Anonymous(this=name, expressions=arguments), token)
 
     def _case(self, token: Token) -> Tree:
@@ -530,7 +532,7 @@ class _Parser:
 
     def _expected(self, what: str, hint: str | None = None) -> NoReturn:
         if hint is None and self._at:
-            hint = hints.expected(what, self._now, self._tokens[self._at - 1])
+            hint = syntax_hints.expected(what, self._now, self._tokens[self._at - 1])
         self._fail(f"expected {what}, found {self._now}", hint)
 
     def _fail(self, message: str, suggestion: str | None = None) -> NoReturn:

@@ -413,7 +413,10 @@ def test_a_table_at_another_path_is_refused(lake: CatalogLake, tmp_path: Path) -
     ("settings", "problem"),
     [
         ({"uri": "catalog.example"}, "uri: expected https://HOST/PATH, got 'catalog.example'"),
-        ({"uri": "https://c", "token": "abc"}, "token: expected `${secret:NAME}`, `${env:NAME}` or `${file:PATH}`, got a string"),
+        (
+            {"uri": "https://c", "token": "abc"},
+            "token: expected `${secret:NAME}`, `${env:NAME}` or `${file:PATH}`, got a string",
+        ),
         ({"uri": "https://c", "client_id": "a"}, "client_secret: expected it together with client_id"),
         ({"uri": "https://c", "password": "${env:A}"}, "password: expected a member of type 'rest', got one of"),
         ({"type": "sql", "uri": "postgresql://u:p@h/d"}, "uri: expected no password, got one."),
