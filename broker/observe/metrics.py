@@ -1,4 +1,4 @@
-"""Every metric by name, with unit and help, as plain counters.
+"""Registry of metrics: each by name, with its kind and help, as plain counters.
 
 The hot path does ``counter.value += 1`` and nothing else; reading walks the registry.
 """
