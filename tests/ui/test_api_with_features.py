@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from broker.admin.audit_log import AuditLog
+from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
 from broker.core.objects import saving
+from broker.observe.settings import AuditLogSettings
+from broker.storage.memory import MemoryStore
+from broker.storage.writer import Writer
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
@@ -54,6 +60,24 @@ def node() -> Node:
         "rules": rules.service,
     }
     return node
+
+
+class Audited(Running):
+    """The API with an audit log."""
+
+    async def _serve(self) -> None:
+        writer = Writer(MemoryStore(), asyncio.get_running_loop())
+        self.node.context.audit_log = AuditLog(writer, SystemClock(), AuditLogSettings())
+        await super()._serve()
+        await writer.close()
+
+
+@pytest.fixture
+def audited(node: Node) -> Iterator[httpx.Client]:
+    running = Audited(node)
+    with running.client() as client:
+        yield client
+    running.stop()
 
 
 @pytest.fixture
@@ -205,3 +229,66 @@ def test_a_body_without_sense_is_refused(api: httpx.Client, path: str, body: dic
     answer = api.post(path, json=body)
     assert answer.status_code == 422
     assert answer.json()["code"] != "evaluation_failed"
+
+
+def latest(api: httpx.Client) -> Any:
+    """The newest entry of the audit log."""
+    [row] = api.get("/audit-log", params={"limit": 1}).json()["items"]
+    return api.get(f"/audit-log/{row['id']}").json()
+
+
+def test_changes_of_schemas_rules_and_their_order_are_taken_back(audited: httpx.Client) -> None:
+    schema = {"name": "reading", "type": "json", "source": READING}
+    assert audited.post("/schemas", json=schema).status_code == 201
+    for name in ("first", "second"):
+        rule: dict[str, Any] = {"name": name, "sql": "SELECT payload.t AS t FROM 'a/#'", "actions": []}
+        assert audited.post("/rules", json=rule).status_code == 201
+    assert audited.patch("/rules/first", json={"description": "d"}).status_code == 200
+    changed = latest(audited)
+    assert (changed["kind"], changed["name"], changed["summary"]) == ("rule", "first", "changed description")
+    assert audited.post(f"/audit-log/{changed['id']}:revert", params={"dry_run": True}).json()["affected"]
+    assert audited.post(f"/audit-log/{changed['id']}:revert").status_code == 200
+    assert audited.get("/rules/first").json().get("description", "") == ""
+    again = audited.post(f"/audit-log/{changed['id']}:revert")
+    assert (again.status_code, "has changed at" in again.json()["detail"]) == (409, True)
+    assert audited.delete("/rules/first").status_code == 204
+    assert audited.post(f"/audit-log/{latest(audited)['id']}:revert").status_code == 200
+    assert [row["name"] for row in audited.get("/rules").json()["items"]] == ["first", "second"]
+    assert len(audited.get("/rules/first/versions").json()["items"]) == 3
+
+
+def test_a_cascade_is_one_entry_and_one_revert(audited: httpx.Client) -> None:
+    audited.post("/schemas", json={"name": "reading", "type": "json", "source": READING})
+    checks = [{"type": "json", "schema": "reading"}]
+    gate = {"name": "meters", "topics": ["a/#"], "strategy": "all_pass", "failure_action": "drop", "checks": checks}
+    assert audited.post("/validations", json=gate).status_code == 201
+    assert audited.delete("/schemas/reading", params={"cascade": True, "permanent": True}).status_code == 204
+    entry = latest(audited)
+    assert [(change["kind"], change["change"]) for change in entry["changes"]] == [
+        ("validation", "deleted"),
+        ("schema", "deleted"),
+    ]
+    reverted = audited.post(f"/audit-log/{entry['id']}:revert")
+    assert reverted.status_code == 200, reverted.text
+    assert audited.get("/validations/meters").json()["checks"][0]["schema"] == "reading"
+
+
+def test_a_revert_that_fails_in_the_middle_changes_nothing(audited: httpx.Client, node: Node) -> None:
+    audited.post("/schemas", json={"name": "reading", "type": "json", "source": READING})
+    created = latest(audited)["id"]
+    node.context.services["schemas"].error = Unavailable("the disk is full")  # type: ignore[attr-defined]
+    assert audited.post(f"/audit-log/{created}:revert").status_code == 503
+    assert audited.get("/schemas/reading").status_code == 200
+    refused = latest(audited)
+    assert (refused["operation"], refused["outcome"], refused["changes"]) == ("revertAuditEntry", "failed", [])
+    assert audited.post(f"/audit-log/{refused['id']}:revert").status_code == 422
+
+
+def test_trials_reads_and_wrong_cursors_leave_no_entry(audited: httpx.Client) -> None:
+    audited.post("/rules:check", json={"sql": "SELECT * FROM 'a'"})
+    audited.get("/rules")
+    assert audited.get("/audit-log", params={"cursor": "WyJ6eiJd"}).status_code == 422
+    assert audited.get("/audit-log/zz").status_code == 404
+    assert audited.get("/audit-log").json()["items"] == []
+    audited.put("/rules/none", json={"sql": "SELEC"})
+    assert latest(audited)["outcome"] == "refused"
