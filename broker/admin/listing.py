@@ -1,14 +1,16 @@
 """Pages of sessions: selected and ordered, without sorting or holding all of them.
 
 Sessions are visited a slice at a time in the order of their client identifiers, with the loop's other work between any
-two slices. In that order a page costs what it shows. In the order of a number, as the length of the queue, all are
-visited once a page and the page's are kept; a page begins after the number and the identifier of the last one shown,
-so it neither repeats nor skips a session whose number stays.
+two slices. In that order a page costs what it shows; from the last identifier back, those before the page are visited
+too. In the order of a number, as the length of the queue, all are visited once a page and the page's are kept; a page
+begins after the number and the identifier of the last one shown, so it neither repeats nor skips a session whose
+number stays.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
@@ -141,6 +143,8 @@ async def _sessions(
 ) -> tuple[Sequence[Session], Cursor | None]:
     if order == "client_id":
         return await _by_client_id(registry, wanted, limit, cursor)
+    if order == "-client_id":
+        return await _by_client_id_falling(registry, wanted, limit, cursor)
     name = order.lstrip("-")
     is_falling = order.startswith("-")
     number = ORDERS.get(name)
@@ -164,6 +168,20 @@ async def _by_client_id(
                     return matching, (0, matching[-1].client_id)
                 matching.append(session)
     return matching, None
+
+
+async def _by_client_id_falling(
+    registry: SessionRegistry, wanted: Selection, limit: int, cursor: Cursor | None
+) -> tuple[Sequence[Session], Cursor | None]:
+    tests = wanted.tests()
+    last = deque[Session](maxlen=limit + 1)
+    async for some in slices(registry, "", wanted.prefix):
+        before = [session for session in some if cursor is None or session.client_id < cursor[1]]
+        last.extend(session for session in before if all(test(session) for test in tests))
+        if len(before) < len(some):
+            break
+    page_of_them = list(last)[-limit:][::-1]
+    return page_of_them, (0, page_of_them[-1].client_id) if len(last) > limit else None
 
 
 async def _by_number(

@@ -107,13 +107,17 @@ async def test_clients_are_searched_and_paged_in_order() -> None:
             ({"username": "*3"}, ["dev-3"]),
             ({"connected": "false"}, ["gone"]),
             ({"address": "127.*", "protocol": "3.1.1"}, ["dev-1", "dev-2", "dev-3"]),
-            ({"sort": "-client_id"}, None),
+            ({"sort": "-client_id"}, ["gone", "dev-3", "dev-2", "dev-1"]),
+            ({"sort": "-client_id", "client_id": "dev-*"}, ["dev-3", "dev-2", "dev-1"]),
+            ({"sort": "--client_id"}, None),
         ):
             answer = await http.get("/clients", params=parameters)
             if expected is None:
                 assert answer.status_code == 422
             else:
                 assert [row["client_id"] for row in answer.json()["items"]] == expected
+        rows = await everything(http, "/clients", sort="-client_id", limit=1)
+        assert [row["client_id"] for row in rows] == ["gone", "dev-3", "dev-2", "dev-1"]
         assert (await http.get("/clients", params={"colour": "red"})).status_code == 400
         assert len(here) == 3
 
