@@ -24,7 +24,7 @@ export function useKindPage(kind: Kind): AnyPage | undefined {
   const load = MODULES[kind.path];
   const { data, error } = useQuery({
     queryKey: ["module", kind.path],
-    queryFn: async () => (load ? (await load()).page : (await import("./declared/declared")).pageOf(kind)),
+    queryFn: async () => (load ? (await load()).page : (await import("./declared/declared")).PAGES.get(kind.path)!),
     staleTime: Infinity,
   });
   if (error) throw error;

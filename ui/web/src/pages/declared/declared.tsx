@@ -1,6 +1,6 @@
 // The page of a kind that has none of its own: its members, and its settings as a form, as they are declared.
 
-import type { Kind } from "../../api/kinds";
+import { type Kind, KINDS } from "../../api/kinds";
 import { Card } from "../../parts/card";
 import type { KindPage, Tab } from "../../parts/kind-page";
 import { SpecForm } from "../../parts/spec-form";
@@ -8,7 +8,7 @@ import { Facts } from "../../parts/value";
 
 type Members = Record<string, unknown>;
 
-export function pageOf(kind: Kind): KindPage<Members> {
+function pageOf(kind: Kind): KindPage<Members> {
   const overview: Tab<Members> = {
     title: "Overview",
     show: ({ name, object }) => (
@@ -26,3 +26,6 @@ export function pageOf(kind: Kind): KindPage<Members> {
     create: () => <SpecForm kind={kind.path} schema={kind.model} object={{}} />,
   };
 }
+
+/** Made once: a page that is made again is another component, which begins without what was typed or shown. */
+export const PAGES = new Map(KINDS.map((kind) => [kind.path, pageOf(kind)]));

@@ -92,8 +92,13 @@ export function Pipeline() {
   );
 }
 
-/** The kinds whose order on a topic can be changed, by their stage. */
-const ORDERED = new Map(KINDS.filter(({ isOrdered }) => isOrdered).map((kind) => [kind.one.toLowerCase(), kind]));
+/** The filter of a kind that selects what acts on a topic. */
+const onTopic = ({ filters }: Kind) => filters.find(({ name }) => name === "topic" || name === "match_from")?.name;
+
+/** The kinds that act on topics in an order that can be changed, by their stage. */
+const ORDERED = new Map(
+  KINDS.filter((kind) => kind.isOrdered && onTopic(kind)).map((kind) => [kind.one.toLowerCase(), kind]),
+);
 
 /** The files that fix stages of a topic. */
 function useFiles(topic: string): Map<string, string> {
@@ -104,9 +109,9 @@ function useFiles(topic: string): Map<string, string> {
       new Map(
         (
           await Promise.all(
-            [...ORDERED].map(async ([stage, { path, api }]) => {
-              const { items } = await getAny<{ items: { name: string; fixed_by: string | null }[] }>(api, {
-                query: { [path === "rules" ? "match_from" : "topic"]: topic, limit: 1000 },
+            [...ORDERED].map(async ([stage, kind]) => {
+              const { items } = await getAny<{ items: { name: string; fixed_by: string | null }[] }>(kind.api, {
+                query: { [onTopic(kind)!]: topic, limit: 1000 },
               });
               return items.flatMap(({ name, fixed_by }) => (fixed_by ? [[`${stage} ${name}`, fixed_by] as const] : []));
             }),
