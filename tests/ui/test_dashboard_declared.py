@@ -220,6 +220,33 @@ def test_a_token_is_created_and_shown_once(page: Any, broker: Node) -> None:
     page.wait_for_url("**/tokens")
 
 
+def test_a_secret_that_is_typed_is_neither_kept_in_the_browser_nor_shown_again(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/new/secrets")
+    page.get_by_label("Name (required)").fill("kafka")
+    page.get_by_label("Value").fill("open-sesame")
+    page.wait_for_function("() => Object.values(localStorage).some(draft => draft.includes('kafka'))")
+    assert "open-sesame" not in page.evaluate("JSON.stringify(localStorage)")
+    page.click("button:text-is('Create')")
+    page.wait_for_selector("main h1 >> text=kafka")
+    page.click("nav.tabs >> text=Definition")
+    page.wait_for_selector("main pre.source")
+    assert "open-sesame" not in page.content()
+
+
+def test_an_audit_entry_shows_what_changed_and_takes_it_back(page: Any, broker: Node) -> None:
+    broker.call("POST", "/access/rules", {"name": "audited", "permission": "deny", "topics": ["meters/#"]})
+    entry = next(item for item in broker.call("GET", "/audit-log")["items"] if item["name"] == "audited")
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/audit-log/{entry['id']}")
+    page.wait_for_selector("main .differences li:has-text('/topics') >> text=meters/#")
+    page.click("main button:text-is('Take back…')")
+    page.wait_for_selector("[role=alertdialog] >> text=Take back audit entry")
+    page.click("[role=alertdialog] >> button:text-is('Take back')")
+    page.wait_for_selector("main [role=status] >> text=done")
+    assert all(item["name"] != "audited" for item in broker.call("GET", "/access/rules")["items"])
+
+
 def test_an_access_rule_is_created_changed_and_deleted_at_the_address_of_its_kind(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/new/access/rules")

@@ -72,8 +72,8 @@ export function ObjectLink({ kind, name }: { kind: string; name: string }) {
 export const Why = ({ children }: { children: ReactNode }) =>
   children ? <span className="why">{children}</span> : null;
 
-export const stateOf = (row: Record<string, unknown>) =>
-  String(row.enable === false ? "disabled" : (row.state ?? row.status ?? ""));
+export const stateOf = ({ enable, state, status }: Record<string, unknown>) =>
+  enable === false ? "disabled" : String(state ?? (typeof status === "string" ? status : "")); // a number is one of HTTP
 export const causeOf = (row: Record<string, unknown>) => {
   const cause = row.problem ?? row.reason ?? row.status_reason;
   return typeof cause === "string" ? cause : "";

@@ -6,6 +6,9 @@ import { call, type Call, type Effect, Refused, sentence } from "../api/client";
 import { Failure } from "./card";
 import { EffectView } from "./saving";
 
+/** "Disconnect" of "Disconnect clients", "Take back" of "Take back a change". */
+export const verbOf = (title: string) => /^\S+( back)?/.exec(title)![0];
+
 /** Asks what a request would change, shows it, and sends it on confirmation. Without an ``etag``, that of the answer
  *  counts.  A deletion of what others use shows those too, and deletes all of them. ``text`` is what is always so; a
  *  request that cannot be asked for its effect has nothing else to show. */
@@ -53,7 +56,7 @@ export function Confirm({
       })
       .catch((error) => setSays(sentence(error)));
   }, []);
-  const verb = cascade ? "Delete all" : title.split(" ")[0];
+  const verb = cascade ? "Delete all" : verbOf(title);
   const go = async () => {
     try {
       const answer = await call(method, path, { body, etag: etag ?? seen, query: { ...query, cascade }, isAsync });

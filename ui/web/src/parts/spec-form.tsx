@@ -6,7 +6,7 @@ import { itemAt, type Kind, kindOf } from "../api/kinds";
 import { Card, ObjectLink } from "./card";
 import { Command, CopySpec } from "./copy";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
-import { SchemaForm } from "./schema-form";
+import { SchemaForm, useSchemas, withoutSecrets } from "./schema-form";
 
 export type Members = Record<string, unknown>;
 
@@ -31,10 +31,15 @@ interface Props {
 export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fields }: Props) {
   const kind = kindOf(path)!;
   const navigate = useNavigate();
+  const described = { $ref: `#/components/schemas/${schema}` };
+  const schemas = useSchemas(described);
+  const masked = (value: Members, kept: string | undefined) =>
+    schemas ? (withoutSecrets(value, described, schemas, kept) as Members) : value;
   const draft = useDraft<Members>(
     `${path}/${name ?? "new"}`,
     name === undefined ? (object as Members) : specOf(kind, object as Members),
     etag,
+    (value) => masked(value, name && MASKED),
   );
   const saving = useSave({ kind: path, name, etag: draft.etag || undefined });
   const change = (changed: Members) => draft.set((known) => ({ ...known, ...changed }));
@@ -61,7 +66,7 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
       <form onSubmit={(event) => event.preventDefault()} aria-label={kind.one}>
         {fields?.(draft.value, change, problemAt)}
         <SchemaForm
-          schema={{ $ref: `#/components/schemas/${schema}` }}
+          schema={described}
           value={draft.value}
           onChange={draft.set}
           skip={[...kind.readOnly, ...(name === undefined ? skip : ["name", ...skip])]}
@@ -74,7 +79,11 @@ export function SpecForm({ kind: path, schema, name, object, etag, skip = [], fi
           label={name === undefined ? "Create" : "Save"}
           onDiscard={draft.discard}
           onSaved={saved}>
-          <CopySpec kind={path} name={name ?? String(draft.value[kind.key] || "NAME")} spec={draft.value} />
+          <CopySpec
+            kind={path}
+            name={name ?? String(draft.value[kind.key] || "NAME")}
+            spec={masked(draft.value, MASKED)}
+          />
         </SaveBar>
       </form>
     </Card>

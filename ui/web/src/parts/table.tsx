@@ -5,7 +5,7 @@ import { type ReactNode, useState } from "react";
 export interface Column<Row> {
   title: string;
   head?: ReactNode;
-  kind?: "fit" | "num" | "why" | "mono" | "ours" | "num ours" | "num verbs" | undefined;
+  kind?: "fit" | "id" | "num" | "why" | "mono" | "ours" | "num ours" | "num verbs" | undefined;
   show: (row: Row) => ReactNode;
   exact?: (row: Row) => string | undefined;
 }

@@ -49,6 +49,26 @@ function drawnNumber(member: string, value: number): [string, string] {
 const isPayload = (value: Members) => "encoding" in value && "data" in value;
 const textOf = (value: unknown) => (typeof value === "string" ? value : JSON.stringify(value));
 
+interface Difference {
+  pointer: string;
+  before: unknown;
+  after: unknown;
+}
+const isDifference = (value: unknown): value is Difference =>
+  isMembers(value) && "pointer" in value && "before" in value && "after" in value;
+
+const Differences = ({ of }: { of: Difference[] }) => (
+  <ul className="differences">
+    {of.map(({ pointer, before, after }) => (
+      <li key={pointer}>
+        <code>{pointer || "/"}</code> {drawn(before)} → {drawn(after)}
+      </li>
+    ))}
+  </ul>
+);
+const drawn = (value: unknown) =>
+  isNothing(value) ? <span className="muted">{UNKNOWN}</span> : <code className="wraps">{textOf(value)}</code>;
+
 export function Value({ member, value }: { member: string; value: unknown }): ReactNode {
   const last = member.split("/").at(-1)!;
   if (isNothing(value)) return <span className="muted">{UNKNOWN}</span>;
@@ -57,6 +77,7 @@ export function Value({ member, value }: { member: string; value: unknown }): Re
     const [text, title] = drawnNumber(member, value);
     return <span title={title || undefined}>{text}</span>;
   }
+  if (Array.isArray(value) && value.every(isDifference)) return <Differences of={value} />;
   if (Array.isArray(value))
     return value.map((item, at) => (
       <span key={at}>
@@ -81,9 +102,11 @@ export function columnOf<Row extends object>({ title, member }: DeclaredColumn, 
   const isEvery = (test: (value: unknown) => boolean) => values.length > 0 && values.every(test);
   const isNumber = isEvery((value) => typeof value === "number");
   const isShort = isEvery((value) => typeof value === "boolean" || TIME.test(String(value)));
+  const kind = isNumber ? "num" : isShort || /(^|\/)(state|status)$/.test(member) ? "fit" : undefined;
   return {
     title,
-    kind: isNumber ? "num" : isShort || /(^|\/)(state|status)$/.test(member) ? "fit" : undefined,
+    kind: kind ?? (/(^|\/)id$/.test(member) ? "id" : undefined),
+    ...(/(^|\/)id$/.test(member) && { exact: (row) => String(valueAt(row, member) ?? "") }),
     show: (row) => <Value member={member} value={valueAt(row, member)} />,
   };
 }

@@ -6,14 +6,13 @@ import { useState } from "react";
 import { Button, Dialog, Menu, MenuItem, MenuTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
 import { itemAt, type Resource, type Verb } from "../../api/kinds";
 import { State } from "../../parts/card";
-import { Confirm } from "../../parts/dialogs";
+import { Confirm, verbOf } from "../../parts/dialogs";
 import { counted } from "../../parts/format";
 import { quoted, SchemaForm } from "../../parts/schema-form";
 
 type Members = Record<string, unknown>;
 
-/** "Disconnect" of "Disconnect clients". */
-const wordOf = (verb: Verb) => verb.title.split(" ")[0]!;
+const wordOf = (verb: Verb) => verbOf(verb.title);
 const isRisky = (verb: Verb) => verb.method === "DELETE" || ["Clear", "Purge"].includes(wordOf(verb));
 
 /** Verbs of one item, verbs that also take several, and verbs of a list. */
