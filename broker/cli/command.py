@@ -80,7 +80,7 @@ class Call:
         self.url = url
         self.data_dir = data_dir
         self.is_json = is_json
-        self._is_dry = is_dry
+        self.is_dry = is_dry
         self.timeout_s = timeout_s
         self._yes = yes
         self._words = words
@@ -93,7 +93,7 @@ class Call:
     @cached_property
     def api(self) -> ApiClient:
         """A client for that broker, closed after the command."""
-        return ApiClient(self.target, self.timeout_s, is_dry=self._is_dry)
+        return ApiClient(self.target, self.timeout_s, is_dry=self.is_dry)
 
     def close(self) -> None:
         """Close the client, if the command used one."""
@@ -102,7 +102,7 @@ class Call:
 
     def show(self, answer: Any, text: str | Callable[[Any], object] = print_members) -> None:
         """Print an answer as JSON or for a terminal: as this line, or by this function. A dry run prints effects."""
-        if self._is_dry:
+        if self.is_dry:
             return
         if self.is_json:
             print_json(answer)

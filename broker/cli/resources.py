@@ -159,6 +159,8 @@ class _Function:
 
     def _show(self, call: Call, answer: Any, values: Mapping[str, Any]) -> None:
         command = self._command
+        if call.is_dry:
+            return  # the effects are printed, and the answer is one
         if answer is None:
             name = next(iter(values.values()))
             call.show({"removed": [name]}, f"{self._resource.name} {name} removed")

@@ -187,6 +187,8 @@ def test_a_dry_run_on_what_is_live_says_what_would_happen(
         capsys.readouterr()
         assert main([*words, "--dry-run"]) == exit_codes.DONE, capsys.readouterr().err
         assert capsys.readouterr().out.startswith("dry run: It would be deleted.")
+    assert main(["clients", "kick", "dry", "--dry-run"]) == exit_codes.DONE, capsys.readouterr().err
+    assert capsys.readouterr().out.startswith("dry run: ")
     assert ask("retained", "show", "dry/kept")["payload"]["data"] == "x"
     assert ask("delayed", "show", delayed)["topic"] == "dry/later"
     assert ask("sessions", "show", "dry")["client_id"] == "dry"
