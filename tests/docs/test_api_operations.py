@@ -32,10 +32,11 @@ STEPS: Final = tuple(
     )
 )  # fmt: skip
 """Objects are created, changed, switched off and on, used, shown, and deleted, those that others name last."""
-FOUND: Final = {"/api/v1/delayed/{id}": "delayed", "/api/v1/backtests/{id}": "backtests", "/api/v1/jobs/{id}": "jobs"}
+FOUND: Final = {f"/api/v1/{kind}/{{id}}": kind for kind in ("delayed", "backtests", "jobs", "audit-log")}
 """Paths with an identifier that the broker gives: it is read from this list."""
 REFUSED: Final = {
     "retypeTable": (422, "columns of a table of messages are fixed"),
+    "revertAuditEntry": (422, "cannot be reverted"),  # the newest request before it changed no object
     "pauseJob": (409, ""),  # the job that is found is over
     "resumeJob": (409, ""),
     "diffTable": (404, "there is no shadow of table"),  # no lake job runs that could make one

@@ -279,7 +279,7 @@ def test_a_driver_that_was_held_up_for_many_versions_does_not_commit(
 
 
 def test_secrets_are_references_and_show_nowhere(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match=r"access_key_id: expected `\$\{env:NAME\}` or `\$\{file:PATH\}`"):
+    with pytest.raises(ValidationError, match=r"access_key_id: expected `\$\{secret:NAME\}`, "):
         StoreSettings.model_validate({"url": bucket, **KEYS})
     settings = StoreSettings.model_validate({"url": bucket, **REFERENCES})
     spec = {"path": f"{bucket}/one", "store": settings.model_dump(mode="json", exclude_defaults=True)}
