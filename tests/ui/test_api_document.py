@@ -180,7 +180,7 @@ def test_every_body_is_closed() -> None:
 
 def test_a_server_without_a_feature_has_no_paths_for_it() -> None:
     context = Node().context
-    context.streams = context.lake = None
+    context.streams = context.lake = context.lake_reads = context.lake_states = None
     context.services = {"rules": context.services["rules"]}
     paths = create_app(context).openapi()["paths"]
     assert "/api/v1/rules:test" in paths

@@ -340,7 +340,7 @@ async def test_qos_2_that_was_stored_before_a_crash_is_not_taken_again() -> None
         async with watching(node.port) as sender:
             await _subscribed(bridges, sender, "twice/a")
             client = bridges.feature.resources.supervisors["plant"].connector.client  # type: ignore[union-attr]
-            client.acknowledge = lambda _packet: None
+            client.inbound._acknowledge = lambda _packet: None
             await sender.publish("twice/a", b"once", 2)
             await bridges.until(lambda: _came(bridges))
             await bridges.writer.committed()
