@@ -51,7 +51,7 @@ Origin = Literal["dashboard", "cli", "api", "registry", "files"]
 
 class AuditDifference(TypedDict):
     """A value that changed, by its JSON Pointer (RFC 6901); null if absent. Secrets are stars, before and
-    after. `is_cut` where the values are too long to be kept."""
+    after. `is_cut` where the values are too long to be kept, or further differences too many."""
 
     pointer: str
     before: Any
@@ -158,7 +158,10 @@ def change_of(
         return None
     change: Literal["created", "changed", "deleted"]
     change = "created" if before is None else "deleted" if after is None else "changed"
-    return {"kind": kind, "name": name, "change": change, "differences": differences[:_MOST_DIFFERENCES]}
+    if len(differences) > _MOST_DIFFERENCES:
+        del differences[_MOST_DIFFERENCES:]
+        _cut(differences[-1])  # so that the entry is known to be incomplete
+    return {"kind": kind, "name": name, "change": change, "differences": differences}
 
 
 def _compare(before: Any, after: Any, pointer: str, differences: list[AuditDifference]) -> None:
@@ -215,9 +218,10 @@ class AuditLog:
 
     def record(self, record: AuditRecord) -> str:
         """Add an entry to the commit group that is gathering; its identifier."""
-        now_ns = self._last_ns = max(self._clock.now_ns(), self._last_ns + 1)
+        clock_ns = self._clock.now_ns()
+        now_ns = self._last_ns = max(clock_ns, self._last_ns + 1)  # in the order of requests, also if it is set back
         entry = {
-            "at": rfc3339(now_ns),
+            "at": rfc3339(clock_ns),
             "actor": record.actor,
             "origin": record.origin,
             "address": record.address,
@@ -240,7 +244,7 @@ class AuditLog:
         segment[2] = now_ns
         key = (segment[0], now_ns)
         self._entries.put(key, entry)
-        self._delete_old(now_ns)
+        self._delete_old()
         self._stored_segments.put("", self._segments)
         id = _KEYS.encode(key).hex()
         if record.deleted:
@@ -342,7 +346,7 @@ class AuditLog:
     def _is_past(self, time_ns: int) -> bool:
         return time_ns < self._clock.now_ns() - int(self._settings.max_age * 1e9)
 
-    def _delete_old(self, now_ns: int) -> None:
+    def _delete_old(self) -> None:
         """Delete the oldest segments that are too old, or beyond the size."""
         while len(self._segments) > 1:
             number, _, last_ns = self._segments[0]
@@ -374,9 +378,13 @@ def _within_bounds(changes: Sequence[AuditedChange]) -> list[AuditedChange]:
         if total <= MOST_ENTRY_BYTES:
             break
         total -= size
-        difference["before"] = difference["after"] = None
-        difference["is_cut"] = True
+        _cut(difference)
     return list(changes)
+
+
+def _cut(difference: AuditDifference) -> None:
+    difference["before"] = difference["after"] = None
+    difference["is_cut"] = True
 
 
 def _key_of(id: str) -> _Key | None:

@@ -203,7 +203,8 @@ class Kind:
         """
         forms = [_form(model, saved) for model in self.spec_models()]
         unknown = dict(saved) if self.section is None else {self.named_by: saved.get(self.named_by)}
-        return max(filter(None, forms), key=len, default=unknown)
+        # Of several models, the one that has most of its members, and few others.
+        return max(filter(None, forms), key=lambda form: (len(form.keys() & saved.keys()), -len(form)), default=unknown)
 
     def view_models(self) -> list[type[Any]]:
         """The types of an object as it is shown, and of one in a list; none where they follow from the spec."""

@@ -329,7 +329,7 @@ class QueueTail:
 
     @property
     def first_offset(self) -> int:
-        """Offset of the oldest value; the end of the queue if there is no value."""
+        """Offset of the oldest value, or the end of an empty queue."""
         return self._end - len(self._held)
 
     def extend(self, first_offset: int, added: Sequence[tuple[object, int]], end: int) -> None:

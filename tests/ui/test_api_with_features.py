@@ -19,6 +19,7 @@ from broker.storage.writer import Writer
 from rules.feature import RulesFeature
 from schema_validation.feature import SchemaValidationFeature
 from tests.support.features import make_services
+from tests.support.plain_http import NO_TLS
 from tests.ui.api_node import Node, Running
 from transforms.feature import TransformsFeature
 
@@ -292,3 +293,12 @@ def test_trials_reads_and_wrong_cursors_leave_no_entry(audited: httpx.Client) ->
     assert audited.get("/audit-log").json()["items"] == []
     audited.put("/rules/none", json={"sql": "SELEC"})
     assert latest(audited)["outcome"] == "refused"
+
+
+def test_a_sign_in_by_the_link_has_an_entry_without_its_code(audited: httpx.Client, node: Node) -> None:
+    code = node.context.sign_in.new_code()
+    root = str(audited.base_url).removesuffix("/api/v1/")
+    assert httpx.get(f"{root}/?code={code}", verify=NO_TLS).headers["set-cookie"]
+    entry = latest(audited)
+    assert (entry["operation"], entry["origin"], entry["request"]) == ("signIn", "dashboard", "GET /")
+    assert code not in str(entry)

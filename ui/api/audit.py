@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextvars import ContextVar
+from math import inf
 from typing import Any, Final, NamedTuple
 
 from starlette.datastructures import Headers
@@ -27,6 +28,10 @@ _OPERATIONS_OF_DATA: Final = frozenset({"publishMessage", "reportTable"})
 # Calls of the schema registry's API that only look up or compare.
 _REGISTRY_READS: Final = re.compile(r"/registry/(compatibility/.*|subjects/[^/]+)")
 _FORBIDDEN: Final = 403
+# Seconds in which one actor's refusals of one operation for lack of rights are one entry, so that whoever may do little
+# cannot push what others did out of the log; and the maximum of such that are remembered.
+_ONCE_IN_S: Final = 60
+_MOST_FORBIDDEN: Final = 1_000
 
 
 def acts_as(request: HTTPConnection, actor: str, *, in_browser: bool = False) -> None:
@@ -69,6 +74,8 @@ class Auditing:
 
     def __init__(self, context: ApiContext) -> None:
         self._log: AuditLog | None = context.audit_log
+        self._clock = context.clock
+        self._forbidden: dict[tuple[str, str], float] = {}
 
     @staticmethod
     def begin() -> None:
@@ -81,12 +88,15 @@ class Auditing:
         if self._log is None or "actor" not in state or not _is_audited(scope, status):
             return
         route = scope.get("route")
+        operation = _operation(scope)
+        if status == _FORBIDDEN and self._was_forbidden(state["actor"], operation):
+            return
         in_path = [str(value) for value in scope.get("path_params", {}).values()]
         record = AuditRecord(
             actor=state["actor"],
             origin=_origin(scope),
             address=scope["client"][0] if scope.get("client") else None,
-            operation=getattr(route, "operation_id", None) or "schemaRegistry",
+            operation=operation,
             request=f"{scope['method']} {scope['path']}",
             request_id=state["request_id"],
             status=status,
@@ -97,6 +107,23 @@ class Auditing:
             deleted=_noted.get().deleted,
         )
         await self._log.recorded(record)
+
+    def _was_forbidden(self, actor: str, operation: str) -> bool:
+        """Return whether the log has such a refusal of the last minute; remembers this one otherwise."""
+        now_s = self._clock.monotonic_s()
+        if self._forbidden.get((actor, operation), -inf) > now_s - _ONCE_IN_S:
+            return True
+        self._forbidden.pop((actor, operation), None)  # to the end, with the latest
+        self._forbidden[actor, operation] = now_s
+        if len(self._forbidden) > _MOST_FORBIDDEN:
+            del self._forbidden[next(iter(self._forbidden))]
+        return False
+
+
+def _operation(scope: Scope) -> str:
+    if scope["state"].get("opens_session"):
+        return "signIn"
+    return getattr(scope.get("route"), "operation_id", None) or "schemaRegistry"
 
 
 def _is_audited(scope: Scope, status: int) -> bool:

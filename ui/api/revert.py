@@ -126,12 +126,14 @@ class AuditTrail:
         whole = deleted.get((change["kind"], name))
         if whole is not None:
             return _Step(routes, name, None, routes.kind.as_spec(whole.saved), whole)
-        if cut := [difference["pointer"] for difference in change["differences"] if difference["is_cut"]]:
+        kept = [difference for difference in change["differences"] if not difference["is_cut"]]
+        cut = [difference["pointer"] for difference in change["differences"] if difference["is_cut"]]
+        if cut and change["change"] != "created":
             raise Invalid("the entry cannot be reverted", [Problem("the value was too long to be kept", cut[0])])
         if secret := [item["pointer"] for item in change["differences"] if item["before"] == item["after"] == MASK]:
             raise Invalid("the entry cannot be reverted", [Problem("a secret changed; send it again", secret[0])])
         before = deepcopy(now or {})
-        for difference in change["differences"]:
+        for difference in kept:
             _take_back(before, difference, f"{routes.kind.name} {name!r}")
         return _Step(routes, name, now, None if change["change"] == "created" else before)
 

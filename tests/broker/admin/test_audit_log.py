@@ -61,6 +61,13 @@ def test_differences_have_pointers_and_nothing_changed_is_no_change() -> None:
     assert change_of("rule", "hot", {"a": 1}, {"a": 1}) is None
 
 
+def test_differences_that_are_too_many_are_marked_as_incomplete() -> None:
+    change = change_of("rule", "hot", {}, {str(number): number for number in range(5_000)})
+    assert change is not None
+    assert len(change["differences"]) == 1_000
+    assert [difference["is_cut"] for difference in change["differences"]] == [False] * 999 + [True]
+
+
 def test_the_oldest_segments_go_when_the_log_is_full_and_a_restart_knows_the_rest() -> None:
     async def test(log: AuditLog, writer: Writer, clock: MovedClock) -> None:
         for number in range(120):
@@ -96,6 +103,8 @@ def test_a_clock_that_is_set_back_changes_no_order() -> None:
         again = AuditLog(writer, clock, SETTINGS)
         await again.recorded(record(2))
         assert await operations(again) == ["op2", "op1"]
+        latest, first = (await again.page(2))["items"]
+        assert latest["at"] < first["at"], "the time that the clock has"
 
     in_a_loop(test)
 
