@@ -203,7 +203,7 @@ class Kind:
         """
         forms = [_form(model, saved) for model in self.spec_models()]
         unknown = dict(saved) if self.section is None else {self.named_by: saved.get(self.named_by)}
-        # Of several models, the one that has most of its members, and few others.
+        # The model that has most members of the object, and few others.
         return max(filter(None, forms), key=lambda form: (len(form.keys() & saved.keys()), -len(form)), default=unknown)
 
     def view_models(self) -> list[type[Any]]:
