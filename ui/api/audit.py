@@ -28,8 +28,8 @@ _OPERATIONS_OF_DATA: Final = frozenset({"publishMessage", "reportTable"})
 # Calls of the schema registry's API that only look up or compare.
 _REGISTRY_READS: Final = re.compile(r"/registry/(compatibility/.*|subjects/[^/]+)")
 _FORBIDDEN: Final = 403
-# Seconds in which one actor's refusals of one operation for lack of rights are one entry, so that an actor with few rights
-# cannot push what others did out of the log; and the maximum of such that are remembered.
+# Seconds in which refusals of one actor and operation for lack of rights are one entry: an actor with few rights cannot
+# push other entries out of the log. And the maximum of such pairs that are remembered.
 _ONCE_IN_S: Final = 60
 _MOST_FORBIDDEN: Final = 1_000
 
