@@ -38,16 +38,16 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
     )
     async def publish(request: Request, body: PublishRequest) -> Spec:
         """Runs the message through the whole pipeline, as if a client had published it. With QoS 1 and 2 the answer
-        comes once it is stored.
+        comes once it is stored; that of a refusal, once the message is in its quarantine.
         """
         message = _message(body, _client(request), context.clock.now_ns())
         if body.check_acl:
             await _check_rules(context, message)
         outcome = await context.publisher.publish_and_wait(message)
+        if context.traffic is not None and (message.qos or message.retain or outcome.is_stored):
+            await context.traffic.stored()
         if outcome.refusal is not None:
             raise _refused(outcome.refusal)
-        if context.traffic is not None and (message.qos or message.retain):
-            await context.traffic.stored()
         became = "delivered" if outcome.receivers else "no_subscribers"
         is_kept = message.retain and len(message.payload) > 0
         return {"receivers": outcome.receivers, "outcome": became, "retained": is_kept}
