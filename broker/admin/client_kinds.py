@@ -29,13 +29,13 @@ KINDS = (
 )
 
 _CLIENT = Parameter(
-    name="client_id", text="The client identifier, percent-encoded.", help="The client identifier.", is_required=True,
-    is_argument=True,
+    name="clientid", keyword="client_id", text="The client identifier, percent-encoded.", help="The client identifier.",
+    is_required=True, is_argument=True,
 )  # fmt: skip
 _MEMBER = replace(_CLIENT, text="")
 _SESSION_FILTERS = (
     Parameter(
-        name="client_id", text=PATTERN, type="pattern", option="--client",
+        name="clientid", keyword="client_id", text=PATTERN, type="pattern", option="--client",
         old="--id",
         help="An identifier, or a pattern with * ? [abc].",
     ),
@@ -70,12 +70,12 @@ _SESSION_FILTERS = (
         name="min_queue_bytes", text="The minimum bytes of queued messages.", type=int, least=0,
         help="Minimum bytes of queued messages.",
     ),
-    ordering("client_id", "client_id", "connected_at", "queued", "queue_bytes", "inflight", "subscriptions"),
+    ordering("clientid", "clientid", "connected_at", "queued", "queue_bytes", "inflight", "subscriptions"),
 )  # fmt: skip
 _DRY = Parameter(name="dry_run", type=bool, default=False, help="Only show what would be deleted.")
 _OF_CLIENT = ("filter", "qos", "no_local", "retain_as_published", "identifier")
 _SUBSCRIPTION = (
-    "client_id", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
+    "clientid", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
     "identifier",
 )  # fmt: skip
 _SHOW_SUBSCRIPTIONS = "broker.cli.traffic:print_with_subscriptions"
@@ -91,7 +91,7 @@ RESOURCES = (
         commands="clients",
         alias="client",
         about="Clients: list, show, disconnect, subscribe for them.",
-        named_by="client_id",
+        named_by="clientid",
         verbs=(
             Verb(
                 id="listClients",
@@ -104,7 +104,7 @@ RESOURCES = (
                 command=Command(
                     help="List clients that are connected, or have a session that waits for them.",
                     columns=(
-                        "client_id",
+                        "clientid",
                         "username",
                         "connected",
                         "address",
@@ -128,7 +128,12 @@ RESOURCES = (
                 path=":kick",
                 body=(
                     Parameter(
-                        name="client_ids", many=True, is_required=True, is_argument=True, help="The client identifiers."
+                        name="clientids",
+                        keyword="client_ids",
+                        many=True,
+                        is_required=True,
+                        is_argument=True,
+                        help="The client identifiers.",
                     ),
                 ),
                 body_text="The identifiers of the clients to disconnect.",
@@ -191,7 +196,7 @@ RESOURCES = (
                 id="getClient",
                 text="Show a client. Returns the connection, its properties and its session.",
                 call="show",
-                path="/{client_id:path}",
+                path="/{clientid:path}",
                 takes=(_CLIENT,),
                 answer="broker.admin.clients:ClientView",
                 command=Command(help="Show everything that is known of a client.", show=_SHOW_SUBSCRIPTIONS),
@@ -208,7 +213,7 @@ RESOURCES = (
         commands="sessions",
         alias="session",
         about="Sessions: list, show, purge, those with the longest queues.",
-        named_by="client_id",
+        named_by="clientid",
         verbs=(
             Verb(
                 id="listSessions",
@@ -220,7 +225,7 @@ RESOURCES = (
                 command=Command(
                     help="List sessions, of clients that are connected or away.",
                     columns=(
-                        "client_id",
+                        "clientid",
                         "username",
                         "connected",
                         "zone",
@@ -259,7 +264,8 @@ RESOURCES = (
                 path=":purge",
                 body=(
                     Parameter(
-                        name="client_id",
+                        name="clientid",
+                        keyword="client_id",
                         text="An identifier, or a pattern with `*`, `?` and `[abc]`.",
                         type="pattern",
                         option="--client",
@@ -315,7 +321,7 @@ RESOURCES = (
                 id="getSession",
                 text="Show a session. Returns the session with its subscriptions and the size of its queue.",
                 call="show",
-                path="/{client_id:path}",
+                path="/{clientid:path}",
                 takes=(_CLIENT,),
                 answer="broker.admin.sessions:SessionView",
                 at="owner",
@@ -331,7 +337,7 @@ RESOURCES = (
                 "reason code 0x98.",
                 call="delete",
                 method="DELETE",
-                path="/{client_id:path}",
+                path="/{clientid:path}",
                 takes=(_CLIENT,),
                 does="change",
                 at="owner",
@@ -339,7 +345,7 @@ RESOURCES = (
                 exists="show",
                 command=Command(
                     help="Delete one session; its client is disconnected (0x98).",
-                    question="Delete the session of {client_id}?",
+                    question="Delete the session of {clientid}?",
                 ),
             ),
         ),
@@ -362,7 +368,11 @@ RESOURCES = (
                 call="page",
                 takes=(
                     Parameter(
-                        name="client_id", text="The client identifier.", option="--client", help="Of this client."
+                        name="clientid",
+                        keyword="client_id",
+                        text="The client identifier.",
+                        option="--client",
+                        help="Of this client.",
                     ),
                     Parameter(
                         name="filter",

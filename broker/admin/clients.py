@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from broker.admin import listing
 from broker.admin.listing import Cursor, Selection
 from broker.admin.session_rows import (
+    OldClientId,
     SessionBase,
     SessionRow,
     SubscriptionRow,
@@ -106,7 +107,8 @@ class SubscriptionResult(TypedDict):
 class Subscribed(TypedDict):
     """A result for each filter, in order, and all subscriptions that the client has now."""
 
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     results: list[SubscriptionResult]
     subscriptions: list[SubscriptionRow]
 
@@ -114,7 +116,8 @@ class Subscribed(TypedDict):
 class Unsubscribed(TypedDict):
     """The filters of the subscriptions that ended, and all subscriptions that the client has now."""
 
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     ended: list[str]
     subscriptions: list[SubscriptionRow]
 
@@ -196,14 +199,16 @@ class ClientService:
             problem = f"client {client_id!r} was subscribed to nothing"
             members = {"results": results}
             raise Invalid(problem, refused, code="subscription_refused", members=members)
-        return {"client_id": client_id, "results": results, "subscriptions": subscription_rows(connection.session)}
+        subscriptions = subscription_rows(connection.session)
+        return {"clientid": client_id, "client_id": client_id, "results": results, "subscriptions": subscriptions}
 
     async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> Unsubscribed:
         """End subscriptions of a connected client; raises as ``subscribe``."""
         connection = self._connected(client_id)
         ended = self._hub.subscribing.unsubscribe_for(connection, filters)
         await self._hub.context.writer.committed()
-        return {"client_id": client_id, "ended": list(ended), "subscriptions": subscription_rows(connection.session)}
+        subscriptions = subscription_rows(connection.session)
+        return {"clientid": client_id, "client_id": client_id, "ended": list(ended), "subscriptions": subscriptions}
 
     def _session(self, client_id: str) -> Session:
         session = self._hub.sessions.get(client_id)

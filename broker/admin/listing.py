@@ -141,15 +141,15 @@ async def page(
 async def _sessions(
     registry: SessionRegistry, wanted: Selection, order: str, limit: int, cursor: Cursor | None
 ) -> tuple[Sequence[Session], Cursor | None]:
-    if order == "client_id":
+    if order == "clientid":
         return await _by_client_id(registry, wanted, limit, cursor)
-    if order == "-client_id":
+    if order == "-clientid":
         return await _by_client_id_falling(registry, wanted, limit, cursor)
     name = order.lstrip("-")
     is_falling = order.startswith("-")
     number = ORDERS.get(name)
     if number is None:
-        there_are = ", ".join(["client_id", *ORDERS])
+        there_are = ", ".join(["clientid", *ORDERS])
         raise Invalid(
             "the list has no such order", [Problem(f"{order!r} is none; there are {there_are}", "/query/sort")]
         )

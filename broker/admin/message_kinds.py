@@ -37,7 +37,7 @@ RESOURCES = (
                         "topic",
                         "qos",
                         "payload_bytes",
-                        "client_id",
+                        "clientid",
                         "username",
                         "received_at",
                         "expires_at",

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from typing_extensions import TypedDict
 
+from broker.admin.session_rows import OldClientId
 from broker.connection.hub import Hub
 from broker.core.errors import NotFound
 from broker.core.json_values import WirePayload, payload_to_wire
@@ -34,7 +35,8 @@ class RetainedView(TypedDict):
     payload: WirePayload
     payload_bytes: int
     truncated: bool
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     username: str | None
     received_at: str | None
     expires_at: str | None
@@ -157,6 +159,7 @@ class RetainedService:
             "payload": payload_to_wire(payload if most is None else payload[:most]),
             "payload_bytes": len(payload),
             "truncated": most is not None and len(payload) > most,
+            "clientid": message.client.client_id,
             "client_id": message.client.client_id,
             "username": message.client.username,
             "received_at": rfc3339_or_none(message.received_ns),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Annotated
 
+from pydantic import Field
 from typing_extensions import TypedDict
 
 from broker.core.subscription import Subscription
@@ -11,6 +13,9 @@ from broker.core.times import rfc3339_or_none
 from broker.session.delivery import Delivery
 from broker.session.session import Session
 from broker.session.state import NEVER_S
+
+# The member ``clientid`` of an answer by its name in 0.2, for one release.
+OldClientId = Annotated[str, Field(deprecated="Use `clientid`.")]
 
 
 class WillRow(TypedDict):
@@ -30,7 +35,8 @@ class SessionBase(TypedDict):
     `queue_bytes` count messages in memory and in the session log; `expiry_s` is null for a session that never expires.
     """
 
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     username: str | None
     connected: bool
     durable: bool
@@ -60,7 +66,8 @@ class SessionRow(SessionBase):
 class SubscriptionRow(TypedDict):
     """A subscription. `filter` is as it was subscribed, with `$share/GROUP/` in front where it is shared."""
 
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     filter: str
     share_group: str | None
     qos: int
@@ -75,6 +82,7 @@ class SubscriptionRow(TypedDict):
 def session_base(session: Session) -> SessionBase:
     """The fields in the lists of clients and of sessions."""
     return {
+        "clientid": session.client_id,
         "client_id": session.client_id,
         "username": session.client.username,
         "connected": not session.is_away,
@@ -118,6 +126,7 @@ def session_row(session: Session) -> SessionRow:
 def subscription_row(session: Session, subscription: Subscription) -> SubscriptionRow:
     """The row of a subscription in a list."""
     return {
+        "clientid": session.client_id,
         "client_id": session.client_id,
         "filter": subscription.filter.text,
         "share_group": subscription.filter.share_group,

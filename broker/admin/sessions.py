@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from broker.admin import listing
 from broker.admin.clients import connection_of
 from broker.admin.listing import Cursor, Selection
-from broker.admin.session_rows import SessionRow, SubscriptionRow, session_row, subscription_rows
+from broker.admin.session_rows import OldClientId, SessionRow, SubscriptionRow, session_row, subscription_rows
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.errors import NotFound
@@ -43,7 +43,8 @@ class SessionView(SessionRow):
 class LongQueue(QueueRow):
     """A session with a long queue."""
 
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     username: str | None
     connected: bool
     durable: bool
@@ -134,6 +135,7 @@ class SessionService:
             best = nlargest(count, [*best, *placed], key=lambda one: one[:2])
         return [
             {
+                "clientid": session.client_id,
                 "client_id": session.client_id,
                 "username": session.client.username,
                 "connected": not session.is_away,

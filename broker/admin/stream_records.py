@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from typing_extensions import TypedDict
 
+from broker.admin.session_rows import OldClientId
 from broker.admin.tails import MessageTails, PublishedView, check_filter
 from broker.core.stored import message_of
 from broker.core.times import rfc3339
@@ -24,7 +25,8 @@ class RecordView(PublishedView):
     shard: int
     offset: str
     at: str
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     username: str | None
     rule: str | None
 
@@ -99,6 +101,7 @@ class StreamRecords:
                     "offset": str(number),
                     "at": rfc3339(message.received_ns),
                     **shown,
+                    "clientid": record.client_id,
                     "client_id": record.client_id,
                     "username": record.username,
                     "rule": record.rule,

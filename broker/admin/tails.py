@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
 
+from broker.admin.session_rows import OldClientId
 from broker.connection.hub import Hub
 from broker.core import json_values, jsontext
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
@@ -119,7 +120,8 @@ class TailedMessage(PublishedView):
 
     kind: Literal["message"]
     at: str
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     username: str | None
     outcome: Literal["passed", "transformed", "dropped"]
     refusal: RefusalView | None
@@ -214,6 +216,7 @@ class MessageTails:
             "kind": "message",
             "at": rfc3339(message.received_ns),
             **self.published(message, tailed.size_bytes),
+            "clientid": message.client.client_id,
             "client_id": message.client.client_id,
             "username": message.client.username,
             "outcome": "dropped" if refusal is not None else "passed" if became is None else "transformed",

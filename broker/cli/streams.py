@@ -53,7 +53,7 @@ def records(
     wanted: dict[str, Any] = {"from": start, "filter": topics, "shard": shard, "decode": decode, "raw": raw}
     page = call.page(f"{name_path('/streams', name)}/records", limit, **wanted)
     shown = {**page, "items": [_shown(item) for item in page["items"]]} if not call.is_json else page
-    call.show_rows(shown, ("offset", "at", "topic", "payload", "client_id", "rule"))
+    call.show_rows(shown, ("offset", "at", "topic", "payload", "clientid", "rule"))
 
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="NDJSON, or Parquet if its name ends so.")]

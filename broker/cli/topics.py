@@ -104,11 +104,10 @@ def print_latest(answer: Mapping[str, Any]) -> None:
             **item,
             **item["message"],
             "payload": item["message"]["payload"]["data"],
-            "client_id": item["message"]["clientid"],
         }
         for item in answer["items"]
     ]
-    print_columns(rows, ("at", "source", "topic", "client_id", "qos", "payload"))
+    print_columns(rows, ("at", "source", "topic", "clientid", "qos", "payload"))
 
 
 def add_to(group: typer.Typer) -> None:
@@ -147,7 +146,7 @@ def tail(
 
 def _text(message: Mapping[str, Any]) -> str:
     flags = f"qos {message['qos']}{' retained' if message['retain'] else ''}"
-    text = f"{message['at']} {message['topic']} {flags} from {message['client_id']}: {_payload(message)}"
+    text = f"{message['at']} {message['topic']} {flags} from {message['clientid']}: {_payload(message)}"
     if message["outcome"] == "dropped":
         return f"{text} → dropped: {message['refusal']['text']}"
     became = message["became"]

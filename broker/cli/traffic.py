@@ -25,13 +25,13 @@ GroupArgument = Annotated[str, typer.Argument(help="What its members subscribe t
 FiltersArgument = Annotated[list[str], typer.Argument(help="Topic filters.")]
 TopicArgument = Annotated[str, typer.Argument(help="The topic.")]
 _TOP_COLUMNS = (
-    "client_id", "username", "connected", "zone", "durable", "queued", "queued_bytes", "queued_in_memory",
+    "clientid", "username", "connected", "zone", "durable", "queued", "queued_bytes", "queued_in_memory",
     "queued_in_log",
 )  # fmt: skip
 # Characters that begin a formula in a spreadsheet, or is skipped before one.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")  # full-width ones, too
 _SUBSCRIPTION_COLUMNS = (
-    "client_id", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
+    "clientid", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
     "identifier",
 )  # fmt: skip
 _MEMBER_COLUMNS = ("clientid", "connected", "durable", "qos", "inflight", "queued")
@@ -66,7 +66,7 @@ def add_clients(clients: typer.Typer) -> None:
     ) -> None:
         """Subscribe a connected client, as if it had sent SUBSCRIBE."""
         items = [{"filter": text, "qos": qos} for text in filters]
-        answer = call.api.post("/clients:subscribe", {"client_id": client_id, "subscriptions": items})
+        answer = call.api.post("/clients:subscribe", {"clientid": client_id, "subscriptions": items})
         call.show_rows({"items": answer["subscriptions"], "next": None}, _OF_CLIENT)
         refused = [f"{result['filter']}: {result['detail']}" for result in answer["results"] if "detail" in result]
         if refused:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from pydantic import TypeAdapter
+
 from broker.core.kinds import Kind, kinds, load, plural
 from broker.core.resources import Parameter, Resource, Verb, resources
 
@@ -131,8 +133,8 @@ def _list(verb: Verb) -> dict[str, Any]:
 
 
 def _members_of_row(verb: Verb) -> Sequence[str]:
-    row = load(verb.row)
-    return tuple(getattr(row, "model_fields", row.__annotations__))
+    schema = TypeAdapter(load(verb.row)).json_schema(mode="serialization")
+    return tuple(name for name, member in schema["properties"].items() if not member.get("deprecated"))
 
 
 def _filter(taken: Parameter) -> dict[str, Any]:

@@ -55,11 +55,11 @@ def client(node: Node, name: str, user: str, topic: str = "", port: int = 0, wil
 
 
 def connected(node: Node) -> set[str]:
-    return {one["client_id"] for one in node.call("GET", "/clients?connected=true&limit=1000")["items"]}
+    return {one["clientid"] for one in node.call("GET", "/clients?connected=true&limit=1000")["items"]}
 
 
 def sessions(node: Node) -> set[str]:
-    return {one["client_id"] for one in node.call("GET", "/sessions?limit=1000")["items"]}
+    return {one["clientid"] for one in node.call("GET", "/sessions?limit=1000")["items"]}
 
 
 def effect(node: Node, method: str, path: str, body: Any = None) -> Any:
@@ -74,7 +74,7 @@ def number(sentences: list[str], pattern: str) -> int:
 
 
 def forget_sessions(node: Node) -> None:
-    node.call("POST", "/sessions:purge", {"client_id": "*", "connected": False})
+    node.call("POST", "/sessions:purge", {"clientid": "*", "connected": False})
 
 
 def test_a_user_goes_with_its_clients_sessions_and_messages(node: Node) -> None:
@@ -155,15 +155,15 @@ def test_a_ban_a_kick_and_a_session_say_whom_they_disconnect(node: Node) -> None
         lifted = effect(node, "DELETE", "/bans/username%2Fann")["consequences"]
         assert lifted == ["Clients of 1 session may connect again."]
         node.call("DELETE", "/bans/username%2Fann")
-        chosen = {"client_ids": ["f1", "f2", "nobody"]}
+        chosen = {"clientids": ["f1", "f2", "nobody"]}
         kicked = effect(node, "POST", "/clients:kick", chosen)
         assert kicked["summary"] == "It would be disconnected."
         assert kicked["consequences"] == ["1 client is disconnected.", "1 will is published."]
         assert node.call("POST", "/clients:kick", chosen)["kicked"] == 1
         eventually(lambda: node.call("GET", "/sessions/f1")["queued"] == 1)  # the will
     assert effect(node, "DELETE", "/sessions/f1")["consequences"] == ["1 session ends, with 1 message waiting."]
-    purged = effect(node, "POST", "/sessions:purge", {"client_id": "f*"})["consequences"]
-    counts = node.call("POST", "/sessions:purge", {"client_id": "f*"})
+    purged = effect(node, "POST", "/sessions:purge", {"clientid": "f*"})["consequences"]
+    counts = node.call("POST", "/sessions:purge", {"clientid": "f*"})
     assert number(purged, r"(\d+) sessions? end") == counts["sessions"] == 2
     node.call("DELETE", "/sessions/f1", expect=404)
 

@@ -75,7 +75,7 @@ def test_people_see_where_sessions_are(node: Node) -> None:
     leave_and_publish(node, *map(str, range(8)))
 
     def sessions() -> dict[str, Any]:
-        found = {one["client_id"]: one for one in node.call("GET", "/sessions")["items"]}
+        found = {one["clientid"]: one for one in node.call("GET", "/sessions")["items"]}
         return found if len(found) == len(DOORS) else {}
 
     seen = eventually(sessions, what="the publishers to have left")
@@ -83,13 +83,13 @@ def test_people_see_where_sessions_are(node: Node) -> None:
     assert shown == {"in-default": ("default", True, 8), "in-telemetry": ("telemetry", False, 5)}
     assert seen["in-telemetry"]["dropped_by_reason"] == {"queue_full": 3}
     [client] = node.call("GET", "/clients?zone=tele*")["items"]
-    assert (client["client_id"], client["zone"], client["durable"]) == ("in-telemetry", "telemetry", False)
+    assert (client["clientid"], client["zone"], client["durable"]) == ("in-telemetry", "telemetry", False)
     command = [
         *(sys.executable, "-m", "broker.cli.main", "sessions", "ls", "--zone", "telemetry", "--json"),
         *("--url", node.url),
     ]
     told = subprocess.run(command, capture_output=True, text=True, check=True, env={"SLUICE_API_TOKEN": TOKEN})
-    assert [one["client_id"] for one in json.loads(told.stdout)["items"]] == ["in-telemetry"]
+    assert [one["clientid"] for one in json.loads(told.stdout)["items"]] == ["in-telemetry"]
 
 
 def test_sessions_of_a_zone_are_purged(node: Node) -> None:

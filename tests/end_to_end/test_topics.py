@@ -130,7 +130,7 @@ def test_a_tail_shows_messages_as_published_and_what_became_of_them(node: Node) 
     line = Draft202012Validator({"$ref": "#/components/schemas/TailLine", "components": document["components"]})
     for message in (passed, dropped, transformed, retained):
         line.validate(message)
-    assert (passed["topic"], passed["qos"], passed["client_id"], passed["outcome"]) == (
+    assert (passed["topic"], passed["qos"], passed["clientid"], passed["outcome"]) == (
         "meters/1",
         1,
         "publisher",
@@ -172,7 +172,7 @@ def test_a_tail_of_topics_without_stages_leaves_delivery_alone(node: Node, qos: 
             shown = messages(lines, 20)
         eventually(lambda: len(received) == 20)
     assert [message["payload"]["data"] for message in shown] == [str(number) for number in range(20)]
-    assert {(message["qos"], message["client_id"], message["outcome"]) for message in shown} == {
+    assert {(message["qos"], message["clientid"], message["outcome"]) for message in shown} == {
         (qos, "sender", "passed")
     }
     assert sorted(int(payload) for payload in received) == list(range(20))

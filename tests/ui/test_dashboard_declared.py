@@ -118,7 +118,7 @@ def test_a_long_list_is_paged_and_filtered_by_the_server(page: Any, broker: Node
 def test_the_order_of_a_list_is_in_the_address(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/clients")
-    page.get_by_label("Sort by").select_option("-client_id")
+    page.get_by_label("Sort by").select_option("-clientid")
     page.wait_for_url("**sort=-client_id*")
     page.wait_for_selector("main tbody tr:first-child a.name:text-is('to-kick')")
     page.reload()
@@ -142,7 +142,7 @@ def test_a_client_is_disconnected_after_its_effect_was_shown(page: Any, broker: 
     kicked = connected(broker, "kick-me")
     try:
         sign_in(page, broker)
-        page.goto(f"{broker.url}/clients?client_id=kick-*")
+        page.goto(f"{broker.url}/clients?clientid=kick-*")
         page.click("button[aria-label='Do something with kick-me']")
         page.click("[role=menuitem] >> text=Disconnect")
         page.wait_for_selector("[role=alertdialog] >> text=1 client is disconnected")
@@ -158,7 +158,7 @@ def test_a_client_is_disconnected_after_its_effect_was_shown(page: Any, broker: 
 def test_several_clients_are_selected_and_disconnected_together(page: Any, broker: Node) -> None:
     several = [connected(broker, f"many-{at}") for at in range(3)]
     sign_in(page, broker)
-    page.goto(f"{broker.url}/clients?client_id=many-*")
+    page.goto(f"{broker.url}/clients?clientid=many-*")
     page.wait_for_selector("td >> text=many-2")
     page.get_by_label("Select all shown").check()
     for client in several:

@@ -92,9 +92,9 @@ BODIES: Final[Mapping[str, Any]] = {
         "qos": 1,
     },
     "publishMessage": {**_MESSAGE, "qos": 1, "retain": True},
-    "kickClients": {"client_ids": ["meter-7"]},
-    "subscribeClient": {"client_id": "meter-7", "subscriptions": [{"filter": "public/all", "qos": 1}]},
-    "unsubscribeClient": {"client_id": "meter-7", "filters": ["public/all"]},
+    "kickClients": {"clientids": ["meter-7"]},
+    "subscribeClient": {"clientid": "meter-7", "subscriptions": [{"filter": "public/all", "qos": 1}]},
+    "unsubscribeClient": {"clientid": "meter-7", "filters": ["public/all"]},
     "purgeSessions": {"older_than_s": 86_400, "dry_run": True},
     "clearRetained": {"filter": "meters/#", "dry_run": True},
     "replayTable": {"from": "2026-01-31T12:00:00Z", "to": "2026-01-31T13:00:00Z"},
@@ -142,7 +142,7 @@ BODIES: Final[Mapping[str, Any]] = {
 
 # Parameters that an operation cannot do without, by name; ``{name}`` is the one that was created.
 PARAMETERS: Final[Mapping[str, Any]] = {
-    "client_id": "meter-7",
+    "clientid": "meter-7",
     "name": "refused",
     "id": "1",
     "topic": "meters/1/telemetry",

@@ -15,6 +15,7 @@ from broker.admin.api_settings import ApiSettings
 from broker.core.hosts import AllowedHosts
 from ui.api import ingest
 from ui.api.audit import Auditing
+from ui.api.parameters import rename_old_parameters
 from ui.api.problems import ApiProblem, log, problem_response
 
 _GIVEN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -22,6 +23,8 @@ _PAGE_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
+# When names of 0.2 became deprecated (RFC 9745).
+_DEPRECATED = "@1795651200"
 
 
 class Edge:
@@ -44,6 +47,7 @@ class Edge:
             return
         request_id = _request_id(headers)
         scope.setdefault("state", {})["request_id"] = request_id
+        rename_old_parameters(scope)
         started = False
         self._auditing.begin()
 
@@ -52,7 +56,10 @@ class Edge:
             if message["type"] == "http.response.start":
                 started = True
                 await self._auditing.record(scope, message["status"])
-                _add_headers(MutableHeaders(scope=message), scope["path"], request_id)
+                answered = MutableHeaders(scope=message)
+                _add_headers(answered, scope["path"], request_id)
+                if scope["state"].get("has_old_names"):
+                    answered["Deprecation"] = _DEPRECATED
             await send(message)
 
         try:

@@ -19,6 +19,7 @@ from ui.api.body_members import check_members
 from ui.api.idempotency import HEADER, IdempotencyKeys
 from ui.api.models.jobs import JobWithResult
 from ui.api.models.shapes import Effect
+from ui.api.parameters import rename_old_members
 
 Handler = Callable[..., Any]
 
@@ -134,6 +135,7 @@ class Operations:
                 sent: dict[str, Any] = {}
                 if body is not None:
                     sent = await read_object(request, most_bytes, may_name_files=is_data)
+                    rename_old_members(request, sent, shown)
                     if shown is not None and _is_model(shown):
                         check_members(sent, shown)
                         checked = parsed(shown, sent, "the body cannot be used")

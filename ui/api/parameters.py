@@ -1,4 +1,5 @@
-"""Parameters in paths and queries: names, times, offsets, cursors; unknown parameters are refused, not ignored."""
+"""Parameters in paths and queries: names, times, offsets, cursors; unknown parameters are refused, not ignored, and
+names of the last release are replaced."""
 
 from __future__ import annotations
 
@@ -7,15 +8,19 @@ import binascii
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Path, Request
 from pydantic import AfterValidator, StringConstraints
+from starlette.types import Scope
 
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
 from ui.api.problems import ApiProblem
 
+# The names of 0.2 that work for one release, in queries and bodies.
+_OLD_NAMES: Final = {"client_id": "clientid", "client_ids": "clientids"}
+_OLD_IN_QUERY: Final = re.compile(rb"(^|&)client_id(?==)|((?:^|&)sort=-?)client_id(?=&|$)")
 NAME_PATTERN = r"^[0-9A-Za-z_][0-9A-Za-z_.\-]{0,254}$"
 _NAME = re.compile(NAME_PATTERN)
 
@@ -47,6 +52,24 @@ RecordId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,4}/[0-9]{1,19}$")
 def places_of(records: Iterable[RecordId]) -> list[tuple[int, int]]:
     """Shard and offset of each, once, in their order."""
     return sorted({(int(shard), int(offset)) for shard, _, offset in (record.partition("/") for record in records)})
+
+
+def rename_old_parameters(scope: Scope) -> None:
+    """Give the parameters of a query that have names of the last release those of this one, and mark the request."""
+    query = scope["query_string"]
+    renamed = _OLD_IN_QUERY.sub(rb"\1\2clientid", query) if b"client_id" in query else query
+    if renamed != query:
+        scope["query_string"] = renamed
+        scope["state"]["has_old_names"] = True
+
+
+def rename_old_members(request: Request, sent: dict[str, Any], shown: Any) -> None:
+    """Give the members of a body that have names of the last release those of this one, and mark the request."""
+    members = {field.alias or name for name, field in getattr(shown, "model_fields", {}).items()}
+    for old, new in _OLD_NAMES.items():
+        if old in sent and new not in sent and old not in members and new in members:
+            sent[new] = sent.pop(old)
+            request.state.has_old_names = True
 
 
 async def refuse_unknown_parameters(request: Request) -> None:

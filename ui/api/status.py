@@ -6,6 +6,8 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from broker.admin.session_rows import OldClientId
+
 
 class ListenerStatus(TypedDict):
     """An address that the server listens on, as ``host:port``.
@@ -91,7 +93,8 @@ class RefusalStatus(TypedDict):
 
     at: str
     topic: str
-    client_id: str
+    clientid: str
+    client_id: OldClientId
     stage: str
     name: str
     reason: str

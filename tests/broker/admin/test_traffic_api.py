@@ -98,26 +98,26 @@ async def test_clients_are_searched_and_paged_in_order() -> None:
     async with running() as node, api(node) as http:
         here = [await node.client(f"dev-{number}", username=f"user{number}") for number in (3, 1, 2)]
         await leave(node, "gone")
-        assert [row["client_id"] for row in await everything(http, "/clients", limit=1)] == [
+        assert [row["clientid"] for row in await everything(http, "/clients", limit=1)] == [
             "dev-1", "dev-2", "dev-3", "gone",
         ]  # fmt: skip
         for parameters, expected in (
-            ({"client_id": "dev-*"}, ["dev-1", "dev-2", "dev-3"]),
-            ({"client_id": "dev-2"}, ["dev-2"]),
+            ({"clientid": "dev-*"}, ["dev-1", "dev-2", "dev-3"]),
+            ({"clientid": "dev-2"}, ["dev-2"]),
             ({"username": "*3"}, ["dev-3"]),
             ({"connected": "false"}, ["gone"]),
             ({"address": "127.*", "protocol": "3.1.1"}, ["dev-1", "dev-2", "dev-3"]),
-            ({"sort": "-client_id"}, ["gone", "dev-3", "dev-2", "dev-1"]),
-            ({"sort": "-client_id", "client_id": "dev-*"}, ["dev-3", "dev-2", "dev-1"]),
-            ({"sort": "--client_id"}, None),
+            ({"sort": "-clientid"}, ["gone", "dev-3", "dev-2", "dev-1"]),
+            ({"sort": "-clientid", "clientid": "dev-*"}, ["dev-3", "dev-2", "dev-1"]),
+            ({"sort": "--clientid"}, None),
         ):
             answer = await http.get("/clients", params=parameters)
             if expected is None:
                 assert answer.status_code == 422
             else:
-                assert [row["client_id"] for row in answer.json()["items"]] == expected
-        rows = await everything(http, "/clients", sort="-client_id", limit=1)
-        assert [row["client_id"] for row in rows] == ["gone", "dev-3", "dev-2", "dev-1"]
+                assert [row["clientid"] for row in answer.json()["items"]] == expected
+        rows = await everything(http, "/clients", sort="-clientid", limit=1)
+        assert [row["clientid"] for row in rows] == ["gone", "dev-3", "dev-2", "dev-1"]
         assert (await http.get("/clients", params={"colour": "red"})).status_code == 400
         assert len(here) == 3
 
@@ -132,31 +132,31 @@ async def test_pages_in_the_order_of_a_number_neither_repeat_nor_skip() -> None:
         rows = await everything(http, "/clients", sort="-subscriptions", limit=2)
         counts = [row["subscriptions_count"] for row in rows]
         assert counts == sorted(counts, reverse=True)
-        assert len({row["client_id"] for row in rows}) == len(rows) == 7
+        assert len({row["clientid"] for row in rows}) == len(rows) == 7
 
 
 @on_loop
 async def test_clients_are_kicked_subscribed_and_unsubscribed() -> None:
     async with running() as node, api(node) as http:
         client = await node.client("c", 5)
-        body = {"client_id": "c", "subscriptions": [{"filter": "x/+", "qos": 1}]}
+        body = {"clientid": "c", "subscriptions": [{"filter": "x/+", "qos": 1}]}
         answer = await http.post("/clients:subscribe", json=body)
         assert [item["filter"] for item in answer.json()["subscriptions"]] == ["x/+"]
         granted = {"filter": "x/+", "reason_code": 1, "reason": "granted_qos_1"}
         assert answer.json()["results"] == [granted]
         publish(node, "x/1")
         assert (await client.expect(Publish)).topic == "x/1"
-        answer = await http.post("/clients:unsubscribe", json={"client_id": "c", "filters": ["x/+", "y"]})
+        answer = await http.post("/clients:unsubscribe", json={"clientid": "c", "filters": ["x/+", "y"]})
         assert answer.json()["ended"] == ["x/+"]
-        answer = await http.post("/clients:kick", json={"client_ids": ["c", "nobody"]})
+        answer = await http.post("/clients:kick", json={"clientids": ["c", "nobody"]})
         assert answer.json() == {"kicked": 1, "not_connected": ["nobody"]}
         assert (await client.expect(Disconnect)).reason_code == 0x98
         assert (await http.post("/clients:subscribe", json=body)).status_code == 404
         await leave(node, "away")
-        assert (await http.post("/clients:subscribe", json={**body, "client_id": "away"})).status_code == 409
-        wrong = await http.post("/clients:kick", json={"client_id": "c"})
+        assert (await http.post("/clients:subscribe", json={**body, "clientid": "away"})).status_code == 409
+        wrong = await http.post("/clients:kick", json={"clientid": "c"})
         assert wrong.status_code == 422
-        assert {problem["pointer"] for problem in wrong.json()["errors"]} == {"/client_id"}
+        assert {problem["pointer"] for problem in wrong.json()["errors"]} == {"/clientid"}
 
 
 @on_loop
@@ -168,7 +168,7 @@ async def test_a_subscription_that_is_refused_has_its_reason_code() -> None:
     async with running(access=access(rules=rules), max_subscriptions=2) as node, api(node) as http:
         await node.client("c", 5)
         asked = ["$file/x", "secret/a", "a/#/b", "$events/x", "a", "b", "c"]
-        body = {"client_id": "c", "subscriptions": [{"filter": text, "qos": 1} for text in asked]}
+        body = {"clientid": "c", "subscriptions": [{"filter": text, "qos": 1} for text in asked]}
         answer = (await http.post("/clients:subscribe", json=body)).json()
         codes = {result["filter"]: result["reason_code"] for result in answer["results"]}
         assert list(codes) == asked
@@ -188,7 +188,7 @@ async def test_an_administrator_may_pass_access_rules_by() -> None:
     rules: list[Spec] = [{"permission": "deny", "topics": ["secret/#"]}]
     async with running(access=access(rules=rules)) as node, api(node) as http:
         await node.client("c", 5)
-        body = {"client_id": "c", "subscriptions": [{"filter": "secret/a"}], "check_acl": False}
+        body = {"clientid": "c", "subscriptions": [{"filter": "secret/a"}], "check_acl": False}
         answer = await http.post("/clients:subscribe", json=body)
         assert [item["filter"] for item in answer.json()["subscriptions"]] == ["secret/a"]
 
@@ -223,9 +223,9 @@ async def test_a_session_tells_what_waits_for_it_and_is_deleted() -> None:
         assert shown["queued_bytes"] == sum(len(f"a/{number}") + 8 for number in range(300))
         assert shown["expires_at"] is not None
         top = (await http.get("/sessions:top", params={"count": 5})).json()["items"]
-        assert [(row["client_id"], row["queued"]) for row in top] == [("s", 300), ("other", 1)]
+        assert [(row["clientid"], row["queued"]) for row in top] == [("s", 300), ("other", 1)]
         by_bytes = (await http.get("/sessions:top", params={"count": 1, "by": "bytes"})).json()["items"]
-        assert [row["client_id"] for row in by_bytes] == ["s"]
+        assert [row["clientid"] for row in by_bytes] == ["s"]
         assert (await http.delete("/sessions/s")).status_code == 204
         assert (await http.get("/sessions/s")).status_code == 404
         assert [key for key, _ in store.scan(b"") if b"/s" in key and b"/session" not in key] == []
@@ -243,7 +243,7 @@ async def test_old_sessions_are_purged_and_leave_nothing() -> None:
         here = await node.client("old-here", 5, clean_start=False, properties=_LASTING)
         publish(node, "a/1")
         await node.writer.committed()
-        body = {"older_than_s": 300, "client_id": "old-*", "dry_run": True}
+        body = {"older_than_s": 300, "clientid": "old-*", "dry_run": True}
         told = (await http.post("/sessions:purge", json=body)).json()
         assert (told["sessions"], told["queued"], told["samples"]) == (2, 2, ["old-1", "old-2"])
         assert len(node.server.hub.sessions) == 4
@@ -251,7 +251,7 @@ async def test_old_sessions_are_purged_and_leave_nothing() -> None:
         assert told["sessions"] == 2
         assert sorted(node.server.hub.sessions.by_client_id) == ["new", "old-here"]
         assert not [key for key, _ in store.scan(b"") if b"old-1" in key or b"old-2" in key]
-        await http.post("/sessions:purge", json={"client_id": "old-here", "connected": True})
+        await http.post("/sessions:purge", json={"clientid": "old-here", "connected": True})
         assert (await here.expect(Disconnect)).reason_code == 0x98
 
 
@@ -279,12 +279,12 @@ async def test_subscriptions_are_found_by_client_filter_and_topic() -> None:
         for client in here:
             await client.subscribe(SubscriptionRequest("a/b", 0), SubscriptionRequest("c", 0))
         rows = await everything(http, "/subscriptions", limit=2)
-        assert [(row["client_id"], row["filter"]) for row in rows] == [
+        assert [(row["clientid"], row["filter"]) for row in rows] == [
             ("d", "$share/g/a/+"), ("d", "a/#"), ("x", "a/b"), ("x", "c"), ("y", "a/b"), ("y", "c"),
         ]  # fmt: skip
         assert [row["filter"] for row in rows if row["durable"]] == ["$share/g/a/+", "a/#"]
         matching = await everything(http, "/subscriptions", match="a/b", limit=1)
-        assert [(row["client_id"], row["filter"]) for row in matching] == [
+        assert [(row["clientid"], row["filter"]) for row in matching] == [
             ("d", "$share/g/a/+"), ("d", "a/#"), ("x", "a/b"), ("y", "a/b"),
         ]  # fmt: skip
         assert len(await everything(http, "/subscriptions", match="a/b", durable="true")) == 2
@@ -321,3 +321,26 @@ async def test_retained_messages_are_listed_shown_and_deleted() -> None:
         assert (told["messages"], retained.count) == (1, 1)
         assert (await http.post("/retained:clear", json={"filter": "a/#/b"})).status_code == 422
         assert (await http.post("/retained:clear", json={})).status_code == 422
+
+
+@on_loop
+async def test_names_of_the_last_release_work_and_are_called_deprecated() -> None:
+    async with running() as node, api(node) as http:
+        for name in ("old-1", "old-2", "else"):
+            await node.client(name)
+        for query, expected in (
+            ("client_id=old-*", ["old-1", "old-2"]),
+            ("sort=-client_id&limit=2", ["old-2", "old-1"]),
+            ("sort=-client_id&client_id=old-2", ["old-2"]),
+        ):
+            answer = await http.get(f"/clients?{query}")
+            assert [row["client_id"] for row in answer.json()["items"]] == expected
+            assert [row["clientid"] for row in answer.json()["items"]] == expected
+            assert answer.headers["deprecation"].startswith("@")
+        body = {"client_id": "else", "subscriptions": [{"filter": "x/+"}]}
+        assert (await http.post("/clients:subscribe", json=body)).headers["deprecation"]
+        assert (await http.post("/clients:kick", json={"client_ids": ["else"]})).json()["kicked"] == 1
+        present = await http.get("/clients?clientid=old-*&username=client_id%3Dx&sort=clientid")
+        assert present.status_code == 200
+        assert "deprecation" not in present.headers
+        assert (await http.get("/clients?xclient_id=a")).status_code == 400

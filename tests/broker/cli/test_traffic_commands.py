@@ -106,14 +106,14 @@ def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: No
     for number in range(1, 4):
         ask("publish", f"l/{number}", "-m", "12345", "-q", "1")
     rows = ask("sessions", "ls", "--client", "line-*", "--away")["items"]
-    assert [(row["client_id"], row["connected"], row["durable"]) for row in rows] == [
+    assert [(row["clientid"], row["connected"], row["durable"]) for row in rows] == [
         ("line-1", False, True),
         ("line-2", False, True),
     ]
     assert ask("sessions", "show", "line-1")["queued"] == 3
     assert main(["sessions", "top", "-n", "1", "--csv", "top.csv"]) == exit_codes.DONE
     [row] = list(csv.DictReader((tmp_path / "top.csv").read_text().splitlines()))
-    assert (row["client_id"], row["queued"], row["queued_bytes"]) == ("line-1", "3", "24")
+    assert (row["clientid"], row["queued"], row["queued_bytes"]) == ("line-1", "3", "24")
     assert ask("sessions", "purge", "--client", "line-*", "--older-than", "1d", "--yes")["sessions"] == 0
     assert ask("sessions", "purge", "--client", "line-1", "--zone", "other", "--yes")["sessions"] == 0
     assert ask("sessions", "purge", "--client", "line-1", "--zone", "default", "--yes")["queued"] == 3
@@ -139,7 +139,7 @@ def test_names_are_no_formulas_in_a_spreadsheet(ask: Callable[..., Any], node: N
     ask("publish", "f/1", "-m", "x", "-q", "1")
     assert main(["sessions", "top", "-n", "100", "--csv", "top.csv"]) == exit_codes.DONE
     with (tmp_path / "top.csv").open(newline="") as file:
-        shown = {row["client_id"] for row in csv.DictReader(file)}
+        shown = {row["clientid"] for row in csv.DictReader(file)}
     assert {name if name[0].isalpha() else f"'{name}" for name in names} <= shown
     for name in names:
         assert main(["sessions", "rm", "--yes", "--", name]) == exit_codes.DONE
@@ -170,7 +170,7 @@ def test_an_earlier_name_of_an_option_works_with_a_warning(
     visit(node, "earlier", "e/#")
     assert main(["clients", "ls", "--id", "earlier", "--json"]) == exit_codes.DONE
     out, err = capsys.readouterr()
-    assert [row["client_id"] for row in json.loads(out)["items"]] == ["earlier"]
+    assert [row["clientid"] for row in json.loads(out)["items"]] == ["earlier"]
     assert err == "warning: --id is now --client; --id will be removed in the next release\n"
     assert main(["clients", "ls", "--client", "earlier"]) == exit_codes.DONE
     assert capsys.readouterr().err == ""
@@ -191,7 +191,7 @@ def test_a_dry_run_on_what_is_live_says_what_would_happen(
     assert capsys.readouterr().out.startswith("dry run: ")
     assert ask("retained", "show", "dry/kept")["payload"]["data"] == "x"
     assert ask("delayed", "show", delayed)["topic"] == "dry/later"
-    assert ask("sessions", "show", "dry")["client_id"] == "dry"
+    assert ask("sessions", "show", "dry")["clientid"] == "dry"
 
 
 def test_a_limit_holds_for_what_waits_in_a_quarantine(ask: Callable[..., Any], node: Node) -> None:
