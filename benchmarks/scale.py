@@ -38,7 +38,7 @@ from broker.core.topic_trie import FilterTrie
 from broker.net.server import Server
 from broker.net.settings import ListenerSettings, NamedListener
 from broker.observe.metrics import Metrics
-from broker.routing.retained import Retained
+from broker.routing.retained_store import Retained
 from broker.session.session import Session
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Store

@@ -18,10 +18,10 @@ from broker.config.model import Settings
 from broker.config.spec_problems import parsed
 from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.groups import ShareGroups
+from broker.connection.sharing.strategies import StrategyName
 from broker.core.errors import Invalid, NotFound, PeerError, Problem
 from broker.core.objects import Spec, Version, etag_of
 from broker.core.topic import SHARE_PREFIXES, TopicFilter
-from broker.routing.strategies import StrategyName
 
 MAX_MEMBERS_SHOWN: Final = 1000
 _WHAT: Final = "the share group cannot be created"

@@ -17,8 +17,8 @@ from broker.core.objects import Spec
 from broker.core.times import rfc3339_or_none
 from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk, topic_key
-from broker.routing.retained import Entry
 from broker.routing.retained_record import expires_ns_of
+from broker.routing.retained_store import Entry
 
 _AT_ONCE: Final = 256
 _BYTES: Final = 1024 * 1024

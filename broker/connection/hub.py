@@ -34,8 +34,8 @@ from broker.connection.sessions.records import SessionRecords
 from broker.connection.sessions.recount import Recount
 from broker.connection.sessions.restore import restore_sessions
 from broker.connection.sessions.retained_delivery import Replays
+from broker.connection.sessions.stored_wills import Wills
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
-from broker.connection.sessions.wills import Wills
 from broker.connection.sessions.zones import Zones, ZonesSettings
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.groups import ShareGroups
@@ -52,7 +52,7 @@ from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Plans
 from broker.pipeline.topic_counts import TopicCounts
 from broker.routing.delayed import Delayed, DelayedSettings
-from broker.routing.retained import Retained
+from broker.routing.retained_store import Retained
 from broker.routing.rewrite import Rewrites
 from broker.routing.router import Router
 from broker.routing.settings import RetainedSettings

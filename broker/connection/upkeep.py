@@ -11,7 +11,7 @@ from broker.connection.context import TICK_S, Context
 from broker.core.message import Message
 from broker.core.stage import Outcome
 from broker.routing.delayed import Delayed
-from broker.routing.retained import Retained
+from broker.routing.retained_store import Retained
 
 
 class Upkeep:

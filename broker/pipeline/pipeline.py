@@ -23,7 +23,7 @@ from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, SessionRoutes, TopicPlan
 from broker.pipeline.stage_times import TIMED_EVERY_NS, StageTimes
 from broker.pipeline.topic_counts import TopicCounts
-from broker.routing.retained import Retained
+from broker.routing.retained_store import Retained
 from broker.storage.writer import Writer
 
 _log = getLogger(__name__)

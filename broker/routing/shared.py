@@ -1,7 +1,7 @@
 """Share groups as routing sees them, MQTT 5.0 section 4.8.2: each message to one member.
 
 What a group does with a message is in ``broker.connection.sharing.group``; whom it picks in
-``broker.routing.strategies``.
+``broker.connection.sharing.strategies``.
 """
 
 from __future__ import annotations

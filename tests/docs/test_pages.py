@@ -30,7 +30,7 @@ from tests.support.kafka_server import Kafka
 from tests.support.peers import mosquitto
 from tests.support.postgres_server import Postgres
 from tests.support.s3_server import S3Server
-from ui.api.bodies import plain
+from ui.api.json_bodies import plain
 
 FIRST: Final = "docs/tutorial.md#1. Install and start"
 PAGES: Final = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md")))]

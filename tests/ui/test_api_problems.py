@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.ui.api_node import Node
-from ui.api.bodies import MAX_JSON_BYTES
+from ui.api.json_bodies import MAX_JSON_BYTES
 from ui.api.problems import TITLES
 
 

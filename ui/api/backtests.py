@@ -8,8 +8,8 @@ from starlette.responses import Response
 from broker.core.objects import Spec
 from rules.service import RuleService
 from rules.trials.backtest import BacktestRequest, BacktestView
-from ui.api.bodies import answer
 from ui.api.deadline import BoundedCalls
+from ui.api.json_bodies import answer
 from ui.api.operation import Operations
 
 

@@ -14,9 +14,9 @@ from broker.core.errors import Invalid, Problem
 from broker.core.kinds import Kind
 from broker.core.objects import Spec
 from schema_validation.service import SchemaService
-from ui.api.bodies import read_bytes
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun
+from ui.api.json_bodies import read_bytes
 from ui.api.objects import KindRoutes
 from ui.api.parameters import checked_name
 

@@ -16,9 +16,9 @@ from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import Listed, Spec
-from ui.api.bodies import plain
 from ui.api.context import ApiContext
 from ui.api.filters import FILTERS, ListFilter, state_of
+from ui.api.json_bodies import plain
 from ui.api.models.live import (
     ListParameters,
     LiveAlarms,

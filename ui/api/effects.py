@@ -18,7 +18,7 @@ from broker.core.contributor import Contributors
 from broker.core.kinds import Kind
 from broker.core.objects import DryRunEnd, Reference, Spec, dry_run
 from broker.core.schema import SchemaEffect
-from ui.api.bodies import answer
+from ui.api.json_bodies import answer
 from ui.api.models.shapes import Affected, Effect
 
 DryRun = Annotated[bool, Query(description="Check the request, and return its effect; nothing is changed.")]

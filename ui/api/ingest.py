@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from broker.core.errors import NotFound, Unavailable
 from broker.core.receivers import Post, PostRefused, Receiver
-from ui.api.bodies import answer, read_bytes
 from ui.api.connections import authenticated
 from ui.api.context import ApiContext
+from ui.api.json_bodies import answer, read_bytes
 from ui.api.problems import ApiProblem
 
 PATH = "/ingest"

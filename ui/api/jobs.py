@@ -12,7 +12,7 @@ from broker.core.errors import Unavailable
 from broker.core.objects import Spec
 from rules.service import RuleService
 from rules.trials.backtest import BacktestView
-from ui.api.bodies import answer
+from ui.api.json_bodies import answer
 
 PATH = "/api/v1/jobs"
 

@@ -25,11 +25,11 @@ from broker.core.objects import KindService, Listed, Spec, Version, etag_of
 from broker.core.schema import SchemaEffect
 from ui.api import preconditions
 from ui.api.audit import note_change
-from ui.api.bodies import answer
 from ui.api.cascade import Cascade, CascadingDeletion
 from ui.api.context import ApiContext
 from ui.api.effects import Change, DryRun, consequences_of, effect_of, moves, users_of, would_change
 from ui.api.filters import FILTERS, STEP_S, ListFilter
+from ui.api.json_bodies import answer
 from ui.api.models.shapes import Order
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor

@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from broker.config.spec_problems import parsed
 from broker.core.kinds import At, Kind
 from broker.core.resources import Does
-from ui.api.bodies import MAX_JSON_BYTES, answer, read_object
 from ui.api.body_members import check_members
 from ui.api.idempotency import HEADER, IdempotencyKeys
+from ui.api.json_bodies import MAX_JSON_BYTES, answer, read_object
 from ui.api.models.jobs import JobWithResult
 from ui.api.models.shapes import Effect
 from ui.api.parameters import rename_old_members

@@ -23,9 +23,9 @@ from broker.core import jsontext
 from broker.core.errors import SluiceError
 from schema_validation.subjects import TYPES, RegistryError, Subjects, as_registry_error
 from ui.api.audit import acts_as
-from ui.api.bodies import read_object
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
+from ui.api.json_bodies import read_object
 from ui.api.problems import ApiProblem, log
 from ui.api.schemas import COMPILE_S
 from ui.api.security import ADMINISTRATOR, is_token

@@ -20,11 +20,11 @@ from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.kinds import kinds, load, plural, reference_of
 from broker.core.objects import Reference, Spec
 from broker.core.resources import Parameter, Resource, Verb
-from ui.api.bodies import Json, answer, plain
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, consequences_of, effect_of, effect_of_verb, would_change
 from ui.api.jobs import result_of
+from ui.api.json_bodies import Json, answer, plain
 from ui.api.models.shapes import Affected, Body, Page
 from ui.api.objects import Cursor, Limit, page_of, settled, whole_list
 from ui.api.operation import Operations

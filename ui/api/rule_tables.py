@@ -15,9 +15,9 @@ from starlette.responses import Response
 from broker.core.errors import AlreadyExists, Invalid, Problem
 from broker.core.objects import Spec
 from broker.core.topic import covers
-from ui.api.bodies import answer
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, effect_of, would_change
+from ui.api.json_bodies import answer
 from ui.api.models.shapes import Affected, Body
 from ui.api.objects import KindRoutes, Objects, Prepare, exists
 from ui.api.parameters import NamePath

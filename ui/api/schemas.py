@@ -20,11 +20,11 @@ from broker.core.objects import Reference, Spec, Version
 from broker.core.schema import SchemaEffect
 from schema_validation.service import SchemaService
 from ui.api import preconditions
-from ui.api.bodies import answer
 from ui.api.bundles import add_bundles
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, effect_of, users_of, would_change
+from ui.api.json_bodies import answer
 from ui.api.models.schemas import (
     Compatibility,
 )

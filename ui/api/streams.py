@@ -20,9 +20,9 @@ from broker.admin.stream_imports import ImportedPart, StreamImports
 from broker.admin.stream_records import RecordQuery, StreamRecords
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
-from ui.api.bodies import answer, read_bytes
 from ui.api.deadline import BoundedCalls
 from ui.api.jobs import PATH
+from ui.api.json_bodies import answer, read_bytes
 from ui.api.models.streams import StreamPositions, StreamRecordPage
 from ui.api.objects import Cursor, Limit
 from ui.api.operation import Operations

@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 
 from broker.admin.tails import MAX_BYTES, MAX_MESSAGES, MessageTails, check_filter
 from broker.core import jsontext
-from ui.api.bodies import plain
+from ui.api.json_bodies import plain
 from ui.api.models.topics import TailLine
 from ui.api.operation import Operations
 

@@ -14,7 +14,7 @@ from bridges.spark.broker_side.service import LakeTableService, lake_module
 from bridges.spark.broker_side.table_spec import LakeTableSpec
 from bridges.spark.broker_side.views import FoundShadow, TableHistory, TablePreview
 from bridges.spark.columns.store import place_of
-from bridges.spark.tasks.trace_sentences import sentence_of
+from bridges.spark.driver.spark_errors import sentence_of
 from broker.config.secret_text import SecretUnreadable
 from broker.core.errors import NotFound, SluiceError, Unavailable, Unreadable
 from broker.core.marks import marked

@@ -26,12 +26,12 @@ from bridges.spark.driver.batch import TableSpec, refused_records
 from bridges.spark.driver.ledger import ledger_of
 from bridges.spark.driver.member_places import open_members
 from bridges.spark.driver.progress import RangeProgress
+from bridges.spark.driver.spark_errors import sentence_of
 from bridges.spark.driver.stretches import COMMIT, LOST, REMOVED, Stretches, cells_of, is_batch, stretches_of
 from bridges.spark.tables.contract import LakeTable, Range
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tasks.keys import keys_of
 from bridges.spark.tasks.task import RANGED, Refusal
-from bridges.spark.tasks.trace_sentences import sentence_of
 from broker.config.allowed import trusted
 from broker.core.errors import SluiceError, Unavailable, Unreadable
 from broker.core.kinds import are, counted

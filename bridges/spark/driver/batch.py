@@ -32,6 +32,7 @@ from bridges.spark.columns.types import column_name
 from bridges.spark.columns.value_sums import Sums, add_sums, packed
 from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.evolution import Held, both, held, in_place
+from bridges.spark.driver.spark_errors import sentence_of
 from bridges.spark.tables.contract import (
     Binding,
     Change,
@@ -68,7 +69,6 @@ from bridges.spark.tasks.task import (
     Refusal,
     TaskResult,
 )
-from bridges.spark.tasks.trace_sentences import sentence_of
 from broker.core.errors import Invalid, Problem, SluiceError, Unavailable
 from pyspark_sluice.client import Positions
 from pyspark_sluice.errors import SourceError

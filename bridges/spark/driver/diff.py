@@ -21,12 +21,12 @@ from bridges.spark.columns.place import Place
 from bridges.spark.driver.batch import TableSpec
 from bridges.spark.driver.progress import RangeProgress
 from bridges.spark.driver.shadow import Shadow
+from bridges.spark.driver.spark_errors import sentence_of
 from bridges.spark.tables.contract import LakeTable, Range, TableRefused
 from bridges.spark.tables.files import batches_of
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tables.replacing import inside, pieces
 from bridges.spark.tasks.mapping import in_workers, work
-from bridges.spark.tasks.trace_sentences import sentence_of
 
 # Rows of a report that are shown.
 SAMPLES: Final = 20

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bridges.spark.tasks.trace_sentences import sentence_of
+from bridges.spark.driver.spark_errors import sentence_of
 from broker.core.errors import Unavailable
 from broker.core.process import ROOT
 from broker.core.reader_token import reader_token

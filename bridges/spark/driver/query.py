@@ -30,11 +30,11 @@ from bridges.spark.driver.executors import Executors
 from bridges.spark.driver.ledger import Ledger
 from bridges.spark.driver.member_places import member_folders, member_of, part_place
 from bridges.spark.driver.retype import EarlyTypes
+from bridges.spark.driver.spark_errors import NOT_CONNECTED, sentence_of
 from bridges.spark.driver.upkeep import Retention, tidy
 from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import Part, TableLost, TableRefused
 from bridges.spark.tables.formats import exists, of_part, open_expected
-from bridges.spark.tasks.trace_sentences import NOT_CONNECTED, sentence_of
 from broker.config.places import parse_place
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339, rfc3339_of

@@ -46,6 +46,7 @@ from bridges.spark.driver.diff import compare
 from bridges.spark.driver.member_places import clean_unused, part_place
 from bridges.spark.driver.progress import Cancelled, RangeProgress
 from bridges.spark.driver.retype import retype
+from bridges.spark.driver.spark_errors import sentence_of
 from bridges.spark.driver.upkeep import compact_all, expire, in_one_worker, retain, tables_of
 from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange, TableLost
@@ -59,7 +60,6 @@ from bridges.spark.tables.formats import (
 )
 from bridges.spark.tables.replacing import overlapping, pieces, places_in
 from bridges.spark.tasks.task import Plan, Refusal, TaskResult
-from bridges.spark.tasks.trace_sentences import sentence_of
 from broker.config.places import leaves_out
 from broker.core.errors import Invalid, NotFound, Problem, SluiceError
 from broker.core.times import rfc3339, rfc3339_of

@@ -26,6 +26,7 @@ from bridges.spark.columns.place import Place
 from bridges.spark.driver.batch import TableSpec
 from bridges.spark.driver.ledger import Ledger
 from bridges.spark.driver.member_places import open_members
+from bridges.spark.driver.spark_errors import sentence_of
 from bridges.spark.tables.contract import (
     EXPIRED,
     MANY_SMALL_FILES,
@@ -37,7 +38,6 @@ from bridges.spark.tables.contract import (
 )
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tasks.mapping import in_workers, work
-from bridges.spark.tasks.trace_sentences import sentence_of
 from broker.core.errors import SluiceError
 
 log = logging.getLogger("sluice.lake")

@@ -19,6 +19,7 @@ from bridges.spark.columns.column import Column
 from bridges.spark.driver.batch import TableSpec, TableWriter, has_types, rewritten_in
 from bridges.spark.driver.ledger import ledger_of
 from bridges.spark.driver.members import MembersWriter
+from bridges.spark.driver.spark_errors import sentence_of
 from bridges.spark.tables.contract import (
     Change,
     CommitConflict,
@@ -37,7 +38,6 @@ from bridges.spark.tasks.mapping import in_workers, work
 from bridges.spark.tasks.merge import Merged, MergePlan, RunMerges, Unit, merge, units_of
 from bridges.spark.tasks.staged import StagedWriter
 from bridges.spark.tasks.task import DataFile, PartitionWriter, Plan, TaskResult
-from bridges.spark.tasks.trace_sentences import sentence_of
 
 # Seconds for which a file is kept that a batch has replaced: longer than a query that has begun to read it.
 KEPT_REPLACED_S: Final = 900

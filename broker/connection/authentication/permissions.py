@@ -16,8 +16,8 @@ from broker.connection.connections import Connections
 from broker.connection.context import Context
 from broker.connection.permits import Permits
 from broker.connection.sessions.lifecycle import SessionLife
+from broker.connection.sessions.stored_wills import Wills
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
-from broker.connection.sessions.wills import Wills
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.topic import TopicFilter

@@ -8,8 +8,8 @@ from broker.connection.context import AT_ONCE, Context
 from broker.connection.sessions.inbounds import StoredInbounds
 from broker.connection.sessions.log import SessionLog
 from broker.connection.sessions.records import SessionRecords
+from broker.connection.sessions.stored_wills import Wills
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
-from broker.connection.sessions.wills import Wills
 from broker.connection.sessions.zones import Zone
 from broker.core.client import Client
 from broker.session import backlog, sending

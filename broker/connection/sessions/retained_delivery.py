@@ -29,7 +29,7 @@ from broker.core.message import Message
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk
-from broker.routing.retained import Entry, Retained
+from broker.routing.retained_store import Entry, Retained
 from broker.routing.router import Target
 from broker.session.delivery import Delivery
 from broker.session.registry import SessionRegistry

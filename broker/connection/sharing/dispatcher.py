@@ -12,9 +12,9 @@ from broker.connection.sharing.cursors import Cursor, Cursors
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.queue import GroupQueue
 from broker.connection.sharing.services import NO_MESSAGE, GroupServices, GroupState
+from broker.connection.sharing.strategies import Keyed, Strategy
 from broker.core.client import Client
 from broker.core.message import Message
-from broker.routing.strategies import Keyed, Strategy
 from broker.session import sending
 from broker.session.delivery import DENIED, NO_OFFSET, SharedDelivery
 

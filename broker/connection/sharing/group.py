@@ -25,12 +25,12 @@ from broker.connection.sharing.dispatcher import Dispatcher
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.queue import GroupQueue
 from broker.connection.sharing.services import GroupServices, GroupState
+from broker.connection.sharing.strategies import Keyed, Strategy, StrategyName, strategy_of
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.receipt import Receipt, Withheld
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
-from broker.routing.strategies import Keyed, Strategy, StrategyName, strategy_of
 from broker.session import slowing
 from broker.session.delivery import NO_OFFSET, SharedDelivery
 from broker.session.session import Session

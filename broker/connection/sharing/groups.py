@@ -14,6 +14,7 @@ from broker.connection.sharing.group import ShareGroup
 from broker.connection.sharing.member import Member
 from broker.connection.sharing.services import GroupLosses, GroupServices, GroupState
 from broker.connection.sharing.settings import SharedSettings
+from broker.connection.sharing.strategies import StrategyName
 from broker.connection.withholding import Withholding
 from broker.core import reason
 from broker.core.contributor import Change, Contributor, Uses
@@ -23,7 +24,6 @@ from broker.core.objects import Reference, saving
 from broker.core.subscription import Subscription
 from broker.core.topic import TopicFilter
 from broker.routing.shared import RoutedGroups
-from broker.routing.strategies import StrategyName
 from broker.session.delivery import SharedDelivery
 from broker.session.session import Session
 from broker.storage.collection import RAW, TEXT, Collection

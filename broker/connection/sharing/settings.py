@@ -8,7 +8,7 @@ from pydantic import Field
 
 from broker.config.model import Settings
 from broker.config.units import Duration, Size
-from broker.routing.strategies import StrategyName
+from broker.connection.sharing.strategies import StrategyName
 
 
 class ShareGroupSettings(Settings):

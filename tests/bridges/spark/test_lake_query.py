@@ -10,7 +10,7 @@ import pytest
 
 from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.query import QuerySettings, TableQuery
-from bridges.spark.tasks.trace_sentences import sentence_of
+from bridges.spark.driver.spark_errors import sentence_of
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 from tests.support.node import eventually
 

@@ -24,13 +24,13 @@ from bridges.spark.driver.executors import PROBE
 from bridges.spark.driver.ledger import Ledger
 from bridges.spark.driver.member_places import members_place, open_members
 from bridges.spark.driver.replay import Replayed, cleaned
+from bridges.spark.driver.spark_errors import sentence_of
 from bridges.spark.driver.upkeep import tidy
 from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables import iceberg
 from bridges.spark.tables.contract import Range, TableRefused
 from bridges.spark.tables.place_catalog import PlaceCatalog
 from bridges.spark.tasks.task import Plan, TaskResult
-from bridges.spark.tasks.trace_sentences import sentence_of
 from broker.config.object_stores import StoreSettings, url_problem
 from broker.config.secret_text import SecretUnreadable
 from tests.bridges.spark.batches import dead_letters_of, records, rows_of, tasks

@@ -16,8 +16,8 @@ from broker.core.errors import ConfigError, SluiceError
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
 from broker.core.topic_keys import FilterWalk, topic_key, topic_of
-from broker.routing.retained import Entry, Retained
 from broker.routing.retained_record import account_of, decode_retained
+from broker.routing.retained_store import Entry, Retained
 from broker.routing.settings import RetainedBackend, RetainedSettings
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore

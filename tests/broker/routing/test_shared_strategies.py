@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.connection.sharing.strategies import (
+    STICKY_KEYS,
+    Hashed,
+    Keyed,
+    Pool,
+    Sticky,
+    Strategy,
+    StrategyName,
+    strategy_of,
+)
 from broker.core.client import Client
 from broker.core.message import Message
-from broker.routing.strategies import STICKY_KEYS, Hashed, Keyed, Pool, Sticky, Strategy, StrategyName, strategy_of
 
 ALL: tuple[StrategyName, ...] = (
     "round_robin", "random", "least_inflight", "sticky", "hash_clientid", "hash_topic",

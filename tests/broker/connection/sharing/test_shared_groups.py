@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from broker.codec.packets import Publish
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.settings import ShareGroupSettings
-from broker.routing.strategies import StrategyName
+from broker.connection.sharing.strategies import StrategyName
 from broker.session import acks
 from tests.support.examples import examples
 from tests.support.share_bench import Player, ShareBench, payloads
