@@ -186,15 +186,15 @@ class StreamClient:
         return now
 
 
-def check_epoch(stream: str, expected: str, found: str) -> None:
+def check_epoch(stream: str, expected: str, epoch: str) -> None:
     """Raise an error if a stream of the same name was deleted and created again: its offsets mean other records.
 
     Raises:
         SourceError: the epochs differ.
     """
-    if expected != found:
+    if expected != epoch:
         raise SourceError(
-            f"stream {stream!r} was deleted and created again (epoch {found}, expected {expected}); its offsets mean "
+            f"stream {stream!r} was deleted and created again (epoch {epoch}, expected {expected}); its offsets mean "
             f"other records now: start with a new checkpoint and a new table"
         )
 

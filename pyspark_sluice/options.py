@@ -122,15 +122,15 @@ def parse_offsets(text: str, where: Positions, option: str) -> dict[int, int]:
     return {**where.first(), **offsets}
 
 
-def _required(given: Mapping[str, str], name: str) -> str:
-    value = given.get(name, "").strip()
+def _required(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name, "").strip()
     if not value:
         raise SourceError(f"option {name!r} is missing; set .option({name!r}, ...)")
     return value
 
 
-def _positive(given: Mapping[str, str], name: str, default: int) -> int:
-    text = given.get(name.lower())
+def _positive(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name.lower())
     if text is None:
         return default
     try:

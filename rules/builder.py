@@ -115,9 +115,9 @@ class RuleBuilder:
         checked = parse_spec(spec)
         self._keep(checked, self.statement(checked))
 
-    def keep(self, made: BuiltRule) -> None:
+    def keep(self, built: BuiltRule) -> None:
         """Keep the compiled statement of a rule, so that building it again does not compile it again."""
-        self._keep(made.spec, made.rule.statement)
+        self._keep(built.spec, built.rule.statement)
 
     def _keep(self, spec: RuleSpec, statement: Statement) -> None:
         while len(self._prepared) >= _MOST_PREPARED:

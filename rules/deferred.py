@@ -159,7 +159,7 @@ class Deferrals:
                 self._drop(name)
             self._arrange()
 
-    def defer(self, name: str, given: Message | Event, message: Message, now_ms: int) -> None:
+    def defer(self, name: str, item: Message | Event, message: Message, now_ms: int) -> None:
         """Keep what a rule is to run on, in the commit group that is gathering.
 
         Raises:
@@ -168,7 +168,7 @@ class Deferrals:
         if not self._is_running:
             raise Unavailable("what must wait for another process is evaluated in a broker only")
         try:
-            kept = _stored(given, message, now_ms)
+            kept = _stored(item, message, now_ms)
         except (TypeError, OverflowError, ValueError, RecursionError) as error:
             raise Unavailable(f"the event cannot be put off: {error}") from None
         self._queue(name).append(kept)
@@ -348,9 +348,9 @@ class _Deferred:
         yield
 
 
-def _stored(given: Message | Event, message: Message, now_ms: int) -> bytes:
+def _stored(item: Message | Event, message: Message, now_ms: int) -> bytes:
     _ = message.id  # to be the same when the rule runs
-    columns = None if isinstance(given, Message) else _plain(given.columns)
+    columns = None if isinstance(item, Message) else _plain(item.columns)
     return stored.encode(message, columns, now_ms)
 
 
@@ -363,10 +363,10 @@ def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
 def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int) -> Callable[[G], Result]:
     """A compiled rule that makes lists of rows: raises ``DeferralNeeded`` where there are more, or as below."""
 
-    def run_in_order(given: G) -> Result:
+    def run_in_order(source: G) -> Result:
         if is_busy():
             raise _behind()
-        result = run(given)
+        result = run(source)
         if type(result) is list and len(result) > most_rows:
             raise DeferralNeeded("its rows are too many to be acted on at once")
         return result
@@ -381,10 +381,10 @@ def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> C
     """
     stopping = stopping_at_questions(run)
 
-    def run_with_questions(given: G) -> Result:
+    def run_with_questions(source: G) -> Result:
         if is_busy():
             raise _behind()
-        return stopping(given)
+        return stopping(source)
 
     return run_with_questions
 

@@ -209,15 +209,13 @@ class Rule:
         actions = sum(1 + len(step.fallbacks) for step in self.steps) + len(self.readers)
         return min(INLINE_ROWS, INLINE_WORK // (10 * max(1, actions)))
 
-    def _defer(
-        self, given: Message | Event, message: Message, program: Program, needed: Waits | DeferralNeeded
-    ) -> None:
+    def _defer(self, item: Message | Event, message: Message, program: Program, needed: Waits | DeferralNeeded) -> None:
         """Evaluate it later, when it is counted too; a failure if nothing can be deferred."""
         if self.deferrals is None:
             self._failed(program, needed if isinstance(needed, Exception) else Unavailable(str(needed)))
             return
         try:
-            self.deferrals.defer(self.name, given, message, self.now_ns() // 1_000_000)
+            self.deferrals.defer(self.name, item, message, self.now_ns() // 1_000_000)
         except Unavailable as error:
             self._failed(program, error)
         else:
@@ -309,11 +307,11 @@ def _columns(event: Event) -> Row:
     return event.columns
 
 
-def _graver(one: Refusal | None, other: Refusal | None) -> Refusal | None:
+def _graver(refusal: Refusal | None, other: Refusal | None) -> Refusal | None:
     """The refusal that disconnects out of two for one message, else the first."""
-    if one is None or (other is not None and other.disconnect and not one.disconnect):
+    if refusal is None or (other is not None and other.disconnect and not refusal.disconnect):
         return other
-    return one
+    return refusal
 
 
 def rows_of(statement: Statement) -> RowsOf:

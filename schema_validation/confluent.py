@@ -199,13 +199,13 @@ class ConfluentRegistry:
             references.append(Referred(reference, kind, source, standing_alone(kind, source, below), below))
         return tuple(references)
 
-    def _content(self, found: Any) -> tuple[str, str]:
-        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
+    def _content(self, content: Any) -> tuple[str, str]:
+        if not isinstance(content, dict) or not isinstance(content.get("schema"), str):
             raise self._refused("its answer holds no schema")
-        kind = _KINDS.get(str(found.get("schemaType") or "AVRO"))
+        kind = _KINDS.get(str(content.get("schemaType") or "AVRO"))
         if kind not in SOURCE_TYPES:
-            raise self._refused(f"schemas of type {found.get('schemaType')} are not known here")
-        return str(kind), found["schema"]
+            raise self._refused(f"schemas of type {content.get('schemaType')} are not known here")
+        return str(kind), content["schema"]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
         headers = [("Accept", "application/vnd.schemaregistry.v1+json, application/json"), *_login(self.spec.auth)]

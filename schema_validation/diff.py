@@ -111,37 +111,37 @@ def _outline(kind: str, source: Source) -> Iterator[Entry]:
 
 
 def _avro(
-    found: AvroType, path: str, is_optional: bool, details: Mapping[str, Any], within: tuple[str, ...]
+    schema: AvroType, path: str, is_optional: bool, details: Mapping[str, Any], within: tuple[str, ...]
 ) -> Iterator[Entry]:
-    others = [branch for branch in found.branches if branch.kind != "null"]
-    if found.kind == "union" and len(others) < len(found.branches) and len(others) == 1:
+    others = [branch for branch in schema.branches if branch.kind != "null"]
+    if schema.kind == "union" and len(others) < len(schema.branches) and len(others) == 1:
         yield from _avro(others[0], path, True, details, within)
         return
     more = {**details}
-    if found.symbols:
-        more["symbols"] = list(found.symbols)
-    if found.kind == "fixed":
-        more["size"] = found.size
-    if found.logical:
-        more["logicalType"] = found.logical if found.digits is None else found.digits.text
-    yield Entry(path, path, _avro_words(found), is_optional, more)
-    if found.name in within or len(within) > MAX_DEPTH:
+    if schema.symbols:
+        more["symbols"] = list(schema.symbols)
+    if schema.kind == "fixed":
+        more["size"] = schema.size
+    if schema.logical:
+        more["logicalType"] = schema.logical if schema.digits is None else schema.digits.text
+    yield Entry(path, path, _avro_words(schema), is_optional, more)
+    if schema.name in within or len(within) > MAX_DEPTH:
         return
-    inside = (*within, found.name) if found.name else within
-    for item in found.fields:
+    inside = (*within, schema.name) if schema.name else within
+    for item in schema.fields:
         own = {"default": True} if item.default is not MISSING else {}
         yield from _avro(item.type, _below(path, item.name), False, own, inside)
-    if found.items is not None:
-        yield from _avro(found.items, f"{path}[]" if found.kind == "array" else f"{path}{{}}", False, {}, inside)
-    for branch in others if found.kind == "union" else ():
+    if schema.items is not None:
+        yield from _avro(schema.items, f"{path}[]" if schema.kind == "array" else f"{path}{{}}", False, {}, inside)
+    for branch in others if schema.kind == "union" else ():
         if branch.fields:
             yield from _avro(branch, f"{path}<{branch.name}>", False, {}, inside)
 
 
-def _avro_words(found: AvroType) -> str:
-    if found.kind == "union":
-        return " or ".join(branch.text for branch in found.branches)
-    return found.text
+def _avro_words(schema: AvroType) -> str:
+    if schema.kind == "union":
+        return " or ".join(branch.text for branch in schema.branches)
+    return schema.text
 
 
 _JSON_STRUCTURE = frozenset(

@@ -397,10 +397,10 @@ class SchemaService(Contributor, SchemaTrials):
                 return prepared.schema
         return current().schema
 
-    def _refuse_to_break(self, made: Schema) -> None:
-        broken = [item for item in self.impact_of(made) if item.breaks]
+    def _refuse_to_break(self, schema: Schema) -> None:
+        broken = [item for item in self.impact_of(schema) if item.breaks]
         if broken:
-            raise InUse(self.kind, made.name, [f"{item.user}, which it would break ({item.why})" for item in broken])
+            raise InUse(self.kind, schema.name, [f"{item.user}, which it would break ({item.why})" for item in broken])
 
     def _referring(self, name: str, number: int | None = None) -> Sequence[str]:
         """The versions of other schemas that refer to a schema, as texts."""

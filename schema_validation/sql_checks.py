@@ -120,16 +120,16 @@ def _refuse_workers(tree: exp.Select) -> None:
                 raise Invalid("the check cannot be saved", [Problem(message, "/sql", *place_of(call))])
 
 
-def _refuse_sources(found: list[Token]) -> None:
-    for token in found:
+def _refuse_sources(tokens: list[Token]) -> None:
+    for token in tokens:
         if token.kind == "keyword" and token.text in ("FROM", "FOREACH"):
             message = f"a check has no {token.text}: its messages are those of the validation's topics"
             raise Invalid("the check cannot be saved", [Problem(message, "/sql", token.line, token.column)])
 
 
-def _with_source(sql: str, found: list[Token]) -> tuple[str, tuple[int, int]]:
+def _with_source(sql: str, tokens: list[Token]) -> tuple[str, tuple[int, int]]:
     """The text with the FROM that the language wants, and where it was put."""
-    place = next((token for token in found if token.kind == "keyword" and token.text == "WHERE"), found[-1])
+    place = next((token for token in tokens if token.kind == "keyword" and token.text == "WHERE"), tokens[-1])
     lines = sql.split("\n")
     before = sum(len(line) + 1 for line in lines[: place.line - 1]) + place.column - 1
     return sql[:before] + _SOURCE + sql[before:], (place.line, place.column)

@@ -194,11 +194,13 @@ def payload_type(validations: Iterable[Validation], topic_filter: str, schemas: 
     return met
 
 
-def _met(one: FieldType | None, other: FieldType | None) -> FieldType | None:
+def _met(field_type: FieldType | None, other: FieldType | None) -> FieldType | None:
     """The type of payloads that pass two checks; the first where they are written differently."""
-    if one is None or other is None:
-        return one if other is None else other
-    return replace(meet(one, other), coding=one.coding) if one.coding == other.coding else one
+    if field_type is None or other is None:
+        return field_type if other is None else other
+    return (
+        replace(meet(field_type, other), coding=field_type.coding) if field_type.coding == other.coding else field_type
+    )
 
 
 def _type_of(validation: Validation, schemas: SchemaLookup) -> FieldType | None:

@@ -79,9 +79,9 @@ class AccessCheck(Settings, strict=True):
 
     @field_validator("topic")
     @classmethod
-    def _check_topic(cls, topic: str | None, given: ValidationInfo) -> str | None:
-        action = given.data.get("action")
-        if (action is None) is not (topic is None) and "action" in given.data:
+    def _check_topic(cls, topic: str | None, info: ValidationInfo) -> str | None:
+        action = info.data.get("action")
+        if (action is None) is not (topic is None) and "action" in info.data:
             raise ValueError("expected action and topic, or neither")
         try:
             if topic is not None and action == "publish":

@@ -220,8 +220,8 @@ class KindsInOrder:
         except ValueError:
             raise NotFound(self.kind, name) from None
 
-    def _shown(self, one: Settings) -> Spec:
-        shown = one.model_dump(mode="json", exclude_none=True)
+    def _shown(self, settings: Settings) -> Spec:
+        shown = settings.model_dump(mode="json", exclude_none=True)
         state = self._state_of(shown[self._member])
         return {"name": shown[self._member], **shown, **({} if state is None else {"state": state})}
 

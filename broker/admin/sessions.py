@@ -132,7 +132,7 @@ class SessionService:
                 (row["queued"] if by == "messages" else row["queued_bytes"], session.client_id, (session, row))
                 for session, row in rows
             ]
-            best = nlargest(count, [*best, *placed], key=lambda one: one[:2])
+            best = nlargest(count, [*best, *placed], key=lambda placed: placed[:2])
         return [
             {
                 "clientid": session.client_id,

@@ -95,8 +95,8 @@ class StreamImports:
                     self._last.put(old, None)
         self._last.put(key, (part, now_ns))
 
-    def _notes(self, stream: Stream, found: list[StreamRecord]) -> list[str]:
-        oldest_us = min((record.ts_us for record in found), default=None)
+    def _notes(self, stream: Stream, records: list[StreamRecord]) -> list[str]:
+        oldest_us = min((record.ts_us for record in records), default=None)
         age_s = stream.spec.retention.age
         if oldest_us is None or oldest_us >= self._clock.now_ns() // 1000 - age_s * 1_000_000:
             return []

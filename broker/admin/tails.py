@@ -358,11 +358,11 @@ def check_filter(text: str) -> TopicFilter:
         raise Invalid("the filter cannot be used", [Problem(str(error), "/query/filter")]) from None
 
 
-def _newest(found: list[Found], limit: int) -> list[Found]:
+def _newest(matches: list[Found], limit: int) -> list[Found]:
     """The newest of them, each once, newest first; within the bytes of an answer."""
     newest: dict[tuple[str, int, bytes], Found] = {}
     left = _MAX_BYTES
-    for candidate in sorted(found, key=lambda candidate: candidate.message.received_ns, reverse=True):
+    for candidate in sorted(matches, key=lambda candidate: candidate.message.received_ns, reverse=True):
         message = candidate.message
         same = message.topic, message.received_ns // 1_000_000, message.payload
         if same in newest:

@@ -136,12 +136,12 @@ class TopicService:
 
 
 def _page(
-    found: list[Level], number: Callable[[Level], int], limit: int, cursor: Cursor | None, *, is_falling: bool
+    levels: list[Level], number: Callable[[Level], int], limit: int, cursor: Cursor | None, *, is_falling: bool
 ) -> tuple[list[Level], Cursor | None]:
     def place(level: Level) -> Cursor:
         return number(level), level.topic
 
-    ordered = sorted(found, key=place, reverse=is_falling)
+    ordered = sorted(levels, key=place, reverse=is_falling)
     if cursor is not None:
         ordered = [level for level in ordered if (place(level) < cursor if is_falling else place(level) > cursor)]
     page = ordered[:limit]

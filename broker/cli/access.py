@@ -87,28 +87,28 @@ def _given(**members: Any) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _print_verdict(found: dict[str, Any]) -> None:
-    print_line(f"{'allowed' if found['allowed'] else 'denied'}, by {_reason(found)}")
-    if withheld := found.get("authorization", {}).get("withheld"):
+def _print_verdict(answer: dict[str, Any]) -> None:
+    print_line(f"{'allowed' if answer['allowed'] else 'denied'}, by {_reason(answer)}")
+    if withheld := answer.get("authorization", {}).get("withheld"):
         print_line(f"not delivered: messages on {' '.join(withheld)}")
-    if "facts" in found:
-        certain = ", ".join(f"{name}={value}" for name, value in found["facts"].items())
+    if "facts" in answer:
+        certain = ", ".join(f"{name}={value}" for name, value in answer["facts"].items())
         print_line(f"certain of the client: {certain or 'nothing'}")
-    for rule in found.get("rules", ()):
+    for rule in answer.get("rules", ()):
         print_line(f"  {rule['permission']:5} {' '.join(rule['topics'])}  ({rule['source']}: {rule['name']})")
 
 
-def _reason(found: dict[str, Any]) -> str:
-    if found["decided_by"] == "ban":
-        ban = found["ban"]
+def _reason(answer: dict[str, Any]) -> str:
+    if answer["decided_by"] == "ban":
+        ban = answer["ban"]
         return f"a ban of the {ban['as']} {ban['who']} until {ban['until']}"
-    if found["decided_by"] == "authentication":
-        decision = found["authentication"]
+    if answer["decided_by"] == "authentication":
+        decision = answer["authentication"]
         reason = f"; {decision['why']}" if decision.get("why") else ""
         return (
             f"authentication ({decision['mechanism'] or 'no authenticator decides'}: {decision['reason_code']}{reason})"
         )
-    ruling = found["authorization"]
+    ruling = answer["authorization"]
     words = {
         "superuser": "default: rules do not apply to superusers",
         "none": "default: there are no access rules",
@@ -148,7 +148,7 @@ def add_users(group: typer.Typer) -> None:
         """Import users with hashes of their passwords from a file, all or none."""
         options = _given(algorithm=algorithm, iterations=iterations, salt_position=salt_position)
         answer = call.api.post("/users:import", {**_import_of(read_text(file), file), **options})
-        call.show(answer, lambda found: print_line(f"{counted(found['imported'], 'user')} imported"))
+        call.show(answer, lambda answer: print_line(f"{counted(answer['imported'], 'user')} imported"))
 
 
 def add_tokens(group: typer.Typer) -> None:
@@ -195,14 +195,14 @@ def _add_saving(
         show_saved(call, saved, f"user {name} {done}")
 
 
-def _create(call: Call, name: str, given: dict[str, Any]) -> Any:
+def _create(call: Call, name: str, spec: dict[str, Any]) -> Any:
     with hinting(exit_codes.CONFLICT, f"sluice users rotate {name}"):
-        return call.api.post("/users", {"name": name, **given})
+        return call.api.post("/users", {"name": name, **spec})
 
 
-def _change(call: Call, name: str, given: dict[str, Any]) -> Any:
+def _change(call: Call, name: str, changes: dict[str, Any]) -> Any:
     path = name_path("/users", name)
-    changed, _ = call.api.put(path, call.api.get(path) | given)
+    changed, _ = call.api.put(path, call.api.get(path) | changes)
     return changed
 
 

@@ -93,8 +93,8 @@ def drain(
 def list_bridges(call: Call) -> None:
     """List all connectors, actions and sources with their states and counters."""
 
-    def show(found: Mapping[str, Any]) -> None:
-        items = [{"kind": kind_at(path).short, **item} for path in _SHOWN for item in found[path]]
+    def show(answer: Mapping[str, Any]) -> None:
+        items = [{"kind": kind_at(path).short, **item} for path in _SHOWN for item in answer[path]]
         print_columns(items, _COLUMNS)
 
     call.show({path: list(call.api.items(f"/{path}")) for path in _SHOWN}, show)

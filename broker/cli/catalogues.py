@@ -70,10 +70,12 @@ def _show_event(event: Mapping[str, Any]) -> None:
     )
 
 
-def _show_functions(found: Mapping[str, Any]) -> None:
-    items = [{**item, "meaning": item["documentation"].partition("\n")[0].replace("``", "")} for item in found["items"]]
+def _show_functions(answer: Mapping[str, Any]) -> None:
+    items = [
+        {**item, "meaning": item["documentation"].partition("\n")[0].replace("``", "")} for item in answer["items"]
+    ]
     _one_or_all(items, ("signature", "language", "returns", "meaning", "origin"), _show_function)
-    for plugin in found["plugins"]:
+    for plugin in answer["plugins"]:
         brought = counted(len(plugin["functions"]), "function") if plugin["functions"] else "nothing"
         print_line(f"plugin {plugin['name']} ({plugin['package']} {plugin['version']}) brought {brought}")
         for problem in plugin["problems"]:

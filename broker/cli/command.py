@@ -121,7 +121,7 @@ class Call:
 
     def show_rows(self, answer: Mapping[str, Any], columns: Sequence[str] | Mapping[str, str]) -> None:
         """Print a list as JSON or as a table. ``columns`` are members, or headings with their members."""
-        self.show(answer, lambda found: print_columns(found["items"], columns))
+        self.show(answer, lambda answer: print_columns(answer["items"], columns))
         if not self.is_json and (answer.get("next") or answer.get("waiting", 0) > len(answer["items"])):
             say("there are more; --limit shows more of them")
 
@@ -231,7 +231,7 @@ class _ApiCommand(Generic[P]):
         url: str | None = None,
         yes: bool = False,
         is_dry: bool = False,
-        **given: Any,
+        **values: Any,
     ) -> None:
         words = context.find_root().ensure_object(dict).get("words", ())
         is_json = as_json or output == "json"
@@ -250,7 +250,7 @@ class _ApiCommand(Generic[P]):
                 stack.enter_context(hinting(exit_codes.NOT_FOUND, self._known))
             if self._is_check:
                 stack.enter_context(checking())
-            self._function(call, **given)  # type: ignore[call-arg]  # typer read them from the function's own signature
+            self._function(call, **values)  # type: ignore[call-arg]  # typer read them from the function's own signature
             if is_dry:
                 call.show_effects(as_json=is_json)
 

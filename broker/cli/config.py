@@ -72,13 +72,13 @@ def show(
     call.show(settings, _print_settings)
 
 
-def _print_settings(found: Mapping[str, Any]) -> None:
+def _print_settings(answer: Mapping[str, Any]) -> None:
     rows = [
         (setting["key"], _value(setting, setting["value"]), setting["set_by"], _in_files(setting))
-        for setting in found["items"]
+        for setting in answer["items"]
     ]
     print_table(("setting", "value", "set by", "in files"), rows)
-    for problem in found["problems"]:
+    for problem in answer["problems"]:
         say(f"warning: the files cannot be used: {problem}")
 
 

@@ -181,28 +181,28 @@ def _bridges(kind: str, tree: Tree, names: _Names) -> Iterator[Item]:
             yield item
 
 
-def _fill_bridge(item: Item, kind: str, type: str, name: str, given: Tree, names: _Names) -> None:
-    given.pop("tags", None)
-    given.pop("created_at", None)
-    given.pop("last_modified_at", None)
+def _fill_bridge(item: Item, kind: str, type: str, name: str, settings: Tree, names: _Names) -> None:
+    settings.pop("tags", None)
+    settings.pop("created_at", None)
+    settings.pop("last_modified_at", None)
     new_name = names.of(kind, type, name)
     if new_name != name:
         item.changes.append(f"named {new_name}, since another one is named {name}")
     if kind != "connectors":
-        given["connector"] = names.of("connectors", type, str(given.get("connector", "")))
-        given["parameters"] = _copied(given.pop("kafka", None) or given.get("parameters"))
-    _change_options(item, given)
-    _change_ssl(given)
+        settings["connector"] = names.of("connectors", type, str(settings.get("connector", "")))
+        settings["parameters"] = _copied(settings.pop("kafka", None) or settings.get("parameters"))
+    _change_options(item, settings)
+    _change_ssl(settings)
     if type.startswith("kafka"):
-        _change_kafka(item, kind, given)
-    item.spec = {"name": new_name, "type": TYPES[type], **_referring(item, given)}
+        _change_kafka(item, kind, settings)
+    item.spec = {"name": new_name, "type": TYPES[type], **_referring(item, settings)}
 
 
-def _change_options(item: Item, given: Tree) -> None:
+def _change_options(item: Item, settings: Tree) -> None:
     """Waiting without expiry and on disk is the default here, and EMQX writes its own defaults into exports."""
-    options = _copied(given.pop("resource_opts", None))
+    options = _copied(settings.pop("resource_opts", None))
     if not isinstance(options, dict):
-        given["resource_opts"] = options
+        settings["resource_opts"] = options
         return
     if options.get("request_ttl") == _EMQX_TTL:
         del options["request_ttl"]
@@ -210,22 +210,22 @@ def _change_options(item: Item, given: Tree) -> None:
     if (mode := options.pop("buffer_mode", None)) is not None:
         item.changes.append(f"resource_opts.buffer_mode {mode} left out: rows wait on disk")
     if options:
-        given["resource_opts"] = options
+        settings["resource_opts"] = options
 
 
-def _change_ssl(given: Tree) -> None:
-    if not _at(given, "ssl", "enable"):
-        given.pop("ssl", None)
+def _change_ssl(settings: Tree) -> None:
+    if not _at(settings, "ssl", "enable"):
+        settings.pop("ssl", None)
 
 
-def _change_kafka(item: Item, kind: str, given: Tree) -> None:
-    if given.get("authentication") == "none":
-        del given["authentication"]
-    if isinstance(given.get("bootstrap_hosts"), list):
-        given["bootstrap_hosts"] = ",".join(map(str, given["bootstrap_hosts"]))
+def _change_kafka(item: Item, kind: str, settings: Tree) -> None:
+    if settings.get("authentication") == "none":
+        del settings["authentication"]
+    if isinstance(settings.get("bootstrap_hosts"), list):
+        settings["bootstrap_hosts"] = ",".join(map(str, settings["bootstrap_hosts"]))
     if kind == "connectors":
         return
-    parameters = given["parameters"]
+    parameters = settings["parameters"]
     if not isinstance(parameters, dict):
         return
     if kind == "sources":
@@ -262,23 +262,23 @@ def _listed(tree: Tree, where: tuple[str, ...], path: str) -> Iterator[Item]:
         yield Item(f"{'.'.join(where)}.{spec.get('name')}", path, dict(spec))
 
 
-def _numbered(found: Any, where: str, path: str) -> Iterator[Item]:
+def _numbered(value: Any, where: str, path: str) -> Iterator[Item]:
     """Objects that have no names in EMQX."""
-    for number, spec in enumerate(_dicts(found), 1):
+    for number, spec in enumerate(_dicts(value), 1):
         yield Item(
             f"{where}[{number}]", path, {"name": f"{where.partition('.')[0].replace('_', '-')}-{number}", **spec}
         )
 
 
-def _rule(id: str, given: Tree, names: _Names) -> Item:
-    spec = {key: value for key, value in given.items() if key not in ("id", "metadata", "name", "tags")}
+def _rule(id: str, rule: Tree, names: _Names) -> Item:
+    spec = {key: value for key, value in rule.items() if key not in ("id", "metadata", "name", "tags")}
     item = Item(f"rule_engine.rules.{id}", "rules", {"name": id, **spec})
-    if given.get("name") not in (None, "", id):
-        item.changes.append(f"name {given['name']} left out: the id is the name")
-    if given.get("metadata"):
+    if rule.get("name") not in (None, "", id):
+        item.changes.append(f"name {rule['name']} left out: the id is the name")
+    if rule.get("metadata"):
         item.changes.append("metadata left out")
     if isinstance(sql := spec.get("sql"), str):
-        item.spec["sql"] = _REFERENCED.sub(lambda found: _source(found, names), sql)
+        item.spec["sql"] = _REFERENCED.sub(lambda match: _source(match, names), sql)
         if item.spec["sql"] != sql:
             item.changes.append("sources in FROM renamed")
     if isinstance(actions := spec.get("actions"), list):
@@ -286,9 +286,9 @@ def _rule(id: str, given: Tree, names: _Names) -> Item:
     return item
 
 
-def _source(found: re.Match[str], names: _Names) -> str:
-    type = found[1]
-    name = found[2]
+def _source(match: re.Match[str], names: _Names) -> str:
+    type = match[1]
+    name = match[2]
     return f"$bridges/{TYPES.get(type, type)}:{names.of('sources', type, name)}"
 
 
@@ -352,8 +352,8 @@ def _copied(value: Any) -> Any:
     return dict(value or {}) if value is None or isinstance(value, Mapping) else value
 
 
-def _dicts(found: Any) -> list[Tree]:
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+def _dicts(value: Any) -> list[Tree]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _at(tree: Any, *path: str) -> Any:

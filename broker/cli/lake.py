@@ -223,14 +223,14 @@ def shadow(call: Call, name: TableArgument) -> None:
     """Show how far the shadow of a table is, which sluice replay --into shadow fills."""
     none = f"table {name} has no shadow; make one: sluice replay {name} --into shadow"
     answer = call.api.get(f"{name_path('/lake/tables', name)}/shadow")
-    call.show(answer, lambda found: print_line(_shadow(found["shadow"]) if found["shadow"] else none))
+    call.show(answer, lambda answer: print_line(_shadow(answer["shadow"]) if answer["shadow"] else none))
 
 
-def _shadow(found: dict[str, Any]) -> str:
-    filtered = f", {found['filtered']:,} filtered" if found["filtered"] else ""
+def _shadow(shadow: dict[str, Any]) -> str:
+    filtered = f", {shadow['filtered']:,} filtered" if shadow["filtered"] else ""
     return (
-        f"the shadow of table {found['table']} has {found['done']:,} of {counted(found['records'], 'record')} "
-        f"({_places({**found, 'rule': None})}): {_rows_and_letters(found['rows'], found['dead_letters'])}"
+        f"the shadow of table {shadow['table']} has {shadow['done']:,} of {counted(shadow['records'], 'record')} "
+        f"({_places({**shadow, 'rule': None})}): {_rows_and_letters(shadow['rows'], shadow['dead_letters'])}"
         f"{filtered}"
     )
 
@@ -248,11 +248,11 @@ def compared(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _sample(one: dict[str, Any]) -> str:
+def _sample(row: dict[str, Any]) -> str:
     sides = [
-        ", ".join(f"{name}={value}" for name, value in side.items()) for side in (one["table"], one["shadow"]) if side
+        ", ".join(f"{name}={value}" for name, value in side.items()) for side in (row["table"], row["shadow"]) if side
     ]
-    return f"{one['shard']}/{one['offset']} {one['kind'].replace('_', ' in ')}: {' -> '.join(sides)}"
+    return f"{row['shard']}/{row['offset']} {row['kind'].replace('_', ' in ')}: {' -> '.join(sides)}"
 
 
 def swapped(report: dict[str, Any]) -> str:

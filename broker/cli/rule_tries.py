@@ -146,7 +146,7 @@ def format_sql(
 ) -> None:
     """Print SQL in the usual layout: a clause per line, with its comments."""
     answer = call.api.post("/rules:format", {"sql": read_text(file) if sql is None else sql})
-    call.show(answer, lambda found: _print_sql(found["sql"]))
+    call.show(answer, lambda answer: _print_sql(answer["sql"]))
 
 
 def _print_sql(sql: str) -> None:
@@ -154,9 +154,9 @@ def _print_sql(sql: str) -> None:
         print_line(line)
 
 
-def sql_text(given: str) -> str:
+def sql_text(text: str) -> str:
     """The SQL that an option gives, or the file that it names."""
-    return read_text(given[1:]) if given.startswith("@") else given
+    return read_text(text[1:]) if text.startswith("@") else text
 
 
 def _event(call: Call, file: str | None, topic: str | None, payload: str | None, latest: str | None) -> dict[str, Any]:
@@ -191,24 +191,24 @@ def _error(error: Mapping[str, Any]) -> str:
     return f"error: {place}{error['message']}"
 
 
-def _print_steps(found: Mapping[str, Any]) -> None:
-    for line in _explained(found):
+def _print_steps(answer: Mapping[str, Any]) -> None:
+    for line in _explained(answer):
         word = line.lstrip()
         style = "green" if word.startswith("✓") else "red" if word.startswith("✗") or "error: " in word else ""
         print_line(line, style=style)
 
 
-def _explained(found: Mapping[str, Any]) -> Iterator[str]:
-    for step in found["steps"]:
+def _explained(answer: Mapping[str, Any]) -> Iterator[str]:
+    for step in answer["steps"]:
         yield from _step(step)
-    if found.get("is_cut"):
+    if answer.get("is_cut"):
         yield "… and more steps"
-    if found["outcome"] == "rows":
-        rows = found["rows"]
+    if answer["outcome"] == "rows":
+        rows = answer["rows"]
         yield f"→ {counted(len(rows), 'row')}"
         yield from (f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
     else:
-        yield f"→ {found.get('reason', 'no result') if found['outcome'] == 'no_result' else _error(found['error'])}"
+        yield f"→ {answer.get('reason', 'no result') if answer['outcome'] == 'no_result' else _error(answer['error'])}"
 
 
 def _step(step: Mapping[str, Any]) -> Iterator[str]:
@@ -284,14 +284,14 @@ def _print_report(report: Mapping[str, Any]) -> None:
         print_line(f"warning: {problem_text(warning)}", style="yellow")
 
 
-def print_lineage(found: Mapping[str, Any]) -> None:
+def print_lineage(answer: Mapping[str, Any]) -> None:
     """Print the columns of a rule's rows and its conditions, each with its origins."""
     rows = [
         [column["name"], column["spark_type"], column["expression"], _origins(column["from"])]
-        for column in found["columns"]
+        for column in answer["columns"]
     ]
     print_table(["column", "type", "expression", "from"], rows)
-    for condition in found["conditions"]:
+    for condition in answer["conditions"]:
         print_line(f"{condition['clause']} {condition['expression']}  (from {_origins(condition['from'])})")
 
 

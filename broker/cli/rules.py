@@ -110,15 +110,15 @@ def metrics(call: Call, name: Name) -> None:
     call.show(call.api.get(f"{name_path('/rules', name)}/metrics"), _show_metrics)
 
 
-def _show_metrics(found: Mapping[str, Any]) -> None:
-    times = found["evaluation_s"]
-    members = {key: value for key, value in found.items() if isinstance(value, (int, float))}
+def _show_metrics(answer: Mapping[str, Any]) -> None:
+    times = answer["evaluation_s"]
+    members = {key: value for key, value in answer.items() if isinstance(value, (int, float))}
     print_members({**members, **{f"evaluation {key}": _time(times[key]) for key in ("p50", "p99")}})
-    if found["actions"]:
+    if answer["actions"]:
         counts = ("total", "success", "failed.out_of_service", "failed.unknown", "discarded")
         rows = [
             [f"{action['type']} {action['name']}", *(action["metrics"][key] for key in counts)]
-            for action in found["actions"]
+            for action in answer["actions"]
         ]
         print_table(["action", *counts], rows)
 
@@ -174,7 +174,7 @@ def diff(
     call.show(diff, _print_diff)
 
 
-def _print_diff(found: Mapping[str, Any]) -> None:
+def _print_diff(answer: Mapping[str, Any]) -> None:
     styles = {"+": "green", "-": "red", "@": "cyan"}
-    for line in found["text"].split("\n") if found["text"] else ["nothing changed"]:
+    for line in answer["text"].split("\n") if answer["text"] else ["nothing changed"]:
         print_line(line, style=styles.get(line[:1], ""))

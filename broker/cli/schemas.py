@@ -72,11 +72,11 @@ def check(call: Call, name: NameArgument, file: FileOption, kind: TypeOption = N
         )
 
 
-def print_versions(found: Mapping[str, Any]) -> None:
+def print_versions(answer: Mapping[str, Any]) -> None:
     """Print the versions of a schema, each with its state."""
     rows = [
         [item["version"], item["id"], _state(item), item["fingerprints"]["sha256"][:12], item["description"]]
-        for item in found["items"]
+        for item in answer["items"]
     ]
     print_table(["version", "id", "state", "sha256", "description"], rows)
 
@@ -143,11 +143,11 @@ def infer(
     call.show(call.api.post("/schemas:infer", {"type": kind, "name": name, **wanted}), _print_inferred)
 
 
-def _print_inferred(found: Mapping[str, Any]) -> None:
-    print(found["source"])
-    skipped = f", {found['skipped']} were not JSON" if found["skipped"] else ""
-    say(f"inferred from {counted(found['messages'], 'message')}{skipped}")
-    for warning in found["warnings"]:
+def _print_inferred(answer: Mapping[str, Any]) -> None:
+    print(answer["source"])
+    skipped = f", {answer['skipped']} were not JSON" if answer["skipped"] else ""
+    say(f"inferred from {counted(answer['messages'], 'message')}{skipped}")
+    for warning in answer["warnings"]:
         say(f"warning: {warning}")
 
 
@@ -172,20 +172,20 @@ def remove_schema(
         call.show({"removed": [version]}, f"version {version} of schema {name} removed")
 
 
-def _print_check(name: str, found: dict[str, Any]) -> None:
-    version = f"version {found['version']}" if found["is_new_version"] else f"version {found['version']} again"
+def _print_check(name: str, answer: dict[str, Any]) -> None:
+    version = f"version {answer['version']}" if answer["is_new_version"] else f"version {answer['version']} again"
     print_line(f"schema {name}, {version}", style="bold")
-    for change in found["changes"]:
+    for change in answer["changes"]:
         print_line(f"  change    {change['text']}")
-    verdict = found["compatibility"]
+    verdict = answer["compatibility"]
     print_line(f"  {verdict['mode']}  {'compatible' if verdict['compatible'] else 'not compatible'}")
     for reason in verdict.get("reasons", ()):
         print_line(f"  refused   {reason['reader']} cannot read data of {reason['writer']}: {_placed(reason)}")
     for warning in verdict.get("warnings", ()):
         print_line(f"  warning   {_placed(warning)}")
-    for effect in found["impact"]:
+    for effect in answer["impact"]:
         print_line(f"  {'breaks' if effect['breaks'] else 'touches'}    {effect['user']}: {effect['why']}")
-    if messages := found["messages"]:
+    if messages := answer["messages"]:
         print_line(
             f"  messages  of {messages['tried']} recent ones {messages['newly_refused']} would be refused that pass "
             f"now, {messages['newly_accepted']} would pass that are refused"

@@ -103,8 +103,8 @@ def import_records(call: Call, name: NameArgument, file: FileArgument, form: For
     call.show(report, f"appended {counted(report['records'], 'record')} to stream {name}{notes}")
 
 
-def _format(file: Path, given: str | None) -> str:
-    form = given or ("parquet" if file.suffix == ".parquet" else "ndjson")
+def _format(file: Path, name: str | None) -> str:
+    form = name or ("parquet" if file.suffix == ".parquet" else "ndjson")
     if form not in ("ndjson", "parquet"):
         raise CommandError(f"--format: expected ndjson or parquet, got {form!r}", exit_codes.USAGE)
     return form

@@ -94,7 +94,7 @@ def top(
 ) -> None:
     """Show the busiest topics."""
     page = _looked(call, search=pattern, sort=f"-{by}", limit=count)
-    call.show(page, lambda found: print_columns(found["items"], ("topic", *_ROW[1:])))
+    call.show(page, lambda answer: print_columns(answer["items"], ("topic", *_ROW[1:])))
 
 
 def print_latest(answer: Mapping[str, Any]) -> None:

@@ -180,10 +180,10 @@ def decode_properties(reader: Reader, packet_type: int) -> dict[str, Any]:
     return properties
 
 
-def _decode_one(reader: Reader, packet_type: int, found: dict[str, Any]) -> None:
+def _decode_one(reader: Reader, packet_type: int, properties: dict[str, Any]) -> None:
     identifier = reader.variable_integer()
     if identifier == _USER_PROPERTY_ID:
-        pairs = found.setdefault(USER_PROPERTY, [])
+        pairs = properties.setdefault(USER_PROPERTY, [])
         pairs.append((reader.text("a user property's name"), reader.text("a user property's value")))
         _check_number(reader, pairs, MOST_USER_PROPERTIES, "user properties")
         return
@@ -194,13 +194,13 @@ def _decode_one(reader: Reader, packet_type: int, found: dict[str, Any]) -> None
         raise protocol_error(f"{reader.what} must not carry {kind.name}")
     value = kind.read(reader)
     if identifier == _SUBSCRIPTION_IDENTIFIER_ID and packet_type == PUBLISH:
-        identifiers = found.setdefault(SUBSCRIPTION_IDENTIFIER, [])
+        identifiers = properties.setdefault(SUBSCRIPTION_IDENTIFIER, [])
         identifiers.append(value)
         _check_number(reader, identifiers, MOST_SUBSCRIPTION_IDENTIFIERS, "subscription identifiers")
         return
-    if kind.name in found:
+    if kind.name in properties:
         raise protocol_error(f"{reader.what} carries {kind.name} twice")
-    found[kind.name] = value
+    properties[kind.name] = value
 
 
 def _check_number(reader: Reader, items: list[Any], most: int, name: str) -> None:

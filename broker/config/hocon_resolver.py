@@ -176,23 +176,23 @@ def places(root: Object) -> dict[tuple[str, ...], Place]:
     return place_by_path
 
 
-def _collect_object(node: Object, path: tuple[str, ...], found: dict[tuple[str, ...], Place]) -> None:
+def _collect_object(node: Object, path: tuple[str, ...], places: dict[tuple[str, ...], Place]) -> None:
     for key, assignments in node.fields.items():
         for value, place in zip(assignments.values, assignments.places, strict=True):
-            found[(*path, key)] = place
-            _collect(value, (*path, key), found)
+            places[(*path, key)] = place
+            _collect(value, (*path, key), places)
 
 
-def _collect(node: Node, path: tuple[str, ...], found: dict[tuple[str, ...], Place]) -> None:
+def _collect(node: Node, path: tuple[str, ...], places: dict[tuple[str, ...], Place]) -> None:
     if isinstance(node, Object):
-        _collect_object(node, path, found)
+        _collect_object(node, path, places)
     elif isinstance(node, Array):
         for number, item in enumerate(node.items):
-            found[(*path, str(number))] = item.place
-            _collect(item, (*path, str(number)), found)
+            places[(*path, str(number))] = item.place
+            _collect(item, (*path, str(number)), places)
     elif isinstance(node, Concatenation):
         for part in node.parts:
-            _collect(part, path, found)
+            _collect(part, path, places)
 
 
 def _scalar(text: str) -> Any:

@@ -67,9 +67,9 @@ def _entries(prefix: str, model: type[BaseModel]) -> Iterator[SettingEntry]:
         yield from _entries(f"{prefix}.NAME", model.member)
 
 
-def _field_type(found: FieldInfo) -> str:
-    unit = unit_of(found.metadata)
-    return unit or _type(found.annotation)
+def _field_type(field: FieldInfo) -> str:
+    unit = unit_of(field.metadata)
+    return unit or _type(field.annotation)
 
 
 _UNITS = {parse_duration_s: "duration", parse_size_bytes: "size"}
@@ -111,10 +111,10 @@ def _type(annotation: Any) -> str:
     return NAMES.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-def _default(found: FieldInfo) -> str | None:
-    if found.default_factory is not None:
-        return _written(found.get_default(call_default_factory=True, validated_data={}))
-    return None if found.default is PydanticUndefined else _written(found.default)
+def _default(field: FieldInfo) -> str | None:
+    if field.default_factory is not None:
+        return _written(field.get_default(call_default_factory=True, validated_data={}))
+    return None if field.default is PydanticUndefined else _written(field.default)
 
 
 def _written(value: Any) -> str:

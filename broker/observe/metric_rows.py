@@ -76,13 +76,13 @@ def add(points: Points, more: Mapping[int, Point]) -> None:
         points[series] = new if old is None else joined(old, new)
 
 
-def joined(one: Point, other: Point) -> Point:
+def joined(point: Point, other: Point) -> Point:
     """The point of both times together."""
     return (
-        one[0] + other[0],
-        one[1] + other[1],
-        one[2] if one[2] < other[2] else other[2],
-        one[3] if one[3] > other[3] else other[3],
+        point[0] + other[0],
+        point[1] + other[1],
+        point[2] if point[2] < other[2] else other[2],
+        point[3] if point[3] > other[3] else other[3],
     )
 
 

@@ -99,10 +99,10 @@ def _end_ns(bucket: int) -> int:
 def measured(run: Callable[P, R], timing: Timing | RecentTiming) -> Callable[P, R]:
     """The same with a look at the clock before and after."""
 
-    def run_measured(*given: P.args, **named: P.kwargs) -> R:
+    def run_measured(*args: P.args, **named: P.kwargs) -> R:
         started_ns = perf_counter_ns()
         try:
-            return run(*given, **named)
+            return run(*args, **named)
         finally:
             timing.note(perf_counter_ns() - started_ns)
 

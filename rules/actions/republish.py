@@ -219,13 +219,13 @@ def mqtt_properties(texts: Mapping[str, str], undefined_vars: UndefinedVars) -> 
     return read
 
 
-def user_properties(given: str | Mapping[str, str], undefined_vars: UndefinedVars) -> Callable[[Row], Pairs]:
+def user_properties(properties: str | Mapping[str, str], undefined_vars: UndefinedVars) -> Callable[[Row], Pairs]:
     """The user properties of a row: a template each, or one placeholder for a map or for an array of
     ``{"key", "value"}``, as ``User-Property-Pairs`` is."""
-    if not isinstance(given, str):
-        templates = [(name, template(text, undefined_vars)) for name, text in given.items()]
+    if not isinstance(properties, str):
+        templates = [(name, template(text, undefined_vars)) for name, text in properties.items()]
         return lambda row: list(_sendable((name, template.render(row)) for name, template in templates))
-    value_of = template(given).value
+    value_of = template(properties).value
 
     def read(row: Row) -> Pairs:
         value = value_of(row)

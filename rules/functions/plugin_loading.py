@@ -36,7 +36,7 @@ class Plugin:
 
 def installed() -> Iterable[EntryPoint]:
     """The entry points of all plugins, in an order that does not depend on the file system."""
-    return sorted(entry_points(group=GROUP), key=lambda found: (found.name, found.value))
+    return sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
 
 
 def standard_with_plugins() -> Functions:
@@ -46,13 +46,13 @@ def standard_with_plugins() -> Functions:
     return functions
 
 
-def load_plugins(functions: Functions, found: Iterable[EntryPoint]) -> list[Plugin]:
+def load_plugins(functions: Functions, entry_points: Iterable[EntryPoint]) -> list[Plugin]:
     """Add the functions of plugins, each under its name and under ``plugin.name``; return the outcome for each plugin.
 
     A name that is taken stays with its first owner, and the plugin's own is called with the plugin's name.
     """
     plugins: list[Plugin] = []
-    for entry_point in found:
+    for entry_point in entry_points:
         package = entry_point.dist
         plugin = Plugin(entry_point.name, package.name if package else "", package.version if package else "")
         where = f"plugin '{plugin.name}'" + (f" of {plugin.package} {plugin.version}" if plugin.package else "")

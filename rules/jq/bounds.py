@@ -149,7 +149,7 @@ def inline_bytes(program: str) -> int:
 
 
 class _Analysis:
-    """Reads a program for inputs of one size. Each method reads one form and gives its values for all of ``given``."""
+    """Reads a program for inputs of one size. Each method reads one form and gives its values for all of ``flow``."""
 
     def __init__(self, words: Sequence[Token], size: int) -> None:
         self._words = words
@@ -199,33 +199,33 @@ class _Analysis:
 
     # Operators
 
-    def _pipe(self, given: _Flow) -> _Flow:
+    def _pipe(self, flow: _Flow) -> _Flow:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise Unreadable("the program nests too deep", self._word.at)
-        left = self._operators(given)
+        left = self._operators(flow)
         while self._took(","):
-            left = _one_after_another(left, self._operators(given))
+            left = _one_after_another(left, self._operators(flow))
         if self._took("|"):
             left = _piped(left, self._pipe(left))
         self._depth -= 1
         return left
 
-    def _operators(self, given: _Flow, power: int = 1) -> _Flow:
-        left = self._postfix(given)
+    def _operators(self, flow: _Flow, power: int = 1) -> _Flow:
+        left = self._postfix(flow)
         while self._word.kind in ("symbol", "name") and _POWER.get(self._word.text, 0) >= power:
             operator = self._take().text
             binds = _POWER[operator]
-            self._spend(given.count * _STEP_US)
-            right = self._operators(left if operator == "|=" else given, binds + (operator != "//"))
-            left = self._binary(operator, given, left, right)
+            self._spend(flow.count * _STEP_US)
+            right = self._operators(left if operator == "|=" else flow, binds + (operator != "//"))
+            left = self._binary(operator, flow, left, right)
         return left
 
-    def _binary(self, operator: str, given: _Flow, left: _Flow, right: _Flow) -> _Flow:
+    def _binary(self, operator: str, flow: _Flow, left: _Flow, right: _Flow) -> _Flow:
         if operator == "//":
             return _either(left, right)
         if _POWER[operator] == 2:
-            return self._assignment(operator, given, left, right)
+            return self._assignment(operator, flow, left, right)
         both = _joined(left, right)
         if operator in ("+", "-", "*", "/", "%"):
             return self._arithmetic(operator, both, left, right)
@@ -249,58 +249,58 @@ class _Analysis:
         self._spend((total if both.is_single else both.count * size) * _BYTE_US)
         return replace(both, largest=size, total=total if both.is_single else both.count * size, kind="")
 
-    def _assignment(self, operator: str, given: _Flow, places: _Flow, values: _Flow) -> _Flow:
+    def _assignment(self, operator: str, flow: _Flow, places: _Flow, values: _Flow) -> _Flow:
         if not places.is_place:
             raise Unbounded("what is assigned to is not a plain path")
-        self._spend(places.count * 10 + given.total * _BYTE_US)
+        self._spend(places.count * 10 + flow.total * _BYTE_US)
         grown = values.total + places.count * 40
         if operator == "|=":
-            return _Flow(given.count, given.largest + grown, given.total + grown)
+            return _Flow(flow.count, flow.largest + grown, flow.total + grown)
         times = _times(values, values) if operator == "*=" else 4.0 if operator == "/=" else 1.0
         if operator == "-=" and values.kind != "number":
-            self._spend(given.total * values.largest * (_ITEM * _ITEM * _COMPARISON_US))
+            self._spend(flow.total * values.largest * (_ITEM * _ITEM * _COMPARISON_US))
         if places.is_single and values.is_single:
-            return _Flow(given.count, given.largest * times + grown, given.total * times + grown)
-        count = _product(given.count, values)
-        size = given.largest * times + places.count * (values.largest + 40)
+            return _Flow(flow.count, flow.largest * times + grown, flow.total * times + grown)
+        count = _product(flow.count, values)
+        size = flow.largest * times + places.count * (values.largest + 40)
         return _Flow(count, size, count * size, values.is_single)
 
     # Terms
 
-    def _postfix(self, given: _Flow) -> _Flow:
-        self._spend(given.count * _STEP_US)
+    def _postfix(self, flow: _Flow) -> _Flow:
+        self._spend(flow.count * _STEP_US)
         if self._took("-"):
-            inner = self._postfix(given)
+            inner = self._postfix(flow)
             negative = None if inner.literal is None else -inner.literal
             return replace(inner.each(_NUMBER_BYTES, "number"), literal=negative)
         if self._took("try"):
-            return self._try(given)
+            return self._try(flow)
         if self._is("reduce", "foreach"):
-            return self._suffixes(self._fold(given), given)
-        term = self._suffixes(self._term(given), given)
+            return self._suffixes(self._fold(flow), flow)
+        term = self._suffixes(self._term(flow), flow)
         if not self._took("as"):  # binds tighter than any operator: '1 + . as $x | ...' is '1 + (. as $x | ...)'
             return term
         outside = self._bind(term)
-        body = self._pipe(given if term.is_single else _Flow(term.count, given.largest, term.count * given.largest))
+        body = self._pipe(flow if term.is_single else _Flow(term.count, flow.largest, term.count * flow.largest))
         self._variables = outside
         return replace(body, is_single=body.is_single and term.is_single)
 
-    def _try(self, given: _Flow) -> _Flow:
-        body = self._postfix(given)
+    def _try(self, flow: _Flow) -> _Flow:
+        body = self._postfix(flow)
         if not self._took("catch"):
             return body
-        caught = self._postfix(given.each(given.largest + body.largest + 200))
+        caught = self._postfix(flow.each(flow.largest + body.largest + 200))
         single = body.is_single and caught.is_single
         return replace(_one_after_another(body, caught), is_single=single)
 
-    def _fold(self, given: _Flow) -> _Flow:
+    def _fold(self, flow: _Flow) -> _Flow:
         """``reduce`` and ``foreach`` whose state is a number."""
         keyword = self._take().text
-        source = self._suffixes(self._term(given), given)
+        source = self._suffixes(self._term(flow), flow)
         self._expect("as")
         outside = self._bind(source)
         self._expect("(")
-        initial = self._pipe(given)
+        initial = self._pipe(flow)
         self._expect(";")
         states = _Flow(source.count, _NUMBER_BYTES, source.count * _NUMBER_BYTES, kind="number")
         update = self._pipe(states)
@@ -311,7 +311,7 @@ class _Analysis:
         self._expect(")")
         self._spend(source.count * 10)
         self._variables = outside
-        return replace(given.each(_NUMBER_BYTES, "number"), is_single=True) if keyword == "reduce" else states
+        return replace(flow.each(_NUMBER_BYTES, "number"), is_single=True) if keyword == "reduce" else states
 
     def _bind(self, source: _Flow) -> dict[str, _Flow]:
         """Read the pattern behind ``as`` and the ``|`` behind it, if any; gives the variables outside."""
@@ -349,7 +349,7 @@ class _Analysis:
         else:
             raise Unreadable(f"unexpected {word.text!r}", word.at)
 
-    def _suffixes(self, term: _Flow, given: _Flow) -> _Flow:
+    def _suffixes(self, term: _Flow, flow: _Flow) -> _Flow:
         while True:
             self._spend(term.count * _STEP_US)
             if self._word.kind == "field":
@@ -359,23 +359,23 @@ class _Analysis:
                 pass
             elif self._is("[") or (self._is(".") and self._words[self._next + 1].text == "["):
                 self._took(".")
-                term = self._brackets(term, given)
+                term = self._brackets(term, flow)
             elif self._is(".") and self._words[self._next + 1].kind == "string":
                 self._take()
-                term = self._index(term, self._string(given, "@text"))
+                term = self._index(term, self._string(flow, "@text"))
             else:
                 return term
 
-    def _brackets(self, term: _Flow, given: _Flow) -> _Flow:
+    def _brackets(self, term: _Flow, flow: _Flow) -> _Flow:
         self._expect("[")
         if self._took("]"):
             items = term.total * _ITEM
             self._spend(items * _STEP_US)
             return _Flow(items, term.largest, term.total, is_single=False, is_place=term.is_place)
-        ends = [] if self._is(":") else [self._pipe(given)]
+        ends = [] if self._is(":") else [self._pipe(flow)]
         is_slice = self._took(":")
         if is_slice and not self._is("]"):
-            ends.append(self._pipe(given))
+            ends.append(self._pipe(flow))
         self._expect("]")
         if not is_slice:
             return self._index(term, ends[0])
@@ -392,57 +392,57 @@ class _Analysis:
             return replace(term, kind="", is_place=is_place, literal=None)
         return replace(_joined(term, key), is_place=is_place)
 
-    def _term(self, given: _Flow) -> _Flow:
+    def _term(self, flow: _Flow) -> _Flow:
         word = self._word
         if word.kind == "string":
-            return self._string(given, "@text")
+            return self._string(flow, "@text")
         self._take()
         if word.kind == "field":
-            return replace(given, is_single=True, kind="", is_place=True, literal=None)
+            return replace(flow, is_single=True, kind="", is_place=True, literal=None)
         if word.kind == "number":
-            return replace(given.each(_NUMBER_BYTES, "number"), is_single=True, literal=float(word.text))
+            return replace(flow.each(_NUMBER_BYTES, "number"), is_single=True, literal=float(word.text))
         if word.kind == "format":
             is_text = self._word.kind == "string"
-            return self._string(given, word.text) if is_text else self._function(word.text, given)
+            return self._string(flow, word.text) if is_text else self._function(word.text, flow)
         if word.kind == "variable":
             value = self._variables.get(word.text)
             if value is None:
                 raise Unbounded(f"{word.text} is not known")
-            return replace(given.each(value.largest, value.kind), is_single=True)
+            return replace(flow.each(value.largest, value.kind), is_single=True)
         if word.kind == "name":
-            return self._call(word, given)
+            return self._call(word, flow)
         if word.text == "..":
-            return self._recursion(given)
+            return self._recursion(flow)
         if word.text == ".":
-            here = replace(given, is_single=True, is_place=True, literal=None)
-            return self._index(here, self._string(given, "@text")) if self._word.kind == "string" else here
+            here = replace(flow, is_single=True, is_place=True, literal=None)
+            return self._index(here, self._string(flow, "@text")) if self._word.kind == "string" else here
         if word.text == "(":
-            inner = self._pipe(given)
+            inner = self._pipe(flow)
             self._expect(")")
             return inner
         if word.text == "[":
-            return self._array(given)
+            return self._array(flow)
         if word.text == "{":
-            return self._object(given)
+            return self._object(flow)
         raise Unreadable(f"unexpected {word.text!r}", word.at)
 
-    def _recursion(self, given: _Flow) -> _Flow:
-        self._spend(given.total * (2 * _ITEM))
-        return _Flow(given.total, given.largest, given.total * given.largest, is_single=False, is_place=True)
+    def _recursion(self, flow: _Flow) -> _Flow:
+        self._spend(flow.total * (2 * _ITEM))
+        return _Flow(flow.total, flow.largest, flow.total * flow.largest, is_single=False, is_place=True)
 
-    def _string(self, given: _Flow, form: str) -> _Flow:
+    def _string(self, flow: _Flow, form: str) -> _Flow:
         function = _FUNCTIONS.get(form)
         if function is None:
             raise Unbounded(f"{form} is not analysed")
-        result = replace(given.each(2, "text"), is_single=True)
+        result = replace(flow.each(2, "text"), is_single=True)
         while True:
             if self._word.kind != "string":
                 raise Unreadable(f"unexpected {self._word.text!r}", self._word.at)
             piece = 6.0 * len(self._take().text)
-            result = replace(result, largest=result.largest + piece, total=result.total + given.count * piece)
+            result = replace(result, largest=result.largest + piece, total=result.total + flow.count * piece)
             if not self._took(INSERT):
                 break
-            inserted = self._pipe(given)
+            inserted = self._pipe(flow)
             self._expect(")")
             grown = replace(
                 inserted, largest=inserted.largest * function.growth, total=inserted.total * function.growth
@@ -451,20 +451,20 @@ class _Analysis:
         self._spend(result.total * _BYTE_US)
         return replace(result, kind="text")
 
-    def _array(self, given: _Flow) -> _Flow:
-        alone = replace(given, is_single=True)
+    def _array(self, flow: _Flow) -> _Flow:
+        alone = replace(flow, is_single=True)
         if self._took("]"):
             return alone.each(2)
-        items = self._pipe(given)
+        items = self._pipe(flow)
         self._expect("]")
         self._spend(items.count * _STEP_US)
         size = items.total + items.count + 2
-        return replace(alone.each(0), largest=size, total=size + given.count * 2)
+        return replace(alone.each(0), largest=size, total=size + flow.count * 2)
 
-    def _object(self, given: _Flow) -> _Flow:
-        result = replace(given.each(2, "object"), is_single=True)
+    def _object(self, flow: _Flow) -> _Flow:
+        result = replace(flow.each(2, "object"), is_single=True)
         while not self._took("}"):
-            for part in self._member(given):
+            for part in self._member(flow):
                 result = _combined(result, replace(part, largest=part.largest + 2, total=part.total + part.count * 2))
             self._spend(result.count * _STEP_US)
             if not self._took(","):
@@ -472,79 +472,79 @@ class _Analysis:
                 break
         return replace(result, kind="object")
 
-    def _member(self, given: _Flow) -> tuple[_Flow, ...]:
+    def _member(self, flow: _Flow) -> tuple[_Flow, ...]:
         word = self._word
         if word.kind in ("string", "format"):
             form = self._take().text if word.kind == "format" else "@text"
-            key = self._string(given, form)
+            key = self._string(flow, form)
         elif self._took("("):
-            key = self._pipe(given)
+            key = self._pipe(flow)
             self._expect(")")
         elif word.kind in ("name", "number", "variable"):
-            key = replace(given.each(6.0 * len(self._take().text) + 2, "text"), is_single=True)
+            key = replace(flow.each(6.0 * len(self._take().text) + 2, "text"), is_single=True)
         else:
             raise Unreadable(f"unexpected {word.text!r}", word.at)
         if not self._took(":"):
             variable = self._variables.get(word.text)
-            return key, replace(given if variable is None else given.each(variable.largest), is_single=True)
-        value = self._operators(given)
+            return key, replace(flow if variable is None else flow.each(variable.largest), is_single=True)
+        value = self._operators(flow)
         while self._took("|"):
             value = _piped(value, self._operators(value))
         return key, value
 
     # Functions
 
-    def _call(self, word: Token, given: _Flow) -> _Flow:
+    def _call(self, word: Token, flow: _Flow) -> _Flow:
         name = word.text
         if name == "if":
-            return self._if(given)
+            return self._if(flow)
         if name in _KEYWORDS:
             raise Unbounded(f"{name} is not analysed")
         if not self._took("("):
-            return self._function(name, given)
+            return self._function(name, flow)
         if name in _PER_ITEM_US:
-            result = self._per_item(name, given)
+            result = self._per_item(name, flow)
         elif name in _OF_NUMBERS:
-            result = replace(self._pipe(given), kind="")
+            result = replace(self._pipe(flow), kind="")
             while self._took(";"):
-                result = _joined(result, self._pipe(given))
+                result = _joined(result, self._pipe(flow))
             result = result.each(_NUMBER_BYTES, "number")
         elif name == "range":
-            result = self._range(given)
+            result = self._range(flow)
         elif name in ("limit", "skip"):
-            if not self._pipe(given).is_single:
+            if not self._pipe(flow).is_single:
                 raise Unbounded(f"an argument of {name} with several values")
             self._expect(";")
-            result = self._pipe(given)
+            result = self._pipe(flow)
         elif name in _TEXT | _PAIRWISE | _GENERATED or name in ("select", "del", "error", "join"):
-            result = self._with_argument(name, given, self._pipe(given))
+            result = self._with_argument(name, flow, self._pipe(flow))
         else:
             raise Unbounded(f"{name} may not end, or may take any time")
         self._expect(")")
         return result
 
-    def _function(self, name: str, given: _Flow) -> _Flow:
-        alone = replace(given, is_single=True, is_place=False, literal=None)
+    def _function(self, name: str, flow: _Flow) -> _Flow:
+        alone = replace(flow, is_single=True, is_place=False, literal=None)
         if name == "empty":
             return _Flow(0, 0, 0, is_place=True)
         if name in ("recurse", "paths"):
-            return self._recursion(given)
+            return self._recursion(flow)
         if name == "flatten":
-            self._spend(given.total * given.largest * (_ITEM * _BYTE_US) + given.total * 6)
+            self._spend(flow.total * flow.largest * (_ITEM * _BYTE_US) + flow.total * 6)
             return replace(alone, kind="")
         function = _FUNCTIONS.get(name)
         if function is None:
             raise Unbounded(f"{name} may not end, or may take any time")
-        self._spend(given.total * (_ITEM * function.item_us))
+        self._spend(flow.total * (_ITEM * function.item_us))
         if function.kind:
             return alone.each(40, function.kind)
-        total = given.total * function.growth + given.count * 8
-        return replace(alone, largest=given.largest * function.growth + 8, total=total, kind="")
+        total = flow.total * function.growth + flow.count * 8
+        return replace(alone, largest=flow.largest * function.growth + 8, total=total, kind="")
 
-    def _per_item(self, name: str, given: _Flow) -> _Flow:
-        items = _Flow(given.total * _ITEM, given.largest, given.total, is_place=True)
+    def _per_item(self, name: str, flow: _Flow) -> _Flow:
+        items = _Flow(flow.total * _ITEM, flow.largest, flow.total, is_place=True)
         if name == "add":
-            items = replace(given, is_place=True)
+            items = replace(flow, is_place=True)
         elif name == "with_entries":
             items = replace(items, largest=items.largest + 28, total=items.total * 14)
         self._spend(items.count * _PER_ITEM_US[name])
@@ -552,29 +552,29 @@ class _Analysis:
         results = self._pipe(items)
         if name in ("any", "all") and self._is(";"):  # any(generator; condition)
             self._next = start
-            generated = self._pipe(given)
+            generated = self._pipe(flow)
             self._expect(";")
             results = self._pipe(generated)
         self._spend(results.count * _STEP_US)
-        alone = replace(given.each(5), is_single=True)
+        alone = replace(flow.each(5), is_single=True)
         if name in ("any", "all"):
             return alone
         if name in ("map", "map_values", "with_entries", "add"):
             size = results.total + results.count * 2 + 2
-            return replace(alone, largest=size, total=size + given.count * 2)
+            return replace(alone, largest=size, total=size + flow.count * 2)
         self._spend(results.total * _COMPARISON_US)
-        return replace(alone, largest=given.largest * 3, total=given.total * 3)
+        return replace(alone, largest=flow.largest * 3, total=flow.total * 3)
 
-    def _with_argument(self, name: str, given: _Flow, argument: _Flow) -> _Flow:
-        alone = replace(given, is_single=True, kind="", is_place=False, literal=None)
+    def _with_argument(self, name: str, flow: _Flow, argument: _Flow) -> _Flow:
+        alone = replace(flow, is_single=True, kind="", is_place=False, literal=None)
         if name in _GENERATED:
-            return _Flow(argument.count + given.count, argument.largest, argument.total)
+            return _Flow(argument.count + flow.count, argument.largest, argument.total)
         if name == "select":
-            count = given.count if argument.is_single else given.count + argument.count
-            total = given.total if argument.is_single else count * given.largest
-            return _Flow(count, given.largest, total, argument.is_single, given.kind, is_place=True)
+            count = flow.count if argument.is_single else flow.count + argument.count
+            total = flow.total if argument.is_single else count * flow.largest
+            return _Flow(count, flow.largest, total, argument.is_single, flow.kind, is_place=True)
         if name == "del":
-            self._spend(argument.count * 6 + given.total * _BYTE_US)
+            self._spend(argument.count * 6 + flow.total * _BYTE_US)
             return alone
         if not argument.is_single:
             raise Unbounded(f"an argument of {name} with several values")
@@ -582,33 +582,33 @@ class _Analysis:
             return alone
         if name == "join":
             separators = argument.largest * _ITEM
-            total = given.total * (1 + separators) + given.count * 2
-            self._spend(given.total * (_ITEM * 7) + total * _BYTE_US)
-            return replace(alone, largest=given.largest * (1 + separators) + 2, total=total)
+            total = flow.total * (1 + separators) + flow.count * 2
+            self._spend(flow.total * (_ITEM * 7) + total * _BYTE_US)
+            return replace(alone, largest=flow.largest * (1 + separators) + 2, total=total)
         if name in _PAIRWISE:
-            pairs = given.total * argument.largest * (_ITEM * _ITEM)
-            self._spend((pairs + given.total + argument.total) * _COMPARISON_US)
+            pairs = flow.total * argument.largest * (_ITEM * _ITEM)
+            self._spend((pairs + flow.total + argument.total) * _COMPARISON_US)
         else:
-            self._spend((given.total + argument.total) * _BYTE_US)
-        return replace(alone, largest=given.largest * 6 + 8, total=given.total * 6 + given.count * 8)
+            self._spend((flow.total + argument.total) * _BYTE_US)
+        return replace(alone, largest=flow.largest * 6 + 8, total=flow.total * 6 + flow.count * 8)
 
-    def _range(self, given: _Flow) -> _Flow:
-        ends = [self._pipe(given).literal]
+    def _range(self, flow: _Flow) -> _Flow:
+        ends = [self._pipe(flow).literal]
         if self._took(";"):
-            ends.append(self._pipe(given).literal)
+            ends.append(self._pipe(flow).literal)
         last = ends[-1]
         first = ends[0] if len(ends) > 1 else 0.0
         if last is None or first is None:
             raise Unbounded("a range without literal ends")
         if last - first > _MAX_INDEX:
             raise Unbounded(f"a range of more than {_MAX_INDEX} numbers")
-        count = given.count * max(1.0, last - first + 1)
+        count = flow.count * max(1.0, last - first + 1)
         self._spend(count * _STEP_US)
         return _Flow(count, _NUMBER_BYTES, count * _NUMBER_BYTES, is_single=False, kind="number")
 
-    def _if(self, given: _Flow) -> _Flow:
+    def _if(self, flow: _Flow) -> _Flow:
         result = _Flow(0, 0, 0)
-        remaining = given
+        remaining = flow
         is_single = True
         more = True
         while more:
@@ -617,7 +617,7 @@ class _Analysis:
             if not condition.is_single:
                 is_single = False
                 count = remaining.count + condition.count
-                remaining = _Flow(count, given.largest, count * given.largest)
+                remaining = _Flow(count, flow.largest, count * flow.largest)
             result = (_either if is_single else _one_after_another)(result, self._pipe(remaining))
             more = self._took("elif")
         otherwise = self._pipe(remaining) if self._took("else") else replace(remaining, is_single=True)

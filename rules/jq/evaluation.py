@@ -86,10 +86,10 @@ def at_hand(variables: Variables) -> Iterator[None]:
 def with_variables(compute: Callable[[G], T], variables: Callable[[G], Mapping[str, Any]]) -> Callable[[G], T]:
     """A computation that calls jq, in which programs see the variables of its argument."""
 
-    def compute_with_variables(given: G) -> T:
-        token = _variables.set(lambda: variables(given))
+    def compute_with_variables(source: G) -> T:
+        token = _variables.set(lambda: variables(source))
         try:
-            return compute(given)
+            return compute(source)
         finally:
             _variables.reset(token)
 

@@ -255,10 +255,10 @@ def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int)
     return Trial(steps, message)
 
 
-def _step(made: BuiltRule, answer: RuleOutcome) -> TrialStep:
-    actions = [action["type"] for action in made.spec.model_dump(mode="json")["actions"]]
+def _step(built: BuiltRule, answer: RuleOutcome) -> TrialStep:
+    actions = [action["type"] for action in built.spec.model_dump(mode="json")["actions"]]
     outcome: str = answer["outcome"]
-    step: TrialStep = {"stage": "rule", "name": made.spec.name, "outcome": outcome}
+    step: TrialStep = {"stage": "rule", "name": built.spec.name, "outcome": outcome}
     if outcome == "rows":
         step["rows"] = answer["rows"]
         if answer["rows"]:

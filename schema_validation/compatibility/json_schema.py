@@ -393,9 +393,9 @@ def _has_same(writer: Node, reader: Node, keyword: str) -> bool:
     )
 
 
-def _is_same_text(one: Any, other: Any) -> bool:
+def _is_same_text(value: Any, other: Any) -> bool:
     text = _canonical(other)
-    return 'Ref"' not in text and '"$ref"' not in text and _canonical(one) == text
+    return 'Ref"' not in text and '"$ref"' not in text and _canonical(value) == text
 
 
 def _mark(node: Node) -> tuple[int, str]:
@@ -629,9 +629,9 @@ def _have_other_values(left: Conjuncts, right: Conjuncts) -> bool:
     return not any(_equal(value, other) for value in mine for other in theirs)
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(value: Any, other: Any) -> bool:
     """Equality that may say yes too often, never no wrongly: 1 and 1.0 and true."""
-    return bool(one == other)
+    return bool(value == other)
 
 
 def _names(value: Any) -> Sequence[str]:

@@ -139,10 +139,10 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
     return parameters
 
 
-def with_stored_secrets(given: Any, stored: Parameters) -> Any:
+def with_stored_secrets(parameters: Any, stored: Parameters) -> Any:
     """The request body with the stored secrets in place of stars. Raises ``Invalid`` where they would go elsewhere."""
-    if not isinstance(given, Mapping):
-        return given
-    if has_stars(given) and str(given.get("url")).partition("?")[0] != stored.url.address:
+    if not isinstance(parameters, Mapping):
+        return parameters
+    if has_stars(parameters) and str(parameters.get("url")).partition("?")[0] != stored.url.address:
         raise Invalid("not a usable external_http schema", [moved_problem()])
-    return with_stored(given, stored.saved())
+    return with_stored(parameters, stored.saved())

@@ -161,7 +161,7 @@ class _Reader:
             record.digits = digits_of(raw)
         return record
 
-    def _record(self, made: AvroType, raw: dict[str, Any], namespace: str, at: str) -> None:
+    def _record(self, schema: AvroType, raw: dict[str, Any], namespace: str, at: str) -> None:
         fields = _member(raw, "fields", at)
         if not isinstance(fields, list):
             raise SourceError(f"{at}.fields: expected a list")
@@ -177,7 +177,7 @@ class _Reader:
                 raise SourceError(f"{place}: the field {name!r} is defined twice")
             seen.add(name)
             inner = self.type(_member(item, "type", place), namespace, f"{place}.type")
-            made.fields.append(AvroField(name, inner, item.get("default", MISSING), _aliases(item, "")))
+            schema.fields.append(AvroField(name, inner, item.get("default", MISSING), _aliases(item, "")))
 
 
 def _member(raw: dict[str, Any], name: str, at: str) -> Any:

@@ -147,8 +147,8 @@ def _joined(base: str, reference: str) -> str:
         return reference
 
 
-def _schemas(found: Iterable[Any]) -> list[Any]:
-    return [item for item in found if isinstance(item, Mapping)]
+def _schemas(schemas: Iterable[Any]) -> list[Any]:
+    return [item for item in schemas if isinstance(item, Mapping)]
 
 
 def size_of(value: Any, most: int) -> tuple[int, int]:

@@ -51,34 +51,34 @@ def _translated(schema: Any) -> Any:
     return translated
 
 
-def _require(made: dict[str, Any], properties: Any) -> None:
+def _require(schema: dict[str, Any], properties: Any) -> None:
     """``required`` is in the property there, in the object around it here."""
-    made.pop("required", None)
+    schema.pop("required", None)
     if not isinstance(properties, Mapping):
         return
     required = [
         name for name, inner in properties.items() if isinstance(inner, Mapping) and inner.get("required") is True
     ]
     if required:
-        made["required"] = required
+        schema["required"] = required
 
 
-def _kinds(made: dict[str, Any]) -> list[Any]:
+def _kinds(schema: dict[str, Any]) -> list[Any]:
     """``type`` may hold schemas and ``any``."""
-    if "type" not in made:
+    if "type" not in schema:
         return []
-    kinds = _list(made.pop("type"))
+    kinds = _list(schema.pop("type"))
     if "any" in kinds:
         return []
     if all(isinstance(kind, str) for kind in kinds):
         if kinds:
-            made["type"] = kinds
+            schema["type"] = kinds
         return []
     return [{"anyOf": [_of_kind(kind) for kind in kinds]}]
 
 
-def _disallowed(made: dict[str, Any]) -> list[Any]:
-    return [{"not": _of_kind(kind)} for kind in _list(made.pop("disallow", []))]
+def _disallowed(schema: dict[str, Any]) -> list[Any]:
+    return [{"not": _of_kind(kind)} for kind in _list(schema.pop("disallow", []))]
 
 
 def _of_kind(kind: Any) -> Any:

@@ -166,32 +166,36 @@ class _Reader:
         return are_all
 
 
-def meet(one: FieldType, other: FieldType) -> FieldType:
+def meet(field_type: FieldType, other: FieldType) -> FieldType:
     """The type of a value that has both types; the first where they cannot be met."""
-    nullable = one.nullable and other.nullable
-    names = {one.name, other.name}
-    if names <= {"struct", "unknown"} or (names <= {"struct", "unknown", "map"} and (one.fields or other.fields)):
-        fields = {name: _met_field(one, other, name) for name in {**one.fields, **other.fields}}
+    nullable = field_type.nullable and other.nullable
+    names = {field_type.name, other.name}
+    if names <= {"struct", "unknown"} or (
+        names <= {"struct", "unknown", "map"} and (field_type.fields or other.fields)
+    ):
+        fields = {name: _met_field(field_type, other, name) for name in {**field_type.fields, **other.fields}}
         name = "unknown" if names == {"unknown"} else "struct"
-        return FieldType(name, nullable=nullable, fields=fields, open=one.open and other.open)
+        return FieldType(name, nullable=nullable, fields=fields, open=field_type.open and other.open)
     if "unknown" in names:
-        return replace(one if other.name == "unknown" else other, nullable=nullable)
-    if one.name == other.name == "array":
-        return FieldType("array", nullable=nullable, item=meet(one.item or UNKNOWN, other.item or UNKNOWN))
-    if one.name == other.name == "string":
-        common = tuple(value for value in one.values if value in other.values)
-        values = common or one.values or other.values
-        return FieldType("string", nullable=nullable, values=values, logical=one.logical or other.logical)
+        return replace(field_type if other.name == "unknown" else other, nullable=nullable)
+    if field_type.name == other.name == "array":
+        return FieldType("array", nullable=nullable, item=meet(field_type.item or UNKNOWN, other.item or UNKNOWN))
+    if field_type.name == other.name == "string":
+        common = tuple(value for value in field_type.values if value in other.values)
+        values = common or field_type.values or other.values
+        return FieldType("string", nullable=nullable, values=values, logical=field_type.logical or other.logical)
     if names == {"long", "double"}:
         return FieldType("long", nullable=nullable)
-    is_better = bool(other.values) if one.name == other.name else (one.name, other.name) == ("map", "struct")
-    return replace(other if is_better else one, nullable=nullable)
+    is_better = (
+        bool(other.values) if field_type.name == other.name else (field_type.name, other.name) == ("map", "struct")
+    )
+    return replace(other if is_better else field_type, nullable=nullable)
 
 
-def _met_field(one: FieldType, other: FieldType, name: str) -> FieldType:
-    if name in one.fields and name in other.fields:
-        return meet(one.fields[name], other.fields[name])
-    return one.fields[name] if name in one.fields else other.fields[name]
+def _met_field(field_type: FieldType, other: FieldType, name: str) -> FieldType:
+    if name in field_type.fields and name in other.fields:
+        return meet(field_type.fields[name], other.fields[name])
+    return field_type.fields[name] if name in field_type.fields else other.fields[name]
 
 
 def _names(schema: Mapping[str, Any], inherited: Sequence[str] | None) -> Sequence[str] | None:

@@ -159,10 +159,10 @@ class ProtobufSerde(SchemaSerde):
     def _converter(self, field: Any) -> Read:
         if is_map(field):
             convert = self._single(field.message_type.fields_by_name["value"])
-            return lambda found: {_key_text(key): convert(found[key]) for key in found}
+            return lambda values: {_key_text(key): convert(values[key]) for key in values}
         single = self._single(field)
         if is_repeated(field):
-            return lambda found: [single(item) for item in found]
+            return lambda values: [single(item) for item in values]
         return single
 
     def _single(self, field: Any) -> Read:

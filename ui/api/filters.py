@@ -14,7 +14,7 @@ from broker.core.topic import levels_match
 
 # Seconds that a search may hold the event loop before it yields.
 STEP_S: Final = 0.01
-Texts = Annotated[list[str] | None, BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
+Texts = Annotated[list[str] | None, BeforeValidator(lambda value: [value] if isinstance(value, str) else value)]
 
 
 def state_of(shown: Mapping[str, Any]) -> str | None:
@@ -52,9 +52,9 @@ class ListFilter:
                 until_s = perf_counter() + STEP_S
         yield objects.only(matching)
 
-    def takes(self, one: Mapping[str, Any]) -> bool:
+    def takes(self, shown: Mapping[str, Any]) -> bool:
         """Return whether an object passes, its name aside."""
-        return self.state is None or state_of(one) == self.state
+        return self.state is None or state_of(shown) == self.state
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,14 @@ class GateFilter(ListFilter):
     enable: Annotated[bool | None, Query(description="Those switched on, or those switched off.")] = None
     mode: Annotated[Literal["enforce", "shadow"] | None, Query(description="enforce, or shadow.")] = None
 
-    def takes(self, one: Mapping[str, Any]) -> bool:
+    def takes(self, shown: Mapping[str, Any]) -> bool:
         """Return whether an object passes, its name aside."""
         return (
-            ListFilter.takes(self, one)
-            and (self.topic is None or any(_match(self.topic, own) for own in one["topics"]))
-            and ((self.schema_name is None and self.schema_type is None) or any(map(self._named, _codings(one))))
-            and (self.enable is None or one["enable"] == self.enable)
-            and (self.mode is None or one["mode"] == self.mode)
+            ListFilter.takes(self, shown)
+            and (self.topic is None or any(_match(self.topic, own) for own in shown["topics"]))
+            and ((self.schema_name is None and self.schema_type is None) or any(map(self._named, _codings(shown))))
+            and (self.enable is None or shown["enable"] == self.enable)
+            and (self.mode is None or shown["mode"] == self.mode)
         )
 
     def _named(self, coding: Spec) -> bool:
@@ -86,10 +86,10 @@ class GateFilter(ListFilter):
         )
 
 
-def _codings(one: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _codings(shown: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The checks of a validation; decoder and encoder of a transformation."""
-    yield from one.get("checks", ())
-    yield from (one[member] for member in ("payload_decoder", "payload_encoder") if member in one)
+    yield from shown.get("checks", ())
+    yield from (shown[member] for member in ("payload_decoder", "payload_encoder") if member in shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +140,8 @@ def _actions(actions: Sequence[Any]) -> Iterable[str]:
         yield from (name for name in (kind, target, f"{kind}:{target}") if name)
 
 
-def _match(given: str, own: str) -> bool:
-    return levels_match(tuple(own.split("/")), given) or levels_match(tuple(given.split("/")), own)
+def _match(text: str, own: str) -> bool:
+    return levels_match(tuple(own.split("/")), text) or levels_match(tuple(text.split("/")), own)
 
 
 # Filters of kinds that have more than ``ListFilter``, by the path of the kind.

@@ -105,11 +105,11 @@ class IdempotencyKeys:
         self._values.when_committed(done)
         await committed
 
-    def _drop(self, one: _Kept | None) -> None:
-        if one is not None:
-            del self._kept[one.key]
-            self._bytes -= len(one.body)
-            self._values.put(f"{_PREFIX}{one.number}", None)
+    def _drop(self, kept: _Kept | None) -> None:
+        if kept is not None:
+            del self._kept[kept.key]
+            self._bytes -= len(kept.body)
+            self._values.put(f"{_PREFIX}{kept.number}", None)
 
 
 def _digest(*parts: Any) -> str:

@@ -120,10 +120,10 @@ class Feed:
     def _due_in_s(self) -> float:
         return self._looked_s + self._every_s - perf_counter()
 
-    def _schedule(self, after_s: float, call: Callable[..., None], *given: Any) -> None:
+    def _schedule(self, after_s: float, call: Callable[..., None], *arguments: Any) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(after_s, call, *given)
+        self._timer = asyncio.get_running_loop().call_later(after_s, call, *arguments)
 
     def _tick(self) -> None:
         began_s = thread_time()

@@ -129,9 +129,9 @@ class Operations:
             has_request = "request" in parameters
 
             @wraps(handler)
-            async def run(request: Request, **given: Any) -> Response:
+            async def run(request: Request, **values: Any) -> Response:
                 if has_request:
-                    given["request"] = request
+                    values["request"] = request
                 sent: dict[str, Any] = {}
                 if body is not None:
                     sent = await read_object(request, most_bytes, may_name_files=is_data)
@@ -139,12 +139,12 @@ class Operations:
                     if shown is not None and _is_model(shown):
                         check_members(sent, shown)
                         checked = parsed(shown, sent, "the body cannot be used")
-                    given["body"] = sent if model is None else checked
+                    values["body"] = sent if model is None else checked
 
-                request.state.is_dry = (given.get("dry_run") or sent.get("dry_run")) is True
+                request.state.is_dry = (values.get("dry_run") or sent.get("dry_run")) is True
 
                 async def act() -> Response:
-                    result = handler(**given)
+                    result = handler(**values)
                     result = await result if isawaitable(result) else result
                     if isinstance(result, Response):
                         return result
@@ -174,8 +174,8 @@ class Operations:
         return add
 
 
-def _is_model(found: Any) -> bool:
-    return isinstance(found, type) and issubclass(found, BaseModel)
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def described(

@@ -150,7 +150,7 @@ class StreamReplays(Contributor):
                 size += pc.sum(pc.binary_length(matching.column("payload"))).as_py() or 0
             piece = read_piece(logs, place, start, end, wanted)
             first += [(shard, offset, record) for offset, record in list(piece.found)[:_SAMPLES]]
-        first.sort(key=lambda one: one[2].ts_us)
+        first.sort(key=lambda item: item[2].ts_us)
         return looked, matched, size, min(times, default=None), max(times, default=None), first[:_SAMPLES]
 
     def _checked(self, name: str, request: StreamReplayRequest) -> tuple[Stream, RowsOf | None]:
@@ -186,12 +186,12 @@ class StreamReplays(Contributor):
         self,
         source: Stream,
         request: StreamReplayRequest,
-        found: Sequence[_Found],
+        candidates: Sequence[_Found],
         rows_of: RowsOf | None,
     ) -> list[ReplaySample]:
         target = self._target("", source, request)
         samples: list[ReplaySample] = []
-        for shard, offset, record in found:
+        for shard, offset, record in candidates:
             message = message_of(record)
             row = None
             if rows_of is not None:
@@ -275,7 +275,7 @@ class StreamReplays(Contributor):
     def start_all(self) -> None:
         """After a start of the broker: continue what ran and keep paused what was."""
         stored = [Progress.of_stored(data) for _, data in self._kept.stored()]
-        for progress in sorted(stored, key=lambda one: one.started_ns):
+        for progress in sorted(stored, key=lambda item: item.started_ns):
             self._known[progress.id] = progress
             if progress.state in ("running", "paused"):
                 progress.resumed += 1

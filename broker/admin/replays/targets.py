@@ -62,7 +62,7 @@ class Sending:
 class Target(Protocol):
     """Takes records on the event loop."""
 
-    def send(self, one: Sending) -> Sequence[Awaitable[object]]:
+    def send(self, sending: Sending) -> Sequence[Awaitable[object]]:
         """Send what is left of a record; what must be waited for before the record counts as sent.
 
         Raises:
@@ -94,12 +94,12 @@ class Topics:
             return message.topic
         return self._template.render({**message_columns(message), **(row or {})})
 
-    def send(self, one: Sending) -> Sequence[Awaitable[object]]:
+    def send(self, sending: Sending) -> Sequence[Awaitable[object]]:
         """See ``Target``."""
-        message = one.message or message_of(one.record)
-        payloads = [(None, message.payload)] if one.rows is None else list(one.rows)
-        one.ledger.expect(len(payloads))
-        properties = self._marked(message, one.shard, one.offset)
+        message = sending.message or message_of(sending.record)
+        payloads = [(None, message.payload)] if sending.rows is None else list(sending.rows)
+        sending.ledger.expect(len(payloads))
+        properties = self._marked(message, sending.shard, sending.offset)
         waiting = []
         for row, payload in payloads:
             copy = Message(
@@ -108,9 +108,9 @@ class Topics:
             )  # fmt: skip
             outcome = self._publisher.publish(copy)
             if outcome.is_waiting:
-                waiting.append(self._decided(copy.topic, one.ledger))
+                waiting.append(self._decided(copy.topic, sending.ledger))
             else:
-                _note(outcome, one.ledger)
+                _note(outcome, sending.ledger)
         return waiting
 
     async def _decided(self, topic: str, ledger: Ledger) -> None:
@@ -135,24 +135,24 @@ class IntoStream:
     def topic_of(self, message: Message, row: Row | None) -> None:
         """See ``Target``."""
 
-    def send(self, one: Sending) -> Sequence[Awaitable[object]]:
+    def send(self, sending: Sending) -> Sequence[Awaitable[object]]:
         """See ``Target``."""
         if self._target.is_gone:
             raise Unavailable(f"stream {self._target.name!r} was deleted")
-        record = one.record
-        shard = self._target.shard_of(one.record.client_id)
-        if one.rows is None:
-            one.ledger.expect(1)
+        record = sending.record
+        shard = self._target.shard_of(sending.record.client_id)
+        if sending.rows is None:
+            sending.ledger.expect(1)
             self._writer.append(shard, record)
-            one.ledger.succeeded(1)
+            sending.ledger.succeeded(1)
             return ()
-        one.ledger.expect(len(one.rows))
-        for _, payload in one.rows:
+        sending.ledger.expect(len(sending.rows))
+        for _, payload in sending.rows:
             self._writer.append(shard, stream_record((
                 record.ts_us, record.topic, payload, record.qos, record.retain, record.client_id, record.username,
                 None, self._rule,
             )))  # fmt: skip
-        one.ledger.succeeded(len(one.rows))
+        sending.ledger.succeeded(len(sending.rows))
         return ()
 
 
@@ -168,30 +168,30 @@ class IntoAction:
     def topic_of(self, message: Message, row: Row | None) -> None:
         """See ``Target``."""
 
-    def send(self, one: Sending) -> Sequence[Awaitable[object]]:
+    def send(self, sending: Sending) -> Sequence[Awaitable[object]]:
         """See ``Target``."""
         sink = self._sinks.find(self._name)
         if sink is None:
             raise NotFound("action", self._name, "list all: sluice actions ls")
-        assert one.message is not None
-        assert one.rows is not None
-        mark = {"id": self._id, "stream": self._stream, "shard": one.shard, "offset": one.offset}
-        while one.rows:
+        assert sending.message is not None
+        assert sending.rows is not None
+        mark = {"id": self._id, "stream": self._stream, "shard": sending.shard, "offset": sending.offset}
+        while sending.rows:
             if not sink.has_room:
                 raise Full(f"the action {self._name!r} has rows enough to send ({sink.state})")
-            row, _ = one.rows[0]
-            one.ledger.expect(1)
+            row, _ = sending.rows[0]
+            sending.ledger.expect(1)
             try:
-                sink.write({**row, "replay": mark}, one.message, one.ledger)
+                sink.write({**row, "replay": mark}, sending.message, sending.ledger)
             except SinkDisabled as error:
-                one.ledger.expect(-1)
+                sending.ledger.expect(-1)
                 raise Unavailable(f"{error}. Try: enable it, then resume the replay") from None
             except Unavailable as error:
-                one.ledger.expect(-1)
+                sending.ledger.expect(-1)
                 raise Full(str(error)) from None
             except SluiceError as error:
-                one.ledger.failed(row, one.message, error)
-            one.rows.popleft()
+                sending.ledger.failed(row, sending.message, error)
+            sending.rows.popleft()
         return ()
 
 

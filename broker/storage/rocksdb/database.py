@@ -159,15 +159,15 @@ class Database:
                     self._db.close()
                 gc.collect()  # an iterator that waits for the collector keeps the files, and the lock
 
-    def _walk(self, found: RdictIter, end: bytes, _limits: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+    def _walk(self, iterator: RdictIter, end: bytes, _limits: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
         with self._translated():
-            while found.valid():
-                key = found.key()
+            while iterator.valid():
+                key = iterator.key()
                 if key >= end:
                     return
-                yield key, found.value()
-                found.next()
-            found.status()
+                yield key, iterator.value()
+                iterator.next()
+            iterator.status()
 
     def _reserve_room(self) -> None:
         """Make sure that the disk holds what opening writes: the logs as tables, and small files.
@@ -279,12 +279,12 @@ class DatabaseCursor:
 
     def __init__(
         self,
-        found: RdictIter,
+        iterator: RdictIter,
         start: bytes,
         limits: ReadOptions,
         translated: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._found = found
+        self._found = iterator
         self._start = start
         self._limits = limits
         self._translated = translated

@@ -291,9 +291,9 @@ class RocksStore:
         if expected < to_offset:
             self._report_missing(shard, expected, to_offset)
 
-    def _report_missing(self, shard: LogShard, offset: int, found: int) -> None:
+    def _report_missing(self, shard: LogShard, offset: int, present: int) -> None:
         if offset >= self._state(shard).first_offset:  # else trimmed since the read began
-            raise frames.CorruptFrame(self._name(shard), offset, f"the next frame there is begins at offset {found}")
+            raise frames.CorruptFrame(self._name(shard), offset, f"the next frame there is begins at offset {present}")
 
     def _frame(self, shard: LogShard, first_offset: int) -> Frame:
         value = self._db.get(keys.frame_key(shard, first_offset))

@@ -365,12 +365,12 @@ class _Compiler:
             value = self._soft_payload_json()
         return self._descend(value, path, scope)
 
-    def _or_else(self, found: Value | None, read: Callable[[], Value]) -> Value:
-        """``found`` where it is defined, else what ``read`` gives."""
-        if found is None or found is NOTHING:
+    def _or_else(self, value: Value | None, read: Callable[[], Value]) -> Value:
+        """``value`` where it is defined, else what ``read`` gives."""
+        if value is None or value is NOTHING:
             return read()
         result = self._out.fresh("v")
-        self._out.emit(f"{result} = {found.code}")
+        self._out.emit(f"{result} = {value.code}")
         self._out.emit(f"if {result} is _undefined:")
         with self._out.block():
             other = read()
@@ -592,16 +592,16 @@ class _Compiler:
             return self._payload_json()  # which is decoded once for all rules
         return self._called(name, arguments, node)
 
-    def _constant_call(self, found: Function, node: exp.Anonymous) -> Value | None:
+    def _constant_call(self, function: Function, node: exp.Anonymous) -> Value | None:
         """The result, made now, of a pure function of literals that gives no literal (``optimizer`` has the rest)."""
         constants = _constants_of(node.expressions)
-        if not constants or not found.is_pure or found.column is not None or self._trace is not None:
+        if not constants or not function.is_pure or function.column is not None or self._trace is not None:
             return None
         try:
-            result = found.call(*constants)
+            result = function.call(*constants)
         except values.EvaluationError:
             return None
-        return Value(self._out.hoisted(found.name, result, node))
+        return Value(self._out.hoisted(function.name, result, node))
 
     def _called(self, name: str, arguments: list[Value], node: Tree) -> Value:
         """A call of a function that is known to exist and to take these arguments."""
@@ -617,18 +617,18 @@ class _Compiler:
         self._out.namespace[global_name] = function.call
         return self._out.let("v", f"{global_name}({', '.join(codes)})", _KIND_OF_TYPE.get(function.returns.name, "any"))
 
-    def _check_literals(self, found: Function, node: exp.Anonymous) -> None:
+    def _check_literals(self, function: Function, node: exp.Anonymous) -> None:
         values: list[Any] = []
         before = len(self._problems)
         for position, argument in enumerate(node.expressions):
             value = constant_of(argument)
             values.append(NOT_LITERAL if value is None else value)
-            text = None if value is None else found.problem_with(position, value)
+            text = None if value is None else function.problem_with(position, value)
             if text is not None:
-                self._problem(argument, text, f"it is called {found.signature}")
-        if len(self._problems) == before and (problem := found.problem_with_call(values)) is not None:
+                self._problem(argument, text, f"it is called {function.signature}")
+        if len(self._problems) == before and (problem := function.problem_with_call(values)) is not None:
             blamed = node if problem[0] is None else node.expressions[problem[0]]
-            self._problem(blamed, problem[1], f"it is called {found.signature}")
+            self._problem(blamed, problem[1], f"it is called {function.signature}")
 
     # Conditions
 

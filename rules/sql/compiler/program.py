@@ -57,12 +57,12 @@ class Program:
         """Return the result, or raise ``DeferralNeeded`` before anything is evaluated for the items of a long array."""
         return _first_part(self.function) if self.walks else self.function
 
-    def parts(self, given: Any) -> Generator[int, None, Result]:
+    def parts(self, arguments: Any) -> Generator[int, None, Result]:
         """Evaluates a long array part by part, to return the result in the end."""
         if not self.walks:
-            result: Result = self.function(given)
+            result: Result = self.function(arguments)
             return result
-        result = yield from self.function(given)
+        result = yield from self.function(arguments)
         return result
 
     def place_of(self, error: BaseException) -> tuple[int, int] | None:
@@ -78,10 +78,10 @@ class Program:
 
 
 def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Callable[[Any], Result]:
-    def run(given: Any) -> Result:
+    def run(arguments: Any) -> Result:
         if CHAIN.is_late:
             raise EvaluationError("the rules before this one took too long for it to look at a list at once")
-        parts = walk(given)
+        parts = walk(arguments)
         walked = 0
         try:
             while walked <= most_items:
@@ -95,9 +95,9 @@ def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Call
 
 
 def _first_part(walk: Callable[[Any], Iterator[int]]) -> Callable[[Any], Result]:
-    def run(given: Any) -> Result:
+    def run(arguments: Any) -> Result:
         try:
-            next(walk(given))
+            next(walk(arguments))
         except StopIteration as end:
             result: Result = end.value
             return result

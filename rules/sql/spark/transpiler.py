@@ -475,10 +475,10 @@ class _Transpiler:
         kinds = ", ".join(value.kind for value in values)
         raise NotInSpark(f"{name} has no Spark form for ({kinds})", node)
 
-    def _formed(self, form: SparkForm, values: Sequence[Value], given: Sequence[Tree | Value]) -> Value:
+    def _formed(self, form: SparkForm, values: Sequence[Value], operands: Sequence[Tree | Value]) -> Value:
         arguments: list[str] = []
         doubts: tuple[str, ...] = ()
-        for takes, value, node in zip(form.takes, values, given, strict=True):
+        for takes, value, node in zip(form.takes, values, operands, strict=True):
             if takes == "printable":
                 value = value if isinstance(node, Value) else self._printed(node)
             elif takes == "double":

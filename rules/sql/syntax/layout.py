@@ -52,10 +52,10 @@ def _is_same(sql: str, tree: exp.Select) -> bool:
         return False
 
 
-def _laid_out(clauses: Sequence[Clause], found: Tokens) -> str:
-    lines = [line for clause in clauses for line in _lines(clause, has_comments=bool(found.comments))]
-    source_lines = found.sql.split("\n")
-    for comment in found.comments:
+def _laid_out(clauses: Sequence[Clause], tokens: Tokens) -> str:
+    lines = [line for clause in clauses for line in _lines(clause, has_comments=bool(tokens.comments))]
+    source_lines = tokens.sql.split("\n")
+    for comment in tokens.comments:
         is_after_text = source_lines[comment.line - 1][: comment.column - 1].strip() != ""
         _insert(lines, comment, is_after_text=is_after_text)
     return "\n".join(line.text for line in lines) + "\n"

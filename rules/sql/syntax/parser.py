@@ -50,14 +50,14 @@ def parse(sql: str) -> exp.Select:
     return parse_tokens(Tokens(sql))
 
 
-def parse_tokens(found: Tokens) -> exp.Select:
+def parse_tokens(tokens: Tokens) -> exp.Select:
     """The tree of a statement, as ``parse``; the tokens then have its comments."""
-    return _Parser(found).statement()
+    return _Parser(tokens).statement()
 
 
 class _Parser:
-    def __init__(self, found: Tokens) -> None:
-        self._tokens = found
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
         self._at = 0
         self._depth = 0
 

@@ -562,8 +562,8 @@ def _descend_payload(payload: FieldType, path: Path) -> tuple[FieldType, Issue |
     return descend(payload, path)
 
 
-def _has_payload(one: Input) -> bool:
-    return one.columns is None or "payload" in one.columns
+def _has_payload(origin: Input) -> bool:
+    return origin.columns is None or "payload" in origin.columns
 
 
 def _below(origin: Origin, steps: Iterable[Any], limits: tuple[int, int] | None) -> Origin:

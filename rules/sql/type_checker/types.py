@@ -60,36 +60,42 @@ def array_of(item: FieldType, *, nullable: bool = False) -> FieldType:
     return FieldType("array", nullable=nullable, item=item)
 
 
-def unified(one: FieldType, other: FieldType) -> FieldType:
+def unified(field_type: FieldType, other: FieldType) -> FieldType:
     """The type of a value that has one of two types."""
-    if one == other:
-        return one
-    kind = _unified(one, other)
-    return replace(kind, logical=one.logical) if one.logical and one.logical == other.logical else kind
+    if field_type == other:
+        return field_type
+    kind = _unified(field_type, other)
+    return (
+        replace(kind, logical=field_type.logical)
+        if field_type.logical and field_type.logical == other.logical
+        else kind
+    )
 
 
-def _unified(one: FieldType, other: FieldType) -> FieldType:
-    if one.name == "null" or other.name == "null":
-        return maybe(other if one.name == "null" else one)
-    nullable = one.nullable or other.nullable
-    if one.name in NUMERIC and other.name in NUMERIC:
-        return FieldType(one.name if one.name == other.name else "double", nullable=nullable)
-    if one.name == other.name == "array":
-        return array_of(unified(one.item or UNKNOWN, other.item or UNKNOWN), nullable=nullable)
-    if one.name == other.name == "struct":
-        return _unified_structs(one, other, nullable)
-    if family(one) == family(other) == "map":
-        items = [kind.item or UNKNOWN for kind in (one, other) if kind.name == "map"]
+def _unified(field_type: FieldType, other: FieldType) -> FieldType:
+    if field_type.name == "null" or other.name == "null":
+        return maybe(other if field_type.name == "null" else field_type)
+    nullable = field_type.nullable or other.nullable
+    if field_type.name in NUMERIC and other.name in NUMERIC:
+        return FieldType(field_type.name if field_type.name == other.name else "double", nullable=nullable)
+    if field_type.name == other.name == "array":
+        return array_of(unified(field_type.item or UNKNOWN, other.item or UNKNOWN), nullable=nullable)
+    if field_type.name == other.name == "struct":
+        return _unified_structs(field_type, other, nullable)
+    if family(field_type) == family(other) == "map":
+        items = [kind.item or UNKNOWN for kind in (field_type, other) if kind.name == "map"]
         return FieldType("map", nullable=nullable, item=unified(*items) if len(items) == 2 else UNKNOWN)
-    if one.name == other.name:
-        values = tuple(dict.fromkeys((*one.values, *other.values))) if one.values and other.values else ()
-        return FieldType(one.name, nullable=nullable, values=values)
+    if field_type.name == other.name:
+        values = tuple(dict.fromkeys((*field_type.values, *other.values))) if field_type.values and other.values else ()
+        return FieldType(field_type.name, nullable=nullable, values=values)
     return UNKNOWN
 
 
-def _unified_structs(one: FieldType, other: FieldType, nullable: bool) -> FieldType:
-    fields = {name: unified(_field(one, name), _field(other, name)) for name in {**one.fields, **other.fields}}
-    return FieldType("struct", nullable=nullable, fields=fields, open=one.open or other.open)
+def _unified_structs(field_type: FieldType, other: FieldType, nullable: bool) -> FieldType:
+    fields = {
+        name: unified(_field(field_type, name), _field(other, name)) for name in {**field_type.fields, **other.fields}
+    }
+    return FieldType("struct", nullable=nullable, fields=fields, open=field_type.open or other.open)
 
 
 def _field(kind: FieldType, name: str) -> FieldType:
