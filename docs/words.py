@@ -129,6 +129,8 @@ OPENINGS: Final = {
 """What to write instead of the first words of a docstring or of a comment."""
 NAMES: Final = ("found", "one", "made", "given", "known", "what", "why", "held")
 """Variables that say nothing about their value; fields of a class are not checked."""
+NAMES_OF_PARAMETERS: Final = NAMES[:4]
+"""Parameters that say nothing about their value."""
 
 
 def compiled(words: Mapping[str, str], flags: re.RegexFlag = re.IGNORECASE) -> list[tuple[re.Pattern[str], str]]:
@@ -213,6 +215,8 @@ def code_findings(module: Path, name: str) -> Iterator[str]:
             and id(node) not in fields
         ):
             yield f'{name}:{node.lineno}: variable "{node.id}", write: a name for its value'
+        if isinstance(node, ast.arg) and node.arg in NAMES_OF_PARAMETERS:
+            yield f'{name}:{node.lineno}: parameter "{node.arg}", write: a name for its value'
 
 
 def modules(places: Iterable[str]) -> list[Path]:

@@ -185,11 +185,11 @@ class ConfluentRegistry:
         except (Invalid, ValueError) as error:
             raise self._refused(f"schema {schema_id} cannot be used: {error}") from None
 
-    def _referred(self, found: Mapping[str, Any], depth: int) -> tuple[Referred, ...]:
+    def _referred(self, subject_version: Mapping[str, Any], depth: int) -> tuple[Referred, ...]:
         if depth > MAX_DEPTH:
             raise self._refused(f"references are deeper than {MAX_DEPTH}")
         references = []
-        for item in found.get("references") or ():
+        for item in subject_version.get("references") or ():
             subject = str(item.get("subject"))
             version = item.get("version")
             inner = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")

@@ -89,15 +89,15 @@ class _Function:
     def _has_limit(self) -> bool:
         return self._verb.is_paged and self._command.limit is not None
 
-    def __call__(self, call: Call, plan_only: bool = False, detach: bool = False, **given: Any) -> None:
+    def __call__(self, call: Call, plan_only: bool = False, detach: bool = False, **arguments: Any) -> None:
         verb = self._verb
-        limit = given.pop("limit") if self._has_limit else 0  # else it is a parameter of the verb, if anything
+        limit = arguments.pop("limit") if self._has_limit else 0  # else it is a parameter of the verb, if anything
         for parameter in self._parameters:
             if parameter.old:
-                given[parameter.key] = renamed(
-                    given[parameter.key], given[f"old_{parameter.key}"], parameter.old, str(parameter.option)
+                arguments[parameter.key] = renamed(
+                    arguments[parameter.key], arguments[f"old_{parameter.key}"], parameter.old, str(parameter.option)
                 )
-        values = {parameter.name: _sent(parameter, given.get(parameter.key)) for parameter in self._parameters}
+        values = {parameter.name: _sent(parameter, arguments.get(parameter.key)) for parameter in self._parameters}
         values = {name: value for name, value in values.items() if value is not None}
         path = f"{self._resource.path}{verb.path}".replace(":path}", "}")
         in_path = {parameter.name for parameter in verb.takes if f"{{{parameter.name}}}" in path}

@@ -123,9 +123,9 @@ def _one(control: _Control, take: Callable[[], Any]) -> str:
     return _formatted(control.letter, width, precision, control.padding, take())
 
 
-def _number(given: int | str | None, take: Callable[[], Any]) -> int | None:
-    if not isinstance(given, str):
-        return given
+def _number(width: int | str | None, take: Callable[[], Any]) -> int | None:
+    if not isinstance(width, str):
+        return width
     value = take()
     if type(value) is not int:
         raise failure("sprintf", "'*' needs an integer argument")

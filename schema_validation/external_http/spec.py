@@ -120,7 +120,7 @@ def _with(plain: dict[str, Any], texts: Mapping[str, str]) -> dict[str, Any]:
     return members
 
 
-def parse_parameters(given: Any, pointer: str = "") -> Parameters:
+def parse_parameters(sent: Any, pointer: str = "") -> Parameters:
     """The checked form of parameters as they were sent.
 
     Raises:
@@ -128,7 +128,7 @@ def parse_parameters(given: Any, pointer: str = "") -> Parameters:
     """
     headline = "not a usable external_http schema"
     place = f"{pointer}/parameters"
-    parameters = parsed(Parameters, given, headline, pointer=place)
+    parameters = parsed(Parameters, sent, headline, pointer=place)
     if MASK in parameters.secrets().values() or parameters.url.has_stars:
         text = "the stars stand for a secret that is not stored; send the secret itself"
         raise Invalid(headline, [Problem(text, place)])

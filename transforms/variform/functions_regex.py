@@ -136,8 +136,8 @@ def regex_replace(value: str, pattern: str, replacement: str) -> str:
 
 
 def _filled(template: str, match: _Match) -> str:
-    def put(found: re.Match[str]) -> str:
-        escaped = found[1]
+    def put(place: re.Match[str]) -> str:
+        escaped = place[1]
         if escaped is None:
             return match.group(0) or ""
         if escaped in "123456789":

@@ -529,14 +529,14 @@ class _Inference:
             self._report_all(node, path, [(source, issue) for source, _, issue in read_types])
         return unified_all(kind for _, kind, _ in read_types)
 
-    def _report_all(self, node: Tree, path: Path, found: Sequence[tuple[Input, Issue | None]]) -> None:
-        issues = [issue for _, issue in found if issue is not None]
+    def _report_all(self, node: Tree, path: Path, by_input: Sequence[tuple[Input, Issue | None]]) -> None:
+        issues = [issue for _, issue in by_input if issue is not None]
         if not issues:
             return
-        if len(issues) == len(found):
+        if len(issues) == len(by_input):
             self._report(node, replace(issues[0], is_mistake=all(issue.is_mistake for issue in issues)))
             return
-        for source, issue in found:
+        for source, issue in by_input:
             if issue is not None:
                 text = f'on topics of "{source.source}": {issue.message}'
                 self._report(node, Issue(text, issue.suggestion, is_mistake=False))
