@@ -308,10 +308,11 @@ async def test_absent_members_are_passed_over_and_the_first_that_returns_has_wha
         await away(node, "one")
         await published(node, b"1", b"2", b"3", b"4")
         assert sorted(await payloads(two, 2) + await payloads(clean, 2)) == [b"1", b"2", b"3", b"4"]
+        sessions = node.server.hub.sessions
         for client, name in ((two, "two"), (clean, "clean")):
             await client.silence()
             await client.close()
-            await node.until(lambda name=name: (s := node.server.hub.sessions.get(name)) is None or s.is_away)  # type: ignore[misc]
+            await node.until(lambda name=name: (s := sessions.get(name)) is None or s.is_away)  # type: ignore[misc]
         await published(node, *[b"%d" % number for number in range(5, 10)])
         two = await lasting(node, "two", 5)
         assert await payloads(two, 5) == [b"%d" % number for number in range(5, 10)]

@@ -272,7 +272,8 @@ def test_a_reader_who_keeps_up_is_given_values_and_one_who_fell_behind_payloads(
             read = await queue.read(3000, 1 << 20)
             assert [offset for offset, _ in read] == list(range(10 + len(seen), 10 + len(seen) + len(read)))
             seen += [value for _, value in read]
-        assert [int(value) if isinstance(value, bytes) else -value for value in seen] == list(range(10, 40_000))  # type: ignore[operator]
+        numbers = [int(value) if isinstance(value, bytes) else -value for value in seen]  # type: ignore[operator]
+        assert numbers == list(range(10, 40_000))
         assert seen[0] == b"10", "there are bounds to what is kept in memory"
         assert seen[-1] == -39_999
         await writer.close()

@@ -99,7 +99,8 @@ def one_copy_each(all_ends: list[Ends]) -> None:
     for number, end in enumerate(all_ends):
         end.publish(settled[number])
     for end in all_ends:
-        eventually(lambda end=end: {text.encode() for text in settled} <= set(end.payloads), what="the last")  # type: ignore[misc]
+        last = {text.encode() for text in settled}
+        eventually(lambda end=end, last=last: last <= set(end.payloads), what="the last")  # type: ignore[misc]
         more = {payload: count for payload, count in Counter(end.payloads).items() if count > 1}
         assert more == {}
 

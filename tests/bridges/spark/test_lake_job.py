@@ -557,7 +557,8 @@ def test_killed_driver_and_killed_worker_lose_and_double_nothing(
         harms: list[Callable[[int], None]] = [_kill_driver, _kill_workers, lambda _: None]
         for stage, harm in enumerate(harms, start=1):
             server.append("readings", [{"n": n} for n in range(30_000)] + [b"bad"])
-            await until(lambda end=stage * 30_001: covered(server) == end, _log(tmp_path), timeout_s=DEADLINE_S)  # type: ignore[misc] # the default binds now
+            end, log = stage * 30_001, _log(tmp_path)
+            await until(lambda end=end: covered(server) == end, log, timeout_s=DEADLINE_S)  # type: ignore[misc]
             server.append("readings", [])
             harm(local.state()["pid"])
         pid = local.state()["pid"]

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,10 +139,11 @@ def test_other_tables_are_filled_while_a_large_one_is_retyped(
         driver_s, worker_s = time.process_time(), cpu_s(workers(spark))
         server.tables["large"]["replay"] = order("o1", retype={"column": "n", "type": "json"})
         commits = 0
+        small = partial(covered, server, "small")
         while ordered_state(server) not in ("done", "failed"):
             server.append("small", [{"n": commits}])
             commits += 1
-            eventually(lambda end=commits: covered(server, "small") >= end, DEADLINE_S, what="the small table")  # type: ignore[misc] # the default binds now
+            eventually(lambda end=commits: small() >= end, DEADLINE_S, what="the small table")  # type: ignore[misc]
         driver_s, worker_s = time.process_time() - driver_s, cpu_s(workers(spark)) - worker_s
         replay = server.reports["large"]["replay"]
         assert replay["state"] == "done", replay

@@ -107,7 +107,11 @@ async def test_clients_whose_authenticator_takes_its_time_hold_no_place() -> Non
     async with running() as node, listening(node, max_connections=1) as (_, port):
         chain = node.server.hub.logins._access.authenticators
         now = chain.authenticate
-        chain.authenticate = lambda attempt: decide() if attempt.client_id == "slow" else now(attempt)  # type: ignore[method-assign]
+
+        def authenticate(attempt: Any) -> Any:
+            return decide() if attempt.client_id == "slow" else now(attempt)
+
+        chain.authenticate = authenticate  # type: ignore[method-assign]
         slow = await WireClient.open(port, 5)
         slow.send(Connect("slow", 5))
         await node.until(lambda: node.metrics.value("logins_waiting") == 1)

@@ -74,8 +74,14 @@ async def test_certificate_and_server_name_are_known_of_a_client(authority: Auth
     dev = authority.sign("dev", subject, ["dev-7.example", "10.0.0.7", "dev@acme.example", "urn:dev:7"])
     seen = []
     async with running() as node:
-        settled = node.server.hub.logins.attributes.settled
-        node.server.hub.logins.attributes.settled = lambda attempt: seen.append(attempt) or settled(attempt)  # type: ignore[method-assign, func-returns-value]
+        attributes = node.server.hub.logins.attributes
+        settled = attributes.settled
+
+        def note(attempt: Any) -> Any:
+            seen.append(attempt)
+            return settled(attempt)
+
+        attributes.settled = note  # type: ignore[method-assign]
         async with listening(node, **server.settings, verify="peer", cacertfile=str(authority.file)) as (_, port):
             await connected(port, trusting(authority, dev))
     [attempt] = seen
@@ -177,7 +183,8 @@ async def test_a_client_reads_in_an_alert_why_its_certificate_is_refused(
         "old": authority.sign("old", {"CN": "old"}, begins_in=timedelta(days=-40)),
         "lost": authority.sign("lost", {"CN": "lost"}),
     }
-    asked = {"verify": "peer", "cacertfile": str(authority.file), "crlfile": str(authority.revoke(bad["lost"]))}  # type: ignore[arg-type]
+    revoked = authority.revoke(bad["lost"])  # type: ignore[arg-type]
+    asked = {"verify": "peer", "cacertfile": str(authority.file), "crlfile": str(revoked)}
     async with running() as node, listening(node, **server.settings, **asked) as (_, port):
         for name, files in bad.items():
             context = trusting(authority, files)
