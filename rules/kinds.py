@@ -10,6 +10,7 @@ from broker.core.resources import Command, Parameter, Resource, Verb, trial
 KINDS = (
     Kind(
         name="rule",
+        area="authoring",
         path="rules",
         section="rule_engine.rules",
         models=("rules.spec:RuleSpec",),
@@ -165,6 +166,7 @@ RESOURCES = (
     ),
     Resource(
         name="back-test",
+        area="authoring",
         path="/backtests",
         tag="Rules",
         service="services.rules",
@@ -193,7 +195,7 @@ RESOURCES = (
                 path="/{id}:cancel",
                 takes=(_BACKTEST,),
                 answer="rules.trials.backtest:BacktestView",
-                does="change",
+                does="try",
             ),
         ),
     ),

@@ -8,6 +8,7 @@ from broker.core.resources import Command, Parameter, Resource, Verb, trial
 KINDS = (
     Kind(
         name="schema registry",
+        area="authoring",
         path="schema-registries",
         section="schema_registry.external",
         models=("schema_validation.confluent:ConfluentSpec",),
@@ -19,6 +20,7 @@ KINDS = (
     ),
     Kind(
         name="schema",
+        area="authoring",
         path="schemas",
         section="schema_registry.schemas",
         models=("schema_validation.spec:SchemaSpec",),
@@ -37,6 +39,7 @@ KINDS = (
     ),
     Kind(
         name="validation",
+        area="authoring",
         path="validations",
         section="schema_validation.validations",
         models=("schema_validation.spec:ValidationSpec",),

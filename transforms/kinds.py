@@ -8,6 +8,7 @@ from broker.core.resources import Resource, trial
 KINDS = (
     Kind(
         name="transformation",
+        area="authoring",
         path="transforms",
         section="message_transformation.transformations",
         models=("transforms.messages.spec:TransformationSpec",),

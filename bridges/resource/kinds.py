@@ -29,6 +29,7 @@ _PAUSING = (
 def _with_connector(name: str, about: str, page_columns: Mapping[str, str]) -> Kind:
     return Kind(
         name=name,
+        area="authoring",
         path=f"{name}s",
         section=f"{name}s",
         models=(f"bridges.feature:{name}_models",),
@@ -50,6 +51,7 @@ def _with_connector(name: str, about: str, page_columns: Mapping[str, str]) -> K
 KINDS = (
     Kind(
         name="connector",
+        area="authoring",
         path="connectors",
         section="connectors",
         models=("bridges.feature:connector_models",),
@@ -135,6 +137,7 @@ RESOURCES = (
     ),
     Resource(
         name="dead letter",
+        area="operations",
         path="/actions/{name}/dead-letters",
         tag="Bridges",
         service="services.actions",
@@ -167,7 +170,7 @@ RESOURCES = (
                 model="TakeAgain",
                 answer="bridges.resource.services:RedrivenLetters",
                 takes_key=True,
-                does="change",
+                does="job",
                 job=Job(kind="redrive", unit="dead letters", plan="to_redrive"),
                 command=Command(
                     help="Send dead letters to the action once more, oldest first. One that fails again becomes a new "

@@ -10,6 +10,7 @@ from broker.core.resources import LONG_S, PATTERN, Command, Parameter, Resource,
 KINDS = (
     Kind(
         name="share group",
+        area="operations",
         path="groups",
         section=None,
         models=("broker.admin.groups:GroupSpec",),
@@ -83,6 +84,7 @@ _SHOW_SUBSCRIPTIONS = "broker.cli.traffic:print_with_subscriptions"
 RESOURCES = (
     Resource(
         name="client",
+        area="operations",
         path="/clients",
         menu="Clients",
         tag="Clients",
@@ -205,6 +207,7 @@ RESOURCES = (
     ),
     Resource(
         name="session",
+        area="operations",
         path="/sessions",
         menu="Clients",
         tag="Sessions",
@@ -352,6 +355,7 @@ RESOURCES = (
     ),
     Resource(
         name="subscription",
+        area="operations",
         path="/subscriptions",
         menu="Clients",
         tag="Subscriptions",

@@ -16,6 +16,7 @@ _QUARANTINE = Parameter(
 RESOURCES = (
     Resource(
         name="job",
+        area="operations",
         path="/jobs",
         menu="Broker",
         tag="Jobs",
@@ -70,7 +71,7 @@ RESOURCES = (
                 path="/{id}:cancel",
                 takes=(_JOB,),
                 answer="ui.api.models.jobs:JobWithResult",
-                does="change",
+                does="job",
                 command=Command(
                     help="End a job after the piece that it works on; what is done stays done.",
                     done="job {id} is to end",
@@ -85,7 +86,7 @@ RESOURCES = (
                 takes=(_JOB,),
                 answer="ui.api.models.jobs:JobWithResult",
                 problems=(409,),
-                does="change",
+                does="job",
                 command=Command(
                     help="Have a replay of a stream or table, or an audit, wait, until it is resumed.",
                     done="job {id} is paused",
@@ -100,7 +101,7 @@ RESOURCES = (
                 takes=(_JOB,),
                 answer="ui.api.models.jobs:JobWithResult",
                 problems=(409,),
-                does="change",
+                does="job",
                 command=Command(
                     help="Have a replay or an audit continue that is paused, or a replay of a stream that failed.",
                     done="job {id} continues",
@@ -110,6 +111,7 @@ RESOURCES = (
     ),
     Resource(
         name="quarantine",
+        area="operations",
         path="/quarantine",
         tag="Quarantine",
         service="quarantine",
@@ -169,7 +171,7 @@ RESOURCES = (
                 model="TakeAgain",
                 answer="broker.admin.quarantine:TakenAgain",
                 takes_key=True,
-                does="change",
+                does="job",
                 job=Job(kind="quarantine", unit="messages", plan="to_take_again"),
                 effect="quarantine",
                 plan="take_again",
@@ -185,6 +187,7 @@ RESOURCES = (
     ),
     Resource(
         name="topic",
+        area="operations",
         path="/topics",
         tag="Topics",
         service="traffic.topics",
@@ -218,6 +221,7 @@ RESOURCES = (
     ),
     Resource(
         name="message",
+        area="operations",
         path="/topics/latest",
         tag="Topics",
         service="tails",
@@ -293,6 +297,7 @@ RESOURCES = (
     ),
     Resource(
         name="stage",
+        area="authoring",
         path="/pipeline",
         tag="Pipeline",
         service="pipeline",
@@ -310,6 +315,7 @@ RESOURCES = (
     ),
     Resource(
         name="stage",
+        area="authoring",
         path="/pipeline",
         tag="Try",
         service="pipeline",

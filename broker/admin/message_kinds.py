@@ -14,6 +14,7 @@ _DELAYED_ID = Parameter(
 RESOURCES = (
     Resource(
         name="retained message",
+        area="operations",
         path="/retained",
         menu="Clients",
         tag="Retained",
@@ -114,6 +115,7 @@ RESOURCES = (
     ),
     Resource(
         name="delayed message",
+        area="operations",
         path="/delayed",
         menu="Clients",
         tag="Delayed",

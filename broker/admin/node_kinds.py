@@ -45,14 +45,25 @@ KINDS = (
     ),
     Kind(
         name="token",
+        area="identities",
         path="tokens",
         section="tokens",
-        models=("broker.admin.stream_tokens:TokenSpec",),
-        view="broker.admin.stream_tokens:TokenView",
-        about="Lets a program read the records of some streams, and nothing else. It is in the answer that creates it "
-        "only.",
+        models=("broker.admin.tokens:TokenSpec",),
+        view="broker.admin.tokens:TokenView",
+        about="Lets a program use the API with a role and a scope, or read the records of some streams and nothing "
+        "else. It is in the answer that creates it only.",
         tag="Access",
-        columns=("name", "streams", "expires_at", "is_expired", "description"),
+        columns=(
+            "name",
+            "role",
+            "kinds",
+            "topics",
+            "streams",
+            "expires_at",
+            "is_expired",
+            "last_used_at",
+            "description",
+        ),
         deletion="Programs that use it are refused from then on.",
         menu="Access",
         holds_secrets=True,
@@ -81,6 +92,7 @@ _AUDIT_ID = Parameter(
 RESOURCES = (
     Resource(
         name="alarm",
+        area="operations",
         path="/alarms",
         menu="Broker",
         tag="System",

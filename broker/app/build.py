@@ -23,8 +23,8 @@ from broker.admin.replays.service import StreamReplays
 from broker.admin.rewrites import RewriteService
 from broker.admin.spec_objects import SpecObjects
 from broker.admin.stream_imports import StreamImports
-from broker.admin.stream_tokens import Tokens
 from broker.admin.tails import MessageTails
+from broker.admin.tokens import Tokens
 from broker.app import features
 from broker.app.health import NodeHealth
 from broker.app.refusals import Refusals
@@ -172,7 +172,7 @@ class Node:
         self.ranges = ranges or RangesProcess(data_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
         ssrf = config.get("rule_engine").ssrf
-        self.tokens = Tokens(self.sections.section("tokens"), self.clock)
+        self.tokens = Tokens(self.sections.section("tokens"), self.clock, StoredValues(self.writer))
         self.api_settings = _within_file_limit(config.get("api", ApiSettings))
         name = config.get("node", NodeSettings).name
         self.identity = Identity(name, product_version(), origin_of(name, StoredValues(self.writer)))

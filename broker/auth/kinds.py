@@ -71,6 +71,7 @@ KINDS = (
     ),
     Kind(
         name="ban",
+        area="operations",
         path="bans",
         section=None,
         models=("broker.auth.bans:BanSpec",),

@@ -158,20 +158,38 @@ def add_tokens(group: typer.Typer) -> None:
     def add_token(
         call: Call,
         name: Annotated[str, typer.Argument(help="The token's name.")],
-        streams: Annotated[list[str], typer.Option("--stream", help="A stream that it reads; may be repeated.")],
+        role: Annotated[
+            str | None, typer.Option("--role", help="Its role: viewer, editor, operator or administrator.")
+        ] = None,
+        kinds: Annotated[
+            list[str] | None, typer.Option("--kind", help="A resource that it may use, as rules; may be repeated.")
+        ] = None,
+        topics: Annotated[
+            list[str] | None, typer.Option("--topic", help="A filter that topics must be within; may be repeated.")
+        ] = None,
+        streams: Annotated[
+            list[str] | None, typer.Option("--stream", help="A stream that it reads, without a role; may be repeated.")
+        ] = None,
         expires_in: Annotated[
             str | None, typer.Option("--expires-in", metavar="DURATION", help="When it ends, as 90d. Default: never.")
         ] = None,
         description: Annotated[str | None, typer.Option("--description", help="The program that uses it.")] = None,
     ) -> None:
-        """Create a token that reads streams, and print it, once."""
+        """Create a token with a role, or one that reads streams, and print it, once."""
         ends = (
             None
             if expires_in is None
             else rfc3339_of(datetime.now(UTC) + timedelta(seconds=duration_s(expires_in, "--expires-in")))
         )
-        options = _given(expires_at=ends, description=description)
-        saved = call.api.post("/tokens", {"name": name, "streams": streams, **options})
+        options = _given(
+            role=role,
+            kinds=kinds or None,
+            topics=topics or None,
+            streams=streams or None,
+            expires_at=ends,
+            description=description,
+        )
+        saved = call.api.post("/tokens", {"name": name, **options})
         show_saved(call, saved, f"token {name} created")
 
 

@@ -34,6 +34,9 @@ DECLARED_IN: Final = (
 _OTHER_SECTIONS: Final = ("schema_registry.modes",)
 # The nodes of a cluster on which an operation runs.
 At = Literal["node", "owner", "all"]
+# Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the
+# running of the broker, its settings and security, and who may use the API.
+Area = Literal["authoring", "operations", "administration", "identities"]
 # Kinds that others name ``<type>:<name>``.
 TYPED: Final = ("action", "source")
 # Verbs of a kind in addition to list and get.
@@ -129,6 +132,7 @@ class Kind:
     secret is read from a file, standard input or the terminal. With ``holds_secrets``, requests and answers have
     secrets, of which nothing is kept. ``menu`` is the group of the dashboard's navigation that has its list, and
     ``page_columns`` are the columns of that list with their headings, where they are others than ``columns``.
+    ``area`` decides which roles may change it.
     """
 
     name: str
@@ -155,6 +159,7 @@ class Kind:
     holds_secrets: bool = False
     menu: str = ""
     page_columns: Mapping[str, str] = field(default_factory=dict)
+    area: Area = "administration"
 
     @property
     def one(self) -> str:

@@ -13,13 +13,13 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal
 
-from broker.core.kinds import DECLARED_IN, At
+from broker.core.kinds import DECLARED_IN, Area, At
 
 # Timeouts of commands: calls that open or close connections, and calls that read a log or many messages, in seconds.
 SLOW_S: Final = 120
 LONG_S: Final = 600
-# The effect of an operation, by which roles permit it: a trial (``try``) saves nothing.
-Does = Literal["read", "change", "try"]
+# The effect of an operation, by which roles permit it: a trial (``try``) saves nothing, and a ``job`` is long work.
+Does = Literal["read", "change", "try", "job"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +145,8 @@ class Verb:
     ``reads`` says where a method that takes long is called: on a ``thread``, or on one ``shared`` by all requests that
     ask the same at a time; else on the event ``loop``.
 
-    ``does`` says who may call it: ``read``, ``change``, ``try`` (nothing is saved). ``at`` says where it runs: on this
+    ``does`` says who may call it: ``read``, ``change``, ``try`` (nothing is saved), ``job`` (long work is started,
+    paused or canceled; every verb with a ``job``). ``at`` says where it runs: on this
     ``node``, at the ``owner`` of the client or topic that it names, or on ``all`` nodes, whose answers are joined:
     lists in their order, numbers by their sum. ``effect`` is the kind that a dry run asks for its consequences; its
     name is the first parameter. ``exists`` is the method that raises for a dry run where that is not there. ``plan`` is
@@ -223,6 +224,7 @@ class Resource:
     ``sluice``, and ``about`` the help of that group, ``alias`` another word for the last of them. ``named_by`` is the
     member that names one, for completion and for the address of its page. ``at`` is where its verbs run that say
     nothing else. ``menu`` is the group of the dashboard's navigation that has its list; without one, the search has it.
+    ``area`` decides which roles may change it; the kind of the same name, where there is one, decides in its place.
     """
 
     name: str
@@ -237,6 +239,7 @@ class Resource:
     named_by: str = ""
     at: At = "node"
     menu: str = ""
+    area: Area = "administration"
 
     @property
     def known(self) -> str:

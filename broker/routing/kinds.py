@@ -8,6 +8,7 @@ from broker.core.resources import Resource, trial
 KINDS = (
     Kind(
         name="rewrite",
+        area="authoring",
         path="rewrites",
         section="rewrites",
         models=("broker.routing.rewrite:RewriteSpec",),
@@ -26,6 +27,7 @@ KINDS = (
     ),
     Kind(
         name="auto-subscription",
+        area="authoring",
         path="auto-subscriptions",
         section="auto_subscriptions",
         models=("broker.routing.automatic:AutoSubscriptionSpec",),

@@ -7,6 +7,7 @@ from broker.core.kinds import Kind
 KINDS = (
     Kind(
         name="stream",
+        area="authoring",
         path="streams",
         section="streams",
         models=("broker.streams.settings:StreamSpec",),

@@ -106,7 +106,7 @@ def test_every_operation_says_what_it_does_and_where_it_runs(committed: Any) -> 
     for methods in committed["paths"].values():
         for method, operation in methods.items():
             resource = operation.get("x-resource", {})
-            does = ("read",) if method == "get" else ("change", "try")
+            does = ("read",) if method == "get" else ("change", "try", "job")
             assert resource.get("name"), operation["operationId"]
             assert resource["does"] in does, operation["operationId"]
             assert resource["at"] in ("node", "owner", "all"), operation["operationId"]

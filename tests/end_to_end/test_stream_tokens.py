@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from broker.admin.stream_tokens import Tokens
+from broker.admin.tokens import Tokens
 from broker.core.clock import SystemClock
 from broker.core.errors import Invalid
 from broker.core.objects import MemorySection

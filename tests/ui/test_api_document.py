@@ -102,7 +102,7 @@ def test_the_document_is_whole() -> None:
 
 def test_an_operation_says_what_it_does_and_where_it_runs() -> None:
     says = {operation.id: operation.description["x-resource"] for operation in OPERATIONS}
-    assert says["cancelJob"] == {"name": "job", "does": "change", "at": "all"}
+    assert says["cancelJob"] == {"name": "job", "does": "job", "at": "all"}
     assert says["getStatus"] == {"name": "node", "does": "read", "at": "node"}
     assert says["putRule"] == {"name": "rule", "does": "change", "at": "node"}
     assert says["restartConnector"] == {"name": "connector", "does": "change", "at": "all"}

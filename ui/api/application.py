@@ -28,7 +28,7 @@ from ui.api.resources import ResourceRoutes
 from ui.api.revert import AuditTrail
 from ui.api.rules import add_catalogues, add_rules
 from ui.api.schemas import add_schemas
-from ui.api.security import require_administrator, require_same_origin
+from ui.api.security import require_right, require_same_origin
 from ui.api.streams import add_imports, add_replays, add_streams
 
 BASE = "/api/v1"
@@ -47,7 +47,7 @@ def create_app(context: ApiContext) -> FastAPI:
     )
     app.state.context = context
     install_problems(app)
-    app.include_router(_operations(context), prefix=BASE, dependencies=[Depends(require_administrator)])
+    app.include_router(_operations(context), prefix=BASE, dependencies=[Depends(require_right)])
     sign_in = APIRouter(dependencies=[Depends(require_same_origin)])
     node.add_sign_in(sign_in)
     app.include_router(sign_in, prefix=BASE)
@@ -74,6 +74,7 @@ def _work_out_routes(app: FastAPI) -> None:
 def _operations(context: ApiContext) -> APIRouter:
     router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)])
     add_publishing(router, context)
+    node.add_identity(router)
     calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)
     if context.streams is not None:
         add_streams(router, context.streams, calls)

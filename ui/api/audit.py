@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
 from broker.admin.audit_log import AuditedChange, AuditLog, AuditRecord, DeletedObject, Origin, change_of
+from broker.admin.rights import Actor
 from broker.core.kinds import Kind, kinds
 from broker.core.objects import Spec
 from ui.api.context import ApiContext
@@ -34,9 +35,10 @@ _ONCE_IN_S: Final = 60
 _MOST_FORBIDDEN: Final = 1_000
 
 
-def acts_as(request: HTTPConnection, actor: str, *, in_browser: bool = False) -> None:
+def acts_as(request: HTTPConnection, actor: Actor, *, in_browser: bool = False) -> None:
     """Note who sent the request, once that is proved."""
-    request.state.actor = actor
+    request.state.identity = actor
+    request.state.actor = request.state.principal = actor.name
     request.state.in_browser = in_browser
 
 
@@ -136,11 +138,14 @@ def _is_audited(scope: Scope, status: int) -> bool:
     if scope["method"] in _READS:
         return False
     if operation is None:
-        return scope["path"].startswith("/registry/") and not (
-            scope["method"] == "POST" and _REGISTRY_READS.fullmatch(scope["path"])
-        )
+        return scope["path"].startswith("/registry/") and not only_reads_registry(scope["method"], scope["path"])
     resource = (getattr(route, "openapi_extra", None) or {}).get("x-resource", {})
     return "Try" not in getattr(route, "tags", ()) and resource.get("does") not in _CHANGES_NOTHING
+
+
+def only_reads_registry(method: str, path: str) -> bool:
+    """True if a call of the schema registry's API with a body only looks up or compares."""
+    return method == "POST" and _REGISTRY_READS.fullmatch(path) is not None
 
 
 def _origin(scope: Scope) -> Origin:

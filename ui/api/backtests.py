@@ -23,6 +23,7 @@ def add_backtests(router: APIRouter, service: RuleService, calls: BoundedCalls) 
         "Back-test SQL or a rule",
         body=BacktestRequest,
         answer=BacktestView,
+        does="try",
         status=202,
         takes_key=True,
         problems=(404,),

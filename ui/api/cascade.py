@@ -67,6 +67,11 @@ class CascadingDeletion:
         before = service.get(name) if section is None else deepcopy(section.saved(name))
         return _Part(reference, used, kind, name, service, before, partial(service.delete, name), {})
 
+    @property
+    def kinds(self) -> set[Kind]:
+        """The kinds of the objects that are deleted."""
+        return {part.kind for part in self._parts}
+
     async def effect(self) -> Spec:
         """The answer to a dry run. Raises as ``run``."""
         await self._check()

@@ -211,7 +211,8 @@ class Messages(State):
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A channel. ``every_s`` is the least time between two deltas. ``open`` gets the checked parameters.
+    """A channel. ``every_s`` is the least time between two deltas. ``open`` gets the checked parameters. ``resource``
+    is what it reads, by the name that rights have for it; empty where the parameter ``kind`` names it.
 
     Raises (``open``):
         broker.core.errors.SluiceError: there is nothing to show.
@@ -222,6 +223,12 @@ class Channel:
     data: type[Any]
     every_s: float
     open: Callable[[Any], Source]
+    resource: str = ""
+
+    def about(self, parameters: Mapping[str, Any]) -> str:
+        """The kind or resource that it reads with these parameters."""
+        path = parameters.get("kind")
+        return self.resource or next((kind.name for kind in kinds() if kind.path == path), "node")
 
 
 def channels_of(context: ApiContext) -> dict[str, Channel]:
@@ -234,6 +241,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             Status,
             1.0,
             lambda _: State(lambda: context.status()),
+            "node",
         ),
         "lists": Channel(
             "The objects of a kind in a window, and how many there are.", ListParameters, LiveList, 1.0, objects.list
@@ -245,6 +253,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             LiveJobs,
             0.5,
             lambda _: State(lambda: {job["id"]: job for job in context.jobs.known()}),
+            "job",
         ),
     }
     if (history := context.history) is not None:
@@ -254,6 +263,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             LiveMetrics,
             0.5,
             lambda wanted: State(lambda: history.latest(wanted.names)),
+            "metric",
         )
     if (alarms := context.alarms) is not None:
         channels["alarms"] = Channel(
@@ -262,6 +272,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             LiveAlarms,
             0.5,
             lambda _: State(lambda: {alarm["name"]: _alarm(alarm) for alarm in alarms.active()}),
+            "alarm",
         )
     if (tails := context.tails) is not None:
         channels["tail"] = Channel(
@@ -270,6 +281,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             LiveTail,
             0.5,
             lambda wanted: Messages(tails, wanted),
+            "message",
         )
     return channels
 

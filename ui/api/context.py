@@ -24,8 +24,8 @@ from broker.admin.quarantine import QuarantineService
 from broker.admin.replays.service import StreamReplays
 from broker.admin.stream_imports import StreamImports
 from broker.admin.stream_records import StreamRecords
-from broker.admin.stream_tokens import Tokens
 from broker.admin.tails import MessageTails
+from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
 from broker.config.root import PlannedReload, ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock

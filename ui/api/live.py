@@ -20,6 +20,7 @@ from typing import Any, Final
 from fastapi import FastAPI, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
+from broker.admin.rights import Actor, Need, word_of
 from broker.config.spec_problems import parsed
 from broker.core import jsontext
 from broker.core.errors import Invalid, SluiceError, Unavailable
@@ -29,7 +30,7 @@ from ui.api.context import ApiContext
 from ui.api.models.live import LiveError, LiveFrame, LiveSkipped, LiveSubscribe, LiveUnsubscribe
 from ui.api.operation import ref
 from ui.api.problems import ApiProblem, log
-from ui.api.security import cookie_name, require_administrator
+from ui.api.security import identify
 
 PATH: Final = "/live"
 # Longest frame of a client.
@@ -40,11 +41,14 @@ MAX_RING_BYTES: Final = 256 * 1024
 # Seconds that a feed is kept for returning clients after its last watcher left.
 KEEP_S: Final = 60.0
 CLOSING_S: Final = 2.0
+# Seconds between checks that the session or token of a connection has not expired.
+CHECK_S: Final = 1.0
 # Share of the event loop's CPU time for all feeds together.
 SHARE: Final = 0.02
 FORBIDDEN = 4403
 IDLE = 4408
 SIGNED_OUT = 4401
+RIGHTS_CHANGED = 4409
 # Close codes. Those from 4000 on are 4000 plus the HTTP status that a request would get.
 FAILED = 1011
 
@@ -196,10 +200,11 @@ class Ending:
 class Connection:
     """One WebSocket with its subscriptions."""
 
-    def __init__(self, live: Live, websocket: WebSocket, session: str | None) -> None:
+    def __init__(self, live: Live, websocket: WebSocket, actor: Actor) -> None:
         self._live = live
         self._websocket = websocket
-        self._session = session
+        self._actor = actor
+        self._checked_s = perf_counter()
         self._subscriptions: dict[str, Subscription] = {}
         self._errors: deque[str] = deque()
         self._news = asyncio.Event()
@@ -213,10 +218,16 @@ class Connection:
         """Count deltas that a snapshot replaced."""
         self._live.skipped.value += deltas
 
-    def check_session(self) -> None:
-        """End the connection if the session with which it was opened is over."""
-        if self._session is not None and not self._live.sign_in.is_open(self._session):
+    def check_rights(self) -> None:
+        """End the connection if the session or token with which it was opened is over, or has other rights now."""
+        self._checked_s = perf_counter()
+        try:
+            actor = identify(self._websocket)
+        except ApiProblem:
             self._end(SIGNED_OUT, "the session is over; sign in again")
+            return
+        if actor != self._actor:
+            self._end(RIGHTS_CHANGED, "your rights changed; connect again")
 
     async def run(self) -> None:
         """Serve until either side ends the connection."""
@@ -255,7 +266,8 @@ class Connection:
         while True:
             await self._news.wait()
             self._news.clear()
-            self.check_session()
+            if perf_counter() - self._checked_s >= CHECK_S:
+                self.check_rights()
             while self._errors:
                 await self._websocket.send_text(self._errors.popleft())
             for id, subscription in list(self._subscriptions.items()):
@@ -324,10 +336,23 @@ class Connection:
             raise Unavailable(
                 f"api.live.max_channels: expected at most {most}, got one more. Try: unsubscribe from others"
             )
+        self._require(wanted)
         feed = self._live.feed(wanted.channel, wanted.parameters)
         subscription = self._subscriptions[wanted.id] = Subscription(self, wanted.id, feed, wanted.after)
         feed.watch(subscription)
         self.wake()
+
+    def _require(self, wanted: LiveSubscribe) -> None:
+        channel = self._live.channels.get(wanted.channel)
+        if channel is None:
+            return  # ``feed`` says which exist
+        resource = word_of(channel.about(wanted.parameters))
+        topics = [str(wanted.parameters.get("filter", "#"))] if wanted.channel == "tail" else []
+        refusal = self._actor.refusal(Need(resource, "read"))
+        if refusal is None and wanted.channel == "tail":
+            refusal = self._actor.topic_refusal(resource, topics)
+        if refusal is not None:
+            raise Invalid(refusal, code="forbidden")
 
     def _unsubscribe(self, id: str) -> None:
         subscription = self._subscriptions.get(id)
@@ -352,7 +377,7 @@ class Live:
         self._connections: set[Connection] = set()
         self._feeds: dict[tuple[str, str], Feed] = {}
         self._bytes = 0
-        context.sign_in.on_closed = self._check_sessions
+        context.sign_in.on_closed = self.check_rights
         metrics = context.metrics
         metrics.gauge("api_live_connections", lambda: len(self._connections), "connections of the live channel")
         metrics.gauge("api_live_feeds", lambda: len(self._feeds), "channels that are shown or kept, by parameters")
@@ -370,15 +395,16 @@ class Live:
         """One connection, from its request to its end."""
         await websocket.accept()
         try:
-            await require_administrator(websocket)
+            actor = identify(websocket)
+            if actor.role is None:
+                raise ApiProblem(403, "forbidden", f"{actor.name} only reads records of streams")
             most = self.settings.max_connections
             if len(self._connections) >= most:
                 raise ApiProblem(429, "too_many_requests", f"api.live.max_connections: all {most} are in use")
         except ApiProblem as error:
             await closed(websocket, Ending(4000 + error.status, str(error)))
             return
-        has_token = "authorization" in websocket.headers
-        connection = Connection(self, websocket, None if has_token else websocket.cookies[cookie_name(websocket)])
+        connection = Connection(self, websocket, actor)
         self._connections.add(connection)
         try:
             await connection.run()
@@ -441,9 +467,9 @@ class Live:
         self._bytes -= feed.counted_bytes
         feed.close()
 
-    def _check_sessions(self) -> None:
+    def check_rights(self) -> None:
         for connection in self._connections:
-            connection.check_session()
+            connection.check_rights()
 
 
 async def closed(websocket: WebSocket, ending: Ending) -> None:

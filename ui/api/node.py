@@ -8,15 +8,17 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
+from broker.admin.rights import OWN
 from broker.core.objects import Spec
 from ui.api.audit import acts_as
 from ui.api.effects import DryRun
-from ui.api.models.access import SignInRequest
+from ui.api.models.access import OwnRights, SignInRequest
 from ui.api.objects import KindRoutes
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName
 from ui.api.security import (
     ADMINISTRATOR,
+    actor_of,
     context_of,
     cookie_name,
     is_token,
@@ -51,7 +53,7 @@ async def metrics(request: Request) -> Response:
 
 def add_sign_in(router: APIRouter) -> None:
     """Add ``/session``."""
-    ops = Operations(router, "System", "dashboard session")
+    ops = Operations(router, "System", OWN)
 
     @ops.post(
         "/session",
@@ -77,6 +79,24 @@ def add_sign_in(router: APIRouter) -> None:
         response = Response(status_code=204)
         response.delete_cookie(cookie_name(request), httponly=True, samesite="strict")
         return response
+
+
+def add_identity(router: APIRouter) -> None:
+    """Add ``/me``."""
+
+    @Operations(router, "System", OWN).get("/me", "getOwnRights", "Show who I am and what I may do", answer=OwnRights)
+    def own_rights(request: Request) -> OwnRights:
+        """Returns the name, role and scope of the sender, and its rights by resource. `topics` are the filters that a
+        topic must be within.
+        """
+        actor = actor_of(request)
+        return {
+            "name": actor.name,
+            "role": actor.role,
+            "kinds": None if actor.kinds is None else sorted(actor.kinds),
+            "topics": None if actor.topics is None else list(actor.topics),
+            "rights": actor.rights(),
+        }
 
 
 def add_listeners(routes: KindRoutes) -> None:

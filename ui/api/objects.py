@@ -33,6 +33,7 @@ from ui.api.json_bodies import answer
 from ui.api.models.shapes import Order
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName, NamePath, checked_name, decode_cursor, encode_cursor
+from ui.api.security import require_also
 
 
 class Objects(KindService, Protocol):
@@ -354,6 +355,8 @@ class KindRoutes:
             if not cascade:
                 return await self.written(request, name, None, delete, is_dry=dry_run, options=options)
             deletion = CascadingDeletion(self._context, kind, name, delete, options)
+            for deleted_kind in deletion.kinds:
+                require_also(request, deleted_kind.name)
             if dry_run:
                 return answer(await deletion.effect())
             await deletion.run()

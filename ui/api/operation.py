@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
 
+from broker.admin.rights import Actor
 from broker.config.spec_problems import parsed
 from broker.core.kinds import At, Kind
 from broker.core.resources import Does
@@ -20,6 +21,8 @@ from ui.api.json_bodies import MAX_JSON_BYTES, answer, read_object
 from ui.api.models.jobs import JobWithResult
 from ui.api.models.shapes import Effect
 from ui.api.parameters import rename_old_members
+from ui.api.security import need_of
+from ui.api.topic_scope import require_topics
 
 Handler = Callable[..., Any]
 
@@ -32,7 +35,7 @@ RESPONSES: Final = "#/components/responses/"
 PROBLEMS: Final = {
     400: "Malformed: not JSON, or an unknown parameter",
     401: "No token, or a wrong one",
-    403: "A session used from another site, or a host name that is not allowed",
+    403: "A missing right, which the detail names; a session used from another site; a host name that is not allowed",
     404: "No object of that name",
     408: "The body did not arrive in time",
     409: "The name is taken, or the object is used or fixed by a file",
@@ -141,6 +144,9 @@ class Operations:
                         checked = parsed(shown, sent, "the body cannot be used")
                     values["body"] = sent if model is None else checked
 
+                actor: Actor | None = getattr(request.state, "identity", None)
+                if actor is not None and actor.topics is not None:
+                    await require_topics(request, request.app.state.context, actor, need_of(request), sent)
                 request.state.is_dry = (values.get("dry_run") or sent.get("dry_run")) is True
 
                 async def act() -> Response:

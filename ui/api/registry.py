@@ -19,16 +19,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from broker.admin.rights import Need
 from broker.core import jsontext
 from broker.core.errors import SluiceError
+from broker.core.resources import Does
 from schema_validation.subjects import TYPES, RegistryError, Subjects, as_registry_error
-from ui.api.audit import acts_as
+from ui.api.audit import acts_as, only_reads_registry
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.json_bodies import read_object
 from ui.api.problems import ApiProblem, log
 from ui.api.schemas import COMPILE_S
-from ui.api.security import ADMINISTRATOR, is_token
+from ui.api.security import actor_with_token, require
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 PATH = "/registry"
@@ -165,28 +167,37 @@ class _Guard:
 
     def _refusal(self, request: Request) -> Response | None:
         try:
-            if self._is_known(request):
-                acts_as(request, ADMINISTRATOR)
+            token = _shown_token(request)
+            if token is not None:
+                acts_as(request, actor_with_token(request, self._context, token))
+                require(request, Need("schemas", _does(request)))
                 return None
         except ApiProblem as error:
-            response = _error(RegistryError(error.status, str(error)))
-            response.headers.update(error.headers)
-        else:
-            response = _error(RegistryError(40101, "Unauthorized: send the API's token as bearer or basic password"))
-            response.headers["WWW-Authenticate"] = 'Basic realm="sluice"'
+            if error.status != 401:
+                response = _error(RegistryError(error.status, str(error)))
+                response.headers.update(error.headers)
+                return response
+        response = _error(RegistryError(40101, "Unauthorized: send the API's token as bearer or basic password"))
+        response.headers["WWW-Authenticate"] = 'Basic realm="sluice"'
         return response
 
-    def _is_known(self, request: Request) -> bool:
-        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            return is_token(request, self._context, shown.strip())
-        if scheme.lower() != "basic":
-            return False
-        try:
-            _, _, password = base64.b64decode(shown.strip(), validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
-            return False
-        return is_token(request, self._context, password)
+
+def _shown_token(request: Request) -> str | None:
+    scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return shown.strip()
+    if scheme.lower() != "basic":
+        return None
+    try:
+        return base64.b64decode(shown.strip(), validate=True).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _does(request: Request) -> Does:
+    if request.method in ("GET", "HEAD") or only_reads_registry(request.method, request.url.path):
+        return "read"
+    return "change"
 
 
 def _answering(handler: Handler) -> Callable[[Request], Awaitable[Response]]:

@@ -21,6 +21,7 @@ from ui.api.json_bodies import answer
 from ui.api.models.shapes import Affected, Body
 from ui.api.objects import KindRoutes, Objects, Prepare, exists
 from ui.api.parameters import NamePath
+from ui.api.security import require_also
 
 # Writes all that is saved inside the block to disk at once.
 Together = Callable[[], AbstractContextManager[None]]
@@ -168,6 +169,9 @@ def add_rule_tables(
         rows. A stream that is missing, and the action of the rule that writes rows to it, are created with it: all of
         it, or nothing.
         """
+        for kind in (routes.kind, tables.kind):
+            require_also(request, kind.name)
+        require_also(request, "stream")
         rules.get(name)
         if body.follows == "messages":
             topics = await calls.run("checking the rule for Spark", partial(lake.topics_of_rule, name))

@@ -1,15 +1,17 @@
-"""Authentication of the API: the token, or a session of the dashboard in a browser."""
+"""Authentication of the API, by a token or a session of the dashboard in a browser, and the check of rights."""
 
 from __future__ import annotations
 
 import hmac
-from math import inf
-from typing import Final
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from broker.admin.rights import Actor, Need, word_of
 from broker.core.reader_token import stream_of
+from broker.core.resources import Does
 from ui.api.audit import acts_as
 from ui.api.connections import authenticated
 from ui.api.context import ApiContext
@@ -17,10 +19,7 @@ from ui.api.problems import ApiProblem
 from ui.api.sign_in import SESSION_LIFE_S
 
 # Actor with the token of the API, or with a session that was opened with it.
-ADMINISTRATOR: Final = "administrator"
-# Operations that tokens for streams permit.
-_READING = frozenset({"getStream", "getStreamPositions", "readStreamRecords"})
-_SHOWN = 10
+ADMINISTRATOR: Final = Actor("administrator")
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -30,61 +29,107 @@ def context_of(request: HTTPConnection) -> ApiContext:
     return context
 
 
-async def require_administrator(request: HTTPConnection) -> None:
-    """Let the request pass, or raise 401, or 403 when a session is used from another site."""
-    _check_administrator(request)
-    authenticated(request)
+async def require_right(request: HTTPConnection) -> None:
+    """Let a request pass whose sender has the right that the operation needs.
+
+    Raises:
+        ApiProblem: 401; 403 for a missing right, or a session that is used from another site.
+    """
+    identify(request)
+    require(request, need_of(request))
 
 
-def _check_administrator(request: HTTPConnection) -> None:
-    context = context_of(request)
+def identify(request: HTTPConnection) -> Actor:
+    """The sender of a request, by the token or the session that it shows; notes it for the audit log.
+
+    Raises:
+        ApiProblem: 401; 403 when a session is used from another site; 429 after too many wrong tokens.
+    """
     authorization = request.headers.get("authorization")
     if authorization is not None:
         scheme, _, token = authorization.partition(" ")
-        if scheme.lower() == "bearer" and _reads_stream(request, context, token.strip()):
-            return
-        if scheme.lower() == "bearer" and is_token(request, context, token.strip()):
-            acts_as(request, ADMINISTRATOR)
-            return
-        raise unauthorized("the token is wrong" if scheme.lower() == "bearer" else "expected 'Bearer TOKEN'")
-    session = request.cookies.get(cookie_name(request))
-    if session is None or not context.sign_in.is_open(session):
-        raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the dashboard")
-    if request.scope.get("method") not in _SAFE_METHODS:  # a WebSocket has none
-        require_same_origin(request)
-    acts_as(request, ADMINISTRATOR, in_browser=True)
+        if scheme.lower() != "bearer":
+            raise unauthorized("expected 'Bearer TOKEN'")
+        actor = actor_with_token(request, context_of(request), token.strip())
+        acts_as(request, actor)
+    else:
+        actor = _actor_in_session(request)
+        if request.scope.get("method") not in _SAFE_METHODS:  # a WebSocket has none
+            require_same_origin(request)
+        acts_as(request, actor, in_browser=True)
+    authenticated(request)
+    return actor
 
 
-def _reads_stream(request: HTTPConnection, context: ApiContext, shown: str) -> bool:
-    """Return whether the client sent a token for streams, and the request reads one of them.
+def need_of(request: HTTPConnection) -> Need:
+    """The right that the operation of a request needs, as it is declared."""
+    route = request.scope["route"]
+    resource: dict[str, Any] = route.openapi_extra["x-resource"]
+    return Need(
+        word_of(resource["name"]), resource["does"], route.operation_id, str(request.path_params.get("name", ""))
+    )
+
+
+def require(request: HTTPConnection, need: Need) -> None:
+    """Raise 403 where the identified sender of a request lacks a right; the text names it."""
+    refusal = actor_of(request).refusal(need)
+    if refusal is not None:
+        raise ApiProblem(403, "forbidden", refusal)
+
+
+def require_also(request: HTTPConnection, name: str, does: Does = "change") -> None:
+    """Raise 403 where the sender lacks a right on a further kind that the operation changes."""
+    require(request, Need(word_of(name), does))
+
+
+def actor_of(request: HTTPConnection) -> Actor:
+    """The sender of a request, once it is identified."""
+    actor: Actor = request.state.identity
+    return actor
+
+
+def actor_with_token(request: HTTPConnection, context: ApiContext, shown: str) -> Actor:
+    """The actor that a token belongs to.
 
     Raises:
-        ApiProblem: 403, the token is not for this request; 401, it has expired.
+        ApiProblem: 401, it is wrong or has expired; 429.
     """
     tokens = context.tokens
     token = None if tokens is None else tokens.find(shown)
     if tokens is not None and token is not None:
         if tokens.has_expired(token):
             raise unauthorized(f"the token {token.name!r} expired on {token.expires_at}")
-        request.state.reads_until_s = tokens.ends_s(token)
-        name = f"the token {token.name!r}"
-        streams = token.streams
-    elif (stream := stream_of(shown, context.token)) is not None:
-        name = "the token of an executor"
-        streams = [stream]
-    else:
-        return False
-    acts_as(request, name)
-    operation = getattr(request.scope.get("route"), "operation_id", None)
-    if operation in _READING and request.path_params["name"] in streams:
-        return True
-    raise ApiProblem(403, "forbidden", f"{name} only reads records of {', '.join(map(repr, streams[:_SHOWN]))}")
+        tokens.note_use(token, request.client.host if request.client else None)
+        return tokens.actor_of(token)
+    if (stream := stream_of(shown, context.token)) is not None:
+        return Actor("the token of an executor", None, streams=[stream])
+    if is_token(request, context, shown):
+        return ADMINISTRATOR
+    raise unauthorized("the token is wrong")
+
+
+def _actor_in_session(request: HTTPConnection) -> Actor:
+    session = request.cookies.get(cookie_name(request))
+    if session is None or not context_of(request).sign_in.is_open(session):
+        raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the dashboard")
+    return ADMINISTRATOR
+
+
+async def while_identified(request: HTTPConnection, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The chunks of a long answer, until its reader signs out or has other rights."""
+    actor = actor_of(request)
+    async for chunk in chunks:
+        try:
+            if identify(request) != actor:
+                return
+        except ApiProblem:
+            return
+        yield chunk
 
 
 def reads_until_s(request: HTTPConnection) -> float:
-    """Until when, in Unix time, who sent the request may read streams."""
-    ends_s: float = getattr(request.state, "reads_until_s", inf)
-    return ends_s
+    """The end of the sender's rights, in Unix time."""
+    return actor_of(request).until_s
 
 
 def is_token(request: HTTPConnection, context: ApiContext, shown: str) -> bool:

@@ -39,6 +39,7 @@ def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
         "replayStream",
         "Send records of a stream again",
         answer=StreamReplayReport,
+        does="job",
         may_be_a_job=True,
         takes_key=True,
     )
@@ -68,6 +69,7 @@ def add_imports(router: APIRouter, imports: StreamImports) -> None:
         "importStreamRecords",
         "Append records of a file to a stream",
         answer=ImportedPart,
+        does="job",
         media_types=tuple(_IMPORTED),
         problems=(404, 409, 422),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from starlette.responses import StreamingResponse
 
 from broker.admin.tails import MAX_BYTES, MAX_MESSAGES, MessageTails, check_filter
@@ -12,6 +12,7 @@ from broker.core import jsontext
 from ui.api.json_bodies import plain
 from ui.api.models.topics import TailLine
 from ui.api.operation import Operations
+from ui.api.security import while_identified
 
 _LINES: Final = "application/x-ndjson"
 
@@ -32,6 +33,7 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         outcome="Messages and statuses, a line each",
     )
     def tail(
+        request: Request,
         filter: Filter,
         messages_per_s: Annotated[
             int, Query(ge=1, le=MAX_MESSAGES, description="Maximum number of messages per second.")
@@ -50,7 +52,7 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         """
         check_filter(filter)
         lines = tails.stream(filter, messages_per_s, bytes_per_s, count, seconds, _line)
-        return StreamingResponse(lines, media_type=_LINES)
+        return StreamingResponse(while_identified(request, lines), media_type=_LINES)
 
 
 def _line(value: Any) -> bytes:

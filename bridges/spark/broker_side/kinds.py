@@ -12,6 +12,7 @@ from broker.core.resources import LONG_S, Command, Job, Parameter, Resource, Ver
 KINDS = (
     Kind(
         name="lake table",
+        area="authoring",
         path="lake/tables",
         section="lake.tables",
         models=("bridges.spark.broker_side.table_spec:LakeTableSpec",),
@@ -155,7 +156,7 @@ RESOURCES = (
                 "the shadow has, by shard, offset and number of the row.",
                 call="diff",
                 answer="bridges.spark.broker_side.views:TableDiff",
-                does="try",
+                does="job",
                 job=Job(kind="diff", unit="records", plan="plan_diff", total="done", blocks=True, passes=_ID),
                 command=Command(
                     help="Compare a table with its shadow, as far as that is filled.\n\nRows are compared by shard, "
@@ -173,7 +174,7 @@ RESOURCES = (
                 "shadow.",
                 call="swap",
                 answer="bridges.spark.broker_side.views:SwapReport",
-                does="change",
+                does="job",
                 job=Job(
                     kind="swap",
                     unit="records",
@@ -207,7 +208,7 @@ RESOURCES = (
                     ),
                 ),
                 answer="bridges.spark.broker_side.views:TableAudit",
-                does="change",
+                does="job",
                 job=Job(
                     kind="audit", unit="records", plan="plan_audit", blocks=True, order="audit_order", passes=_ORDER
                 ),
@@ -240,7 +241,7 @@ RESOURCES = (
                 "is. Without a shadow it does nothing.",
                 call="discard",
                 answer="bridges.spark.broker_side.views:DiscardReport",
-                does="change",
+                does="job",
                 job=Job(kind="discard", unit="files", passes=_ID),
                 command=Command(
                     help="Remove the shadow of a table; the table stays as it is.",
@@ -270,7 +271,7 @@ RESOURCES = (
                 body_text="A column by its name, and the type that it is to have.",
                 model="RetypeRequest",
                 answer="bridges.spark.broker_side.views:RetypeReport",
-                does="change",
+                does="job",
                 job=Job(kind="retype", unit="rows", plan="plan_retype", blocks=True, passes=_ID),
                 command=Command(
                     help="Give a column another type; dead letters that fit then become rows.\n\nIt also approves a "
@@ -301,7 +302,7 @@ RESOURCES = (
                 "committed.",
                 model="CleanRequest",
                 answer="bridges.spark.broker_side.views:CleanReport",
-                does="change",
+                does="job",
                 job=Job(kind="clean", unit="files", passes=_ID),
                 command=Command(
                     help="Remove files that no version of a table refers to.\n\nTasks that were killed and commits "
@@ -318,7 +319,7 @@ RESOURCES = (
                 "`dry_run` returns what would be joined.",
                 call="compact",
                 answer="bridges.spark.broker_side.views:CompactReport",
-                does="change",
+                does="job",
                 job=Job(
                     kind="compact",
                     unit="files",
@@ -347,7 +348,7 @@ RESOURCES = (
                 body_text="How old versions must be. A reader that began with one of them may fail afterwards.",
                 model="ExpireRequest",
                 answer="bridges.spark.broker_side.views:ExpireReport",
-                does="change",
+                does="job",
                 job=Job(
                     kind="expire",
                     unit="files",
@@ -382,7 +383,7 @@ RESOURCES = (
                 body_text="How long ago rows were published that go.",
                 model="RetainRequest",
                 answer="bridges.spark.broker_side.views:RetainReport",
-                does="change",
+                does="job",
                 job=Job(
                     kind="retain",
                     unit="rows",
@@ -406,7 +407,7 @@ RESOURCES = (
                 "that the stream has; the ledger records which ones the table lacks.",
                 call="accept_gap",
                 answer="bridges.spark.broker_side.views:GapReport",
-                does="change",
+                does="job",
                 job=Job(kind="accept-gap", unit="records", passes=_ID),
                 command=Command(
                     help="Continue a table that fell behind retention, without the records that were removed.\n\nThe "
@@ -477,7 +478,7 @@ RESOURCES = (
                 "out. In place of a range, ``records`` are replayed singly, each named as ``SHARD/OFFSET``.",
                 model="ReplayRequest",
                 answer="bridges.spark.broker_side.views:ReplayReport",
-                does="change",
+                does="job",
                 job=Job(
                     kind="replay",
                     unit="records",

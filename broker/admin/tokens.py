@@ -1,4 +1,4 @@
-"""Tokens for programs that read streams: each may read the records of some streams, and nothing else.
+"""Tokens for programs: each has a role and a scope, or reads the records of some streams and nothing else.
 
 A token is 256 random bits and is shown once. Its SHA-256 is kept, in ``DIR/api.hocon`` or a file that users write.
 """
@@ -10,14 +10,16 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from hashlib import sha256
 from math import inf
-from typing import Annotated, Final, NotRequired
+from typing import Annotated, Final, NotRequired, Self
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 from typing_extensions import TypedDict
 
+from broker.admin.rights import KINDS_TEXT, ROLES, TOPICS_TEXT, Actor, KindScope, Role, TopicScope
 from broker.admin.spec_objects import SpecObjects
 from broker.config.model import Settings
 from broker.config.names import ObjectName
+from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.contributor import Change, Contributor
 from broker.core.errors import Invalid, Problem
@@ -25,18 +27,27 @@ from broker.core.kinds import counted
 from broker.core.objects import ObjectSection, Spec
 from broker.core.signals import Signal
 from broker.core.times import rfc3339
+from broker.core.values import Values
 
 MAX_TOKENS: Final = 10_000
+# Prefix of the keys of the last uses, and the seconds in which uses of a token are written once.
+_USED: Final = "api/token-used/"
+_NOTED_EVERY_S: Final = 60.0
 # Lets scanners of source code recognise a token.
 _PREFIX: Final = "sluice_"
 
 
 class TokenSpec(Settings):
-    """Streams that a token reads, and its expiry."""
+    """The role and scope of a token, or the streams that it reads, and its expiry."""
 
     name: ObjectName
+    role: Role | None = Field(default=None, description="Role of a program that uses the API; else it needs `streams`.")
+    kinds: KindScope | None = Field(default=None, description=f"{KINDS_TEXT} Only with a role.")
+    topics: TopicScope | None = Field(default=None, description=f"{TOPICS_TEXT} Only with a role.")
     streams: list[Annotated[str, StringConstraints(min_length=1, max_length=200)]] = Field(
-        min_length=1, max_length=1000, description="Names of the streams whose records it reads."
+        default_factory=list,
+        max_length=1000,
+        description="Names of the streams whose records it reads, and nothing else. Only without a role.",
     )
     expires_at: str | None = Field(default=None, description="When it ends, RFC 3339. Default: never.")
     description: str = Field(default="", max_length=1000, description="The program that uses it.")
@@ -47,6 +58,14 @@ class TokenSpec(Settings):
         description="SHA-256 of the token, where you generate it yourself; needed in files. Write-only.",
     )
 
+    @model_validator(mode="after")
+    def _check_rights(self) -> Self:
+        if (self.role is None) is not bool(self.streams):
+            raise ValueError(f"expected a role ({', '.join(ROLES)}) or streams, and not both")
+        if self.role is None and (self.kinds is not None or self.topics is not None):
+            raise ValueError("expected a role with kinds and topics")
+        return self
+
     @field_validator("expires_at")
     @classmethod
     def _check_expiry(cls, value: str | None) -> str | None:
@@ -56,12 +75,18 @@ class TokenSpec(Settings):
 
 
 class TokenView(TypedDict):
-    """A token without its secret. ``token`` is only in the answer to the call that created it."""
+    """A token without its secret. ``token`` is only in the answer to the call that created it. ``last_used_at`` is
+    accurate to a minute, and ``last_used_from`` the address."""
 
     name: str
+    role: NotRequired[Role]
+    kinds: NotRequired[list[str]]
+    topics: NotRequired[list[str]]
     streams: list[str]
     description: str
     is_expired: bool
+    last_used_at: NotRequired[str]
+    last_used_from: NotRequired[str]
     created_at: NotRequired[str]
     expires_at: NotRequired[str]
     token: NotRequired[str]
@@ -71,10 +96,14 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
     """The verbs of administrators, and ``find`` for requests."""
 
     kind = "token"
-    read_only = frozenset(("is_expired", "token"))
+    read_only = frozenset(("is_expired", "token", "last_used_at", "last_used_from"))
 
-    def __init__(self, section: ObjectSection, clock: Clock) -> None:
-        self._clock, self._by_hash = clock, dict[str, TokenSpec]()
+    def __init__(self, section: ObjectSection, clock: Clock, values: Values | None = None) -> None:
+        self._clock = clock
+        self._values = values or Values()
+        self._by_hash: dict[str, TokenSpec] = {}
+        self._noted_s: dict[str, float] = {}
+        self._used: dict[str, Spec] = {}
         self.on_revoked = Signal[()]()
         """A token was deleted or changed: what it has led to ends."""
         super().__init__(self.kind, section, TokenSpec, self._use)
@@ -87,8 +116,8 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
                 if name in token.streams and not self.has_expired(token):
                     yield f"Token {token.name!r} can no longer read it."
         if kind == self.kind and before is not None:
-            kept = set() if after is None else set(after["streams"])
-            if lost := [repr(stream) for stream in before["streams"] if stream not in kept]:
+            kept = set() if after is None else set(after.get("streams", ()))
+            if lost := [repr(stream) for stream in before.get("streams", ()) if stream not in kept]:
                 yield f"Programs that use it can no longer read {counted(len(lost), 'stream')}: {', '.join(lost)}."
 
     def find(self, shown: str) -> TokenSpec | None:
@@ -103,6 +132,25 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
         """When it ends, in Unix time."""
         expiry_s = None if token.expires_at is None else _expiry_s(token.expires_at)
         return inf if expiry_s is None else expiry_s
+
+    def actor_of(self, token: TokenSpec) -> Actor:
+        """The actor that shows a token."""
+        return Actor(
+            f"the token {token.name!r}",
+            token.role,
+            None if token.kinds is None else frozenset(token.kinds),
+            None if token.topics is None else tuple(token.topics),
+            token.streams,
+            self.ends_s(token),
+        )
+
+    def note_use(self, token: TokenSpec, address: str | None) -> None:
+        """Note that a request showed a token; kept once a minute."""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._noted_s.get(token.name, -inf) >= _NOTED_EVERY_S:
+            self._noted_s[token.name] = now_s
+            self._used[token.name] = used = {"last_used_at": rfc3339(self._clock.now_ns()), "last_used_from": address}
+            self._values.put(f"{_USED}{token.name}", jsontext.encode(used))
 
     def create(self, spec: Spec) -> Spec:
         """Create a token, which is generated and in the answer unless ``spec`` has its hash."""
@@ -128,10 +176,16 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
 
     def _shown(self, item: TokenSpec) -> Spec:
         shown = item.model_dump(mode="json", exclude_none=True, exclude={"sha256"})
-        return shown | {"is_expired": self.has_expired(item)}
+        used = self._used.get(item.name) or jsontext.decode(self._values.get(f"{_USED}{item.name}") or b"{}")
+        return shown | {"is_expired": self.has_expired(item), **{name: text for name, text in used.items() if text}}
 
     def _use(self, tokens: Sequence[TokenSpec]) -> None:
         before = self._by_hash
+        names = {token.name for token in tokens}
+        for gone in {token.name for token in before.values()} - names:
+            self._noted_s.pop(gone, None)
+            self._used.pop(gone, None)
+            self._values.put(f"{_USED}{gone}", None)
         self._by_hash = {token.sha256: token for token in tokens if token.sha256 is not None}
         if any(self._by_hash.get(token_hash) != token for token_hash, token in before.items()):
             self.on_revoked()

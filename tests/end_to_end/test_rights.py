@@ -1,0 +1,212 @@
+"""Every operation of a real node as each role, in and out of scope: allowed, or 403 with the missing right named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from broker.admin.rights import OWN, ROLES, Actor, Need, areas, word_of
+from tests.support.node import TOKEN, Node, running
+from tests.support.plain_http import NO_TLS
+
+METHODS = ("get", "post", "put", "patch", "delete")
+# A resource that has one operation, which the scopes of the matrix have when they are to leave out another.
+ELSEWHERE = "decisions"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("node"), config="overload.enable = false\n") as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def operations(node: Node) -> list[tuple[str, str, Need]]:
+    """Method, path and needed right of every operation behind a sign-in."""
+    document = httpx.get(f"{node.url}/api/v1/openapi.json", verify=NO_TLS, timeout=60).json()
+    found = []
+    for path, methods in document["paths"].items():
+        for method in METHODS:
+            operation = methods.get(method)
+            if operation is not None and operation.get("security") != []:
+                resource = operation["x-resource"]
+                need = Need(word_of(resource["name"]), resource["does"], operation["operationId"])
+                found.append((method, _filled(path), need))
+    assert len(found) > 250
+    return found
+
+
+def _filled(path: str) -> str:
+    for name in ("name", "client_id", "id", "number", "version"):
+        path = path.replace(f"{{{name}}}", "1")
+    assert "{" not in path, path
+    return path
+
+
+def _token(node: Node, name: str, **spec: Any) -> str:
+    token: str = node.call("POST", "/tokens", {"name": name, **spec})["token"]
+    return token
+
+
+def test_every_operation_is_allowed_or_names_the_missing_right(
+    node: Node, operations: list[tuple[str, str, Need]]
+) -> None:
+    resources = {need.resource for _, _, need in operations} - {OWN}
+    assert resources <= areas().keys()
+    checked = 0
+    with httpx.Client(base_url=node.url, verify=NO_TLS, timeout=60, trust_env=False) as client:
+        for role in ROLES:
+            everywhere = _token(node, f"{role}-all", role=role)
+            elsewhere = _token(node, f"{role}-elsewhere", role=role, kinds=[ELSEWHERE])
+            inside = {
+                resource: _token(node, f"{role}-{resource}", role=role, kinds=[resource]) for resource in resources
+            }
+            for method, path, need in operations:
+                scopes = [(everywhere, None), (elsewhere, [ELSEWHERE])]
+                scopes += [(inside[need.resource], [need.resource])] if need.resource in inside else []
+                for token, kinds in scopes:
+                    actor = Actor("x", role, None if kinds is None else frozenset(kinds))
+                    answer = client.request(
+                        method, path, params={"misspelt": "1"}, headers={"Authorization": f"Bearer {token}"}
+                    )
+                    _assert_answer(answer, actor.refusal(need), f"{role} {kinds} {method} {path}")
+                    checked += 1
+    assert checked > 3000
+
+
+def _assert_answer(answer: httpx.Response, refusal: str | None, what: str) -> None:
+    problem = answer.json()
+    if refusal is None:
+        assert (answer.status_code, problem["code"]) == (400, "unknown_parameter"), f"{what}: {problem}"
+    else:
+        assert (answer.status_code, problem["detail"]) == (403, refusal), f"{what}: {problem}"
+
+
+def test_roles_have_the_expected_numbers_of_operations(operations: list[tuple[str, str, Need]]) -> None:
+    """A change of a role, or an operation in another area than was meant, shows here."""
+    permitted = {
+        role: {need.operation for _, _, need in operations if Actor("x", role).refusal(need) is None} for role in ROLES
+    }
+    every = {need.operation for _, _, need in operations}
+    assert permitted["administrator"] == every
+    assert permitted["viewer"] < permitted["editor"] < every
+    assert permitted["viewer"] < permitted["operator"] < every
+    for operation in ("putRule", "deleteSchema", "testRule", "backtestRule", "restartConnector", "putStream"):
+        assert operation in permitted["editor"] - permitted["operator"], operation
+    for operation in ("kickClients", "cancelJob", "clearRetained", "createBan", "replayStream", "publishMessage"):
+        assert operation in permitted["operator"] - permitted["editor"], operation
+    for operation in ("putToken", "listTokens", "putUser", "putSecret", "reloadConfig", "createListener"):
+        assert operation not in permitted["editor"] | permitted["operator"], operation
+
+
+def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
+    node.call("POST", "/streams", {"name": "inside", "topics": ["plant/a/#"]})
+    node.call("POST", "/streams", {"name": "outside", "topics": ["plant/#"]})
+    node.call("POST", "/rules", {"name": "elsewhere", "sql": 'SELECT * FROM "plant/b"', "actions": []})
+    operator = _token(node, "operator-of-a", role="operator", topics=["plant/a/#"])
+    editor = _token(node, "editor-of-a", role="editor", topics=["plant/a/#"])
+    rule = {"name": "mine", "sql": 'SELECT * FROM "plant/a/+"', "actions": []}
+    republish = [{"type": "republish", "topic": "plant/b"}]
+    cases: list[tuple[str, str, str, Any, bool]] = [
+        (operator, "POST", "/messages:publish", {"topic": "plant/a/1", "payload": "1"}, True),
+        (operator, "POST", "/messages:publish", {"topic": "plant/b", "payload": "1"}, False),
+        (operator, "POST", "/messages:publish", {"topic": "$delayed/1/plant/a/1", "payload": "1"}, False),
+        (operator, "GET", "/retained?filter=plant/a/%2B", None, True),
+        (operator, "GET", "/retained?filter=plant/%2B/x", None, False),
+        (operator, "GET", "/retained", None, False),
+        (operator, "GET", "/topics?under=plant/a", None, True),
+        (operator, "GET", "/topics", None, False),
+        (operator, "GET", "/topics/latest?filter=plant/a/1", None, True),
+        (operator, "GET", "/topics/tail?filter=plant/%23&seconds=0.1", None, False),
+        (operator, "GET", "/streams/inside/records", None, True),
+        (operator, "GET", "/streams/outside/records", None, False),
+        (operator, "GET", "/rules/elsewhere", None, True),
+        (editor, "POST", "/rules", rule, True),
+        (editor, "POST", "/rules", {**rule, "name": "b", "sql": 'SELECT * FROM "plant/#"'}, False),
+        (editor, "POST", "/rules", {**rule, "name": "b", "actions": republish}, False),
+        (editor, "PUT", "/rules/elsewhere", {**rule, "name": "elsewhere"}, False),
+        (editor, "DELETE", "/rules/elsewhere", None, False),
+        (editor, "DELETE", "/rules/mine", None, True),
+        (editor, "POST", "/rules:backtest", {"stream": "inside", "name": "elsewhere"}, False),
+    ]
+    with httpx.Client(base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False) as client:
+        for token, method, path, body, is_allowed in cases:
+            answer = client.request(method, path, json=body, headers={"Authorization": f"Bearer {token}"})
+            if is_allowed:
+                assert answer.status_code < 300, (method, path, body, answer.text)
+            else:
+                assert answer.status_code == 403, (method, path, body, answer.text)
+                assert "'plant/a/#'" in answer.json()["detail"], answer.text
+
+
+def test_a_token_shows_its_last_use_and_what_it_may_do(node: Node) -> None:
+    token = _token(node, "used", role="operator", kinds=["clients", "jobs"])
+    assert "last_used_at" not in node.call("GET", "/tokens/used")
+    with httpx.Client(base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        mine = client.get("/me").json()
+        assert mine == {
+            "name": "the token 'used'",
+            "role": "operator",
+            "kinds": ["clients", "jobs"],
+            "topics": None,
+            "rights": {"clients": ["read", "change", "job"], "jobs": ["read", "change", "job"]},
+        }
+        shown = node.call("GET", "/tokens/used")
+        assert shown["last_used_from"] == "127.0.0.1"
+        assert shown["last_used_at"] >= shown["created_at"]
+        node.call("DELETE", "/tokens/used")
+        assert client.get("/me").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"role": "viewer", "streams": ["a"]},
+        {"role": "owner"},
+        {"streams": ["a"], "kinds": ["rules"]},
+        {"role": "viewer", "kinds": ["no such kind"]},
+        {"role": "viewer", "topics": ["a/#/b"]},
+    ],
+)
+def test_a_token_with_unclear_rights_is_refused(node: Node, spec: dict[str, Any]) -> None:
+    answer = httpx.post(
+        f"{node.url}/api/v1/tokens",
+        json={"name": "unclear", **spec},
+        headers={"Authorization": f"Bearer {TOKEN}"},
+        verify=NO_TLS,
+        timeout=60,
+    )
+    assert answer.status_code == 422
+    assert answer.json()["errors"]
+
+
+def test_a_cascade_needs_the_right_on_what_it_deletes_too(node: Node) -> None:
+    node.call("POST", "/schemas", {"name": "used-schema", "type": "json", "source": '{"type": "object"}'})
+    check = {"type": "json", "schema": "used-schema"}
+    deciding = {"strategy": "all_pass", "failure_action": "drop"}
+    node.call("POST", "/validations", {"name": "user", "topics": ["f/#"], "checks": [check], **deciding})
+    token = _token(node, "schemas-only", role="editor", kinds=["schemas"])
+    with httpx.Client(base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        for query in ({"cascade": "true"}, {"cascade": "true", "dry_run": "true"}):
+            answer = client.delete("/schemas/used-schema", params=query)
+            assert (answer.status_code, answer.json()["detail"]) == (
+                403,
+                "needs 'change' on 'validations'; your scope is 'schemas'",
+            )
+    assert node.call("GET", "/validations/user")["name"] == "user"
+
+
+def test_a_scoped_administrator_cannot_make_tokens(node: Node) -> None:
+    token = _token(node, "scoped", role="administrator", kinds=["tokens"])
+    with httpx.Client(base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        assert client.get("/tokens").status_code == 200
+        answer = client.post("/tokens", json={"name": "more", "role": "administrator"})
+        assert answer.status_code == 403
+        assert "more rights" in answer.json()["detail"]
