@@ -44,6 +44,22 @@ KINDS = (
         menu="Broker",
     ),
     Kind(
+        name="account",
+        area="identities",
+        path="accounts",
+        section="accounts",
+        models=("broker.admin.accounts:AccountSpec",),
+        view="broker.admin.accounts:AccountView",
+        about="A person who signs in to the dashboard, with a role and a scope. A password that is generated is in the "
+        "answer that creates it only.",
+        tag="Access",
+        columns=("name", "role", "kinds", "topics", "password_changed_at", "description"),
+        deletion="Its sessions end at once.",
+        menu="Access",
+        reloads=False,
+        holds_secrets=True,
+    ),
+    Kind(
         name="token",
         area="identities",
         path="tokens",

@@ -43,6 +43,8 @@ _RIGHTS: Final[Mapping[Role, Mapping[Area, frozenset[Does]]]] = {
 _OTHERS: Final[Mapping[str, Area]] = {"catalogue": "authoring"}
 # The resource that every actor has all rights on: its session, and the list of its rights.
 OWN: Final = "own session"
+# The right to read the state of the node, which every page shows, whatever the scope.
+_HEALTH: Final = ("nodes", "read")
 # Operations that a token for streams permits.
 READS_STREAMS: Final = frozenset(("getStream", "getStreamPositions", "readStreamRecords"))
 # Resources whose items are messages, or name topics: with a scope of topics, a request must name one within it.
@@ -82,7 +84,7 @@ class Actor:
             if need.operation in READS_STREAMS and need.name in self.streams:
                 return None
             return f"{self.name} only reads records of {_listed(self.streams)}"
-        if need.resource == OWN:
+        if need.resource == OWN or (need.resource, need.does) == _HEALTH:
             return None
         wanted = f"needs {need.does!r} on {need.resource!r}"
         if self.kinds is not None and need.resource not in self.kinds:

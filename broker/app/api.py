@@ -110,6 +110,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         imports=node.imports,
         quarantine=node.quarantine,
         access=node.access,
+        accounts=node.accounts,
         tokens=node.tokens,
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
@@ -167,6 +168,17 @@ class ApiLogins:
                 del self._wrong[next(iter(self._wrong))]
             _log.warning("api.login_failed", address=host)
         return False
+
+    def refuses_account(self, host: str | None, account: str) -> bool:
+        """True if an attempt with the password of an account is refused, before the password is checked."""
+        return self._limits.refuses(f"api {network_of(host)}", f"account {account}")
+
+    def attempted(self, host: str | None, account: str, is_right: bool) -> None:
+        """Count the result of an attempt with a password."""
+        count = self._limits.succeeded if is_right else self._limits.failed
+        count(f"api {network_of(host)}", f"account {account}")
+        if not is_right:
+            _log.warning("api.login_failed", address=host)
 
     def retry_after_s(self) -> int:
         """Seconds until the next attempt is accepted."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from broker.admin import access
 from broker.admin.access import USERS, AccessService
+from broker.admin.accounts import Accounts
 from broker.admin.api_settings import ApiSettings
 from broker.admin.audit_log import AuditLog
 from broker.admin.delayed import DelayedService
@@ -178,6 +179,8 @@ class Node:
         self.identity = Identity(name, product_version(), origin_of(name, StoredValues(self.writer)))
         catalogue = Catalogue(self.store)
         access, users, pool = self._make_access(ssrf, allow_anonymous=allow_anonymous)
+        hashing = config.get("password_hashing", PasswordHashingSettings)
+        self.accounts = Accounts(self.sections.section("accounts"), hashing, pool, self.clock)
         starts = StreamStarts(catalogue, self.store, self.clock)
         self.server = self._make_server(access, starts, allow_anonymous=allow_anonymous)
         contributors = Contributors((self.server.hub.share_groups,))
@@ -186,7 +189,9 @@ class Node:
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
         self._load_features(ssrf)
-        contributors.extend((self.streams, self.tokens, self.secrets, ClientImpact(self.server.hub, self.access)))
+        contributors.extend(
+            (self.streams, self.accounts, self.tokens, self.secrets, ClientImpact(self.server.hub, self.access))
+        )
         bound_schema = self.schema_validation.validations.bound_schema
         self.tails = MessageTails(self.server.hub, self.streams, bound_schema)
         self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)
@@ -329,6 +334,7 @@ class Node:
         self.ranges.when_tiered.connect(streams.tiers.note)
         streams.on_deleted.connect(self.ranges.revoke_tickets)
         self.tokens.on_revoked.connect(self.ranges.revoke_tickets)
+        self.accounts.on_change.connect(self.ranges.revoke_tickets)
         return streams
 
     def _make_services(self, contributors: Contributors) -> Services:
@@ -417,7 +423,7 @@ class Node:
     @property
     def started_objects(self) -> Sequence[StreamService | SpecObjects[Any]]:
         """The broker's own services of saved kinds, in the order in which they start."""
-        return self.streams, self.tokens, self.rewrites, self.auto_subscriptions
+        return self.streams, self.accounts, self.tokens, self.rewrites, self.auto_subscriptions
 
     @property
     def object_services(self) -> dict[str, ObjectService]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,10 +13,13 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.client import name_path
 from broker.cli.command import Call, command, renamed
+from broker.cli.config import load_files
 from broker.cli.errors import CommandError, hinting
 from broker.cli.files import duration_s, pairs, read_text
 from broker.cli.objects import show_saved
 from broker.cli.output import print_line
+from broker.cli.target import running_node
+from broker.core.errors import Invalid
 from broker.core.kinds import counted
 from broker.core.times import rfc3339_of
 
@@ -37,6 +42,14 @@ BanKind = Annotated[
     typer.Argument(metavar="BY", help="clientid, username, peerhost, clientid_re, username_re or peerhost_net."),
 ]
 Who = Annotated[str, typer.Argument(help="The identifier, name, address, pattern or network.")]
+AccountName = Annotated[str, typer.Argument(help="The account's name.")]
+KindsOption = Annotated[
+    list[str] | None, typer.Option("--kind", help="A resource that may be used, as rules; may be repeated.")
+]
+TopicsOption = Annotated[
+    list[str] | None, typer.Option("--topic", help="A filter that topics must be within; may be repeated.")
+]
+_ROLE_HELP = "viewer, editor, operator or administrator."
 _USERS = "sluice users ls"
 
 
@@ -151,6 +164,62 @@ def add_users(group: typer.Typer) -> None:
         call.show(answer, lambda answer: print_line(f"{counted(answer['imported'], 'user')} imported"))
 
 
+def add_accounts(group: typer.Typer) -> None:
+    """Add the commands of accounts in addition to the verbs of every kind."""
+
+    @command(group, "add", writes=True)
+    def add_account(
+        call: Call,
+        name: AccountName,
+        role: Annotated[str, typer.Option("--role", help=_ROLE_HELP)],
+        kinds: KindsOption = None,
+        topics: TopicsOption = None,
+        password_file: PasswordFile = None,
+        ask: AskOption = False,
+        description: Annotated[str | None, typer.Option("--description", help="Who it belongs to.")] = None,
+        stopped: Annotated[
+            bool, typer.Option("--stopped", help="Write to the directory of a node that is not running (--data-dir).")
+        ] = False,
+    ) -> None:
+        """Create an account. Without a password one is generated and printed, once."""
+        members = _given(role=role, kinds=kinds or None, topics=topics or None, description=description)
+        spec = {"name": name, **members, **_password(password_file, ask=ask)}
+        saved = _add_to_stopped_node(call.data_dir, spec) if stopped else call.api.post("/accounts", spec)
+        show_saved(call, saved, f"account {name} created")
+
+    @command(group, "set", known="sluice accounts ls", writes=True)
+    def set_account(
+        call: Call,
+        name: AccountName,
+        role: Annotated[str | None, typer.Option("--role", help=_ROLE_HELP)] = None,
+        kinds: KindsOption = None,
+        topics: TopicsOption = None,
+        unscoped: Annotated[bool, typer.Option("--unscoped", help="Remove the scope of resources and topics.")] = False,
+        password_file: PasswordFile = None,
+        ask: AskOption = False,
+        description: Annotated[str | None, typer.Option("--description", help="Who it belongs to.")] = None,
+    ) -> None:
+        """Change an account. What is not named stays, also the password; a new password ends its sessions."""
+        path = name_path("/accounts", name)
+        members = _given(role=role, kinds=kinds or None, topics=topics or None, description=description)
+        before = call.api.get(path)
+        if unscoped:
+            before = {member: value for member, value in before.items() if member not in ("kinds", "topics")}
+        saved, _ = call.api.put(path, {**before, **members, **_password(password_file, ask=ask)})
+        show_saved(call, saved, f"account {name} changed")
+
+
+def _add_to_stopped_node(data_dir: Path, spec: dict[str, Any]) -> Any:
+    """Create an account in the configuration of a node that is not running."""
+    if running_node(data_dir) is not None:
+        raise CommandError(f"the node of {data_dir} is running. Try: the same without --stopped", exit_codes.USAGE)
+    create = import_module("broker.admin.accounts").create_in_file
+    try:
+        return create(load_files(None, data_dir), spec)
+    except Invalid as error:
+        raise CommandError("; ".join(map(str, error.problems)), exit_codes.USAGE) from error
+
+
 def add_tokens(group: typer.Typer) -> None:
     """Add the commands of ``tokens`` in addition to the verbs of every kind."""
 
@@ -158,15 +227,9 @@ def add_tokens(group: typer.Typer) -> None:
     def add_token(
         call: Call,
         name: Annotated[str, typer.Argument(help="The token's name.")],
-        role: Annotated[
-            str | None, typer.Option("--role", help="Its role: viewer, editor, operator or administrator.")
-        ] = None,
-        kinds: Annotated[
-            list[str] | None, typer.Option("--kind", help="A resource that it may use, as rules; may be repeated.")
-        ] = None,
-        topics: Annotated[
-            list[str] | None, typer.Option("--topic", help="A filter that topics must be within; may be repeated.")
-        ] = None,
+        role: Annotated[str | None, typer.Option("--role", help=_ROLE_HELP)] = None,
+        kinds: KindsOption = None,
+        topics: TopicsOption = None,
         streams: Annotated[
             list[str] | None, typer.Option("--stream", help="A stream that it reads, without a role; may be repeated.")
         ] = None,

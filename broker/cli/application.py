@@ -88,6 +88,7 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "sources": (bridges.add_sources,),
     "streams": (streams.add_to,),
     "lake/tables": (lake.add_to,),
+    "accounts": (access.add_accounts,),
     "tokens": (access.add_tokens,),
     "users": (access.add_users,),
     "bans": (access.add_bans,),

@@ -34,7 +34,7 @@ def check(call: Call, file: FileArgument = None) -> None:
     from broker.core.errors import ConfigError
 
     try:
-        config = _load(file, call.data_dir)
+        config = load_files(file, call.data_dir)
         if problems := import_module("broker.app.check").object_problems(config, call.data_dir):
             raise ConfigError(problems)
     except ConfigError as error:
@@ -83,7 +83,7 @@ def _print_settings(answer: Mapping[str, Any]) -> None:
 
 
 def _of_files(file: Path | None, data_dir: Path) -> dict[str, Any]:
-    config = _load(file, data_dir)
+    config = load_files(file, data_dir)
     kinds = {entry.key: entry.type for entry in config.describe()}
     items = [
         {"key": key, "type": kinds.get(key), "value": value, "set_by": config.origin(key)}
@@ -133,7 +133,8 @@ def print_reloaded(done: Mapping[str, Any]) -> None:
         print_line(line)
 
 
-def _load(file: Path | None, data_dir: Path) -> Config:
+def load_files(file: Path | None, data_dir: Path) -> Config:
+    """The configuration of files and environment, as a node of this directory would read it."""
     from broker.config.root import load_config
 
     return load_config(_models(), data_dir=data_dir, config_file=file, environ=os.environ)

@@ -30,7 +30,7 @@ def find_target(url: str | None, data_dir: Path, environ: Mapping[str, str]) -> 
     The token: ``SLUICE_API_TOKEN``, else what ``data_dir/api.token`` holds. The file's token is shown to the node that
     runs on that directory alone, not to whatever listens at another address.
     """
-    running = _running_node(data_dir)
+    running = running_node(data_dir)
     named = url or environ.get(URL_VARIABLE)
     address = _with_scheme(named) if named else running or DEFAULT_URL
     token = environ.get(TOKEN_VARIABLE)
@@ -39,7 +39,7 @@ def find_target(url: str | None, data_dir: Path, environ: Mapping[str, str]) -> 
     return Target(address, token or None)
 
 
-def _running_node(data_dir: Path) -> str | None:
+def running_node(data_dir: Path) -> str | None:
     """The address that the node running on a directory wrote down."""
     try:
         node = json.loads((data_dir / "run" / "node.json").read_text())

@@ -172,6 +172,11 @@ def token(node: Node, stack: ExitStack) -> str:
     return "reader"
 
 
+def account(node: Node, _: ExitStack) -> str:
+    node.call("POST", "/accounts", {"name": "ann", "role": "viewer"})
+    return "ann"
+
+
 def secret(node: Node, _: ExitStack) -> str:
     node.call("PUT", "/secrets/service", {"value": "a token"})
     headers = {"X-Key": "${secret:service}"}
@@ -198,6 +203,7 @@ MAKES: dict[str, Make] = {
     "auto-subscription": auto_subscription,
     "share group": share_group,
     "listener": listener,
+    "account": account,
     "token": token,
     "secret": secret,
     "authenticator": authenticator,

@@ -14,6 +14,7 @@ from bridges.spark.broker_side.jobs import TableJobs
 from bridges.spark.broker_side.reads import TableReads
 from bridges.spark.broker_side.states import TableStates
 from broker.admin.access import AccessService
+from broker.admin.accounts import Accounts
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
 from broker.admin.audit_log import AuditLog
@@ -59,6 +60,10 @@ class Logins(Protocol):
 
     def refuses(self, host: str | None, shown: str, is_right: bool) -> bool: ...
 
+    def refuses_account(self, host: str | None, account: str) -> bool: ...
+
+    def attempted(self, host: str | None, account: str, is_right: bool) -> None: ...
+
     def retry_after_s(self) -> int: ...
 
 
@@ -92,6 +97,7 @@ class ApiContext:
     imports: StreamImports | None = None
     quarantine: QuarantineService | None = None
     access: AccessService | None = None
+    accounts: Accounts | None = None
     tokens: Tokens | None = None
     logins: Logins | None = None
     delayed: DelayedService | None = None

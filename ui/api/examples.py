@@ -60,6 +60,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "createListener": {"id": "tcp:plant", "bind": "127.0.0.1:1884", "max_connections": 100},
     "createUser": {"name": "meter-7", "password": "a long password"},
     "createBan": {"as": "clientid", "who": "meter-9", "reason": "sends too much", "until": "infinity"},
+    "createAccount": {"name": "ann", "role": "operator", "topics": ["plant/#"], "description": "Ann of the plant"},
     "createToken": {"name": "spark", "streams": ["hot"], "description": "the cluster of the plant"},
     "createSecret": {"name": "historian", "value": "a long password", "description": "the plant's historian"},
     "createGroup": {"group": "$share/pool/jobs/#", "strategy": "round_robin"},

@@ -378,6 +378,10 @@ class Live:
         self._feeds: dict[tuple[str, str], Feed] = {}
         self._bytes = 0
         context.sign_in.on_closed = self.check_rights
+        if context.accounts is not None:
+            context.accounts.on_change.connect(self.check_rights)
+        if context.tokens is not None:
+            context.tokens.on_revoked.connect(self.check_rights)
         metrics = context.metrics
         metrics.gauge("api_live_connections", lambda: len(self._connections), "connections of the live channel")
         metrics.gauge("api_live_feeds", lambda: len(self._feeds), "channels that are shown or kept, by parameters")

@@ -18,6 +18,7 @@ from ui.api.operation import Operations
 from ui.api.parameters import AnyName
 from ui.api.security import (
     ADMINISTRATOR,
+    accounts_after_password,
     actor_of,
     context_of,
     cookie_name,
@@ -58,18 +59,27 @@ def add_sign_in(router: APIRouter) -> None:
     @ops.post(
         "/session",
         "signIn",
-        "Open a session of the dashboard with the token",
+        "Open a session of the dashboard",
         problems=(403,),
         most_bytes=_MAX_SIGN_IN_BYTES,
     )
-    def open_session(request: Request, body: SignInRequest) -> Response:
-        """Sets a cookie in exchange for the token, so that the page never stores the token."""
-        context = context_of(request)
-        if not is_token(request, context, body.token):
-            raise unauthorized("the token is wrong")
-        acts_as(request, ADMINISTRATOR, in_browser=True)
+    async def open_session(request: Request, body: SignInRequest) -> Response:
+        """Sets a cookie in exchange for the name and password of an account, or for the token, so that the page stores
+        neither.
+        """
+        sign_in = context_of(request).sign_in
+        if body.token is not None:
+            if not is_token(request, context_of(request), body.token):
+                raise unauthorized("the token is wrong")
+            acts_as(request, ADMINISTRATOR, in_browser=True)
+            secret = sign_in.open_session()
+        else:
+            accounts = await accounts_after_password(request, body.name or "", body.password or "")
+            name = body.name or ""
+            acts_as(request, accounts.actor_of(name), in_browser=True)
+            secret = sign_in.open_session(name, accounts.stamp_of(name))
         response = Response(status_code=204)
-        set_session(request, response, context.sign_in.open_session())
+        set_session(request, response, secret)
         return response
 
     @ops.delete("/session", "signOut", "Close the session of the dashboard", problems=(403,))

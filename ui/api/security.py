@@ -9,12 +9,13 @@ from typing import Any, Final
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
+from broker.admin.accounts import Accounts
 from broker.admin.rights import Actor, Need, word_of
 from broker.core.reader_token import stream_of
 from broker.core.resources import Does
 from ui.api.audit import acts_as
 from ui.api.connections import authenticated
-from ui.api.context import ApiContext
+from ui.api.context import ApiContext, Logins
 from ui.api.problems import ApiProblem
 from ui.api.sign_in import SESSION_LIFE_S
 
@@ -109,10 +110,16 @@ def actor_with_token(request: HTTPConnection, context: ApiContext, shown: str) -
 
 
 def _actor_in_session(request: HTTPConnection) -> Actor:
-    session = request.cookies.get(cookie_name(request))
-    if session is None or not context_of(request).sign_in.is_open(session):
+    context = context_of(request)
+    secret = request.cookies.get(cookie_name(request))
+    session = None if secret is None else context.sign_in.session(secret)
+    if session is None:
         raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the dashboard")
-    return ADMINISTRATOR
+    if not session.account:
+        return ADMINISTRATOR
+    if context.accounts is None or context.accounts.stamp_of(session.account) != session.stamp:
+        raise unauthorized("the session is over; sign in again")
+    return context.accounts.actor_of(session.account)
 
 
 async def while_identified(request: HTTPConnection, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -130,6 +137,27 @@ async def while_identified(request: HTTPConnection, chunks: AsyncIterator[bytes]
 def reads_until_s(request: HTTPConnection) -> float:
     """The end of the sender's rights, in Unix time."""
     return actor_of(request).until_s
+
+
+async def accounts_after_password(request: HTTPConnection, name: str, password: str) -> Accounts:
+    """The accounts, once this is the password of the one of that name.
+
+    Raises:
+        ApiProblem: 401, it is not; 429, too many attempts from this address, or for this account from it, failed.
+        Unavailable: too many passwords wait to be checked.
+    """
+    context = context_of(request)
+    host = request.client.host if request.client else None
+    if context.accounts is None:
+        raise unauthorized("there are no accounts; sign in with the token")
+    if context.logins is not None and context.logins.refuses_account(host, name):
+        raise _too_many(context.logins)
+    is_right = await context.accounts.sign_in(name, password, f"api {host}")
+    if context.logins is not None:
+        context.logins.attempted(host, name, is_right)
+    if not is_right:
+        raise unauthorized("the name or the password is wrong")
+    return context.accounts
 
 
 def is_token(request: HTTPConnection, context: ApiContext, shown: str) -> bool:
@@ -151,9 +179,13 @@ def checked(request: HTTPConnection, context: ApiContext, shown: str, is_right: 
     logins = context.logins
     host = request.client.host if request.client else None
     if logins is not None and logins.refuses(host, shown, is_right):
-        retry = {"Retry-After": str(logins.retry_after_s())}
-        raise ApiProblem(429, "too_many_logins", "too many logins from this address have failed", headers=retry)
+        raise _too_many(logins)
     return is_right
+
+
+def _too_many(logins: Logins) -> ApiProblem:
+    retry = {"Retry-After": str(logins.retry_after_s())}
+    return ApiProblem(429, "too_many_logins", "too many logins from this address have failed", headers=retry)
 
 
 def require_same_origin(request: HTTPConnection) -> None:

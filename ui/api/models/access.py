@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from typing import Self
+
+from pydantic import BaseModel, model_validator
 from typing_extensions import TypedDict
 
 from broker.admin.rights import Role
@@ -26,6 +28,14 @@ class OwnRights(TypedDict):
 
 
 class SignInRequest(BaseModel, extra="forbid", strict=True):
-    """The administrator's token, typed into the dashboard."""
+    """The name and password of an account, or the administrator's token, typed into the dashboard."""
 
-    token: str
+    token: str | None = None
+    name: str | None = None
+    password: str | None = None
+
+    @model_validator(mode="after")
+    def _check_members(self) -> Self:
+        if (self.token is None) is not (self.name is not None and self.password is not None):
+            raise ValueError("expected name and password, or token")
+        return self

@@ -66,7 +66,7 @@ export const getRows = (name: string, limit: number) =>
   settled(client.GET("/api/v1/lake/tables/{name}/preview", { params: { path: { name }, query: { limit } } }));
 export const getHistory = (names: string[], from: string, to: string, step: number, labels: string[] = []) =>
   settled(client.GET("/api/v1/metrics/history", { params: { query: { names, from, to, step, labels } } }));
-export const signIn = (token: string) => settled(client.POST("/api/v1/session", { body: { token } }));
+export const signIn = (body: Schemas["SignInRequest"]) => settled(client.POST("/api/v1/session", { body }));
 export const signOut = () => settled(client.DELETE("/api/v1/session"));
 export const tryRule = (sql: string, event: Record<string, unknown>) =>
   settled(client.POST("/api/v1/rules:test", { body: { sql, event, language: "sql" } }));

@@ -1,4 +1,4 @@
-// Signing in: with the link that the server prints, or with the token, which is exchanged for a session.
+// Signing in: with the link that the server prints, an account or the token, which are exchanged for a session.
 
 import { type FormEvent, useState } from "react";
 import { connect } from "../api/channel";
@@ -14,9 +14,9 @@ export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
   const submit = async (event: FormEvent<HTMLFormElement>) => {
     event.preventDefault();
     setProblem("");
-    const token = String(new FormData(event.currentTarget).get("token"));
+    const typed = Object.fromEntries(new FormData(event.currentTarget)) as Record<string, string>;
     try {
-      await signIn(token);
+      await signIn(typed.token ? { token: typed.token } : { name: typed.name, password: typed.password });
       connect();
     } catch (error) {
       setProblem(error instanceof Refused ? error.message : "The server does not answer. Check that it is running.");
@@ -26,25 +26,31 @@ export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
     ? "The session is over; sign in again."
     : hadCode
       ? "The code in this link was used already, or is older than ten minutes."
-      : "Enter the API token. The demo also prints a link that signs you in; it works once, for ten minutes.";
+      : "Sign in with your account, or with the API token. The demo also prints a link that signs you in; it works once, for ten minutes.";
   return (
     <main className="narrow">
       <section className="card" aria-label="Sign in">
         <h1>Sign in</h1>
         <p>{why}</p>
-        <form onSubmit={submit}>
-          <input type="text" name="username" autoComplete="username" defaultValue="administrator" hidden />
-          <label htmlFor="token">API token</label>
-          <input id="token" name="token" type="password" autoComplete="current-password" spellCheck={false} required />
+        <Failure>{problem}</Failure>
+        <form onSubmit={submit} aria-label="Account">
+          <label htmlFor="name">Name</label>
+          <input id="name" name="name" autoComplete="username" spellCheck={false} autoCapitalize="none" required />
+          <label htmlFor="password">Password</label>
+          <input id="password" name="password" type="password" autoComplete="current-password" required />
           <button type="submit" className="primary">
             Sign in
           </button>
-          <Failure>{problem}</Failure>
+        </form>
+        <form onSubmit={submit} aria-label="API token">
+          <label htmlFor="token">API token</label>
+          <input id="token" name="token" type="password" autoComplete="off" spellCheck={false} required />
+          <button type="submit">Sign in with the token</button>
         </form>
         <p className="muted small">
           The token is <code>SLUICE_API_TOKEN</code> where that is set, else the one the server keeps in{" "}
-          <code>api.token</code> in its data directory. It is exchanged for a session of twelve hours and stored
-          nowhere.
+          <code>api.token</code> in its data directory. A session lasts twelve hours; name, password and token are
+          stored nowhere.
         </p>
       </section>
     </main>
