@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from broker.admin.rights import word_of
 from broker.core.kinds import Kind, kinds, load, plural
 from broker.core.resources import Parameter, Resource, Verb, resources
 
@@ -50,6 +51,7 @@ def _kind(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
         "one": kind.one,
         "many": kind.many,
         "path": kind.path,
+        "right": word_of(kind.name),
         "about": kind.about,
         "menu": kind.menu,
         "command": " ".join(kind.commands),
@@ -100,6 +102,7 @@ def _resource(resource: Resource) -> dict[str, Any]:
         "one": f"{'an' if resource.name[0] in 'aeio' else 'a'} {resource.name}",
         "many": plural(resource.name),
         "path": resource.path.removeprefix("/"),
+        "right": word_of(resource.name),
         "about": resource.about or _summary(lists[0] if lists else resource.verbs[0])[1],
         "menu": resource.menu,
         "command": resource.commands if any(verb.command for verb in lists) else "",
@@ -183,6 +186,8 @@ def _verb(resource: Resource, verb: Verb, lists: Sequence[Verb]) -> dict[str, An
     return {
         **call,
         "method": verb.method,
+        "right": word_of(resource.name),
+        "does": verb.does,
         "title": title,
         "text": text,
         "list": next((listed.path for listed in lists if listed.path == verb.path), ""),

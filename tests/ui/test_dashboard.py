@@ -120,6 +120,27 @@ def test_token_signs_in_and_signing_out_signs_out(page: Any, broker: Node) -> No
     page.wait_for_selector("#token")
 
 
+def test_an_account_signs_in_and_sees_what_its_role_permits(page: Any, broker: Node) -> None:
+    broker.call("POST", "/accounts", {"name": "ann", "role": "viewer", "password": "a long password"})
+    page.goto(f"{broker.url}/schemas")
+    page.fill("#name", "ann")
+    page.fill("#password", "not the password")
+    page.click("form[aria-label=Account] button")
+    page.wait_for_selector("text=the name or the password is wrong")
+    page.fill("#password", "a long password")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("nav[aria-label=Pages] >> text=Schemas")
+    page.wait_for_selector("text=New schema", state="detached")
+    assert page.locator("nav[aria-label=Pages] a[href^='/users']").count() == 1
+    assert page.locator("nav[aria-label=Pages] a[href^='/accounts']").count() == 0
+    broker.call("PUT", "/accounts/ann", {"role": "administrator"})
+    page.wait_for_selector("text=New schema")
+    page.click("button[aria-label=Settings]")
+    page.wait_for_selector("text=Signed in as ann (administrator)")
+    broker.call("DELETE", "/accounts/ann")
+    page.wait_for_selector("#password")
+
+
 def test_the_page_to_sign_in_is_accessible_at_any_width(page: Any, broker: Node) -> None:
     check_everywhere(page, broker.url, "#token", [])
 

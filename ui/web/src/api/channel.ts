@@ -28,6 +28,7 @@ interface Feed {
 }
 
 const SIGNED_OUT = 4401;
+const RIGHTS_CHANGED = 4409;
 const FIRST_RETRY_MS = 500;
 const LONGEST_RETRY_MS = 10_000;
 const SILENCE_MS = 15_000; // the status changes each second, so a connection that is silent is broken
@@ -127,6 +128,7 @@ function disconnect() {
 function over(code: number, why: string) {
   disconnect();
   if (code === SIGNED_OUT) return say({ state: "signed out" });
+  if (code === RIGHTS_CHANGED) say({ state: "connecting" }); // so that every query is asked again
   failures += 1;
   reason = why || reason;
   const waitMs = Math.min(FIRST_RETRY_MS * 2 ** (failures - 1), LONGEST_RETRY_MS) * (0.75 + Math.random() / 2);

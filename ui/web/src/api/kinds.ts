@@ -8,6 +8,9 @@ export interface DeclaredColumn {
   member: string;
 }
 
+/** What an operation does, by which rights permit it. */
+export type Does = "read" | "change" | "try" | "job";
+
 /** A query parameter of the operation that lists. Without ``values`` it takes text, maybe with ``*``. */
 export interface Filter {
   name: string;
@@ -26,6 +29,8 @@ interface Listed {
   one: string;
   many: string;
   cli: string;
+  /** What rights call it. */
+  right: string;
   /** The group of the navigation that has it; none: the search has it. */
   menu: string;
   /** The member that names one. */
@@ -61,6 +66,9 @@ interface Call {
 
 export interface Verb extends Call {
   method: string;
+  /** The right that it needs. */
+  right: string;
+  does: Does;
   title: string;
   text: string;
   /** The path of the list that it belongs to. */
@@ -110,6 +118,7 @@ const firstSentence = (text: string) => /^.*?\.(?= |$)/.exec(text)?.[0] ?? text;
 /** As kinds.json has them. */
 interface DeclaredPage {
   path: string;
+  right: string;
   name: string;
   many: string;
   command: string;
@@ -126,8 +135,9 @@ type DeclaredKind = DeclaredPage &
 type DeclaredResource = DeclaredPage & Pick<Resource, "lists" | "show" | "verbs">;
 const { kinds, resources } = declared as unknown as { kinds: DeclaredKind[]; resources: DeclaredResource[] };
 
-const listed = ({ path, name, many, command, about, menu, key }: DeclaredPage) => ({
+const listed = ({ path, right, name, many, command, about, menu, key }: DeclaredPage) => ({
   path,
+  right,
   api: path,
   name,
   one: capitalized(name),

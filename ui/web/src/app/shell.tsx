@@ -7,6 +7,7 @@ import { Button, Dialog, DialogTrigger, Modal, ModalOverlay, Popover } from "rea
 import { signOut } from "../api/client";
 import { MENU } from "../api/kinds";
 import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "../api/live";
+import { useMay, useMe } from "../api/rights";
 import { State, Why } from "../parts/card";
 import { counted, duration } from "../parts/format";
 import { prefer, type Theme, usePreferences } from "../parts/preferences";
@@ -43,6 +44,7 @@ function Frame() {
     document.title = status ? `${page} · ${status.node} · Sluice` : "Sluice";
   }, [page, status?.node]);
   const isIn = link.state !== "signed out";
+  const may = useMay(isIn && status !== undefined);
   const queries = useQueryClient();
   const wasLive = useRef(false);
   useEffect(() => {
@@ -81,7 +83,9 @@ function Frame() {
           <nav aria-label="Pages">
             <PageLink title="Start" to="/" />
             <PageLink title="Overview" to="/overview" />
-            {MENU.map(({ group, pages }) => {
+            {MENU.map(({ group, pages: all }) => {
+              const pages = all.filter(({ right }) => may(right, "read"));
+              if (!pages.length) return null;
               const links = pages.map(({ many, path }) => <PageLink key={path} title={many} to={`/${path}`} />);
               if (group === "Data") return links;
               const isOpen = pages.some(({ path: own }) => `${path}/`.startsWith(`/${own}/`));
@@ -210,6 +214,7 @@ function Alarms() {
 
 function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
   const { theme, zone, keys } = usePreferences();
+  const me = useMe(isIn);
   const { paused, setPaused } = useContext(Paused);
   const { tz } = useSearch({ strict: false }) as { tz?: string };
   const navigate = useNavigate();
@@ -238,6 +243,12 @@ function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
         </Button>
         <Popover className="popover" placement="bottom end">
           <Dialog className="dialog settings" aria-label="Settings">
+            {me && (
+              <p className="muted small">
+                Signed in as {me.name}
+                {me.role && me.role !== me.name && ` (${me.role})`}
+              </p>
+            )}
             <label>
               Colours
               <select value={theme} onChange={(event) => prefer({ theme: event.target.value as Theme })}>

@@ -5,6 +5,7 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { lazy, Suspense, useEffect, useRef, useState } from "react";
 import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useList } from "../../api/live";
+import { useMay } from "../../api/rights";
 import { causeOf, Empty, ObjectLink, State, stateOf, Why } from "../../parts/card";
 import { CopyAs } from "../../parts/copy";
 import { exact } from "../../parts/format";
@@ -61,7 +62,8 @@ function List({ kind }: { kind: Kind }) {
   [...rows.map(stateOf), search.state].forEach((state) => state && seen.current.add(state));
   const states = [...seen.current].sort();
   const queryText = new URLSearchParams(query).toString();
-  const canCreate = kind.writes.includes("create");
+  const may = useMay();
+  const canCreate = kind.writes.includes("create") && may(kind.right, "change");
   const columns = kind.columns.map((declared): Column<Row> => {
     const drawn = page?.cells?.[declared.title];
     return drawn ? { ...drawn, title: declared.title } : columnOf(declared, rows);

@@ -5,6 +5,7 @@ import { useState } from "react";
 import { Button, Menu, MenuItem, MenuTrigger, Popover } from "react-aria-components";
 import { moved, namesOf, sentence } from "../../api/client";
 import { capitalized, type Kind } from "../../api/kinds";
+import { useMay } from "../../api/rights";
 import { State } from "../../parts/card";
 import { Confirm } from "../../parts/dialogs";
 import { ReadOnly } from "../../parts/read-only";
@@ -28,6 +29,7 @@ interface MenuProps {
 /** The verbs of an object. Destructive ones come last and ask for confirmation with their effect. */
 export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
   const queries = useQueryClient();
+  const may = useMay();
   const [asked, ask] = useState<Pick<
     Parameters<typeof Confirm>[0],
     "title" | "method" | "path" | "body" | "etag" | "text"
@@ -62,7 +64,7 @@ export function ObjectMenu({ kind, row, before, after, onDeleted }: MenuProps) {
       ask({ title: `${capitalized(key)} ${one}`, method: "POST", path: `${place}:${key}`, etag, text });
     }
   };
-  if (!moves.length && !switches.length && !canDelete) return null;
+  if (!may(kind.right, "change") || (!moves.length && !switches.length && !canDelete)) return null;
   return (
     <>
       {row.fixed_by && <span className="muted small">read-only </span>}

@@ -5,6 +5,7 @@ import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { Button, Dialog, Menu, MenuItem, MenuTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
 import { itemAt, type Resource, type Verb } from "../../api/kinds";
+import { useMay } from "../../api/rights";
 import { State } from "../../parts/card";
 import { Confirm, verbOf } from "../../parts/dialogs";
 import { counted } from "../../parts/format";
@@ -129,7 +130,10 @@ function VerbDialog({
 }
 
 /** The menu of an item. */
-export function VerbMenu({ verbs, name, ask }: { verbs: Verb[]; name: string; ask: (asked: Asked) => void }) {
+export function VerbMenu({ verbs: all, name, ask }: { verbs: Verb[]; name: string; ask: (asked: Asked) => void }) {
+  const may = useMay();
+  const verbs = all.filter(({ right, does }) => may(right, does));
+  if (!verbs.length) return null;
   return (
     <MenuTrigger>
       <Button className="button quiet" aria-label={`Do something with ${name}`}>
@@ -152,7 +156,7 @@ export function VerbMenu({ verbs, name, ask }: { verbs: Verb[]; name: string; as
 }
 
 /** Verbs as buttons: of an item, of those that are selected, or of a list. */
-export const VerbButtons = ({
+export function VerbButtons({
   verbs,
   names,
   initial,
@@ -164,10 +168,14 @@ export const VerbButtons = ({
   initial?: Members;
   suffix?: string;
   ask: (asked: Asked) => void;
-}) =>
-  verbs.map((verb) => (
-    <button key={verb.method + verb.path} type="button" onClick={() => ask({ verb, names, initial })}>
-      {names.length ? wordOf(verb) : verb.title}
-      {suffix}…
-    </button>
-  ));
+}) {
+  const may = useMay();
+  return verbs
+    .filter(({ right, does }) => may(right, does))
+    .map((verb) => (
+      <button key={verb.method + verb.path} type="button" onClick={() => ask({ verb, names, initial })}>
+        {names.length ? wordOf(verb) : verb.title}
+        {suffix}…
+      </button>
+    ));
+}
