@@ -29,6 +29,7 @@ KINDS = (
         about="What payloads are made of. Saving another source adds a version, which is used from then on.",
         tag="Schemas",
         columns={"name": "name", "type": "type", "version": "version"},
+        recorded="schema_validation.versions:recorded_versions",
         menu="Data",
         page_columns={
             "Type": "type",
@@ -57,6 +58,19 @@ KINDS = (
         ),
     ),
 )
+
+MODE = Kind(
+    name="compatibility mode",
+    path="schemas/modes",
+    section="schema_registry.modes",
+    models=("schema_validation.modes:ModeSpec",),
+    about="What a new version of a schema must be compatible with; `*` is the registry's own.",
+    tag="Schemas",
+    columns=("name", "compatibility"),
+    has_any_name=True,
+    reloads=False,
+)
+INNER_KINDS = (MODE,)
 
 _NAME = Parameter(name="name", type="name", is_required=True, is_argument=True)
 _VERSION = Parameter(

@@ -143,7 +143,7 @@ class SchemaService(Contributor, SchemaTrials):
         under_way: list[str] = []
 
         def resolve(local_name: str, name: str, number: int | None) -> Referred:
-            if name in under_way and self._objects.find(name) is None:
+            if name in under_way and self.registry.find(name) is None:
                 raise LookupError(f"schemas refer to each other in a circle: {' → '.join((*under_way, name))}")
             take(name)
             return self.registry.resolve_kept(local_name, name, number)
@@ -155,9 +155,11 @@ class SchemaService(Contributor, SchemaTrials):
             under_way.append(name)
             try:
                 schema = self.ids.given(restored(spec, resolve))
-                self._objects.check_free(schema.name)
+                deleted = self._objects.find(schema.name)
+                if deleted is not None and not deleted.is_deleted:
+                    raise AlreadyExists(self.kind, schema.name)
                 self._objects.adopt(schema.name, schema)
-                self.ids.change(None, schema)
+                self.ids.change(deleted, schema)
             except (Invalid, ValueError) as error:
                 problems.append(self._objects.refusal(spec, error))
             finally:
@@ -276,6 +278,27 @@ class SchemaService(Contributor, SchemaTrials):
             self._put(replace(left, versions=tuple(kept for kept in left.versions if kept.number != number)))
         else:
             self._put(left)
+
+    def restore(self, name: str, members: Mapping[str, Any]) -> None:
+        """Give a schema members that it had before, as ``recorded_versions`` gives them: versions that are deleted come
+        back, further ones stay.
+
+        Raises:
+            Invalid: a version can no longer be compiled.
+        """
+        schema = self._objects.get(name)
+        self._objects.check_changeable(name)
+        saved = schema.as_spec()
+        versions = {version["version"]: dict(version) for version in saved["versions"]}
+        for number, version in members["versions"].items():
+            kept = versions.setdefault(int(number), {"version": int(number), **version})
+            if "deleted" not in version:
+                kept.pop("deleted", None)
+        others = {member: value for member, value in members.items() if member != "versions" and value is not None}
+        own = {member: value for member, value in saved.items() if member not in members}
+        restored_spec = {**own, **others, "versions": [versions[number] for number in sorted(versions)]}
+        if restored_spec != saved:
+            self._put(restored(restored_spec, self.registry.resolve_kept))
 
     def versions(self, name: str) -> Sequence[SchemaVersionView]:
         """The versions of a schema, oldest first, without their sources."""

@@ -59,6 +59,10 @@ class SchemaVersion:
         return {**spec, "deleted": True} if self.is_deleted else spec
 
 
+# Members of a version that hold what payloads are made of.
+_SOURCES = ("source", "files", "parameters")
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """A schema by name with all its versions; ``in_use`` is the number of the one that codes payloads.
@@ -123,6 +127,23 @@ class Schema:
         if self.metadata:
             members["metadata"] = dict(self.metadata)
         return members
+
+
+def recorded_versions(saved: Mapping[str, Any], then: Mapping[str, Any] | None) -> Spec | None:
+    """The versions of a saved schema for the audit log, with their sources those that it no longer has ``then``; and
+    the members that a request keeps where it leaves them out. None where all versions are deleted."""
+    if saved.get("versions") and all(version.get("deleted") for version in saved["versions"]):
+        return None
+    kept = None if then is None else {version["version"] for version in then.get("versions", ())}
+    versions: dict[str, Any] = {}
+    for version in saved.get("versions", ()):
+        recorded = {name: value for name, value in version.items() if name not in _SOURCES and name != "version"}
+        if kept is not None and version["version"] not in kept:
+            recorded |= {name: version[name] for name in _SOURCES if name in version}
+            if "parameters" in version:
+                recorded["parameters"] = parse_parameters(version["parameters"], "").shown()
+        versions[str(version["version"])] = recorded
+    return {"versions": versions, **{member: saved.get(member) for member in ("compatibility", "tags", "metadata")}}
 
 
 class Incompatible(Invalid):
@@ -233,8 +254,7 @@ def _with_secrets_of(base: Schema, spec: Mapping[str, Any]) -> Mapping[str, Any]
 
 def _hold_sources(versions: Sequence[Any]) -> bool:
     """Versions as they are saved; as they are shown they have no sources."""
-    members = {"source", "files", "parameters"}
-    with_sources = [isinstance(item, Mapping) and not members.isdisjoint(item) for item in versions]
+    with_sources = [isinstance(item, Mapping) and any(name in item for name in _SOURCES) for item in versions]
     return bool(with_sources) and all(with_sources)
 
 

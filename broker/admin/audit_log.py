@@ -33,7 +33,10 @@ from broker.storage.writer import Writer
 
 # Time for which what was deleted is held with its versions, test cases and secrets, and the bytes of all of it.
 UNDO_S: Final = 600
+# Name of a change of the order of all objects of a kind.
+ORDER: Final = "*"
 _MOST_HELD_BYTES: Final = 32 * 1024 * 1024
+_NAME_BYTES: Final = 16
 SEGMENT_BYTES: Final = 1024 * 1024
 # Maximum size of an entry with its differences, in bytes; beyond, values are left out, the longest first.
 MOST_ENTRY_BYTES: Final = 64 * 1024
@@ -86,11 +89,13 @@ class AuditEntryRow(TypedDict):
 
 
 class AuditEntryView(AuditEntryRow):
-    """An entry with all objects that changed. `request` is the line of the request, `request_id` its `X-Request-Id`."""
+    """An entry with the objects that changed, and the number of further ones that it has no room for. The name of a
+    change of an order is `*`. `request` is the line of the request, `request_id` its `X-Request-Id`."""
 
     request: str
     request_id: str
     changes: list[AuditedChange]
+    omitted: int
 
 
 class DeletedObject(NamedTuple):
@@ -120,6 +125,7 @@ class AuditRecord:
     kind: str | None = None
     name: str | None = None
     changes: list[AuditedChange] = field(default_factory=list)
+    omitted: int = 0
     deleted: Sequence[DeletedObject] = ()
 
     @property
@@ -135,7 +141,7 @@ class AuditRecord:
         first = self.changes[0]
         members = dict.fromkeys(difference["pointer"].split("/")[1] for difference in first["differences"])
         text = f"changed {', '.join(members)}" if first["change"] == "changed" else first["change"]
-        others = len(self.changes) - 1
+        others = len(self.changes) - 1 + self.omitted
         return f"{text}, with {others} more" if others else text
 
 
@@ -220,6 +226,7 @@ class AuditLog:
         """Add an entry to the commit group that is gathering; its identifier."""
         clock_ns = self._clock.now_ns()
         now_ns = self._last_ns = max(clock_ns, self._last_ns + 1)  # in the order of requests, also if it is set back
+        changes = _within_bounds(record.changes)
         entry = {
             "at": rfc3339(clock_ns),
             "actor": record.actor,
@@ -233,7 +240,8 @@ class AuditLog:
             "summary": record.summary[:1_000],
             "request": record.request[:1_000],
             "request_id": record.request_id,
-            "changes": _within_bounds(record.changes),
+            "changes": changes,
+            "omitted": record.omitted + len(record.changes) - len(changes),
         }
         size = len(jsontext.encode(entry)) + _KEY_BYTES
         if not self._segments or self._segments[-1][1] + size > SEGMENT_BYTES:
@@ -254,7 +262,7 @@ class AuditLog:
     def _hold(self, id: str, deleted: Sequence[DeletedObject]) -> None:
         """Hold deleted objects for ``UNDO_S``, the latest ones that fit."""
         now_s = self._clock.monotonic_s()
-        size = sum(len(jsontext.encode(item.saved)) for item in deleted)
+        size = sum(len(jsontext.encode(item.saved)) + _NAME_BYTES * len(item.order) for item in deleted)
         self._deleted[id] = (now_s + UNDO_S, size, deleted)
         self._deleted_bytes += size
         while self._deleted:
@@ -291,6 +299,7 @@ class AuditLog:
             raise NotFound("audit entry", id)
         row: Any = _row(key, entry)
         view: AuditEntryView = row | {name: entry[name] for name in ("request", "request_id", "changes")}
+        view["omitted"] = entry.get("omitted", 0)
         return view
 
     async def page(
@@ -369,7 +378,7 @@ def _matching(name: str, pattern: str) -> _Test:
 
 
 def _within_bounds(changes: Sequence[AuditedChange]) -> list[AuditedChange]:
-    """The changes, without the longest values where all together are too long."""
+    """The changes, without the longest values where all together are too long, then without the last ones."""
     sizes = [
         (len(jsontext.encode(difference)), difference) for change in changes for difference in change["differences"]
     ]
@@ -377,9 +386,29 @@ def _within_bounds(changes: Sequence[AuditedChange]) -> list[AuditedChange]:
     for size, difference in sorted(sizes, key=lambda entry: -entry[0]):
         if total <= MOST_ENTRY_BYTES:
             break
-        total -= size
         _cut(difference)
-    return list(changes)
+        total -= size - len(jsontext.encode(difference))
+    room = MOST_ENTRY_BYTES
+    kept = list[AuditedChange]()
+    for change in changes:
+        number = _number_that_fit(change["differences"], room)
+        if number < len(change["differences"]):
+            if number:
+                del change["differences"][number:]
+                _cut(change["differences"][-1])
+                kept.append(change)
+            break
+        kept.append(change)
+        room -= len(jsontext.encode(change))
+    return kept
+
+
+def _number_that_fit(differences: Sequence[AuditDifference], room: int) -> int:
+    for number, difference in enumerate(differences):
+        room -= len(jsontext.encode(difference))
+        if room < 0:
+            return number
+    return len(differences)
 
 
 def _cut(difference: AuditDifference) -> None:

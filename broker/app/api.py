@@ -97,6 +97,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         section=node.sections.section,
         together=node.sections.together,
         put_objects=node.sections.put,
+        saved_objects=None if node.sections.file is None else node.sections.file.on_change,
         values=node.services.storage.values,
         contributors=node.services.contributors,
         publisher=node.server.publisher,

@@ -55,8 +55,8 @@ from broker.core.contributor import Contributors, TopicStage
 from broker.core.events import Events
 from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.hosts import address_text
-from broker.core.kinds import counted, kinds
-from broker.core.objects import ObjectService, Reference
+from broker.core.kinds import counted, kinds, kinds_in_files
+from broker.core.objects import ObjectService, Reference, SavedObject
 from broker.core.origin import Identity, origin_of
 from broker.core.times import rfc3339_of
 from broker.net.limits import api_limit
@@ -236,10 +236,11 @@ class Node:
         values = StoredValues(self.writer)
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
         if self.sections.file is not None:
-            names = {kind.section: kind.name for kind in kinds()}
-            self.sections.file.on_change.connect(
-                lambda section, name, what: self.history.mark(names.get(section, section), name, what)
-            )
+            self.sections.file.on_change.connect(self._mark_change)
+
+    def _mark_change(self, saved: SavedObject) -> None:
+        if saved.order_of is None:
+            self.history.mark(kinds_in_files()[saved.section].name, saved.name, saved.what)
 
     def _make_hub_services(self) -> None:
         """Build the services that show and change the hub's state."""

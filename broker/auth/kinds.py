@@ -60,6 +60,7 @@ KINDS = (
         section="users",
         models=("broker.auth.users:UserSpec",),
         view="broker.auth.users:UserView",
+        recorded="broker.auth.users:recorded_credentials",
         about="A user that the broker itself knows. A password that is generated is in this answer only.",
         tag="Access",
         columns=("name", "is_superuser", "clientid", "algorithm", "methods", "password_changed_at"),

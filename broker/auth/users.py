@@ -22,7 +22,7 @@ from broker.auth import passwords
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.passwords import MAX_NAME_BYTES, MAX_PASSWORD_BYTES, SCRAM_METHODS, Algorithm, Credential
 from broker.config.model import Settings
-from broker.config.secrets import Secret
+from broker.config.secrets import MASK, Secret
 from broker.config.spec_problems import parsed
 from broker.core.clock import Clock
 from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly
@@ -139,6 +139,11 @@ class User:
             "password_changed_at": self.password_changed_at,
         }
         return spec | {member: value for member, value in others.items() if value}
+
+
+def recorded_credentials(saved: Mapping[str, Any], _then: Mapping[str, Any] | None) -> Spec:
+    """The credentials of a saved user for the audit log, which shows only that they changed."""
+    return {"credentials": MASK if "credentials" in saved else None}
 
 
 class Users:

@@ -61,7 +61,8 @@ def _show(answer: Mapping[str, Any]) -> None:
     rows = [row for before, row in zip([(), *rows], rows, strict=False) if _any_value(row) or _any_value(before)]
     print_table(("time", *map(_title, series)), rows)
     for marker in answer["markers"]:
-        say(f"{marker['at']} {marker['kind']} {marker['name']} {marker['what'].replace('_', ' ')}")
+        by = f" by {marker['by']}" if marker.get("by") else ""
+        say(f"{marker['at']} {marker['kind']} {marker['name']} {marker['what'].replace('_', ' ')}{by}")
     if not series:
         say("no values in this time; --last and --from choose another")
 

@@ -24,7 +24,7 @@ from broker.config.root import Config
 from broker.config.stamp import stamp_of
 from broker.core import jsontext
 from broker.core.errors import NotFound, Unavailable
-from broker.core.objects import ObjectSection, Saves, Spec, Version, apply, etag_of, saving
+from broker.core.objects import ObjectSection, SavedObject, Saves, Spec, Version, apply, etag_of, saving
 from broker.core.signals import Signal
 
 # Bytes of changes below which the file is not rewritten.
@@ -203,9 +203,9 @@ class ApiFile:
 
     def __init__(self, file: Path, read: Layer, sections: Iterable[KeyPath]) -> None:
         self.path = file
-        self.on_change = Signal[str, str, str]()
-        """Signal with the section and the name of an object that was ``added``, ``changed`` or ``removed``; not while
-        objects that files fix are taken over, which are in this file for a moment."""
+        self.on_change = Signal[SavedObject]()
+        """Signal with each object that was saved, and with a section that has another order; not while objects that
+        files fix are taken over, which are in this file for a moment."""
         self.is_taking_over = False
         self._sections = frozenset(sections)
         self._above = {path[:length] for path in self._sections for length in range(len(path))}
@@ -249,11 +249,14 @@ class ApiFile:
         changes = {path: value for path, value in changes.items() if before[path] != value}
         if not changes:
             return
+        shrinking = {path[:-1] for path, value in changes.items() if value is None and path[:-1] in self._sections}
+        orders = {path: list(self._at(path) or ()) for path in shrinking}
         self._write(changes, [path for path, value in before.items() if value is not None])
         for path, value in changes.items():
-            if path[:-1] in self._sections and not self.is_taking_over:
-                change = "added" if before[path] is None else "removed" if value is None else "changed"
-                self.on_change(".".join(path[:-1]), path[-1], change)
+            section = path[:-1]
+            if section in self._sections and not self.is_taking_over:
+                order = orders[section] if value is None else ()
+                self.on_change(SavedObject(".".join(section), path[-1], before[path], value, order))
 
     def set(self, section: str, value: Any) -> None:
         """Set the value of a section of settings, with its objects; raises as ``put``."""
@@ -264,7 +267,10 @@ class ApiFile:
     def order(self, path: KeyPath, names: Sequence[str]) -> None:
         """Bring the objects at a path into this order; raises as ``put``."""
         objects = self._at(path) or {}
-        self._write({path: {name: objects[name] for name in names if name in objects} | objects}, [path])
+        reordered = {name: objects[name] for name in names if name in objects} | objects
+        self._write({path: reordered}, [path])
+        if not self.is_taking_over:
+            self.on_change(SavedObject(".".join(path), "", None, None, list(objects), list(reordered)))
 
     def _write(self, changes: Mapping[KeyPath, Any], present: Collection[KeyPath]) -> None:
         with self._lock:

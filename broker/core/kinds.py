@@ -30,8 +30,6 @@ DECLARED_IN: Final = (
     "broker.admin.kinds",
     "broker.admin.node_kinds",
 )
-# Sections of objects in files that are not a kind of their own.
-_OTHER_SECTIONS: Final = ("schema_registry.modes",)
 # The nodes of a cluster on which an operation runs.
 At = Literal["node", "owner", "all"]
 # Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the
@@ -130,9 +128,11 @@ class Kind:
     about counters, which run on all nodes. A reload applies changes of files, or a restart
     where ``reloads`` is false. ``put`` are members of the spec that the command ``put`` takes as options; one that is a
     secret is read from a file, standard input or the terminal. With ``holds_secrets``, requests and answers have
-    secrets, of which nothing is kept. ``menu`` is the group of the dashboard's navigation that has its list, and
-    ``page_columns`` are the columns of that list with their headings, where they are others than ``columns``.
-    ``area`` decides which roles may change it.
+    secrets, of which nothing is kept. ``recorded`` is a function, as ``module:function``, that gives members for the
+    audit log that the spec does not have: from an object as it is saved, and as it is saved then or None; it gives
+    None where the object counts as deleted. ``menu`` is the group of the dashboard's navigation that has its list, and
+    ``page_columns`` are the columns of that list with their headings, where they are others than ``columns``. ``area``
+    decides which roles may change it.
     """
 
     name: str
@@ -157,6 +157,7 @@ class Kind:
     reloads: bool = True
     put: Sequence[str] = ()
     holds_secrets: bool = False
+    recorded: str = ""
     menu: str = ""
     page_columns: Mapping[str, str] = field(default_factory=dict)
     area: Area = "administration"
@@ -211,6 +212,16 @@ class Kind:
         # The model that has most members of the object, and few others.
         return max(filter(None, forms), key=lambda form: (len(form.keys() & saved.keys()), -len(form)), default=unknown)
 
+    def as_recorded(
+        self, saved: Mapping[str, Any] | None, then: Mapping[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """The object for the audit log: its spec, and what else ``recorded`` gives; None where it does not exist.
+        ``then`` is what it becomes."""
+        if saved is None or not self.recorded:
+            return None if saved is None else self.as_spec(saved)
+        further = load(self.recorded)(saved, then)
+        return None if further is None else self.as_spec(saved) | further
+
     def view_models(self) -> list[type[Any]]:
         """The types of an object as it is shown, and of one in a list; none where they follow from the spec."""
         return [load(name) for name in (self.view, self.row or self.view) if name]
@@ -260,9 +271,16 @@ def kinds() -> Sequence[Kind]:
 
 
 @cache
+def kinds_in_files() -> Mapping[str, Kind]:
+    """The kinds of objects in the configuration by their section; also those that have operations of another kind."""
+    inner = [kind for module in DECLARED_IN for kind in getattr(import_module(module), "INNER_KINDS", ())]
+    return {kind.section: kind for kind in (*kinds(), *inner) if kind.section is not None}
+
+
+@cache
 def object_sections() -> Sequence[str]:
     """The places in the configuration where objects stand."""
-    return tuple(kind.section for kind in kinds() if kind.section is not None) + _OTHER_SECTIONS
+    return tuple(kinds_in_files())
 
 
 def reference_of(kind: Kind, name: str, spec: Mapping[str, Any] | None) -> Reference:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from hashlib import sha256
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, overload
 
 from broker.core.errors import Invalid, NotFound
 
@@ -43,6 +43,27 @@ def etag_of(saved: Mapping[str, Any]) -> str:
     """``etag`` of a saved object, independent of the order of its members."""
     return sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()[:16]
 
+
+class SavedObject(NamedTuple):
+    """An object that was saved: its section of the configuration, and its forms in the file of the API, None where it
+    is not there. ``order`` are the names in the file before, where the object was removed, or all objects of the
+    section were brought into the order ``order_of``."""
+
+    section: str
+    name: str
+    before: Spec | None
+    after: Spec | None
+    order: Sequence[str] = ()
+    order_of: Sequence[str] | None = None
+
+    @property
+    def what(self) -> str:
+        """``added``, ``changed`` or ``removed``."""
+        return "added" if self.before is None else "removed" if self.after is None else "changed"
+
+
+ACTOR: Final[ContextVar[str]] = ContextVar("actor", default="")
+"""User or program whose request this task answers; empty outside of requests."""
 
 _is_dry_run: ContextVar[bool] = ContextVar("is_dry_run", default=False)
 

@@ -23,6 +23,7 @@ from typing import Any, Final
 from broker.core import jsontext
 from broker.core.clock import Clock
 from broker.core.errors import Invalid, Problem, Unavailable, closest
+from broker.core.objects import ACTOR
 from broker.core.times import rfc3339
 from broker.core.values import Values
 from broker.observe.metric_rows import (
@@ -272,6 +273,8 @@ class MetricsHistory:
 
     def _mark(self, kind: str, name: str, what: str) -> None:
         marker = {"at": rfc3339(self._clock.now_ns()), "kind": kind, "name": name, "what": what}
+        if actor := ACTOR.get():
+            marker["by"] = actor
         self._markers = [*self._markers, marker][-_MOST_MARKERS:]
         self._values.put(_MARKERS, jsontext.encode(self._markers))
 

@@ -147,6 +147,95 @@ def test_entries_are_found_by_every_filter_and_in_pages(node: Node) -> None:
     assert node.call("GET", f"/audit-log/{'0' * 24}", expect=404)
 
 
+def pointers(entry: dict[str, Any]) -> dict[tuple[str, str], set[str]]:
+    """The members that changed, by kind and name."""
+    return {
+        (change["kind"], change["name"]): {item["pointer"] for item in change["differences"]}
+        for change in entry["changes"]
+    }
+
+
+READING = json.dumps({"type": "object", "required": ["t"]})
+OTHER = json.dumps({"type": "object", "required": ["u"]})
+
+
+def test_every_operation_that_saves_something_is_recorded_with_its_values(node: Node) -> None:
+    node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": READING, "compatibility": "none"})
+    node.call("PUT", "/schemas/reading", {"name": "reading", "type": "json", "source": OTHER})
+    node.call("DELETE", "/schemas/reading/versions/1")
+    assert pointers(latest(node)) == {("schema", "reading"): {"/versions/1/deleted"}}
+    node.call("DELETE", "/schemas/reading/versions/1?permanent=true")
+    entry = latest(node)
+    assert pointers(entry) == {("schema", "reading"): {"/versions/1"}}
+    assert "required" in json.dumps(entry["changes"]), "the source of a version that is gone is in the log"
+    node.call("PUT", "/schemas:compatibility", {"compatibility": "full"})
+    assert "/compatibility" in pointers(latest(node))["compatibility mode", "*"]
+    node.call("PUT", "/schemas/reading/compatibility", {"compatibility": "forward"})
+    [change] = latest(node)["changes"]
+    assert (change["name"], change["differences"][-1]["after"]) == ("reading", "forward")
+    node.call("PUT", "/schemas:compatibility", {"compatibility": "backward"})
+
+    node.call("PUT", "/users/anna", {"password": SECRET})
+    node.call("POST", "/users/anna:rotate")
+    entry = latest(node)
+    assert pointers(entry) == {("user", "anna"): {"/credentials"}}
+    hashed = {"user_id": "ben", "password_hash": "ab" * 32, "salt": "cd", "is_superuser": False}
+    body = {"algorithm": "sha256", "salt_position": "suffix", "users": [hashed]}
+    node.call("POST", "/users:import", body)
+    entry = latest(node)
+    assert [(change["kind"], change["name"], change["change"]) for change in entry["changes"]] == [
+        ("user", "ben", "created")
+    ]
+    assert "ab" * 32 not in json.dumps(entry)
+    node.call("POST", f"/audit-log/{entry['id']}:revert")
+    node.call("GET", "/users/ben", expect=404)
+    node.call("DELETE", "/users/anna")
+
+    node.call("POST", "/rules", RULE)
+    node.call("POST", "/rules/hot:create-table", {"format": "delta"})
+    entry = latest(node)
+    kinds = {change["kind"] for change in entry["changes"]}
+    assert kinds == {"stream", "lake table"}
+    node.call("POST", f"/audit-log/{entry['id']}:revert")
+    assert node.call("GET", "/lake/tables")["items"] == []
+
+    node.call("POST", "/rules", {**RULE, "name": "last"})
+    node.call("POST", "/rules:reorder", {"order": ["last", "hot"]})
+    assert pointers(latest(node)) == {("rule", "*"): {"/order"}}
+    node.call("POST", f"/audit-log/{latest(node)['id']}:revert")
+    assert [row["name"] for row in node.call("GET", "/rules")["items"]] == ["hot", "last"]
+
+
+def test_the_schema_registry_is_recorded_and_reverted(node: Node) -> None:
+    with httpx.Client(base_url=f"{node.url}/registry", trust_env=False, verify=NO_TLS, auth=("", TOKEN)) as registry:
+        registered = registry.post("/subjects/meters/versions", json={"schemaType": "JSON", "schema": READING})
+        assert registered.status_code == 200, registered.text
+        entry = latest(node)
+        assert (entry["origin"], entry["kind"], entry["name"]) == ("registry", "schema", "meters")
+        assert any("required" in str(item["after"]) for item in entry["changes"][0]["differences"])
+        assert registry.put("/config/meters", json={"compatibility": "NONE"}).status_code == 200
+        set_mode = latest(node)
+        assert pointers(set_mode) == {("schema", "meters"): {"/compatibility"}}
+        node.call("POST", f"/audit-log/{set_mode['id']}:revert")
+        assert node.call("GET", "/schemas/meters/compatibility")["compatibility"] == "backward"
+        assert registry.delete("/subjects/meters").status_code == 200
+    node.call("POST", f"/audit-log/{latest(node)['id']}:revert")
+    assert node.call("GET", "/schemas/meters")["version"] == 1
+
+
+@pytest.mark.parametrize("permanent", ["false", "true"])
+def test_a_deleted_version_of_a_schema_comes_back(node: Node, permanent: str) -> None:
+    node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": READING, "compatibility": "none"})
+    node.call("PUT", "/schemas/reading", {"name": "reading", "type": "json", "source": OTHER})
+    before = node.call("GET", "/schemas/reading")
+    node.call("DELETE", f"/schemas/reading/versions/1?permanent={permanent}")
+    node.call("POST", f"/audit-log/{latest(node)['id']}:revert")
+    assert node.call("GET", "/schemas/reading") == before
+    node.call("DELETE", f"/schemas/reading/versions/2?permanent={permanent}")
+    node.call("POST", f"/audit-log/{latest(node)['id']}:revert")
+    assert node.call("GET", "/schemas/reading") == before
+
+
 def test_there_is_no_way_to_delete_entries(node: Node) -> None:
     entry = latest(node)["id"]
     node.call("DELETE", f"/audit-log/{entry}", expect=405)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, FastAPI
 
 from broker.core.kinds import Kind, kinds
 from broker.core.resources import resources
+from schema_validation.kinds import MODE
 from ui.api import node, pages, registry, topics
 from ui.api.access import add_users
 from ui.api.audit import Auditing
@@ -95,6 +96,9 @@ def _operations(context: ApiContext) -> APIRouter:
         add_imports(router, context.imports)
     offered = [kind for kind in kinds() if kind.path in context.services]
     routes = {kind.name: _add_kind(router, kind, context, calls) for kind in offered}
+    modes = context.service("services.schemas.modes")
+    if modes is not None:
+        routes[MODE.name] = KindRoutes(router, MODE, modes, context)
     if context.audit_log is not None:
         context.audit_trail = AuditTrail(context.audit_log, routes)
     for resource in resources():

@@ -1,26 +1,31 @@
 """The record of requests in the audit log (``broker.admin.audit_log``): who sent them, what they changed.
 
-Writes note objects as they change (``note_change``), authentication notes who it is (``acts_as``), and the answer
-waits until the entry is on disk: no change that was answered is lost from the log.
+The file in which objects are saved tells what a request changed (``_note_saved``), services of kinds that are in
+another place are watched (``note_change``), and authentication notes who it is (``acts_as``). The answer waits until
+the entry is on disk: no change that was answered is lost from the log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final, NamedTuple
+from time import perf_counter
+from typing import Any, Final
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-from broker.admin.audit_log import AuditedChange, AuditLog, AuditRecord, DeletedObject, Origin, change_of
+from broker.admin.audit_log import ORDER, AuditedChange, AuditLog, AuditRecord, DeletedObject, Origin, change_of
 from broker.admin.rights import Actor
-from broker.core.kinds import Kind, kinds
-from broker.core.objects import Spec
+from broker.core.kinds import Kind, kinds, kinds_in_files
+from broker.core.objects import ACTOR, SavedObject, Spec
 from ui.api.context import ApiContext
+from ui.api.filters import STEP_S
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CHANGES_NOTHING: Final = frozenset({"read", "try"})
@@ -29,6 +34,9 @@ _OPERATIONS_OF_DATA: Final = frozenset({"publishMessage", "reportTable"})
 # Calls of the schema registry's API that only look up or compare.
 _REGISTRY_READS: Final = re.compile(r"/registry/(compatibility/.*|subjects/[^/]+)")
 _FORBIDDEN: Final = 403
+_NO_ORDER: Final = ((), ())
+# Maximum number of objects in an entry; an import of users may change more.
+_MOST_CHANGES: Final = 1_000
 # Seconds in which refusals of one actor and operation for lack of rights are one entry: an actor with few rights cannot
 # push other entries out of the log. And the maximum of such pairs that are remembered.
 _ONCE_IN_S: Final = 60
@@ -40,35 +48,75 @@ def acts_as(request: HTTPConnection, actor: Actor, *, in_browser: bool = False) 
     request.state.identity = actor
     request.state.actor = request.state.principal = actor.name
     request.state.in_browser = in_browser
+    ACTOR.set(actor.name)
 
 
-class Noted(NamedTuple):
-    """The objects that a request changed, and those that it deleted as they were saved."""
+@dataclass(slots=True)
+class _Change:
+    """An object that a request changed: as it was saved before its first change, and is after its last."""
 
-    changes: list[AuditedChange]
-    deleted: list[DeletedObject]
+    kind: Kind
+    name: str
+    before: Mapping[str, Any] | None
+    after: Mapping[str, Any] | None = None
+
+    def audited(self) -> AuditedChange | None:
+        """The change without secrets; None where it is the same again."""
+        before = self.kind.as_recorded(self.before, self.after)
+        after = self.kind.as_recorded(self.after)
+        saved = None if self.before is None or self.after is None else (self.before, self.after)
+        return change_of(self.kind.name, self.name, before, after, saved)
 
 
-_noted: ContextVar[Noted] = ContextVar("noted")
+@dataclass(slots=True)
+class _Noted:
+    """The objects that a request changed, and the names of sections in their order before and after."""
+
+    changes: dict[tuple[str, str], _Change] = field(default_factory=dict)
+    orders: dict[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
+
+    def note(self, kind: Kind, name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> None:
+        self.changes.setdefault((kind.name, name), _Change(kind, name, before)).after = after
+
+    def reordered(self) -> Iterator[AuditedChange]:
+        """The changes of the order of a kind."""
+        for kind_name, (before, after) in self.orders.items():
+            change = change_of(kind_name, ORDER, {"order": list(before)}, {"order": list(after)})
+            if after and change is not None:
+                yield change
+
+    def deleted(self, audited: Sequence[AuditedChange]) -> Sequence[DeletedObject]:
+        """The objects that the request deleted, as they were saved in a file."""
+        names = {(change["kind"], change["name"]) for change in audited if change["change"] == "deleted"}
+        return [
+            DeletedObject(
+                change.kind.name, change.name, dict(change.before), self.orders.get(change.kind.name, _NO_ORDER)[0]
+            )
+            for key, change in self.changes.items()
+            if key in names and change.before is not None and change.kind.section is not None
+        ]
 
 
-def note_change(
-    kind: Kind,
-    name: str,
-    before: Spec | None,
-    after: Spec | None,
-    *,
-    deleted: DeletedObject | None = None,
-    saved: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None,
-) -> None:
-    """Note an object that this request created, changed or deleted: its forms without secrets, and as they are
-    saved."""
-    change = change_of(kind.name, name, before, after, saved)
+_noted: ContextVar[_Noted] = ContextVar("noted")
+
+
+def note_change(kind: Kind, name: str, before: Spec | None, after: Spec | None) -> None:
+    """Note an object of a kind that is in no file, as it is shown: this request created, changed or deleted it."""
     noted = _noted.get(None)
-    if change is not None and noted is not None:
-        noted.changes.append(change)
-        if deleted is not None:
-            noted.deleted.append(deleted)
+    if noted is not None and kind.section is None:
+        noted.note(kind, name, before, after)
+
+
+def _note_saved(saved: SavedObject) -> None:
+    noted = _noted.get(None)
+    if noted is None:
+        return
+    kind = kinds_in_files()[saved.section]
+    if saved.order and kind.abilities.can_reorder:
+        before, after = noted.orders.get(kind.name, (saved.order, ()))
+        noted.orders[kind.name] = (before, saved.order_of or after)
+    if saved.order_of is None:
+        noted.note(kind, saved.name, saved.before, saved.after)
 
 
 class Auditing:
@@ -76,13 +124,15 @@ class Auditing:
 
     def __init__(self, context: ApiContext) -> None:
         self._log: AuditLog | None = context.audit_log
+        if context.saved_objects is not None:
+            context.saved_objects.connect(_note_saved)
         self._clock = context.clock
         self._forbidden: dict[tuple[str, str], float] = {}
 
     @staticmethod
     def begin() -> None:
         """Begin to note the changes of the request of this task."""
-        _noted.set(Noted([], []))
+        _noted.set(_Noted())
 
     async def record(self, scope: Scope, status: int) -> None:
         """Record a request whose answer has this status, unless it neither changed anything nor tried to."""
@@ -93,6 +143,8 @@ class Auditing:
         operation = _operation(scope)
         if status == _FORBIDDEN and self._was_forbidden(state["actor"], operation):
             return
+        noted = _noted.get()
+        changes = await _audited(noted)
         in_path = [str(value) for value in scope.get("path_params", {}).values()]
         record = AuditRecord(
             actor=state["actor"],
@@ -105,8 +157,9 @@ class Auditing:
             detail=state.get("problem", "") if status >= 400 else "",
             kind=_kind_name(route),
             name=in_path[0] if in_path else None,
-            changes=_noted.get().changes,
-            deleted=_noted.get().deleted,
+            changes=changes,
+            omitted=max(0, len(noted.changes) - _MOST_CHANGES),
+            deleted=noted.deleted(changes),
         )
         await self._log.recorded(record)
 
@@ -120,6 +173,19 @@ class Auditing:
         if len(self._forbidden) > _MOST_FORBIDDEN:
             del self._forbidden[next(iter(self._forbidden))]
         return False
+
+
+async def _audited(noted: _Noted) -> list[AuditedChange]:
+    """The first changes of a request without secrets. Others have their turn."""
+    changes = list[AuditedChange]()
+    until_s = perf_counter() + STEP_S
+    for change in list(noted.changes.values())[:_MOST_CHANGES]:
+        if (audited := change.audited()) is not None:
+            changes.append(audited)
+        if perf_counter() > until_s:
+            await asyncio.sleep(0)
+            until_s = perf_counter() + STEP_S
+    return [*changes, *noted.reordered()]
 
 
 def _operation(scope: Scope) -> str:

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from broker.admin.audit_log import DeletedObject
 from broker.core.contributor import Change
 from broker.core.errors import InUse, ReadOnly
 from broker.core.kinds import TYPED, Kind, kinds, reference_of
@@ -99,8 +98,6 @@ class CascadingDeletion:
             SluiceError: one of them cannot be deleted; nothing changed.
         """
         saves = await self._check()
-        orders = self._orders()
-        befores = [part.change.before for part in self._parts]
         self._context.put_objects(saves)
         done: list[_Part] = []
         with self._all_or_none(done), deleting_together(self._references):
@@ -109,10 +106,8 @@ class CascadingDeletion:
                 if isawaitable(deleted):
                     await deleted
                 done.append(part)
-        for part, before in zip(self._parts, befores, strict=True):
-            deleted_object = DeletedObject(part.kind.name, part.name, part.before, orders.get(part.kind, []))
-            is_in_file = part.kind.section is not None
-            note_change(part.kind, part.name, before, None, deleted=deleted_object if is_in_file else None)
+        for part in self._parts:
+            note_change(part.kind, part.name, part.before, None)
 
     @property
     def _references(self) -> Sequence[Reference]:

@@ -32,8 +32,9 @@ from broker.config.root import PlannedReload, ReloadedConfig, SettingsInForce
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Contributors
 from broker.core.kinds import Kind
-from broker.core.objects import KindService, ObjectSection, Saves, Spec
+from broker.core.objects import KindService, ObjectSection, SavedObject, Saves, Spec
 from broker.core.receivers import Receivers
+from broker.core.signals import Signal
 from broker.core.stage import WaitingPublisher
 from broker.core.values import Values
 from broker.observe.metrics import Metrics
@@ -86,6 +87,8 @@ class ApiContext:
     section: Callable[[str], ObjectSection] | None = None
     together: Callable[[], AbstractContextManager[None]] = nullcontext
     """Write all objects that are saved inside the block to disk at once."""
+    saved_objects: Signal[SavedObject] | None = None
+    """Signal with each object that was saved in the file of the API."""
     put_objects: Callable[[Saves], None] = lambda saves: None
     """Write changes of objects to disk at once, before their services apply them."""
     contributors: Contributors = field(default_factory=Contributors)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable
@@ -16,7 +15,6 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from bridges.resource.probe import ProbeResult
-from broker.admin.audit_log import DeletedObject
 from broker.core import jsontext
 from broker.core.contributor import Change as ObjectChange
 from broker.core.errors import Invalid, NotFound, Problem
@@ -190,14 +188,10 @@ class KindRoutes:
         it was sent, None for a deletion. ``switch`` is the verb that is called, ``options`` are those of the
         request."""
         if not is_dry:
-            saved_before = self._saved(name) if exists(self.service, name) else None
-            before = self.spec_of(name)
-            deleted = self.deleted_object(name) if after is None else None
+            before = self._shown(name)
             saved = await settled(act())
             changed_name = name if saved is None else str(saved[self.kind.key])
-            now = self.spec_of(changed_name)
-            both = None if saved_before is None or now is None else (saved_before, self._saved(changed_name))
-            note_change(self.kind, changed_name, before, now, deleted=deleted, saved=both)
+            note_change(self.kind, changed_name, before, self._shown(changed_name))
             return None if saved is None else self.answered(request, saved, status)
         shown = self.service.get(name) if exists(self.service, name) else None
         changes = await would_change(act)
@@ -217,12 +211,18 @@ class KindRoutes:
         """The writable members of an object without its secrets; None where it does not exist."""
         return self.kind.as_spec(self._saved(name)) if exists(self.service, name) else None
 
-    def deleted_object(self, name: str) -> DeletedObject | None:
-        """An object that is about to be deleted; None where it does not exist, or is in no file."""
-        if self.section is None or not exists(self.service, name):
-            return None
-        order = [row[self.kind.key] for row in self.service.list()] if self.kind.abilities.can_reorder else []
-        return DeletedObject(self.kind.name, name, deepcopy(dict(self._saved(name))), order)
+    @property
+    def recorded_members(self) -> Collection[str]:
+        """Members in the audit log that no write has: the service brings them back (``restore``)."""
+        return load(self.kind.recorded)({}, None) if self.kind.recorded else ()
+
+    def recorded(self, name: str) -> Spec | None:
+        """An object as the audit log has it; None where it does not exist."""
+        return self.kind.as_recorded(self._saved(name)) if exists(self.service, name) else None
+
+    def _shown(self, name: str) -> Spec | None:
+        """An object of a kind that is in no file; None where it does not exist."""
+        return dict(self.service.get(name)) if self.section is None and exists(self.service, name) else None
 
     async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:
         """A page of objects, each with its version."""

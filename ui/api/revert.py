@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from broker.admin.audit_log import AuditDifference, AuditedChange, AuditEntryView, AuditLog, DeletedObject
+from broker.admin.audit_log import ORDER, AuditDifference, AuditedChange, AuditEntryView, AuditLog, DeletedObject
 from broker.config.root import ChangedObject, PlannedReload
 from broker.config.secrets import MASK
 from broker.core.errors import Conflict, Invalid, Problem, SluiceError
+from broker.core.kinds import counted
 from broker.core.objects import Spec
 from ui.api.audit import note_change
 from ui.api.objects import KindRoutes, settled
@@ -18,13 +19,15 @@ from ui.api.objects import KindRoutes, settled
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """An object that gets another form: ``after``, None to delete it. ``whole`` is all that was saved of it."""
+    """An object that gets another form: ``after``, None to delete it. ``whole`` is all that was saved of it,
+    ``restored`` are members that its service brings back itself."""
 
     routes: KindRoutes
     name: str
     before: Spec | None
     after: Spec | None
     whole: DeletedObject | None = None
+    restored: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def planned(self) -> ChangedObject:
@@ -32,10 +35,14 @@ class _Step:
 
     async def run(self) -> None:
         """Change it, and note that."""
+        service: Any = self.routes.service
         if self.whole is not None:
             self._bring_back(self.whole)
         else:
-            await self._put(self.before, self.after)
+            if self.restored and self.after is not None:
+                service.restore(self.name, self.restored)
+            if {**(self.before or {}), **self.restored} != {**(self.after or {}), **self.restored}:
+                await self._put(self.before, self.after)
         note_change(self.routes.kind, self.name, self.before, self.routes.spec_of(self.name))
 
     async def undo(self) -> None:
@@ -63,9 +70,31 @@ class _Step:
             section.save({self.name: None})
             raise Conflict("; ".join(problems))
         if whole.order:
-            now = [row[self.routes.kind.key] for row in service.list()]
-            before = [name for name in whole.order if name in now]
-            service.reorder([*before, *(name for name in now if name not in before)])
+            names = [row[self.routes.kind.key] for row in service.list() if row[self.routes.kind.key] != self.name]
+            behind = whole.order[whole.order.index(self.name) + 1 :]
+            at = min((names.index(name) for name in behind if name in names), default=len(names))
+            service.reorder([*names[:at], self.name, *names[at:]])
+
+
+@dataclass(frozen=True, slots=True)
+class _Reordering:
+    """Objects of a kind that get another order."""
+
+    routes: KindRoutes
+    before: Sequence[str]
+    after: Sequence[str]
+
+    @property
+    def planned(self) -> ChangedObject:
+        return ChangedObject(self.routes.kind, ORDER, {"order": self.before}, {"order": self.after})
+
+    async def run(self) -> None:
+        """Bring them into that order."""
+        self.routes.service.reorder(self.after)
+
+    async def undo(self) -> None:
+        """Bring them into the order before."""
+        self.routes.service.reorder(self.before)
 
 
 class AuditTrail:
@@ -90,7 +119,7 @@ class AuditTrail:
             Conflict: an object has changed since.
         """
         entry, steps = self._steps(id)
-        done: list[_Step] = []
+        done: list[_Step | _Reordering] = []
         try:
             for step in steps:
                 await step.run()
@@ -106,19 +135,24 @@ class AuditTrail:
         _, steps = self._steps(id)
         return PlannedReload(before={}, after={}, objects=[step.planned for step in steps], needs_restart=[])
 
-    def _steps(self, id: str) -> tuple[AuditEntryView, Sequence[_Step]]:
+    def _steps(self, id: str) -> tuple[AuditEntryView, Sequence[_Step | _Reordering]]:
         entry = self._log.get(id)
+        if entry["omitted"]:
+            problem = Problem(f"it changed {counted(entry['omitted'], 'object')} more than the log has room for")
+            raise Invalid("the entry cannot be reverted", [problem])
         deleted = {(item.kind, item.name): item for item in self._log.deleted(id)}
         steps = [self._step(change, deleted) for change in reversed(entry["changes"])]
         if not steps:
             raise Invalid("the entry cannot be reverted", [Problem("it changed no object")])
         return entry, steps
 
-    def _step(self, change: AuditedChange, deleted: Mapping[tuple[str, str], DeletedObject]) -> _Step:
+    def _step(self, change: AuditedChange, deleted: Mapping[tuple[str, str], DeletedObject]) -> _Step | _Reordering:
         name = change["name"]
         routes = self._routes.get(change["kind"])
         if routes is None:
             raise Invalid("the entry cannot be reverted", [Problem(f"a {change['kind']} is changed in files")])
+        if routes.kind.abilities.can_reorder and name == ORDER:
+            return self._reordering(routes, change["differences"])
         now = routes.spec_of(name)
         if (now is None) != (change["change"] == "deleted"):
             state = "exists again" if now is not None else "no longer exists"
@@ -132,10 +166,25 @@ class AuditTrail:
             raise Invalid("the entry cannot be reverted", [Problem("the value was too long to be kept", cut[0])])
         if secret := [item["pointer"] for item in change["differences"] if item["before"] == item["after"] == MASK]:
             raise Invalid("the entry cannot be reverted", [Problem("a secret changed; send it again", secret[0])])
-        before = deepcopy(now or {})
+        before = deepcopy(routes.recorded(name) or {})
         for difference in kept:
             _take_back(before, difference, f"{routes.kind.name} {name!r}")
-        return _Step(routes, name, now, None if change["change"] == "created" else before)
+        restored = {member: before.pop(member, None) for member in routes.recorded_members}
+        if now is None or not any(item["pointer"].split("/")[1] in restored for item in kept):
+            restored = {}
+        return _Step(routes, name, now, None if change["change"] == "created" else before, restored=restored)
+
+    def _reordering(self, routes: KindRoutes, differences: Sequence[AuditDifference]) -> _Reordering:
+        """The order before the change, with objects that are new since at the end."""
+        if differences[0]["is_cut"]:
+            raise Invalid("the entry cannot be reverted", [Problem("the order was too long to be kept", "/order")])
+        names = [row[routes.kind.key] for row in routes.service.list()]
+        if [name for name in names if name in differences[0]["after"]] != differences[0]["after"]:
+            raise Conflict(f"the order of {routes.kind.many} has changed since; revert the later change first")
+        wanted = [name for name in differences[0]["before"] if name in names]
+        others = [name for name in names if name not in wanted]
+        fixed = [name for name in others if routes.section is not None and routes.section.fixed_by(name)]
+        return _Reordering(routes, names, [*fixed, *wanted, *(name for name in others if name not in fixed)])
 
 
 def _take_back(spec: Spec, difference: AuditDifference, what: str) -> None:

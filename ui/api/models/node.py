@@ -21,12 +21,14 @@ class SeriesPoints(BaseModel):
 
 class HistoryMarker(BaseModel):
     """A change. Of `broker` (`started`, `started_after_crash`, `stopped`) the name is its version; of `configuration`
-    (`reloaded`) there is none. Objects are `added`, `changed` or `removed`, and `kind` is theirs: `rule`, `schema`."""
+    (`reloaded`) there is none. Objects are `added`, `changed` or `removed`, and `kind` is theirs: `rule`, `schema`.
+    `by` is who changed it by the API; absent otherwise."""
 
     at: str
     kind: str
     name: str
     what: str
+    by: str | None = None
 
 
 class MetricsWindow(BaseModel):

@@ -95,9 +95,9 @@ export function Charts({ charts, labels = [] }: { charts: ChartOf[]; labels?: st
     const length = Math.max(0, Math.round((Date.parse(data.to) / 1000 - begin) / data.step_s) - (zoom ? 0 : 1));
     const times = Array.from({ length }, (_, at) => begin + at * data.step_s);
     const lines = charts.map(({ parts, spread }) => linesOf(data, parts, spread, length));
-    const markers = data.markers.map(({ at, kind, name, what }) => ({
+    const markers = data.markers.map(({ at, kind, name, what, by }) => ({
       ms: Date.parse(at),
-      label: [kind, name, wordsOf(what)].filter(Boolean).join(" "),
+      label: [kind, name, wordsOf(what), by && `by ${by}`].filter(Boolean).join(" "),
     }));
     return { times, lines, markers, step: data.step_s };
   }, [data]);
