@@ -12,7 +12,8 @@ closed at ``SEGMENT_BYTES``; the oldest is deleted as a whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import translate
 from re import compile as compiled
@@ -98,6 +99,15 @@ class AuditEntryView(AuditEntryRow):
     omitted: int
 
 
+class ObjectVersion(AuditEntryRow):
+    """A change of an object. `spec` is the object after it, with secrets as stars; null where it was deleted, or one of
+    its values is no longer known."""
+
+    change: Literal["created", "changed", "deleted"]
+    differences: list[AuditDifference]
+    spec: dict[str, Any] | None
+
+
 class DeletedObject(NamedTuple):
     """An object that was deleted, as it was saved, and the names of its kind in their order, where they have one."""
 
@@ -142,7 +152,7 @@ class AuditRecord:
         members = dict.fromkeys(difference["pointer"].split("/")[1] for difference in first["differences"])
         text = f"changed {', '.join(members)}" if first["change"] == "changed" else first["change"]
         others = len(self.changes) - 1 + self.omitted
-        return f"{text}, with {others} more" if others else text
+        return f"{text}, with {others:,} more" if others else text
 
 
 def change_of(
@@ -319,14 +329,45 @@ class AuditLog:
         Raises:
             Invalid: the cursor is none of this list.
         """
-        tests = [_matching(name, pattern) for name, pattern in patterns.items() if pattern is not None]
-        words = (search or "").lower().split()
-        if words:
-            tests.append(lambda entry: all(word in str(entry).lower() for word in words))
+        tests = _tests(search, patterns)
         after = None if cursor is None else _key_of(cursor[0])
         if cursor is not None and after is None:
             raise Invalid("the page cannot be shown", [Problem("not a cursor of this list", "/query/cursor")])
         return await asyncio.to_thread(self._page, limit, after, since, until, tests)
+
+    async def lines(
+        self, since: int | None = None, until: int | None = None, search: str | None = None, **patterns: str | None
+    ) -> AsyncIterator[bytes]:
+        """All entries that ``page`` would list, whole, as JSON, a line each."""
+        tests = _tests(search, patterns)
+        after: _Key | None = None
+        while True:
+            page = await asyncio.to_thread(self._page, _PIECE, after, since, until, tests)
+            for row in page["items"]:
+                with suppress(NotFound):  # too old since
+                    yield jsontext.encode(self.get(row["id"])) + b"\n"
+            if page["next"] is None:
+                return
+            after = _key_of(page["next"][0])
+
+    def changes_of(self, kind: str, name: str, limit: int) -> Sequence[tuple[AuditEntryRow, AuditedChange]]:
+        """The entries about an object, newest first. Reads the log; on a thread."""
+        rows = list[tuple[AuditEntryRow, AuditedChange]]()
+
+        def changes(entry: Mapping[str, Any]) -> Iterator[AuditedChange]:
+            return (change for change in entry["changes"] if (change["kind"], change["name"]) == (kind, name))
+
+        after: _Key | None = None
+        is_searched = False
+        while len(rows) < limit and not is_searched:
+            page = self._page(limit - len(rows), after, None, None, [lambda entry: any(True for _ in changes(entry))])
+            for row in page["items"]:
+                with suppress(NotFound):
+                    entry = self.get(row["id"])
+                    rows += [(row, change) for change in changes(entry)]
+            is_searched = page["next"] is None
+            after = None if page["next"] is None else _key_of(page["next"][0])
+        return rows[:limit]
 
     def _page(
         self, limit: int, after: _Key | None, since: int | None, until: int | None, tests: Sequence[_Test]
@@ -368,6 +409,14 @@ class AuditLog:
                 if key[0] != number:
                     break
                 self._entries.put(key, None)
+
+
+def _tests(search: str | None, patterns: Mapping[str, str | None]) -> list[_Test]:
+    tests = [_matching(name, pattern) for name, pattern in patterns.items() if pattern is not None]
+    words = (search or "").lower().split()
+    if words:
+        tests.append(lambda entry: all(word in str(entry).lower() for word in words))
+    return tests
 
 
 def _matching(name: str, pattern: str) -> _Test:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.kinds import Abilities, Kind, Switch
-from broker.core.resources import PATTERN, SLOW_S, Command, Parameter, Resource, Verb
+from broker.core.resources import PATTERN, SLOW_S, Command, Parameter, Resource, Verb, limit
 
 _NET = "broker.net.settings"
 KINDS = (
@@ -101,6 +101,52 @@ KINDS = (
 )
 
 
+_AUDIT_FILTERS = (
+    Parameter(
+        name="actor",
+        text=f"Who sent the request. {PATTERN}",
+        type="pattern",
+        help="Who sent the request, or a pattern with * ? [abc].",
+    ),
+    Parameter(
+        name="origin",
+        text="Where it came from; `files` is a reload.",
+        type=("dashboard", "cli", "api", "registry", "files"),
+    ),
+    Parameter(
+        name="address",
+        text=f"The client's address without port. {PATTERN}",
+        type="pattern",
+        help="Address without port, or a pattern.",
+    ),
+    Parameter(
+        name="operation",
+        text=f"The operation, such as `putRule`. {PATTERN}",
+        type="pattern",
+        help="The operation, as putRule, or a pattern.",
+    ),
+    Parameter(
+        name="kind",
+        text="The kind of an object that changed, such as `rule`.",
+        type="pattern",
+        help="The kind of an object that changed, as rule.",
+    ),
+    Parameter(
+        name="name",
+        text=f"The name of an object that changed. {PATTERN}",
+        type="pattern",
+        help="The name of an object that changed, or a pattern.",
+    ),
+    Parameter(name="outcome", text="How the request ended.", type=("done", "refused", "failed")),
+    Parameter(name="since", text="The earliest time, RFC 3339.", type="time", help="Earliest time."),
+    Parameter(
+        name="until",
+        text="The time before which entries are, RFC 3339.",
+        type="time",
+        help="Time before which entries are.",
+    ),
+    Parameter(name="search", text="Words that must all be in an entry.", longest=256),
+)
 _AUDIT_ID = Parameter(
     name="id", text="Its `id` in the list.", is_required=True, is_argument=True, longest=64,
     help="Its id, as 'sluice audit-log ls' shows it.",
@@ -283,58 +329,23 @@ RESOURCES = (
                 "reloads of files, newest first. Entries cannot be deleted; the oldest go at `audit_log.max_bytes` and "
                 "`audit_log.max_age`. Filters combine. `next` is set until the whole log was searched.",
                 call="page",
-                takes=(
-                    Parameter(
-                        name="actor",
-                        text=f"Who sent the request. {PATTERN}",
-                        type="pattern",
-                        help="Who sent the request, or a pattern with * ? [abc].",
-                    ),
-                    Parameter(
-                        name="origin",
-                        text="Where it came from; `files` is a reload.",
-                        type=("dashboard", "cli", "api", "registry", "files"),
-                    ),
-                    Parameter(
-                        name="address",
-                        text=f"The client's address without port. {PATTERN}",
-                        type="pattern",
-                        help="Address without port, or a pattern.",
-                    ),
-                    Parameter(
-                        name="operation",
-                        text=f"The operation, such as `putRule`. {PATTERN}",
-                        type="pattern",
-                        help="The operation, as putRule, or a pattern.",
-                    ),
-                    Parameter(
-                        name="kind",
-                        text="The kind of an object that changed, such as `rule`.",
-                        type="pattern",
-                        help="The kind of an object that changed, as rule.",
-                    ),
-                    Parameter(
-                        name="name",
-                        text=f"The name of an object that changed. {PATTERN}",
-                        type="pattern",
-                        help="The name of an object that changed, or a pattern.",
-                    ),
-                    Parameter(name="outcome", text="How the request ended.", type=("done", "refused", "failed")),
-                    Parameter(name="since", text="The earliest time, RFC 3339.", type="time", help="Earliest time."),
-                    Parameter(
-                        name="until",
-                        text="The time before which entries are, RFC 3339.",
-                        type="time",
-                        help="Time before which entries are.",
-                    ),
-                    Parameter(name="search", text="Words that must all be in an entry.", longest=256),
-                ),
+                takes=_AUDIT_FILTERS,
                 row="broker.admin.audit_log:AuditEntryRow",
                 after=(str,),
                 command=Command(
                     help="List who changed what, newest first.",
                     columns=("at", "actor", "origin", "address", "operation", "name", "outcome", "summary", "id"),
                 ),
+            ),
+            Verb(
+                id="exportAuditLog",
+                text="Export entries of the audit log. Streams whole entries, newest first, a JSON object per line.",
+                call="export",
+                path=":export",
+                takes=_AUDIT_FILTERS,
+                answer="broker.admin.audit_log:AuditEntryView",
+                media="application/x-ndjson",
+                outcome="Entries, a line each",
             ),
             Verb(
                 id="getAuditEntry",
@@ -363,6 +374,58 @@ RESOURCES = (
                 plan="plan",
                 done="taken back",
                 command=Command(done="what {actor} did with {operation} is taken back"),
+            ),
+            Verb(
+                id="listObjectVersions",
+                text="List the versions of an object. Returns the changes of an object, newest first, each with its "
+                "actor, the differences, and the whole object after it, as far as the log reaches back.",
+                call="history",
+                path=":history",
+                takes=(
+                    Parameter(
+                        name="kind",
+                        text="The kind of the object, such as `rule`.",
+                        is_required=True,
+                        is_argument=True,
+                        longest=64,
+                        help="Its kind, as rule.",
+                    ),
+                    Parameter(
+                        name="name",
+                        text="The name of the object.",
+                        is_required=True,
+                        is_argument=True,
+                        longest=65_600,
+                        help="Its name.",
+                    ),
+                    limit(100, "Maximum number of versions."),
+                ),
+                row="broker.admin.audit_log:ObjectVersion",
+                model="ObjectVersionList",
+                page_text="Versions of an object, newest first.",
+                command=Command(
+                    name="history",
+                    columns=("at", "actor", "origin", "operation", "change", "summary", "id"),
+                ),
+            ),
+            Verb(
+                id="restoreObject",
+                text="Give an object the form that it had after an entry. The object is replaced as a whole, created "
+                "or deleted. Secrets stay as they are. `kind` and `name` choose one of several objects.",
+                call="restore",
+                path="/{id}:restore",
+                takes=(
+                    _AUDIT_ID,
+                    Parameter(name="kind", text="The kind of the object.", longest=64, help="Its kind, as rule."),
+                    Parameter(name="name", text="The name of the object.", longest=65_600, help="Its name."),
+                ),
+                answer="broker.admin.audit_log:ObjectVersion",
+                problems=(404, 409, 422),
+                does="change",
+                at="node",
+                plan="plan_restore",
+                done="restored",
+                command=Command(done="restored as it was after {operation} at {at}"),
             ),
         ),
     ),

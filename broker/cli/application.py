@@ -99,6 +99,7 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "clients": (traffic.add_clients,),
     "sessions": (traffic.add_sessions,),
     "subscriptions": (traffic.add_subscriptions,),
+    "audit-log": (traffic.add_audit_log,),
 }
 # Groups that have the commands of kinds in them.
 _ABOVE: Final = {"access": access.access, "lake": lake.group}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -27,6 +28,10 @@ TopicArgument = Annotated[str, typer.Argument(help="The topic.")]
 _TOP_COLUMNS = (
     "clientid", "username", "connected", "zone", "durable", "queued", "queued_bytes", "queued_in_memory",
     "queued_in_log",
+)  # fmt: skip
+_AUDIT_COLUMNS = (
+    "at", "actor", "origin", "address", "operation", "kind", "name", "outcome", "status", "summary", "request",
+    "request_id", "id", "changes", "omitted",
 )  # fmt: skip
 # Characters that begin a formula in a spreadsheet, or is skipped before one.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20", "\t", "\r", "\n")  # full-width ones, too
@@ -97,15 +102,48 @@ def add_sessions(sessions: typer.Typer) -> None:
             say(f"{counted(len(answer['items']), 'row')} in {csv_file}")
 
 
-def _write_csv(file: TextIO, items: Sequence[Mapping[str, Any]]) -> None:
-    writer = csv.DictWriter(file, _TOP_COLUMNS, extrasaction="ignore")
+def _write_csv(file: TextIO, items: Iterable[Mapping[str, Any]], columns: Sequence[str] = _TOP_COLUMNS) -> int:
+    """Write rows, each in its place; their number."""
+    writer = csv.DictWriter(file, columns, extrasaction="ignore")
     writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in item.items()} for item in items)
+    number = 0
+    for item in items:
+        writer.writerow({name: _cell(value) for name, value in item.items()})
+        number += 1
+    return number
 
 
 def _cell(value: Any) -> Any:
     """A value that no spreadsheet takes for a formula: names come from clients."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def add_audit_log(audit_log: typer.Typer) -> None:
+    """Add the export of the audit log."""
+
+    @command(audit_log, "export", timeout_s=LONG_S)
+    def export(
+        call: Call,
+        file: Annotated[Path, typer.Argument(metavar="FILE", help="The file; - is standard output.")] = Path("-"),
+        form: Annotated[str, typer.Option("--format", metavar="FORMAT", help="jsonl or csv.")] = "jsonl",
+        since: Annotated[str | None, typer.Option("--since", help="Earliest time, as 2026-01-31T12:00:00Z.")] = None,
+        until: Annotated[str | None, typer.Option("--until", help="Time after the last one.")] = None,
+        search: Annotated[str | None, typer.Option("--search", help="Words that must all be in an entry.")] = None,
+    ) -> None:
+        """Export whole entries of the audit log, newest first."""
+        if form not in ("jsonl", "csv"):
+            raise CommandError(f"--format: expected jsonl or csv, got {form!r}", exit_codes.USAGE)
+        filters = {"since": since, "until": until, "search": search}
+        lines = call.api.lines("/audit-log:export", **{name: value for name, value in filters.items() if value})
+        is_standard = str(file) == "-"
+        with nullcontext(sys.stdout) if is_standard else file.open("w", newline="") as output:
+            if form == "csv":
+                rows = ({**line, "changes": json.dumps(line["changes"])} for line in lines)
+                number = _write_csv(output, rows, _AUDIT_COLUMNS)
+            else:
+                number = sum(1 for line in lines if output.write(f"{json.dumps(line)}\n"))
+        if not is_standard:
+            say(f"{'1 entry' if number == 1 else f'{number:,} entries'} in {file}")
 
 
 def add_subscriptions(subscriptions: typer.Typer) -> None:

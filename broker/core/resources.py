@@ -142,6 +142,8 @@ class Verb:
     ``key``, the member that names an item, whole lists that are cut into pages. ``model`` is the name of the type of
     the body or the list, where it is another than that of the operation or the resource.
 
+    ``media`` is the media type of an answer that the service streams, one of the type ``answer`` a line.
+
     ``reads`` says where a method that takes long is called: on a ``thread``, or on one ``shared`` by all requests that
     ask the same at a time; else on the event ``loop``.
 
@@ -170,6 +172,7 @@ class Verb:
     body_text: str = ""
     body_key: str = "body"
     answer: str = ""
+    media: str = ""
     row: str = ""
     after: Sequence[type] = ()
     key: str = ""

@@ -36,6 +36,7 @@ FOUND: Final = {f"/api/v1/{kind}/{{id}}": kind for kind in ("delayed", "backtest
 """Paths with an identifier that the broker gives: it is read from this list."""
 REFUSED: Final = {
     "retypeTable": (422, "columns of a table of messages are fixed"),
+    "restoreObject": (422, "cannot be restored"),
     "revertAuditEntry": (422, "cannot be reverted"),  # the newest request before it changed no object
     "pauseJob": (409, ""),  # the job that is found is over
     "resumeJob": (409, ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.node import TOKEN, Node, running, sluice
+from tests.support.node import TOKEN, Node, eventually, running, sluice
 from tests.support.plain_http import NO_TLS
+from tests.support.small_disk import small_disk
 
 SQL = 'SELECT payload.t AS t FROM "halls/#" WHERE payload.t > 30'
 RULE = {"name": "hot", "sql": SQL, "actions": []}
@@ -236,6 +238,54 @@ def test_a_deleted_version_of_a_schema_comes_back(node: Node, permanent: str) ->
     assert node.call("GET", "/schemas/reading") == before
 
 
+def test_an_object_has_a_history_with_its_versions_and_is_restored_from_it(node: Node) -> None:
+    texts = ["", "first", "second", "third"]
+    for text in texts:
+        node.call("PUT", "/rules/hot", {**RULE, "description": text})
+    node.call("DELETE", "/rules/hot")
+    node.call("PUT", "/rules/hot", {**RULE, "description": "again"})
+    versions = node.call("GET", "/audit-log:history?kind=rule&name=hot&limit=6")["items"]
+    assert [item["change"] for item in versions] == ["created", "deleted", "changed", "changed", "changed", "created"]
+    specs = [item["spec"] and item["spec"]["description"] for item in versions]
+    assert specs == ["again", None, "third", "second", "first", ""]
+    assert versions[3]["differences"] == [
+        {"pointer": "/description", "before": "first", "after": "second", "is_cut": False}
+    ]
+    first = versions[4]["id"]
+    assert node.call("POST", f"/audit-log/{first}:restore?dry_run=true")["affected"][0]["how"] == "is changed"
+    node.call("POST", f"/audit-log/{first}:restore")
+    assert node.call("GET", "/rules/hot")["description"] == "first"
+    restored = latest(node)
+    assert (restored["operation"], restored["summary"]) == ("restoreObject", "changed description")
+    node.call("POST", f"/audit-log/{versions[1]['id']}:restore")
+    node.call("GET", "/rules/hot", expect=404)
+    listed = sluice(node, "audit-log", "history", "rule", "hot")
+    assert listed.returncode == 0, listed.stderr
+    assert "restoreObject" in listed.stdout
+    result = sluice(node, "audit-log", "restore", versions[3]["id"])
+    assert result.returncode == 0, result.stderr
+    assert node.call("GET", "/rules/hot")["description"] == "second"
+    assert node.call("GET", "/audit-log:history?kind=rule&name=none")["items"] == []
+
+
+def test_the_log_is_exported_as_lines_and_as_a_table(node: Node, tmp_path: Path) -> None:
+    node.call("POST", "/rules", {**RULE, "description": "=1+1"})
+    node.call("POST", "/rules", {**RULE, "name": "cold"})
+    lines = sluice(node, "audit-log", "export", "--search", "createRule cold")
+    assert lines.returncode == 0, lines.stderr
+    first, *_ = [json.loads(line) for line in lines.stdout.splitlines()]
+    assert first == latest(node)
+    file = tmp_path / "log.csv"
+    result = sluice(node, "audit-log", "export", str(file), "--format", "csv")
+    assert result.returncode == 0, result.stderr
+    with file.open() as opened:
+        rows = list(csv.DictReader(opened))
+    ids = {row["id"] for row in entries(node, limit="1000")}
+    assert {row["id"] for row in rows} >= ids
+    assert json.loads(rows[0]["changes"]) == first["changes"]
+    assert sluice(node, "audit-log", "export", "--format", "xml").returncode == 2
+
+
 def test_there_is_no_way_to_delete_entries(node: Node) -> None:
     entry = latest(node)["id"]
     node.call("DELETE", f"/audit-log/{entry}", expect=405)
@@ -250,6 +300,55 @@ def test_what_was_answered_is_in_the_log_after_a_kill(tmp_path: Path) -> None:
                 node.kill()
                 node.start()
                 assert len(entries(node, operation="createRule", limit="100")) == number + 1
+
+
+def exported(node: Node) -> list[dict[str, Any]]:
+    """All entries, whole, newest first."""
+    with node.client() as client:
+        answer = client.get("/audit-log:export")
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def long_rule(number: int) -> dict[str, Any]:
+    """A rule whose entry is some 60 kB long."""
+    return {**RULE, "name": f"r{number % 3}", "sql": f"{SQL} OR payload.text = '{number:06}{'x' * 28_000}'"}
+
+
+def test_the_log_stays_within_its_bytes_through_kills(tmp_path: Path) -> None:
+    most = 4 * 1024 * 1024
+    with running(tmp_path / "data", config=f"audit_log.max_bytes = {most}\n") as node:
+        sent: list[str] = []
+        for number in range(100):
+            name = f"r{number % 3}"
+            node.call("PUT", f"/rules/{name}", long_rule(number))
+            sent.append(name)
+            if number % 40 == 39:
+                node.kill()
+                node.start()
+        kept = [entry for entry in exported(node) if entry["operation"] == "putRule"]
+        size = sum(len(json.dumps(entry)) for entry in kept)
+        assert [entry["name"] for entry in reversed(kept)] == sent[-len(kept) :], "the latest ones, none is missing"
+        assert most / 2 < size < most * 1.05
+        assert len(kept) < 100
+
+
+def test_a_full_disk_refuses_the_change_and_the_log_goes_on(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "small", 48) as disk:
+        node = Node(disk.path / "data", config="lake.run_spark = false\noverload.enable = false\n")
+        node.log = tmp_path / "node.log"
+        node.start()
+        try:
+            node.call("POST", "/rules", RULE)
+            disk.fill()
+            node.call("PUT", "/rules/hot", long_rule(1), expect=(503, 422))
+            disk.free()
+            eventually(lambda: node.call("PUT", "/rules/r2", long_rule(2), expect=(200, 201, 503)).get("name") == "r2")
+            node.kill()
+            node.start()
+            done = [(entry["operation"], entry["name"]) for entry in exported(node) if entry["outcome"] == "done"]
+            assert done == [("putRule", "r2"), ("createRule", "hot")]
+        finally:
+            node.stop()
 
 
 def test_a_change_is_taken_back_and_later_changes_of_other_members_stay(node: Node) -> None:

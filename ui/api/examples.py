@@ -144,6 +144,7 @@ BODIES: Final[Mapping[str, Any]] = {
 # Parameters that an operation cannot do without, by name; ``{name}`` is the one that was created.
 PARAMETERS: Final[Mapping[str, Any]] = {
     "clientid": "meter-7",
+    "kind": "rule",
     "name": "refused",
     "id": "1",
     "topic": "meters/1/telemetry",

@@ -211,6 +211,7 @@ class ResourceRoutes:
             description=text or None,
             body=body,
             answer=self._answer(verb),
+            media=verb.media or "application/json",
             problems=tuple(verb.problems),
             outcome=verb.outcome,
             takes_key=verb.takes_key,

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from broker.admin.audit_log import ORDER, AuditDifference, AuditedChange, AuditEntryView, AuditLog, DeletedObject
+from starlette.responses import StreamingResponse
+
+from broker.admin.audit_log import (
+    ORDER,
+    AuditDifference,
+    AuditedChange,
+    AuditEntryView,
+    AuditLog,
+    DeletedObject,
+    ObjectVersion,
+)
 from broker.config.root import ChangedObject, PlannedReload
 from broker.config.secrets import MASK
 from broker.core.errors import Conflict, Invalid, Problem, SluiceError
@@ -15,6 +26,9 @@ from broker.core.kinds import counted
 from broker.core.objects import Spec
 from ui.api.audit import note_change
 from ui.api.objects import KindRoutes, settled
+
+# Maximum number of versions of an object that are searched.
+MOST_VERSIONS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,7 @@ class AuditTrail:
         self.get = log.get
         self._log = log
         self._routes = routes
+        self._searching = asyncio.Lock()
 
     async def revert(self, id: str) -> AuditEntryView:
         """Take back what an entry changed, the last change first: all of it, or nothing.
@@ -129,6 +144,71 @@ class AuditTrail:
                 await step.undo()
             raise
         return entry
+
+    def export(self, **filters: Any) -> StreamingResponse:
+        """Entries as they are stored, a line each. A client that reads slowly holds nothing up."""
+        return StreamingResponse(self._log.lines(**filters), media_type="application/x-ndjson")
+
+    async def history(self, kind: str, name: str, limit: int) -> Sequence[ObjectVersion]:
+        """The changes of an object, newest first, each with the object after it."""
+        routes = self._routes.get(kind)
+        spec = None if routes is None else routes.recorded(name)
+        async with self._searching:
+            changes = await asyncio.to_thread(self._log.changes_of, kind, name, limit)
+        versions = list[ObjectVersion]()
+        is_certain = routes is not None
+        spec = deepcopy(spec or {})
+        for row, change in changes:
+            try:
+                shown = routes.kind.as_spec(spec) if routes is not None and is_certain and spec else None
+                versions.append({
+                    **row,
+                    "change": change["change"],
+                    "differences": change["differences"],
+                    "spec": shown,
+                })  # fmt: skip
+                for difference in change["differences"] if is_certain else ():
+                    if difference["is_cut"]:
+                        is_certain = False
+                    elif not difference["before"] == difference["after"] == MASK:
+                        _take_back(spec, difference, f"{kind} {name!r}")
+            except Conflict:  # changed where the log does not see it, as in a file while the broker was stopped
+                is_certain = False
+        return versions
+
+    async def restore(self, id: str, kind: str | None = None, name: str | None = None) -> ObjectVersion:
+        """Give an object the form that it had after an entry. Without ``kind`` and ``name`` it is the only object of
+        the entry.
+
+        Raises:
+            NotFound: there is no such entry.
+            Invalid: the entry is not about the object, or its form is no longer known.
+        """
+        version, step = await self._restoring(id, kind, name)
+        await step.run()
+        return version
+
+    async def plan_restore(self, id: str, kind: str | None = None, name: str | None = None) -> PlannedReload:
+        """The object that ``restore`` would change. Raises as it does."""
+        _, step = await self._restoring(id, kind, name)
+        objects = [] if step.before == step.after else [step.planned]
+        return PlannedReload(before={}, after={}, objects=objects, needs_restart=[])
+
+    async def _restoring(self, id: str, kind: str | None, name: str | None) -> tuple[ObjectVersion, _Step]:
+        title = "the object cannot be restored"
+        entry = self._log.get(id)
+        changed = {(change["kind"], change["name"]) for change in entry["changes"]}
+        wanted = {(at, of) for at, of in changed if kind in (None, at) and name in (None, of)}
+        if len(wanted) != 1:
+            problem = Problem(f"expected one object of the entry, got {len(wanted)}. Try: --kind KIND --name NAME")
+            raise Invalid(title, [problem])
+        [(kind, name)] = wanted
+        history = await self.history(kind, name, MOST_VERSIONS)
+        version = next((item for item in history if item["id"] == id), None)
+        routes = self._routes.get(kind)
+        if version is None or routes is None or (version["spec"] is None and version["change"] != "deleted"):
+            raise Invalid(title, [Problem("its form after this entry is no longer known")])
+        return version, _Step(routes, name, routes.spec_of(name), version["spec"])
 
     async def plan(self, id: str) -> PlannedReload:
         """The objects that ``revert`` would change. Raises as it does where the objects do not permit it."""

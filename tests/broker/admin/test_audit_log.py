@@ -38,6 +38,29 @@ def record(number: int, text: str = "b") -> AuditRecord:
     return AuditRecord(actor="a", origin="api", operation=f"op{number}", changes=[changed(text)])
 
 
+def test_an_entry_of_many_objects_has_room_for_the_first_ones_and_counts_the_others() -> None:
+    async def many(log: AuditLog, writer: Writer, _clock: MovedClock) -> None:
+        changes = [change_of("user", f"u{number}", None, {"name": f"u{number}"}) for number in range(5_000)]
+        entry = AuditRecord(
+            actor="a", origin="api", operation="importUsers", changes=[c for c in changes if c], omitted=7
+        )
+        id = log.record(entry)
+        await writer.committed()
+        view = log.get(id)
+        assert len(jsontext.encode(view)) < MOST_ENTRY_BYTES + 2_000
+        assert len(view["changes"]) + view["omitted"] == 5_007
+        assert [change["name"] for change in view["changes"][:2]] == ["u0", "u1"]
+        assert view["summary"] == "created, with 5,006 more"
+        [longest] = [change_of("rule", "r", None, {f"{number:05}{'k' * 900}": 1 for number in range(900)})]
+        assert longest is not None
+        id = log.record(AuditRecord(actor="a", origin="api", operation="putRule", changes=[longest]))
+        await writer.committed()
+        assert len(jsontext.encode(log.get(id))) < MOST_ENTRY_BYTES + 2_000
+        assert log.get(id)["changes"][0]["differences"][-1]["is_cut"]
+
+    in_a_loop(many)
+
+
 def in_a_loop(test: Callable[[AuditLog, Writer, MovedClock], Awaitable[None]]) -> None:
     async def main() -> None:
         writer = Writer(MemoryStore(), asyncio.get_running_loop())
