@@ -4,6 +4,7 @@
 
     audit-log/SEGMENT TIME     an entry, as JSON
     audit-log-segments         number, bytes and time of the last entry of each segment, oldest first, as JSON
+    setting-changes/KEY        who changed a setting last, and when, as JSON
 
 Numbers and times in keys count down from the largest number, so a scan meets the newest entry first. A segment is
 closed at ``SEGMENT_BYTES``; the oldest is deleted as a whole.
@@ -228,6 +229,7 @@ class AuditLog:
         self._entries = Collection(writer, b"audit-log/", _KEYS, _ENTRIES)
         self._stored_segments = Collection(writer, b"audit-log-segments", TEXT, _SEGMENTS)
         self._segments = self._stored_segments.committed("") or []
+        self._setting_changes = Collection(writer, b"setting-changes/", TEXT, _ENTRIES)
         self._last_ns = self._segments[-1][2] if self._segments else 0
         self._deleted: dict[str, tuple[float, int, Sequence[DeletedObject]]] = {}
         self._deleted_bytes = 0
@@ -264,6 +266,9 @@ class AuditLog:
         self._entries.put(key, entry)
         self._delete_old()
         self._stored_segments.put("", self._segments)
+        for change in record.changes:
+            if change["kind"] == "setting" and record.origin != "files":
+                self._setting_changes.put(change["name"], {"by": record.actor, "at": entry["at"]})
         id = _KEYS.encode(key).hex()
         if record.deleted:
             self._hold(id, record.deleted)
@@ -286,6 +291,10 @@ class AuditLog:
         """The objects that a request deleted within the last ``UNDO_S``, as they were saved."""
         until_s, _, deleted = self._deleted.get(id, (0.0, 0, ()))
         return deleted if until_s > self._clock.monotonic_s() else ()
+
+    def setting_change(self, key: str) -> Mapping[str, str] | None:
+        """The actor that changed a setting last through the API, and when; None if none did."""
+        return self._setting_changes.committed(key)
 
     async def recorded(self, record: AuditRecord) -> None:
         """Record, and return once the entry is on disk; a disk that takes nothing is logged."""

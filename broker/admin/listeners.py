@@ -60,11 +60,12 @@ class Reload(Protocol):
     @property
     def config(self) -> Config: ...
 
-    @property
-    def listeners(self) -> Spec: ...
+    def saved(self, path: tuple[str, ...]) -> Any: ...
 
-    async def use_listeners(self, values: Spec, *, drain: bool, check: Callable[[Config], None]) -> None:
-        """Write these listeners and open and close listeners as they say; all or nothing."""
+    async def change(
+        self, root: str, edit: Callable[[Any], Any], *, check: Callable[[Config], None], drain: bool
+    ) -> None:
+        """Write listeners, and open and close listeners as they say; all or nothing."""
         ...
 
 
@@ -141,15 +142,17 @@ class ListenerService:
         kind, key = _parts(id)
         if (kind, key) == ("tcp", "default"):
             raise ReadOnly("listener 'tcp:default' is always there; set its 'enable' to false")
-        values = self._reload.listeners
-        values.get(kind, {}).pop(key, None)
+
+        def removed(listeners: Spec | None) -> Spec:
+            rest = {name: value for name, value in (listeners or {}).get(kind, {}).items() if name != key}
+            return {**(listeners or {}), kind: rest}
 
         def check(config: Config) -> None:
             if any(named.id == id for named in self._all(config)):
                 origin = config.origin(f"listeners.{kind}.{key}")
                 raise ReadOnly(f"listener {id!r} is fixed by {origin}; take it out there")
 
-        await self._reload.use_listeners(values, drain=drain, check=check)
+        await self._reload.change("listeners", removed, drain=drain, check=check)
 
     async def start(self, id: str) -> ListenerView:
         """Open one that was stopped; raises ``NotFound`` and ``Unavailable``."""
@@ -172,8 +175,10 @@ class ListenerService:
         kind, key = _parts(id)
         settings = {name: value for name, value in spec.items() if name != "id"}
         wanted = parsed(_MODELS[kind], settings, f"listener {id!r} cannot be saved")
-        values = self._reload.listeners
-        values.setdefault(kind, {})[key] = deepcopy(settings)
+
+        def with_it(listeners: Spec | None) -> Spec:
+            of_kind = (listeners or {}).get(kind, {})
+            return {**(listeners or {}), kind: {**of_kind, key: deepcopy(settings)}}
 
         def check(config: Config) -> None:
             current = self._find(config, id).settings
@@ -182,13 +187,13 @@ class ListenerService:
                     origin = config.origin(f"listeners.{kind}.{key}.{name}")
                     raise ReadOnly(f"{name} of listener {id!r} is fixed by {origin}; change it there")
 
-        await self._reload.use_listeners(values, drain=drain, check=check)
+        await self._reload.change("listeners", with_it, drain=drain, check=check)
         return self.get(id)
 
     def _held(self, id: str) -> Spec:
         """The settings of a listener in the API's file."""
         kind, key = _parts(id)
-        section: Spec = self._reload.listeners.get(kind, {}).get(key, {})
+        section: Spec = self._reload.saved(("listeners", kind, key)) or {}
         return section
 
     def _check_enabled(self, id: str) -> None:

@@ -15,6 +15,7 @@ from broker.admin.access import BanService
 from broker.admin.alarms import AlarmService
 from broker.admin.groups import GroupService
 from broker.admin.listeners import ListenerService
+from broker.admin.settings import SettingService
 from broker.admin.stream_records import StreamRecords
 from broker.admin.traffic import Traffic
 from broker.app import features
@@ -93,6 +94,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
             "bans": BanService(node.access.bans, node.writer),
             "groups": GroupService(node.server.hub.share_groups),
             "listeners": ListenerService(node.server.listeners, reload, named_of),
+            "config": SettingService(reload),
         },
         section=node.sections.section,
         together=node.sections.together,
@@ -119,7 +121,6 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         tails=node.tails,
         receivers=node.services.endpoints.receivers,
         reload=reload,
-        settings=reload.settings,
         alarms=AlarmService(node.alarms, node.clock),
         audit_log=node.audit_log,
         history=node.history,

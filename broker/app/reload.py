@@ -15,10 +15,9 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
-
 from broker.admin.audit_log import AuditRecord, change_of
 from broker.app.build import Node, named_of, section_models
+from broker.config.assignments import KeyPath
 from broker.config.model import Settings
 from broker.config.options import ServeOptions
 from broker.config.root import (
@@ -27,13 +26,12 @@ from broker.config.root import (
     Config,
     PlannedReload,
     ReloadedConfig,
-    SettingInForce,
-    SettingsInForce,
+    differing,
     load_config,
 )
 from broker.config.sections import FileSection
 from broker.connection.settings import FIXED_SETTINGS
-from broker.core.errors import ConfigError, SluiceError
+from broker.core.errors import ConfigError, Conflict, SluiceError
 from broker.core.kinds import Kind, kind_at, kinds
 from broker.core.objects import Spec
 from broker.net.listeners import ListenerChanges
@@ -124,8 +122,8 @@ class ConfigReload:
 
     def _planned(self, config: Config, *, drain: bool) -> PlannedReload:
         """The changes that a configuration would make."""
-        before = self._leaves(self._in_force)
-        after = self._leaves(config.sections)
+        before = self.in_force.leaves()
+        after = config.leaves()
         changed: list[str] = []
         waiting: list[str] = []
         for change in self._changed_sections(config):
@@ -144,72 +142,90 @@ class ConfigReload:
             needs_restart=[*waiting, *self._waiting_sections(config)],
         )
 
-    def _leaves(self, sections: Mapping[str, Settings]) -> dict[str, Any]:
-        """Settings by key, with secrets masked."""
-        return self._node.config.with_sections(sections).leaves()
-
-    async def use_listeners(self, values: Spec, *, drain: bool, check: Callable[[Config], None]) -> None:
-        """Write these listeners to the API's file.
+    async def change(
+        self,
+        root: str,
+        edit: Callable[[Any], Any],
+        *,
+        check: Callable[[Config], None],
+        drain: bool = False,
+        name: str = "",
+    ) -> None:
+        """Write a root of the settings to the API's file, and apply it: all or nothing.
 
         Args:
-            values: the listeners by kind and key.
-            drain: whether connections of listeners that go may stay.
+            root: the first part of a key: ``mqtt``, ``listeners``.
+            edit: gets a copy of the value that the API has saved, or None; returns it changed.
             check: raises when the configuration that results is not what was meant.
+            drain: whether connections of listeners that go may stay.
+            name: the key that changed, for the history of metrics.
 
         Raises:
-            ConfigError, Unavailable: as ``reload``; nothing was changed, nor written.
+            ConfigError: with every problem; nothing was changed, nor written.
+            Conflict: the files have changed since they were read.
+            Unavailable: the address of a listener is taken, or the file cannot be written.
         """
         async with self._one_at_a_time:
-            file = self._node.sections.file
-            before = self.listeners
+            node = self._node
+            file = node.sections.file
             assert file is not None  # a running broker has a data directory
-            config = await asyncio.to_thread(self._read, {**file.values, "listeners": values})
+            before = deepcopy(file.values.get(root))
+            after = edit(deepcopy(before)) or None
+            others = {key: value for key, value in file.values.items() if key != root}
+            config = await asyncio.to_thread(self._read, others if after is None else {**others, root: after})
+            if changed := node.config.other_layers(config):
+                advice = "Try: sluice config reload, then again"
+                raise Conflict(f"{', '.join(changed)} changed after the broker read it, so nothing was saved. {advice}")
             check(config)
-            self._node.server.check_listeners(named_of(config))
-            file.set("listeners", values)
+            node.server.check_listeners(named_of(config))
+            file.set(root, after)
             try:
                 await self._change_listeners(config, drain=drain)
+                self._change_settings(config)
             except SluiceError:
-                file.set("listeners", before)
+                file.set(root, before)
                 raise
-            self._node.config = config
+            node.config = config
+            if name:
+                node.history.mark("setting", name, "changed")
 
-    async def settings(self) -> SettingsInForce:
-        """Every active setting and its source; also the files' value where it differs by now."""
-        async with self._one_at_a_time:
-            problems: list[str] = []
-            read = self._node.config
-            try:
-                files = await asyncio.to_thread(self._read, None)
-            except ConfigError as error:
-                files = read
-                problems = list(error.problems)
-            own = {name: value for name, value in self._in_force.items() if not name.startswith("listeners.")}
-            in_force = read.with_sections(own)
-            kinds = {entry.key: entry.type for entry in read.describe()}
-            late = _differing(in_force, read)
-            other = _differing(in_force, files)
-            values = in_force.leaves()
-            written = files.leaves()
-            items: list[SettingInForce] = []
-            for key in dict.fromkeys((*values, *written)):
-                setter = self._at_start if _is_within(key, late) else read
-                item: SettingInForce = {
-                    "key": key,
-                    "type": kinds.get(key),
-                    "value": values.get(key),
-                    "set_by": setter.origin(key),
-                }
-                if _is_within(key, other):
-                    item["in_files"] = {"value": written.get(key), "set_by": files.origin(key)}
-                items.append(item)
-            return {"items": items, "files": files.files, "problems": problems}
+    async def read_files(self) -> tuple[Config, list[str]]:
+        """The configuration in the files, else the one that was read last, with the problems of the files."""
+        try:
+            return await asyncio.to_thread(self._read, None), []
+        except ConfigError as error:
+            return self._node.config, list(error.problems)
 
     @property
-    def listeners(self) -> Spec:
-        """A copy of the listeners in the API's file, by kind and key."""
+    def in_force(self) -> Config:
+        """The configuration that was read last, with the values that are active."""
+        own = {name: self._active(name) for name in self._in_force if not name.startswith("listeners.")}
+        return self._node.config.with_sections(own)
+
+    def origin(self, path: KeyPath) -> str:
+        """The source of the active value of a key."""
+        late = self.in_force.differences(self._node.config)
+        is_late = any(path[: len(other)] == other for other in late)
+        return (self._at_start if is_late else self._node.config).origin_of(path)
+
+    def needs_restart(self, path: KeyPath) -> bool:
+        """True if a change of the key waits for a restart."""
+        if path[0] == "listeners":
+            return False
+        live = self._live.get(path[0])
+        return live is None or not live[1].isdisjoint(path[1:2])
+
+    def saved(self, path: KeyPath) -> Any:
+        """The value at a path in the API's file; None if it has none."""
         file = self._node.sections.file
-        return {} if file is None else deepcopy(file.values.get("listeners", {}))
+        value: Any = {} if file is None else file.values
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def last_change(self, key: str) -> Mapping[str, str] | None:
+        """The person or program that changed a setting last through the API, and when."""
+        return self._node.audit_log.setting_change(key)
 
     @property
     def config(self) -> Config:
@@ -252,10 +268,10 @@ class ConfigReload:
     def _changed_sections(self, config: Config) -> Iterator[_ChangedSection]:
         """Sections whose settings differ from the active ones."""
         for name, new in config.sections.items():
-            old = self._in_force[name]
+            old = self._active(name)
             if name.startswith("listeners.") or old == new:
                 continue
-            keys = _changed_settings(name, old, new)
+            keys = [".".join(path) for path in differing(tuple(name.split(".")), old, new)]
             if name not in self._live:
                 yield _ChangedSection(name, None, (), keys)
                 continue
@@ -264,6 +280,11 @@ class ConfigReload:
             late = [key for key in keys if key.split(".")[1] in fixed]
             done = [key for key in keys if key not in late]
             yield _ChangedSection(name, None if wanted == old else wanted, done, late)
+
+    def _active(self, section: str) -> Settings:
+        """The active settings of a section; some are changed through the API as lists of their own."""
+        stored = self._node.access.settings.get(section)
+        return self._in_force[section] if stored is None else stored.settings
 
     # -- objects --
 
@@ -384,20 +405,6 @@ def _specs(config: Config, section: str) -> list[Spec]:
     ]
 
 
-def _differing(config: Config, other: Config) -> list[str]:
-    """The keys that have other values, secrets among them."""
-    return [
-        key
-        for name, settings in config.sections.items()
-        if settings != other.sections[name]
-        for key in _changed_settings(name, settings, other.sections[name])
-    ]
-
-
-def _is_within(key: str, keys: Sequence[str]) -> bool:
-    return any(key == prefix or key.startswith(f"{prefix}.") for prefix in keys)
-
-
 def _reloaded_sections() -> Mapping[str, Kind]:
     """The kinds whose objects a reload takes from files, by the path of their section, in their order."""
     return {kind.section: kind for kind in kinds() if kind.section is not None and kind.reloads}
@@ -415,26 +422,6 @@ def _changed_objects(before: Mapping[str, list[Spec]], after: Mapping[str, list[
     return [*changed, *removed]
 
 
-def _changed_settings(section: str, old: Settings, new: Settings) -> list[str]:
-    """The keys of a section that have other values now: ``mqtt.max_packet_size``."""
-    return [f"{section}.{key}" for key in _changed_keys(old, new)]
-
-
 def _with_kept(old: Settings, new: Settings, kept: Iterable[str]) -> Settings:
     """The new settings, but for some keys that keep their old values; keys are those of the section itself."""
     return new.model_copy(update={key: getattr(old, key) for key in kept})
-
-
-def _changed_keys(old: BaseModel, new: BaseModel) -> list[str]:
-    keys = []
-    names = [*type(new).model_fields, *(old.model_extra or {}), *(new.model_extra or {})]
-    for name in dict.fromkeys(names):
-        before = getattr(old, name, None)
-        after = getattr(new, name, None)
-        if before == after:
-            continue
-        if isinstance(before, BaseModel) and isinstance(after, BaseModel) and type(before) is type(after):
-            keys += [f"{name}.{inner}" for inner in _changed_keys(before, after)]
-        else:
-            keys.append(name)
-    return keys

@@ -94,6 +94,7 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "bans": (access.add_bans,),
     "groups": (traffic.add_groups,),
     "listeners": (listeners.add_to,),
+    "config": (config.add_to,),
     "jobs": (jobs.add_to,),
     "topics": (topics.add_to,),
     "clients": (traffic.add_clients,),
@@ -120,7 +121,7 @@ def _application() -> typer.Typer:
     for resource in resources():
         if not resource.commands:
             add_commands(application, resource)
-    groups = [_Group(config.group, "config"), *_of_objects(), *_GROUPS]
+    groups = [*_of_objects(), *_GROUPS]
     groups += _of_resources({group.name: group.commands for group in groups})
     for commands, name, alias in groups:
         application.add_typer(commands, name=name, cls=Verbs)

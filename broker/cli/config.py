@@ -11,65 +11,123 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from broker.cli import exit_codes
+from broker.cli.client import name_path
 from broker.cli.command import Call, command
 from broker.cli.errors import CommandError, from_sluice_error, hinting
-from broker.cli.output import print_columns, print_line, print_table, say, shown
+from broker.cli.output import print_columns, print_json, print_line, print_table, say, shown
 from broker.core.kinds import counted
 
 if TYPE_CHECKING:
     from broker.config.model import Settings
     from broker.config.root import Config
 
-group = typer.Typer(help="Check and show the configuration.", no_args_is_help=True)
-
+KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key, as mqtt.max_packet_size.")]
 FileArgument = Annotated[
     Path | None,
     typer.Argument(metavar="FILE", help="The main file; else SLUICE_CONFIG, else DIR/sluice.conf."),
 ]
 
 
-@command(group, "check", is_local=True)
-def check(call: Call, file: FileArgument = None) -> None:
-    """Read all layers, try all objects and report every problem at once. Exit code 7 when there are any."""
-    from broker.core.errors import ConfigError
+def add_to(group: typer.Typer) -> None:
+    """Add the commands of the configuration, and of settings by key."""
 
-    try:
-        config = load_files(file, call.data_dir)
-        if problems := import_module("broker.app.check").object_problems(config, call.data_dir):
-            raise ConfigError(problems)
-    except ConfigError as error:
-        told = from_sluice_error(error)
-        raise CommandError(
-            str(told),
-            exit_codes.CHECK_SAID_NO,
-            details=told.details,
-            hint="sluice config reference, which lists all settings",
-            document={"ok": False, "problems": list(error.problems)} if call.is_json else None,
-        ) from error
-    count = sum(len(layer.objects) for layers in config.objects.values() for layer in layers)
-    text = f"OK: {', '.join(config.files) or 'defaults'}; {counted(count, 'object')}"
-    call.show({"ok": True, "problems": [], "objects": count}, text)
+    @command(group, "check", is_local=True)
+    def check(call: Call, file: FileArgument = None) -> None:
+        """Read all layers, try all objects and report every problem at once. Exit code 7 when there are any."""
+        from broker.core.errors import ConfigError
+
+        try:
+            config = load_files(file, call.data_dir)
+            if problems := import_module("broker.app.check").object_problems(config, call.data_dir):
+                raise ConfigError(problems)
+        except ConfigError as error:
+            told = from_sluice_error(error)
+            raise CommandError(
+                str(told),
+                exit_codes.CHECK_SAID_NO,
+                details=told.details,
+                hint="sluice config reference, which lists all settings",
+                document={"ok": False, "problems": list(error.problems)} if call.is_json else None,
+            ) from error
+        count = sum(len(layer.objects) for layers in config.objects.values() for layer in layers)
+        text = f"OK: {', '.join(config.files) or 'defaults'}; {counted(count, 'object')}"
+        call.show({"ok": True, "problems": [], "objects": count}, text)
+
+    @command(group, "show")
+    def show(
+        call: Call,
+        file: FileArgument = None,
+        files: Annotated[bool, typer.Option("--files", help="What a broker would start with.")] = False,
+        changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not the defaults.")] = False,
+    ) -> None:
+        """Show the active settings of the running broker, and the source of each; secrets are masked.
+
+        The last column shows what the files say by now where that differs: reload or restart to use it.
+        """
+        if files or file is not None:
+            settings = _of_files(file, call.data_dir)
+        else:
+            with hinting(exit_codes.NOT_REACHABLE, "sluice config show --files", instead=True):
+                status = call.api.get("/config:status")
+                settings = {**call.items("/config"), "files": status["files"], "problems": status["problems"]}
+        if changed:
+            settings["items"] = [
+                item for item in settings["items"] if item["set_by"] != "default" or "in_files" in item
+            ]
+        call.show(settings, _print_settings)
+
+    @command(group, "reference", is_local=True)
+    def reference(call: Call) -> None:
+        """List all settings: key, type, default, description."""
+        from dataclasses import asdict
+
+        from broker.config.reference import describe
+
+        columns = {"setting": "key", "type": "type", "default": "default", "description": "description"}
+        call.show([asdict(entry) for entry in describe(_models())], lambda entries: print_columns(entries, columns))
+
+    @command(group, "get", known="sluice config show")
+    def get(
+        call: Call,
+        key: Annotated[str | None, typer.Argument(metavar="KEY", help="The key; else all settings.")] = None,
+    ) -> None:
+        """Show a setting of the running broker with its help, default and source; without a key, all as one object."""
+        if key is None:
+            call.show(call.api.get("/config:tree"), lambda tree: print_json(tree["value"]))
+        else:
+            call.show(call.api.get(name_path("/config", key)))
+
+    @command(group, "set", known="sluice config show", writes=True)
+    def set_value(
+        call: Call,
+        key: KeyArgument,
+        value: Annotated[str, typer.Argument(metavar="VALUE", help="The value, as in files: 2MB, true, [ a, b ].")],
+    ) -> None:
+        """Check, apply and save a setting of the running broker. The API's file keeps it; sluice.conf is stronger."""
+        from broker.config.hocon import parse_value
+        from broker.config.hocon_reader import HoconError
+
+        try:
+            parsed = parse_value(value, "VALUE") if value.lstrip()[:1] in ("[", "{") else value
+        except HoconError as error:
+            raise CommandError(str(error), exit_codes.USAGE) from error
+        setting = call.api.put(name_path("/config", key), {"value": parsed})[0]
+        call.show(setting, lambda shown: print_line(_changed_line(shown)))
+
+    @command(group, "unset", known="sluice config show", writes=True)
+    def unset(call: Call, key: KeyArgument) -> None:
+        """Reset a setting of the running broker to the value in base.hocon, else the default."""
+        call.api.send("DELETE", name_path("/config", key))
+        if not call.is_dry:
+            setting = call.api.get(name_path("/config", key))
+            call.show(setting, lambda shown: print_line(_changed_line(shown)))
 
 
-@command(group, "show")
-def show(
-    call: Call,
-    file: FileArgument = None,
-    files: Annotated[bool, typer.Option("--files", help="What a broker would start with.")] = False,
-    changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not the defaults.")] = False,
-) -> None:
-    """Show the active settings of the running broker, and the source of each; secrets are masked.
-
-    The last column shows what the files say by now where that differs: reload or restart to use it.
-    """
-    if files or file is not None:
-        settings = _of_files(file, call.data_dir)
-    else:
-        with hinting(exit_codes.NOT_REACHABLE, "sluice config show --files", instead=True):
-            settings = call.api.get("/config")
-    if changed:
-        settings["items"] = [item for item in settings["items"] if item["set_by"] != "default" or "in_files" in item]
-    call.show(settings, _print_settings)
+def _changed_line(setting: Mapping[str, Any]) -> str:
+    late = setting.get("in_files")
+    if late is None:
+        return f"{setting['key']} = {shown(_value(setting, setting['value']))} ({setting['set_by']})"
+    return f"{setting['key']} = {shown(_value(setting, late['value']))} ({late['set_by']}), after a restart"
 
 
 def _print_settings(answer: Mapping[str, Any]) -> None:
@@ -107,17 +165,6 @@ def _value(setting: Mapping[str, Any], value: Any) -> Any:
 def _in_files(setting: Mapping[str, Any]) -> str:
     in_files = setting.get("in_files")
     return "" if in_files is None else f"{shown(_value(setting, in_files['value']))} ({in_files['set_by']})"
-
-
-@command(group, "reference", is_local=True)
-def reference(call: Call) -> None:
-    """List all settings: key, type, default, description."""
-    from dataclasses import asdict
-
-    from broker.config.reference import describe
-
-    columns = {"setting": "key", "type": "type", "default": "default", "description": "description"}
-    call.show([asdict(entry) for entry in describe(_models())], lambda entries: print_columns(entries, columns))
 
 
 def print_reloaded(done: Mapping[str, Any]) -> None:

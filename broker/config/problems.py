@@ -85,21 +85,21 @@ def shown(value: Any, *, is_secret: bool) -> str:
 
 def settings_at(model: type[BaseModel], location: tuple[str, ...]) -> list[str]:
     """The names of the settings of the models found at a path below ``model``."""
-    return [name for model_below in _models_at(model, location) for name in model_below.model_fields]
+    return [name for model_below in models_at(model, location) for name in model_below.model_fields]
 
 
 def is_secret_at(model: type[BaseModel], location: tuple[str, ...]) -> bool:
     """True if the setting at a path is a secret, or contains one."""
     for length in range(len(location), 0, -1):
         name = location[length - 1]
-        owners = _models_at(model, location[: length - 1])
+        owners = models_at(model, location[: length - 1])
         if fields := [owner.model_fields[name] for owner in owners if name in owner.model_fields]:
             kinds = [kind for field in fields for kind in types_in(field.annotation)]
             return any(isinstance(kind, type) and issubclass(kind, Secret) for kind in kinds)
     return False
 
 
-def _models_at(model: type[BaseModel], location: tuple[str, ...]) -> list[type[BaseModel]]:
+def models_at(model: type[BaseModel], location: tuple[str, ...]) -> list[type[BaseModel]]:
     """Follows field names, to every kind that a member may be of; numbers of list items and keys of free maps are
     stepped over."""
     models = [model]

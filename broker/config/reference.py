@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from inspect import getsource
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,9 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from broker.config.assignments import KeyPath
 from broker.config.model import Settings
+from broker.config.problems import models_at
 from broker.config.secret_text import SecretUrl
 from broker.config.secrets import MASK, Secret
 from broker.config.units import parse_duration_s, parse_size_bytes
@@ -38,6 +41,31 @@ def describe(models: Mapping[str, type[Settings]]) -> list[SettingEntry]:
     return [entry for section in sorted(models) for entry in _entries(section, models[section])]
 
 
+def find_entry(models: Mapping[str, type[Settings]], path: KeyPath) -> SettingEntry | None:
+    """The setting at a path, which may have names and numbers of items in it; None where no model describes it."""
+    key = ".".join(path)
+    sections = [name for name in models if path[: name.count(".") + 1] == tuple(name.split("."))]
+    if not sections:
+        return None
+    section = max(sections, key=len)
+    rest = path[section.count(".") + 1 :]
+    if not rest:
+        return SettingEntry(key, "object", None, _first_sentence(models[section]))
+    for owner in models_at(models[section], rest[:-1]):
+        if (field := owner.model_fields.get(rest[-1])) is not None:
+            text = field.description or attribute_docs(owner).get(rest[-1], "")
+            is_section = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+            kind, default = ("object", None) if is_section else (_field_type(field), _default(field))
+            return SettingEntry(key, kind, default, text)
+    inner = models_at(models[section], rest)
+    return SettingEntry(key, "object", None, _first_sentence(inner[0])) if inner else None
+
+
+def _first_sentence(model: type[BaseModel]) -> str:
+    return " ".join((model.__doc__ or "").split())
+
+
+@cache
 def attribute_docs(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings of a settings model's attributes, by name. They are read from the source when a page needs them:
     pydantic's own option for that takes 2 ms for each model, at each start."""

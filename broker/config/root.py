@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NotRequired, TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from typing_extensions import TypedDict
 
 from broker.config.assignments import KeyPath
@@ -37,28 +37,13 @@ _Model = TypeVar("_Model", bound=Settings)
 Models = Mapping[str, type[Settings]]
 
 
-class SettingValue(TypedDict):
-    """The value of a setting, and who set it: a file with its line, an environment variable, the command line, or
-    ``default``. Secrets are masked."""
+class SettingsFiles(TypedDict):
+    """The files that were read, their present problems, and the keys that have other values in them, or wait for a
+    restart."""
 
-    value: Any
-    set_by: str
-
-
-class SettingInForce(SettingValue):
-    """An active setting; ``in_files`` is present if the files differ by now."""
-
-    key: str
-    type: str | None
-    in_files: NotRequired[SettingValue]
-
-
-class SettingsInForce(TypedDict):
-    """Every active setting, the files that were read, and their present problems."""
-
-    items: list[SettingInForce]
     files: list[str]
     problems: list[str]
+    pending: list[str]
 
 
 class ChangedListeners(TypedDict):
@@ -163,9 +148,47 @@ class Config:
     def origin(self, key: str) -> str:
         """Source of a key: ``sluice.conf line 4``, ``environment variable SLUICE_...``, ``command line``,
         ``default``."""
-        path = tuple(key.split("."))
+        return self.origin_of(tuple(key.split(".")))
+
+    def origin_of(self, path: KeyPath) -> str:
+        """The same by the parts of the key."""
         layer = setter(self._layers, path)
         return layer.where(path) if layer is not None else "default"
+
+    def stronger(self, path: KeyPath) -> str | None:
+        """The place over the API's file that sets a key, or None."""
+        layer = setter(self._layers, path)
+        files = [layer.file for layer in self._layers]
+        above = self._layers[files.index(self.api_file) + 1 :] if self.api_file in files else self._layers
+        return layer.where(path) if layer is not None and layer in above else None
+
+    def raw(self, path: KeyPath) -> Any:
+        """The value at a path as the layers have it, secrets as they are written; None where all leave the default."""
+        value: Any = merged(self._layers)
+        for part in path:
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def other_layers(self, other: Config) -> list[str]:
+        """The layers that differ from those of another configuration, the API's file aside."""
+        own, others = (
+            {layer.name: layer.values for layer in config._layers if layer.file != self.api_file}
+            for config in (self, other)
+        )
+        return [name for name in {**own, **others} if own.get(name) != others.get(name)]
+
+    @property
+    def models(self) -> dict[str, type[Settings]]:
+        """The model of each section."""
+        return {name: type(settings) for name, settings in self._sections.items()}
+
+    def differences(self, other: Config) -> list[KeyPath]:
+        """The keys that have other values there, secrets among them."""
+        return [
+            path
+            for name, settings in self._sections.items()
+            for path in differing(tuple(name.split(".")), settings, other.sections[name])
+        ]
 
     def effective(self) -> dict[str, Any]:
         """All active settings as plain data, in the shape of the files; secrets are masked."""
@@ -188,7 +211,18 @@ class Config:
 
     def describe(self) -> list[SettingEntry]:
         """Every setting there is, for a reference page."""
-        return describe({name: type(settings) for name, settings in self._sections.items()})
+        return describe(self.models)
+
+
+def differing(path: KeyPath, before: Any, after: Any) -> Iterator[KeyPath]:
+    """The keys below a path that have other values in another settings model, secrets among them."""
+    if before == after:
+        return
+    if not (isinstance(before, BaseModel) and type(before) is type(after)):
+        yield path
+        return
+    for name in dict.fromkeys((*type(before).model_fields, *(before.model_extra or {}), *(after.model_extra or {}))):
+        yield from differing((*path, name), getattr(before, name, None), getattr(after, name, None))
 
 
 def _leaves(prefix: str, tree: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -5,7 +5,7 @@ The composition root fills an ``ApiContext`` and hands it to ``ui.api.applicatio
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,7 +28,7 @@ from broker.admin.stream_records import StreamRecords
 from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.admin.traffic import Traffic
-from broker.config.root import PlannedReload, ReloadedConfig, SettingsInForce
+from broker.config.root import PlannedReload, ReloadedConfig
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Contributors
 from broker.core.kinds import Kind
@@ -105,7 +105,6 @@ class ApiContext:
     logins: Logins | None = None
     delayed: DelayedService | None = None
     reload: ReloadConfig | None = None
-    settings: Callable[[], Awaitable[SettingsInForce]] | None = None
     alarms: AlarmService | None = None
     audit_log: AuditLog | None = None
     audit_trail: Any = None

@@ -177,7 +177,8 @@ def _add_examples(paths: Mapping[str, Any]) -> None:
     """An example for each body, and for each parameter that must be given."""
     for path, methods in paths.items():
         kind = re.split(r"/\{name\}|:", path)[0]
-        creation = paths.get(kind, {}).get("post") or paths.get(f"{kind}/{{name}}", {}).get("post", {})
+        of_one = paths.get(f"{kind}/{{name}}", {})
+        creation = paths.get(kind, {}).get("post") or of_one.get("post") or of_one.get("put", {})
         created = examples.body_of(creation.get("operationId", ""))
         for operation in methods.values():
             for content in operation.get("requestBody", {}).get("content", {}).values():

@@ -67,6 +67,8 @@ BODIES: Final[Mapping[str, Any]] = {
     "probeConnector": _CONNECTOR,
     "probeAction": _ACTION,
     "probeSource": _RECORDS,
+    "putSetting": {"key": "mqtt.max_packet_size", "value": "2MB"},
+    "patchSetting": {"value": "3MB"},
     "patchListener": {"max_connections": 200},
     "patchValidation": {"description": "What meters send"},
     "patchTransform": {"description": "Where a meter is"},
@@ -168,4 +170,6 @@ def name_of(created: Mapping[str, Any]) -> str:
     """The name that an object of an example has; objects of some kinds are named by their type."""
     if "as" in created:
         return f"{created['as']}/{created['who']}"
-    return str(next(created[member] for member in ("name", "id", "group", "mechanism", "type") if member in created))
+    return str(
+        next(created[member] for member in ("name", "id", "group", "key", "mechanism", "type") if member in created)
+    )

@@ -128,6 +128,27 @@ class RuleFilter(ListFilter):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class SettingFilter(ListFilter):
+    """The filters of settings."""
+
+    group: Annotated[str | None, Query(description="The first part of the key, such as `mqtt`.")] = None
+    text: Annotated[str | None, Query(description="Words that the key or the description has, in any case.")] = None
+    changed: Annotated[
+        bool | None, Query(title="Not the default", description="Settings that are not the default, or those that are.")
+    ] = None
+
+    def takes(self, one: Mapping[str, Any]) -> bool:
+        """Return whether a setting passes, its name aside."""
+        text = f"{one['key']} {one['description']}".casefold()
+        is_changed = one["set_by"] != "default" or "in_files" in one
+        return (
+            (self.group is None or one["group"] == self.group)
+            and (self.changed is None or self.changed == is_changed)
+            and all(word in text for word in (self.text or "").casefold().split())
+        )
+
+
 def _holds(part: str | None, text: str) -> bool:
     return part is None or part in text
 
@@ -149,4 +170,5 @@ FILTERS: Final[Mapping[str, type[ListFilter]]] = {
     "validations": GateFilter,
     "transforms": GateFilter,
     "rules": RuleFilter,
+    "config": SettingFilter,
 }

@@ -220,6 +220,8 @@ class AuditTrail:
         if entry["omitted"]:
             problem = Problem(f"it changed {counted(entry['omitted'], 'object')} more than the log has room for")
             raise Invalid("the entry cannot be reverted", [problem])
+        if entry["origin"] == "files":
+            raise Invalid("the entry cannot be reverted", [Problem("the files have the change; edit them, and reload")])
         deleted = {(item.kind, item.name): item for item in self._log.deleted(id)}
         steps = [self._step(change, deleted) for change in reversed(entry["changes"])]
         if not steps:

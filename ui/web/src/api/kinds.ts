@@ -100,6 +100,7 @@ export interface Resource extends Listed {
 /** Pages with a shorter address and name than the API has. */
 const SHORT: Record<string, { path: string; one: string; many: string }> = {
   "lake/tables": { path: "tables", one: "Table", many: "Tables" },
+  config: { path: "settings", one: "Setting", many: "Settings" },
 };
 /** These come first in the navigation: the path of a message, and clients before what is kept for them. */
 const FIRST = ["schemas", "validations", "transforms", "rules", "connectors", "actions", "sources", "streams"].concat([
