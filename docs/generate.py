@@ -19,6 +19,7 @@ from broker.app.build import Node, section_models
 from broker.app.reload import ConfigReload
 from broker.config.options import ServeOptions
 from broker.config.root import load_config
+from broker.config.sample import sample
 from docs import conformance
 from docs.reference_pages.api import api
 from docs.reference_pages.cli import cli
@@ -46,6 +47,7 @@ async def _pages() -> dict[str, str]:
         document = features.load(features.API_APPLICATION)(context).openapi()
         texts = {
             "settings.md": settings(),
+            "sluice.conf": sample(load_config(section_models(), data_dir=None, environ={})),
             "objects.md": objects(),
             "connectors.md": connectors(),
             "functions.md": rule_functions(node.rules.functions),

@@ -7,7 +7,6 @@ environment and the command line are stronger: what they set is changed there.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from broker.config.secret_text import check_moved, reference_problems, with_stor
 from broker.config.spec_problems import parsed
 from broker.core.errors import ConfigError, Invalid, NotFound, Problem, ReadOnly, did_you_mean
 from broker.core.kinds import object_sections
-from broker.core.objects import Spec, Version, etag_of, merged
+from broker.core.objects import Listed, Spec, Version, etag_of, merged
 
 # Settings that bound what the API may do on this machine, or name its files and other systems, and settings that are
 # objects with an address of their own; with the place to change them.
@@ -136,6 +135,47 @@ class ActiveConfig(Protocol):
     ) -> None: ...
 
 
+class _View:
+    """The settings at one time: active, as they were read last, and as the files have them."""
+
+    def __init__(self, active: ActiveConfig, files: Config) -> None:
+        self._active = active
+        self._files = files
+        in_force = active.in_force
+        self._tree = in_force.effective()
+        self._written = files.effective()
+        self._late = in_force.differences(files)
+
+    def rows(self) -> Listed:
+        """Every setting, in order of keys; each row is worked out when it is read."""
+        paths = dict.fromkeys((*_leaf_paths(self._tree, ()), *_leaf_paths(self._written, ())))
+        by_key = {self.key(path): path for path in paths}
+        return Listed(list(by_key), lambda key: self.row(by_key[key]))
+
+    def key(self, path: KeyPath) -> str:
+        return _text(self._tree if _at(self._tree, path, None) is not None else self._written, path)
+
+    def entry(self, path: KeyPath) -> SettingEntry:
+        """The help of a setting."""
+        return find_entry(self._active.config.models, path) or SettingEntry("", "object", None, "")
+
+    def row(self, path: KeyPath) -> SettingRow:
+        entry = self.entry(path)
+        is_late = any(path[: len(other)] == other or other[: len(path)] == path for other in self._late)
+        row: SettingRow = {
+            "key": self.key(path),
+            "group": path[0],
+            "type": entry.type,
+            "value": _at(self._tree, path, None),
+            "set_by": self._active.origin(path) if is_late else self._files.origin_of(path),
+            "needs_restart": self._active.needs_restart(path),
+            "description": entry.description,
+        }
+        if is_late:
+            row["in_files"] = {"value": _at(self._written, path, None), "set_by": self._files.origin_of(path)}
+        return row
+
+
 class SettingService:
     """Lists, shows, changes and resets settings."""
 
@@ -144,23 +184,27 @@ class SettingService:
     def __init__(self, active: ActiveConfig) -> None:
         self._active = active
         self._sections = frozenset(tuple(name.split(".")) for name in object_sections())
+        self._read: tuple[Config, Config] | None = None
 
-    async def list(self) -> Sequence[SettingRow]:
-        """Every active setting, in order of keys; ``in_files`` is as the files are now."""
-        files, _ = await self._active.read_files()
-        return await asyncio.to_thread(self._rows, files)
+    def list(self) -> Sequence[Mapping[str, Any]]:
+        """Every setting, in order of keys; ``in_files`` is as the files were read last."""
+        return self._view.rows()
+
+    @property
+    def _view(self) -> _View:
+        config = self._active.config
+        files = config if self._read is None or self._read[0] is not config else self._read[1]
+        return _View(self._active, files)
 
     def get(self, name: str) -> SettingView:
         """A setting, or all settings below a key; raises ``NotFound``."""
         path = _parsed(name)
-        value = self._value(path, name)
-        key = _text(self._active.config.effective(), path)
-        entry = find_entry(self._active.config.models, path) or SettingEntry(key, "object", None, "")
-        row = self._row(path, key, value, entry, None)
-        changed = self._active.last_change(key) or {}
+        self._value(path, name)
+        row = self._view.row(path)
+        changed = self._active.last_change(row["key"]) or {}
         return {
             **row,
-            "default": entry.default,
+            "default": self._view.entry(path).default,
             "is_saved": self._saved(path) is not None,
             "changed_by": changed.get("by"),
             "changed_at": changed.get("at"),
@@ -172,7 +216,9 @@ class SettingService:
 
     async def files(self) -> SettingsFiles:
         """The files that are read, with their problems, and the settings that differ in them or wait for a restart."""
+        config = self._active.config
         files, problems = await self._active.read_files()
+        self._read = (config, files)
         in_force = self._active.in_force
         return {
             "files": files.files,
@@ -299,40 +345,6 @@ class SettingService:
                 check_moved(f"setting {name!r}", value, settings, before[section])
                 if problems := reference_problems(settings, "/value"):
                     raise Invalid(f"setting {name!r} cannot be saved", problems)
-
-    def _rows(self, files: Config) -> Sequence[SettingRow]:
-        tree = self._active.in_force.effective()
-        written = files.effective()
-        models = self._active.config.models
-        late = self._active.in_force.differences(files)
-        rows = []
-        paths = dict.fromkeys((*_leaf_paths(tree, ()), *_leaf_paths(written, ())))
-        for path in paths:
-            key = _text(tree, path)
-            entry = find_entry(models, path) or SettingEntry(key, "", None, "")
-            is_late = any(path[: len(other)] == other for other in late)
-            row = self._row(path, key, _at(tree, path, None), entry, None if is_late else files)
-            if is_late:
-                row["in_files"] = {"value": _at(written, path, None), "set_by": files.origin_of(path)}
-            rows.append(row)
-        return rows
-
-    def _row(self, path: KeyPath, key: str, value: Any, entry: SettingEntry, files: Config | None) -> SettingRow:
-        """A setting with its value; ``files`` is the configuration that has it, where that is known."""
-        row: SettingRow = {
-            "key": key,
-            "group": path[0],
-            "type": entry.type or None,
-            "value": value,
-            "set_by": self._active.origin(path) if files is None else files.origin_of(path),
-            "needs_restart": self._active.needs_restart(path),
-            "description": entry.description,
-        }
-        if files is None:
-            waiting = _at(self._active.config.effective(), path, None)
-            if waiting != value:
-                row["in_files"] = {"value": waiting, "set_by": self._active.config.origin_of(path)}
-        return row
 
 
 def _parsed(name: str) -> KeyPath:

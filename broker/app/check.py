@@ -39,15 +39,14 @@ async def _object_problems(config: Config, data_dir: Path) -> list[str]:
 
 
 def main() -> None:
-    """Read ``data_dir``, ``config_file`` and ``overrides`` from standard input, write the problems, both in JSON."""
+    """Read ``data_dir``, ``config_files`` and ``overrides`` from standard input, write the problems, both in JSON."""
     asked = json.load(sys.stdin)
     data_dir = Path(asked["data_dir"])
-    config_file = asked["config_file"]
     try:
         config = load_config(
             section_models(),
             data_dir=data_dir,
-            config_file=None if config_file is None else Path(config_file),
+            config_files=[Path(file) for file in asked["config_files"]],
             environ=os.environ,
             overrides=asked["overrides"],
         )

@@ -59,7 +59,7 @@ def _configuration(options: ServeOptions) -> Config:
     config = load_config(
         section_models(),
         data_dir=options.data_dir,
-        config_file=options.config_file,
+        config_files=options.config_files,
         environ=os.environ,
         overrides=overrides_of(options),
     )

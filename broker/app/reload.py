@@ -236,7 +236,7 @@ class ConfigReload:
         return load_config(
             section_models(),
             data_dir=self._options.data_dir,
-            config_file=self._options.config_file,
+            config_files=self._options.config_files,
             environ=self._environ,
             overrides=overrides_of(self._options),
             api_values=api_values,
@@ -295,7 +295,7 @@ class ConfigReload:
         """Problems that a broker would report at a start with the configuration."""
         asked = {
             "data_dir": str(self._options.data_dir),
-            "config_file": None if self._options.config_file is None else str(self._options.config_file),
+            "config_files": [str(file) for file in self._options.config_files],
             "overrides": overrides_of(self._options),
         }
         process = await asyncio.create_subprocess_exec(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from broker.config.root import Config
 
 KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key, as mqtt.max_packet_size.")]
-FileArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="FILE", help="The main file; else SLUICE_CONFIG, else DIR/sluice.conf."),
+FilesArgument = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="FILE", help="The main files, the last wins; else as SLUICE_CONFIG or the directory has."),
 ]
 
 
@@ -32,7 +32,7 @@ def add_to(group: typer.Typer) -> None:
     """Add the commands of the configuration, and of settings by key."""
 
     @command(group, "check", is_local=True)
-    def check(call: Call, file: FileArgument = None) -> None:
+    def check(call: Call, file: FilesArgument = None) -> None:
         """Read all layers, try all objects and report every problem at once. Exit code 7 when there are any."""
         from broker.core.errors import ConfigError
 
@@ -56,7 +56,7 @@ def add_to(group: typer.Typer) -> None:
     @command(group, "show")
     def show(
         call: Call,
-        file: FileArgument = None,
+        file: FilesArgument = None,
         files: Annotated[bool, typer.Option("--files", help="What a broker would start with.")] = False,
         changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not the defaults.")] = False,
     ) -> None:
@@ -64,7 +64,7 @@ def add_to(group: typer.Typer) -> None:
 
         The last column shows what the files say by now where that differs: reload or restart to use it.
         """
-        if files or file is not None:
+        if files or file:
             settings = _of_files(file, call.data_dir)
         else:
             with hinting(exit_codes.NOT_REACHABLE, "sluice config show --files", instead=True):
@@ -85,6 +85,15 @@ def add_to(group: typer.Typer) -> None:
 
         columns = {"setting": "key", "type": "type", "default": "default", "description": "description"}
         call.show([asdict(entry) for entry in describe(_models())], lambda entries: print_columns(entries, columns))
+
+    @command(group, "sample", is_local=True)
+    def sample_file(call: Call) -> None:
+        """Print a configuration file with every setting, its help and its default, commented out."""
+        from broker.config.root import load_config
+        from broker.config.sample import sample
+
+        text = sample(load_config(_models(), data_dir=None, environ={}))
+        call.show({"text": text}, lambda shown: print_line(shown["text"].rstrip()))
 
     @command(group, "get", known="sluice config show")
     def get(
@@ -140,7 +149,7 @@ def _print_settings(answer: Mapping[str, Any]) -> None:
         say(f"warning: the files cannot be used: {problem}")
 
 
-def _of_files(file: Path | None, data_dir: Path) -> dict[str, Any]:
+def _of_files(file: Sequence[Path] | None, data_dir: Path) -> dict[str, Any]:
     config = load_files(file, data_dir)
     kinds = {entry.key: entry.type for entry in config.describe()}
     items = [
@@ -180,11 +189,11 @@ def print_reloaded(done: Mapping[str, Any]) -> None:
         print_line(line)
 
 
-def load_files(file: Path | None, data_dir: Path) -> Config:
+def load_files(file: Sequence[Path] | None, data_dir: Path) -> Config:
     """The configuration of files and environment, as a node of this directory would read it."""
     from broker.config.root import load_config
 
-    return load_config(_models(), data_dir=data_dir, config_file=file, environ=os.environ)
+    return load_config(_models(), data_dir=data_dir, config_files=file or (), environ=os.environ)
 
 
 def _models() -> Mapping[str, type[Settings]]:

@@ -26,7 +26,8 @@ def serve(
     mqtt: Annotated[str | None, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))] = None,
     api: Annotated[str | None, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))] = None,
     config: Annotated[
-        list[Path] | None, typer.Option("--config", metavar="FILE", help="The main configuration file.")
+        list[Path] | None,
+        typer.Option("--config", metavar="FILE", help="A configuration file, or a directory of *.conf; the last wins."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given many times.")
@@ -38,17 +39,11 @@ def serve(
     """
     from broker.config.options import ServeOptions
 
-    if config is not None and len(config) > 1:
-        raise CommandError(
-            f"--config: expected one file, got {len(config)}",
-            exit_codes.USAGE,
-            hint='one file with a line include "OTHER-FILE" for each of the others',
-        )
     options = ServeOptions(
         data_dir=data_dir,
         mqtt=_address(mqtt, "--mqtt"),
         api=_address(api, "--api"),
-        config_file=config[0] if config else None,
+        config_files=tuple(config or ()),
         overrides=_log_settings() | _overrides(settings or []),
     )
     gc.disable()  # the server enables it: a start imports and creates almost no garbage

@@ -1,6 +1,7 @@
 """The layers of configuration, from weakest to strongest, and who set what.
 
-defaults < ``DIR/base.hocon`` < ``DIR/api.hocon`` (written by the API) < ``sluice.conf`` < environment < command line.
+defaults < ``DIR/base.hocon`` < ``DIR/api.hocon`` (written by the API) < ``sluice.conf`` < ``conf.d/*.conf`` by name <
+environment < command line. Files that ``--config`` or ``SLUICE_CONFIG`` name stand for ``sluice.conf`` and ``conf.d``.
 
 A setting in the environment is ``SLUICE_`` and its key in capitals, levels separated by two underscores:
 ``SLUICE_MQTT__MAX_PACKET_SIZE=1MB``. Variables without two underscores are not settings (``SLUICE_CONFIG``,
@@ -9,6 +10,7 @@ A setting in the environment is ``SLUICE_`` and its key in capitals, levels sepa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,7 @@ from broker.config.hocon_reader import HoconError
 BASE_FILE = "base.hocon"
 API_FILE = "api.hocon"
 MAIN_FILE = "sluice.conf"
+MAIN_DIRECTORY = "conf.d"
 ENVIRONMENT_PREFIX = "SLUICE_"
 CONFIG_VARIABLE = "SLUICE_CONFIG"
 
@@ -50,15 +53,15 @@ class Layer:
         return self.name
 
 
-def find_main_file(config_file: Path | None, data_dir: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """The main file: as given, else as ``SLUICE_CONFIG`` says, else ``DIR/sluice.conf`` where there is one."""
-    if config_file is not None:
-        return config_file
-    if named := environ.get(CONFIG_VARIABLE):
-        return Path(named)
-    if data_dir is not None and (data_dir / MAIN_FILE).exists():
-        return data_dir / MAIN_FILE
-    return None
+def find_main_files(config_files: Sequence[Path], data_dir: Path | None, environ: Mapping[str, str]) -> list[Path]:
+    """The main files, weakest first: as given, else as ``SLUICE_CONFIG`` says, else ``sluice.conf`` and ``conf.d`` of
+    the data directory where they exist. A directory stands for its files ``*.conf``, by name."""
+    named = list(config_files)
+    if not named and (text := environ.get(CONFIG_VARIABLE)):
+        named = [Path(part) for part in text.split(os.pathsep) if part]
+    if not named and data_dir is not None:
+        named = [path for path in (data_dir / MAIN_FILE, data_dir / MAIN_DIRECTORY) if path.exists()]
+    return [file for path in named for file in (sorted(path.glob("*.conf")) if path.is_dir() else [path])]
 
 
 def file_layer(file: Path, environ: Mapping[str, str]) -> Layer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,13 +12,14 @@ class ServeOptions:
     """Options of ``sluice serve``.
 
     ``mqtt`` and ``api`` are ``host:port`` to listen on (port 0: any free one); None leaves it to the configuration.
+    ``config_files`` are read in their order, the later ones are stronger.
     ``overrides`` are settings given on the command line, by dotted key, as text: the strongest layer.
     """
 
     data_dir: Path
     mqtt: str | None = None
     api: str | None = None
-    config_file: Path | None = None
+    config_files: Sequence[Path] = ()
     overrides: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -41,6 +41,18 @@ def describe(models: Mapping[str, type[Settings]]) -> list[SettingEntry]:
     return [entry for section in sorted(models) for entry in _entries(section, models[section])]
 
 
+@cache
+def _described(owner: type[BaseModel], name: str) -> tuple[str, str | None, str] | None:
+    """Type, default and help of a member of a model."""
+    field = owner.model_fields.get(name)
+    if field is None:
+        return None
+    text = field.description or attribute_docs(owner).get(name, "")
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        return "object", None, text
+    return _field_type(field), _default(field), text
+
+
 def find_entry(models: Mapping[str, type[Settings]], path: KeyPath) -> SettingEntry | None:
     """The setting at a path, which may have names and numbers of items in it; None where no model describes it."""
     key = ".".join(path)
@@ -52,11 +64,8 @@ def find_entry(models: Mapping[str, type[Settings]], path: KeyPath) -> SettingEn
     if not rest:
         return SettingEntry(key, "object", None, _first_sentence(models[section]))
     for owner in models_at(models[section], rest[:-1]):
-        if (field := owner.model_fields.get(rest[-1])) is not None:
-            text = field.description or attribute_docs(owner).get(rest[-1], "")
-            is_section = isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-            kind, default = ("object", None) if is_section else (_field_type(field), _default(field))
-            return SettingEntry(key, kind, default, text)
+        if (described := _described(owner, rest[-1])) is not None:
+            return SettingEntry(key, *described)
     inner = models_at(models[section], rest)
     return SettingEntry(key, "object", None, _first_sentence(inner[0])) if inner else None
 

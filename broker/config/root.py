@@ -19,7 +19,7 @@ from broker.config.layers import (
     api_layer,
     environment_layer,
     file_layer,
-    find_main_file,
+    find_main_files,
     merged,
     override_layer,
     setter,
@@ -237,7 +237,7 @@ def load_config(
     models: Models,
     *,
     data_dir: Path | None,
-    config_file: Path | None = None,
+    config_files: Sequence[Path] = (),
     environ: Mapping[str, str],
     overrides: Mapping[str, str] | None = None,
     api_values: Mapping[str, Any] | None = None,
@@ -247,7 +247,7 @@ def load_config(
     Raises:
         ConfigError: with every problem found, one sentence each: file and line, key, value, what was expected.
     """
-    layers, problems = _read_layers(data_dir, config_file, environ, overrides or {}, api_values)
+    layers, problems = _read_layers(data_dir, config_files, environ, overrides or {}, api_values)
     problems += removed_settings(layers)
     object_paths = [tuple(name.split(".")) for name in object_sections()]
     objects, object_problems = _objects(layers, object_paths)
@@ -262,18 +262,17 @@ def load_config(
 
 def _read_layers(
     data_dir: Path | None,
-    config_file: Path | None,
+    config_files: Sequence[Path],
     environ: Mapping[str, str],
     overrides: Mapping[str, str],
     api_values: Mapping[str, Any] | None,
 ) -> tuple[list[Layer], list[str]]:
-    main_file = find_main_file(config_file, data_dir, environ)
     own_files = [] if data_dir is None else [data_dir / BASE_FILE, data_dir / API_FILE]
     api_file = None if api_values is None else own_files[-1]
     files = [file for file in own_files if file == api_file or file.exists()]
     layers = []
     problems = []
-    for file in [*files, *([main_file] if main_file is not None else [])]:
+    for file in [*files, *find_main_files(config_files, data_dir, environ)]:
         if api_values is not None and file == api_file:
             layers.append(Layer(str(file), dict(api_values), {}, file))
             continue

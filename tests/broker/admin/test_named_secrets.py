@@ -40,7 +40,7 @@ from tests.support.tokens import SECRET, signed
 
 @pytest.fixture
 def sections(tmp_path: Path) -> Sections:
-    return Sections(load_config({}, data_dir=tmp_path, config_file=None, environ={}))
+    return Sections(load_config({}, data_dir=tmp_path, environ={}))
 
 
 @pytest.fixture

@@ -296,11 +296,6 @@ def test_reordering_leaves_objects_of_files_first(server: ApiServer, capsys: pyt
     assert "order: filed, two, one" in capsys.readouterr().out
 
 
-def test_serve_takes_one_configuration_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--config", "a.hocon", "--config", "b.hocon"]) == exit_codes.USAGE
-    assert "--config: expected one file, got 2" in capsys.readouterr().err
-
-
 def test_waiting_for_rows_ends_when_they_are_there(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
     server.answers[("GET", "/status")] = (200, STATUS)
     assert main(["lake", "tables", "wait", "readings", "--rows", "10"]) == 0

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.app.build import section_models
 from broker.cli import exit_codes
 from broker.cli.main import main
+from broker.config.root import load_config
 
 
 @pytest.fixture(autouse=True)
@@ -106,3 +108,21 @@ def test_a_bad_value_is_one_problem_in_one_sentence(line: str, told: str, capsys
     head, problem, *_ = capsys.readouterr().err.splitlines()
     assert head == "Error: the configuration has 1 problem"
     assert problem.startswith(f"  my.conf line 1: {told}")
+
+
+def test_the_sample_has_every_setting_and_loads_as_the_defaults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "sample"]) == 0
+    text = capsys.readouterr().out
+    (tmp_path / "sluice.conf").write_text(text)
+    models = section_models()
+    defaults = load_config(models, data_dir=None, environ={})
+    assert load_config(models, data_dir=tmp_path, environ={}).sections == defaults.sections
+    settings = [line.removeprefix("# ") for line in text.splitlines() if line.startswith("# ")]
+    (tmp_path / "sluice.conf").write_text("\n".join(settings))
+    loaded = load_config(models, data_dir=tmp_path, environ={})
+    assert loaded.leaves() == defaults.leaves()
+    unset = {key for key in defaults.leaves() if loaded.origin(key) == "default"}
+    assert all(defaults.leaves()[key] == {} for key in unset)
+    assert all(entry.key in text for entry in defaults.describe())

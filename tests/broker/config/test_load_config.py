@@ -105,7 +105,30 @@ def test_the_main_file_is_given_named_by_the_environment_or_found(tmp_path: Path
     named = {"SLUICE_CONFIG": str(tmp_path / "named.conf")}
     assert bind_of() == "a:1"
     assert bind_of(environ=named) == "b:2"
-    assert bind_of(environ=named, config_file=tmp_path / "given.conf") == "c:3"
+    assert bind_of(environ=named, config_files=[tmp_path / "given.conf"]) == "c:3"
+
+
+def test_of_several_main_files_the_last_wins(tmp_path: Path) -> None:
+    (tmp_path / "conf.d").mkdir()
+    (tmp_path / "sluice.conf").write_text("mqtt.max_inflight = 1\nmqtt.nested.depth = 5")
+    (tmp_path / "conf.d" / "20-b.conf").write_text("mqtt.max_inflight = 3")
+    (tmp_path / "conf.d" / "10-a.conf").write_text("mqtt.max_inflight = 2")
+    (tmp_path / "conf.d" / "README").write_text("not a configuration {")
+
+    def read(**options: Any) -> tuple[int, str]:
+        config = load(tmp_path, **options)
+        return config.get("mqtt", MqttSettings).max_inflight, config.origin("mqtt.max_inflight")
+
+    assert read() == (3, f"{tmp_path / 'conf.d' / '20-b.conf'} line 1")
+    assert load(tmp_path).get("mqtt", MqttSettings).nested.depth == 5
+    first, second = tmp_path / "first.conf", tmp_path / "second.conf"
+    first.write_text("mqtt.max_inflight = 7")
+    second.write_text("mqtt.max_inflight = 8")
+    assert read(config_files=[first, second])[0] == 8
+    assert read(config_files=[second, first])[0] == 7
+    assert load(tmp_path, config_files=[first]).get("mqtt", MqttSettings).nested.depth != 5
+    assert read(environ={"SLUICE_CONFIG": f"{first}:{second}"})[0] == 8
+    assert read(config_files=[first, tmp_path / "conf.d"])[0] == 3
 
 
 def test_the_environment_takes_lists_and_ignores_what_is_no_setting() -> None:
@@ -169,7 +192,7 @@ def test_a_file_that_does_not_parse_is_told_beside_the_others(tmp_path: Path) ->
 
 def test_a_named_file_that_is_missing_is_a_problem(tmp_path: Path) -> None:
     missing = tmp_path / "none.conf"
-    assert problems(tmp_path, config_file=missing) == [f"{missing}: no such file or directory"]
+    assert problems(tmp_path, config_files=[missing]) == [f"{missing}: no such file or directory"]
 
 
 def test_contradicting_overrides_are_told() -> None:
