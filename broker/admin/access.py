@@ -283,8 +283,7 @@ class AccessService:
             raise ConfigError(problems)
 
     def stop(self) -> None:
-        """End what authenticators do, and the threads that hash."""
-        self._access.authenticators.close()
+        """End the threads that hash."""
         self._pool.close()
 
     def _check_authentication(self, settings: AuthenticationSettings) -> None:

@@ -272,6 +272,7 @@ class Node:
             clock=clock,
             guard=AddressGuard(ssrf),
             limits=LoginLimits(config.get("login_limits", LoginLimitSettings), clock, metrics, self.alarms),
+            alarms=self.alarms,
         )
         access = Access.of(
             chain,

@@ -82,6 +82,11 @@ class Access:
             return False
         return self.authorizer.may_still_publish(client, topic, qos, retain)
 
+    async def stop(self) -> None:
+        """Close the connections to outside services; returns once they are closed."""
+        self.authenticators.close()
+        await self.authenticators.closed()
+
     def tick(self) -> None:
         """Let authenticators do what is due, and forget what has ended: bans, and clients that have long not
         disconnected. Called twice a second."""

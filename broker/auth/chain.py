@@ -17,6 +17,9 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
 from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
 from broker.auth.authenticators.jwt import JwtAuthenticator, JwtSettings
+from broker.auth.backends.authenticator import OutsideAuthenticator, Verifier
+from broker.auth.backends.backend import Outside
+from broker.auth.backends.http import HttpAuthenticatorSettings, http_verifier
 from broker.auth.decision import LIMITED, NOBODY, Decision
 from broker.auth.exchange import Exchange, ExchangeAuthenticator
 from broker.auth.expressions import Condition
@@ -30,12 +33,15 @@ from broker.core import reason
 from broker.core.clock import Clock, SystemClock
 from broker.core.errors import ConfigError
 from broker.core.hosts import is_this_machine
+from broker.observe.alarms import Alarms
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 
 log = get_logger(__name__)
 
-AnyAuthenticatorSettings = Annotated[CinfoSettings | BuiltinSettings | JwtSettings, Field(discriminator="mechanism")]
+AnyAuthenticatorSettings = Annotated[
+    CinfoSettings | BuiltinSettings | JwtSettings | HttpAuthenticatorSettings, Field(discriminator="mechanism")
+]
 
 
 class AuthenticationSettings(Settings):
@@ -74,9 +80,7 @@ class Authenticator(Protocol):
 class Surroundings:
     """Services for authenticators in addition to their settings."""
 
-    metrics: Metrics
-    clock: Clock
-    guard: AddressGuard
+    outside: Outside
     users: UserAccess | None
     limits: LoginLimits
 
@@ -89,11 +93,24 @@ def _builtin(settings: Any, around: Surroundings) -> Authenticator:
     return BuiltinAuthenticator(settings, access.users, access.pool, remembered, around.limits)
 
 
+def _asking(make: Callable[[Any, Outside], Verifier]) -> Callable[[Any, Surroundings], Authenticator]:
+    """Factory of an authenticator that asks an outside service."""
+
+    def authenticator(settings: Any, around: Surroundings) -> Authenticator:
+        verifier = make(settings, around.outside)
+        return OutsideAuthenticator(settings.mechanism, settings, verifier, around.outside)
+
+    return authenticator
+
+
 # Factory of each authenticator, by its settings.
 FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authenticator]]] = {
     CinfoSettings: lambda settings, _: CinfoAuthenticator(settings),
     BuiltinSettings: _builtin,
-    JwtSettings: lambda settings, around: JwtAuthenticator(settings, around.guard, around.metrics, around.clock),
+    JwtSettings: lambda settings, around: JwtAuthenticator(
+        settings, around.outside.guard, around.outside.metrics, around.outside.clock
+    ),
+    HttpAuthenticatorSettings: _asking(http_verifier),
 }
 
 
@@ -131,10 +148,13 @@ class AuthenticatorChain:
         clock: Clock | None = None,
         guard: AddressGuard | None = None,
         limits: LoginLimits | None = None,
+        alarms: Alarms | None = None,
     ) -> None:
         clock = clock or SystemClock()
         self.limits = limits or LoginLimits(LoginLimitSettings(), clock, metrics)
-        around = Surroundings(metrics, clock, guard or AddressGuard(SsrfSettings()), access, self.limits)
+        pool = None if access is None else access.pool
+        outside = Outside(metrics, clock, guard or AddressGuard(SsrfSettings()), alarms, pool)
+        around = Surroundings(outside, access, self.limits)
         self._around = around
         self._trusts_anonymous = trusts_anonymous
         self._links: Sequence[_Link] = [
@@ -154,7 +174,7 @@ class AuthenticatorChain:
         self._living = [
             (link.mechanism, link.authenticator)
             for link in self._links
-            if isinstance(link.authenticator, JwtAuthenticator)
+            if isinstance(link.authenticator, (JwtAuthenticator, OutsideAuthenticator))
         ]
         self._unchecked = Decision(
             "allow", verified=frozenset(("username", "clientid") if trusts_anonymous else ()), mechanism=NOBODY
@@ -166,9 +186,10 @@ class AuthenticatorChain:
     def replaced(self, settings: AuthenticationSettings, metrics: Metrics | None = None) -> AuthenticatorChain:
         """A chain of other settings in the same surroundings, or counted by other metrics where it is only tried."""
         around = self._around
+        outside = around.outside
         return AuthenticatorChain(
-            settings, metrics or around.metrics, around.users, trusts_anonymous=self._trusts_anonymous,
-            clock=around.clock, guard=around.guard, limits=self.limits,
+            settings, metrics or outside.metrics, around.users, trusts_anonymous=self._trusts_anonymous,
+            clock=outside.clock, guard=outside.guard, limits=self.limits, alarms=outside.alarms,
         )  # fmt: skip
 
     def tick(self) -> None:
@@ -181,6 +202,12 @@ class AuthenticatorChain:
         """Other authenticators replaced these."""
         for _, authenticator in self._living:
             authenticator.close()
+
+    async def closed(self) -> None:
+        """Wait until connections to outside services are closed, after ``close``."""
+        for _, authenticator in self._living:
+            if isinstance(authenticator, OutsideAuthenticator):
+                await authenticator.backend.closed()
 
     def state_of(self, mechanism: str) -> AuthenticatorState | None:
         """State of an authenticator for users; None if there is nothing to report."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NotRequired
 
 from typing_extensions import TypedDict
 
+from broker.auth.backends.backend import BackendState
 from broker.config.outgoing import CallFailed, ClientTls, TlsUnusable, call
 from broker.config.secret_text import SecretUrl
 from broker.config.ssrf import AddressDenied, AddressGuard
@@ -50,9 +51,10 @@ class JwksState(TypedDict):
 
 
 class AuthenticatorState(TypedDict):
-    """State of an authenticator."""
+    """State of an authenticator: of the keys of tokens, or of the outside service that it asks."""
 
-    jwks: JwksState
+    jwks: NotRequired[JwksState]
+    backend: NotRequired[BackendState]
 
 
 class AuthenticatorReadOnly(TypedDict):

@@ -184,6 +184,7 @@ class Server:
         for connection in list(self.hub.connections):
             connection.disconnect(reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills)
         await self._until(lambda: not self.listeners.links, ends_at)
+        await self.hub.access.stop()
 
     async def _load(self) -> None:
         """Give the loop its turn between the steps: the API answers between them that the node is not ready."""

@@ -63,6 +63,7 @@ def access(
             trusts_anonymous=trusts_anonymous,
             clock=clock,
             limits=LoginLimits(LoginLimitSettings.model_validate(login_limits or {}), clock, metrics, alarms),
+            alarms=alarms,
         )
         sources = [{"type": "file", "rules": list(rules)}, {"type": "built_in"}] if rules else [{"type": "built_in"}]
         return Access.of(

@@ -1,0 +1,1 @@
+"""Outside services that decide about clients: HTTP services, databases and directories."""
