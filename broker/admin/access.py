@@ -20,7 +20,6 @@ from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.rules import NamedRuleSettings, Rule
-from broker.auth.subject import subject_of
 from broker.auth.user_import import UserImport, imported_users
 from broker.auth.users import User, Users
 from broker.config.model import Settings
@@ -239,6 +238,7 @@ class AccessService:
             "type",
             "sources",
             "sources",
+            state_of=lambda type_name: access.authorizer.state_of(type_name),
             file_of=access.authorizer.file_of,
         )
 
@@ -338,7 +338,7 @@ class AccessService:
         if not decision.is_allowed:
             return {**answer, "allowed": False}
         if check.action is not None:
-            self._authorize(answer, attempt, decision, check)
+            return await self._authorize(answer, attempt, decision, check)
         return answer
 
     async def _decision(self, client: CheckedClient, attempt: ConnectAttempt) -> Decision:
@@ -347,14 +347,21 @@ class AccessService:
         decision = self._access.authenticators.authenticate(attempt)
         return decision if isinstance(decision, Decision) else await decision
 
-    def _authorize(
+    async def _authorize(
         self, answer: AccessDecision, attempt: ConnectAttempt, decision: Decision, check: AccessCheck
-    ) -> None:
+    ) -> AccessDecision:
         authorizer = self._access.authorizer
-        trusted = authorizer.settings.trusted_client_attributes
-        subject = subject_of(attempt, decision, roots=self._attributes.roots, trusted=trusted)
+        subject = authorizer.subject_of(attempt, decision, self._attributes.roots, attempt.zone)
+        prepared = decision if decision.is_superuser else await authorizer.prepared(decision, subject)
+        if not prepared.is_allowed:
+            return {**answer, "allowed": False, "authentication": _shown_decision(prepared)}
         rulings = authorizer.rulings(subject)
         ruling = _asked(rulings, check)
+        before = None
+        while ruling.unanswered is not None and ruling.unanswered != before:
+            before = ruling.unanswered
+            await before.answer()
+            ruling = _asked(rulings, check)
         answer["allowed"], answer["decided_by"] = ruling.is_allowed, "authorization"
         answer["authorization"] = {
             "result": ruling.result,
@@ -370,8 +377,9 @@ class AccessService:
                 "permission": "allow" if rule.is_allow else "deny",
                 "topics": [topic_filter.text for topic_filter in rule.filters],
             }
-            for rule in rulings.rules()
+            for rule in rulings.bound()
         ]
+        return answer
 
 
 def _shown_decision(decision: Decision) -> Authentication:

@@ -216,14 +216,14 @@ class ClientImpact(Contributor):
             rulings = authorizer.rulings(c.subject)
             session = c.session
             of_client = sum(
-                not rulings.subscribe(subscription.filter, subscription.qos).is_allowed
+                rulings.subscribe(subscription.filter, subscription.qos).is_denied
                 for subscription in session.subscriptions.values()
             )
             lost = lost + of_client
             losing = losing + bool(of_client)
             if (will := session.will) is not None:
                 topic = undelayed(self._hub.plans.meant(will.topic.encode(), c.client))
-                wills += not rulings.publish(topic, will.qos, will.retain).is_allowed
+                wills += rulings.publish(topic, will.qos, will.retain).is_denied
         if lost:
             ended = f"{counted(lost, 'subscription')} of {counted(losing, 'connected client')}"
             yield f"{ended} {'ends' if lost == 1 else 'end'}."

@@ -283,6 +283,7 @@ class Node:
             flapping=config.get("flapping_detect", FlappingSettings),
             users=users,
             base=self.data_dir,
+            outside=chain.outside,
         )
         return access, users, pool
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.auth.authorize import AuthorizationSettings, Authorizer
+from broker.auth.backends.backend import Outside
 from broker.auth.bans import Bans
 from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
 from broker.auth.decision import Decision
@@ -47,12 +48,13 @@ class Access:
         flapping: FlappingSettings | None = None,
         users: Users | None = None,
         base: Path | None = None,
+        outside: Outside | None = None,
     ) -> Access:
         """Build it from its settings; sections left out allow every client everything."""
         bans = Bans(writer, clock)
         return cls(
             authenticators or AuthenticatorChain(AuthenticationSettings(), metrics),
-            Authorizer(authorization or AuthorizationSettings(), base, users),
+            Authorizer(authorization or AuthorizationSettings(), base, users, outside),
             bans,
             Flapping(flapping or FlappingSettings(), bans, clock),
             users,
@@ -86,11 +88,13 @@ class Access:
         """Close the connections to outside services; returns once they are closed."""
         self.authenticators.close()
         await self.authenticators.closed()
+        await self.authorizer.stop()
 
     def tick(self) -> None:
         """Let authenticators do what is due, and forget what has ended: bans, and clients that have long not
         disconnected. Called twice a second."""
         self.authenticators.tick()
+        self.authorizer.tick()
         self._ticks += 1
         if self._ticks % _OLD_TICKS == 0:
             self.bans.forget_over()

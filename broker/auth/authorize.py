@@ -8,7 +8,8 @@ client brought along when it logged in are asked before all sources.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +17,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, ValidationError
 
+from broker.auth.attempt import ConnectAttempt
+from broker.auth.backends.backend import BackendState, BackendUnavailable, Outside
+from broker.auth.backends.http import HttpSourceSettings, http_source
+from broker.auth.backends.source import AskedRules, OutsideSource, OutsideSourceSettings, Unanswered
+from broker.auth.decision import Decision
 from broker.auth.rules import BoundRule, Rule, RuleSettings, publish_kind, subscribe_kind
-from broker.auth.subject import Subject
+from broker.auth.subject import Subject, subject_of
 from broker.auth.users import Users
 from broker.config.hocon import parse_text
 from broker.config.hocon_reader import HoconError
@@ -61,7 +67,9 @@ class BuiltInSourceSettings(Settings):
     enable: bool = Field(default=True, description="Whether it is asked.")
 
 
-AnySourceSettings = Annotated[FileSourceSettings | BuiltInSourceSettings, Field(discriminator="type")]
+AnySourceSettings = Annotated[
+    FileSourceSettings | BuiltInSourceSettings | HttpSourceSettings, Field(discriminator="type")
+]
 
 
 def _default_sources() -> list[AnySourceSettings]:
@@ -180,6 +188,13 @@ class Ruling:
     rule: str = ""
     withheld: tuple[str, ...] = ()
     """Filters of rules that deny a part of a subscription which is allowed."""
+    unanswered: Unanswered | None = None
+    """The request that an outside source has to be asked about first; ``is_allowed`` is False until then."""
+
+    @property
+    def is_denied(self) -> bool:
+        """True if it is a denial, and not for want of an answer."""
+        return not self.is_allowed and self.unanswered is None
 
     @property
     def result(self) -> Result:
@@ -230,22 +245,32 @@ class Rulings:
     __slots__ = ("_no_match", "_rules", "_settings", "_sources", "_withheld", "subject")
 
     def __init__(
-        self, subject: Subject, sources: Sequence[RuleSet], no_match: Ruling, settings: AuthorizationSettings
+        self,
+        subject: Subject,
+        sources: Sequence[RuleSet | OutsideSource],
+        no_match: Ruling,
+        settings: AuthorizationSettings,
     ) -> None:
         self.subject = subject
         self._sources = sources
         self._no_match = no_match
         self._settings = settings
         self._withheld: Withheld | None = None
-        self._rules: list[BoundRule] | None = None
+        self._rules: list[BoundRule | AskedRules] | None = None
 
     def publish(self, topic: str, qos: int, retain: bool) -> Ruling:
         """Ruling over a publish."""
         if self.subject.is_superuser:
             return _SUPERUSER
         kind = publish_kind(qos, retain)
-        rule = next((rule for rule in self.rules() if rule.is_about_publish(kind, topic)), None)
-        return self._ruling(rule)
+        for rule in self.rules():
+            if isinstance(rule, AskedRules):
+                answer = rule.about(kind, topic)
+                if answer is not None:
+                    return self._answered(answer)
+            elif rule.is_about_publish(kind, topic):
+                return self._ruling(rule)
+        return self._ruling(None)
 
     def subscribe(self, topic_filter: TopicFilter, qos: int) -> Ruling:
         """Ruling over a subscription, by its filter without ``$share``."""
@@ -266,6 +291,11 @@ class Rulings:
         kind = subscribe_kind(qos)
         withheld: list[str] = []
         for rule in self.rules():
+            if isinstance(rule, AskedRules):
+                answer = rule.about(kind, "/".join(asked))
+                if answer is not None:
+                    return self._answered(answer, withheld)
+                continue
             if rule.is_about_subscribe(kind, asked):
                 return self._ruling(rule, withheld)
             if part := rule.denied_part(kind, asked):
@@ -284,7 +314,7 @@ class Rulings:
     def withheld(self) -> Withheld:
         """Filter of messages that are not delivered to the client, by the rules about its subscriptions."""
         if self._withheld is None:
-            rules = tuple(rule for rule in self.rules() if rule.kinds >> subscribe_kind(0))
+            rules = tuple(rule for rule in self.bound() if rule.kinds >> subscribe_kind(0))
             self._withheld = Withheld(rules, self.allows_the_rest)
         return self._withheld
 
@@ -293,12 +323,25 @@ class Rulings:
         """True if topics without a rule are allowed."""
         return self._no_match.is_allowed
 
-    def rules(self) -> list[BoundRule]:
-        """The rules about the client, in order."""
+    def bound(self) -> list[BoundRule]:
+        """The rules about the client, in order, without answers about single topics."""
+        return [rule for rule in self.rules() if isinstance(rule, BoundRule)]
+
+    def rules(self) -> list[BoundRule | AskedRules]:
+        """The rules about the client, and answers of outside sources, in order."""
         if self._rules is None:
-            own = [bound for rule in self.subject.rules or () if (bound := rule.bind(self.subject.facts)) is not None]
-            self._rules = own + [rule for source in self._sources for rule in source.rules_for(self.subject)]
+            subject = self.subject
+            rules: list[BoundRule | AskedRules] = []
+            rules += [bound for rule in subject.rules or () if (bound := rule.bind(subject.facts)) is not None]
+            for source in self._sources:
+                rules += source.rules_for(subject)
+            self._rules = rules
         return self._rules
+
+    def _answered(self, answer: BoundRule | Unanswered, withheld: Sequence[str] = ()) -> Ruling:
+        if isinstance(answer, Unanswered):
+            return Ruling(False, answer.asked.source_type, unanswered=answer)
+        return self._ruling(answer, withheld)
 
     def _ruling(self, rule: BoundRule | None, withheld: Sequence[str] = ()) -> Ruling:
         ruling = self._no_match if rule is None else Ruling(rule.is_allow, rule.source, rule.name)
@@ -308,8 +351,16 @@ class Rulings:
 class Authorizer:
     """The sources that are enabled. ``users`` are the broker's own, among them superusers."""
 
-    def __init__(self, settings: AuthorizationSettings, base: Path | None = None, users: Users | None = None) -> None:
+    def __init__(
+        self,
+        settings: AuthorizationSettings,
+        base: Path | None = None,
+        users: Users | None = None,
+        outside: Outside | None = None,
+    ) -> None:
         self.built_in = RuleSet("built_in")
+        self._surroundings = outside or Outside.alone()
+        self._sources: Sequence[RuleSet | OutsideSource] = ()
         self._base = base
         self._users = users
         self.on_change = Signal[()]()
@@ -323,19 +374,26 @@ class Authorizer:
         Raises:
             ConfigError: a sentence for everything that is wrong; nothing changed.
         """
+        before = self.outside
         self._sources = self.sources_of(settings)
         self.settings = settings
+        for source in before:
+            if source not in self._sources:
+                source.backend.close()
         self.changed()
 
-    def sources_of(self, settings: AuthorizationSettings) -> Sequence[RuleSet]:
-        """The sources that settings enable, with the rules in their files; raises as ``use``."""
-        sources: list[RuleSet] = []
+    def sources_of(self, settings: AuthorizationSettings) -> Sequence[RuleSet | OutsideSource]:
+        """The sources that settings enable, with the rules in their files; raises as ``use``. Outside sources whose
+        settings are the same stay."""
+        sources: list[RuleSet | OutsideSource] = []
         problems: list[str] = []
         for number, source in enumerate(settings.sources):
             if source.type in [other.type for other in settings.sources[:number]]:
                 problems.append(f"authorization.sources has two of the type {source.type!r}; join them into one")
             elif isinstance(source, BuiltInSourceSettings):
                 sources += [self.built_in] if source.enable else []
+            elif isinstance(source, OutsideSourceSettings):
+                sources += [self._outside_source(source, settings)] if source.enable else []
             elif source.enable:
                 file = self.file_of(source.path) if source.path else None
                 sources.append(_file_source(source, file, problems))
@@ -352,6 +410,64 @@ class Authorizer:
         trial.settings = settings or self.settings
         trial._sources = trial.sources_of(trial.settings)
         return trial
+
+    def _outside_source(self, settings: Any, authorization: AuthorizationSettings) -> OutsideSource:
+        existing = next((source for source in self.outside if source.settings == settings), None)
+        return existing or SOURCES[type(settings)](settings, self._surroundings, authorization.cache.max_size)
+
+    @property
+    def outside(self) -> list[OutsideSource]:
+        """The sources that ask an outside service."""
+        return [source for source in self._sources if isinstance(source, OutsideSource)]
+
+    @property
+    def keeps_claims(self) -> bool:
+        """True if a source believes names that are not verified."""
+        return any(not source.settings.require_trusted_attributes for source in self.outside)
+
+    def state_of(self, type: str) -> dict[str, BackendState] | None:
+        """State of a source for users; None if there is nothing to report."""
+        return next(({"backend": source.backend.state} for source in self.outside if source.type == type), None)
+
+    def tick(self) -> None:
+        """Check the services of outside sources when it is time to."""
+        for source in self.outside:
+            source.backend.tick()
+
+    async def stop(self) -> None:
+        """Close the connections of outside sources; returns once they are closed."""
+        for source in self.outside:
+            source.backend.close()
+            await source.backend.closed()
+
+    def lacks(self, subject: Subject) -> bool:
+        """True if the rules of a client must first be read from an outside source."""
+        return not subject.is_superuser and any(source.lacks(subject) for source in self.outside)
+
+    def subject_of(
+        self, attempt: ConnectAttempt, decision: Decision, roots: Callable[[str], Collection[str]], zone: str
+    ) -> Subject:
+        """Verified facts about a client after the decision, with the names that are believed in its zone."""
+        trusted = self.settings.trusted_client_attributes
+        return subject_of(attempt, decision, roots=roots, trusted=trusted, keeps_claims=self.keeps_claims)
+
+    async def prepared(self, decision: Decision, subject: Subject) -> Decision:
+        """The decision with the rules of the client from outside sources; a denial where one must not be missing."""
+        for source in self.outside:
+            try:
+                await source.read(subject)
+            except BackendUnavailable as error:
+                return source.backend.unavailable(error)
+        return replace(decision, outside=subject.outside)
+
+    async def read_again(self, subject: Subject) -> bool:
+        """Read the rules of a connected client again; returns whether they changed. It keeps those of a service that
+        is away."""
+        is_changed = False
+        for source in self.outside:
+            with suppress(BackendUnavailable):
+                is_changed = await source.read(subject) or is_changed
+        return is_changed
 
     def file_of(self, source: str) -> Path:
         """Path of the file that a source names."""
@@ -374,6 +490,14 @@ class Authorizer:
             no_match = Ruling(settings.no_match == "allow", "no_match")
         return Rulings(subject, self._sources, no_match, settings)
 
+    def _rulings_later(self, subject: Subject) -> Rulings:
+        """The rules for a client that may be gone. Outside sources are not asked again about messages that they
+        allowed when they were left."""
+        if not self.outside:
+            return self.rulings(subject)
+        own = [source for source in self._sources if isinstance(source, RuleSet)]
+        return Rulings(subject, own, Ruling(True, "no_match"), self.settings)
+
     def may_retain(self, message: Message) -> bool:
         """True if the client that published a retained message may still do so."""
         client = message.client
@@ -382,7 +506,7 @@ class Authorizer:
     def may_still_publish(self, client: Client, topic: str, qos: int, retain: bool) -> bool:
         """True if the current rules let a client publish a message that it left behind."""
         subject = self._subject_later(client)
-        return not self.restricts(subject) or self.rulings(subject).publish(topic, qos, retain).is_allowed
+        return not self.restricts(subject) or self._rulings_later(subject).publish(topic, qos, retain).is_allowed
 
     def _subject_later(self, client: Client) -> Subject:
         """Verified facts about a client that may be gone. Where its standing is not stored, these are its names, which
@@ -412,6 +536,12 @@ class Authorizer:
                 "authorization.open", detail="no access rule is left; authorization.no_match = deny refuses all"
             )
         self.on_change()
+
+
+# Makes an outside source of its settings; the number is how many answers are remembered for a client.
+SOURCES: Final[Mapping[type[Settings], Callable[[Any, Outside, int], OutsideSource]]] = {
+    HttpSourceSettings: http_source,
+}
 
 
 def _file_source(settings: FileSourceSettings, file: Path | None, problems: list[str]) -> RuleSet:

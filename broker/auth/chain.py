@@ -203,6 +203,11 @@ class AuthenticatorChain:
         for _, authenticator in self._living:
             authenticator.close()
 
+    @property
+    def outside(self) -> Outside:
+        """Services of the broker for requests to outside services."""
+        return self._around.outside
+
     async def closed(self) -> None:
         """Wait until connections to outside services are closed, after ``close``."""
         for _, authenticator in self._living:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from broker.core import reason
 
@@ -44,6 +44,8 @@ class Decision:
     """Access rules that came with the proof of identity, asked before all others. None when there came none."""
     account: User | None = None
     """The broker's own user that the client logged in as."""
+    outside: dict[Any, Any] | None = field(default=None, compare=False)
+    """Rules of this client from outside sources, by the source, once they were read."""
     why: str = ""
     """Reason of a denial, for operators; never sent to the client."""
 

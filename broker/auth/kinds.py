@@ -44,11 +44,16 @@ KINDS = (
         name="source of rules",
         path="authorization/sources",
         section=None,
-        models=("broker.auth.authorize:FileSourceSettings", "broker.auth.authorize:BuiltInSourceSettings"),
+        models=(
+            "broker.auth.authorize:FileSourceSettings",
+            "broker.auth.authorize:BuiltInSourceSettings",
+            "broker.auth.backends.http:HttpSourceSettings",
+        ),
+        read_only="broker.auth.jwks:AuthenticatorReadOnly",
         about="Where access rules come from. One of each type, asked in order; in files the list "
         "`authorization.sources`.",
         tag="Access",
-        columns={"type": "type", "enabled": "enable"},
+        columns={"type": "type", "enabled": "enable", "state": "state/backend/status"},
         abilities=ORDERED,
         named_by="type",
         word="rule source",

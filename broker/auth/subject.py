@@ -8,8 +8,8 @@ they were worked out from is certain.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.decision import NOBODY, Decision
@@ -37,6 +37,10 @@ class Subject:
     """Its own, as ``Decision.rules``."""
     account: User | None = None
     """The broker's own user that it logged in as."""
+    claimed: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Names and attributes that the client gives of itself, where a source of rules believes them."""
+    outside: dict[Any, Any] = field(default_factory=dict, compare=False)
+    """Rules and answers of outside sources, by the source."""
 
     def standing(self) -> Standing:
         """The same in the form that is stored."""
@@ -77,6 +81,7 @@ def subject_of(
     *,
     roots: Callable[[str], Collection[str]] = lambda name: (),
     trusted: Collection[str] = (),
+    keeps_claims: bool = False,
 ) -> Subject:
     """Verified facts about a client after the decision.
 
@@ -85,6 +90,7 @@ def subject_of(
         decision: of the authenticator, whose attributes are in the attempt already.
         roots: the variables that the client attribute of a name is worked out from.
         trusted: names that are believed without verification.
+        keeps_claims: whether the names that are not verified are kept too.
     """
     names = {"username": attempt.username, "clientid": attempt.client_id}
     certain = decision.verified | proven_names(attempt, decision) | set(trusted)
@@ -99,7 +105,9 @@ def subject_of(
         is_certain = name in decision.attributes or f"client_attrs.{name}" in certain
         if is_certain or _are_certain(roots(name), facts):
             facts[f"client_attrs.{name}"] = text
-    return Subject(facts, decision.is_superuser, decision.rules, decision.account)
+    claimed = {name: text for name, text in attempt.facts().items() if text is not None} if keeps_claims else {}
+    outside = {} if decision.outside is None else decision.outside
+    return Subject(facts, decision.is_superuser, decision.rules, decision.account, claimed, outside)
 
 
 def _are_certain(roots: Collection[str], facts: Mapping[str, str]) -> bool:

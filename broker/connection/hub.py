@@ -147,7 +147,13 @@ class Hub:
             self.access.users.on_change.connect(changes.users_changed)
         self.logins = Logins(context, self.access, permissions)
         self.subscribing = Subscribing(
-            context, self.subscriptions, self.share_groups, permissions, self.rewrites, self.sys_topics
+            context,
+            self.subscriptions,
+            self.share_groups,
+            permissions,
+            self.rewrites,
+            self.sys_topics,
+            self.logins.waiting,
         )
         self._services = self._make_services(backpressure, dead_letters)
 

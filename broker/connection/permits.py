@@ -12,13 +12,14 @@ from typing import Final
 
 from broker.auth.access import Access
 from broker.auth.authorize import AuthorizationSettings, Ruling, Rulings
+from broker.auth.backends.source import Unanswered
 from broker.auth.rules import publish_kind
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.events import Events
 from broker.core.message import Message
-from broker.core.stage import Outcome, Refusal
+from broker.core.stage import Outcome, Refusal, WaitingGateCall
 from broker.core.topic import TopicFilter, undelayed
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import MAX_CACHED_TOPIC_BYTES, Kind, Plans, SessionRoutes, TopicPlan
@@ -96,6 +97,8 @@ class Permits:
         verdict = verdicts.get(topic)
         if verdict is None or self.is_watched:
             verdict = self._decide(topic, first >> 1 & 3, retain=first & 1 == 1)
+            if verdict.waits:
+                return verdict
             if len(topic) > MAX_CACHED_TOPIC_BYTES:
                 return self._plans.plan(topic) if verdict is _ALLOWED else verdict
             if len(verdicts) >= self._max_size and topic not in verdicts:
@@ -114,6 +117,8 @@ class Permits:
     def _decide(self, topic: bytes, qos: int, *, retain: bool) -> TopicPlan:
         meant = self._plans.meant(topic, self._client)
         ruling = self.rulings.publish(undelayed(meant), qos, retain)
+        if ruling.unanswered is not None:
+            return self._asking(topic, meant, ruling.unanswered, qos, retain=retain)
         self.announce(ruling, "publish", meant)
         if ruling.is_allowed:
             return _ALLOWED
@@ -123,6 +128,29 @@ class Permits:
             return deny
 
         return TopicPlan(topic.decode(), topic, (("authorization", refuse),), (), _NOWHERE)
+
+    def _asking(self, topic: bytes, meant: str, first: Unanswered, qos: int, *, retain: bool) -> TopicPlan:
+        """The plan of a topic that outside sources are asked about before all else."""
+
+        async def ask(message: Message) -> Message | Refusal:
+            unanswered: Unanswered | None = first
+            while unanswered is not None:
+                await unanswered.answer()
+                ruling = self.rulings.publish(undelayed(meant), qos, retain)
+                unanswered = ruling.unanswered if ruling.unanswered != unanswered else None
+            self.announce(ruling, "publish", meant)
+            return message if ruling.is_allowed else self._deny
+
+        plan = self._plans.plan(topic)
+        if plan.resolve is not None:
+            plan = plan.resolve(self._client)
+        gates = (("authorization", WaitingGateCall(ask)), *plan.gates)
+        return TopicPlan(plan.topic, plan.topic_bytes, gates, plan.taps, plan.routes)
+
+    def leaving(self, will: Will) -> Unanswered | None:
+        """The request that an outside source has to be asked about before the client may publish its will."""
+        meant = self._plans.meant(will.topic.encode(), self._client)
+        return self.rulings.publish(undelayed(meant), will.qos, will.retain).unanswered
 
     def may_leave(self, will: Will) -> bool:
         """True if the client may publish its will."""

@@ -66,14 +66,16 @@ def access(
             alarms=alarms,
         )
         sources = [{"type": "file", "rules": list(rules)}, {"type": "built_in"}] if rules else [{"type": "built_in"}]
+        authorization.setdefault("sources", sources)
         return Access.of(
             made,
             writer,
             metrics,
             clock,
-            authorization=AuthorizationSettings.model_validate({"sources": sources, **authorization}),
+            authorization=AuthorizationSettings.model_validate(authorization),
             flapping=FlappingSettings.model_validate(flapping or {}),
             users=store,
+            outside=made.outside,
         )
 
     return make

@@ -20,11 +20,11 @@ from typing_extensions import TypedDict
 from broker.auth.decision import Decision
 from broker.auth.hashing import HashPool
 from broker.config.model import Settings
-from broker.config.ssrf import AddressGuard
+from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.config.units import Duration, Size
 from broker.config.vault import NAMED_SECRETS
 from broker.core import reason
-from broker.core.clock import Clock
+from broker.core.clock import Clock, SystemClock
 from broker.core.errors import SluiceError
 from broker.core.times import rfc3339
 from broker.observe.alarms import Alarms
@@ -110,6 +110,11 @@ class Outside:
     alarms: Alarms | None = None
     pool: HashPool | None = None
     """Threads that check slow password hashes."""
+
+    @classmethod
+    def alone(cls) -> Outside:
+        """Services of their own, for trials."""
+        return cls(Metrics(), SystemClock(), AddressGuard(SsrfSettings()))
 
 
 class Driver(Protocol):

@@ -22,7 +22,8 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from broker.auth.backends.authenticator import OutsideAuthenticatorSettings
 from broker.auth.backends.backend import BackendUnavailable, Outside, Unreachable
-from broker.auth.backends.templates import OF_LOGIN, Facts, Template, checked_template
+from broker.auth.backends.source import Answer, OutsideSourceSettings, RequestSource
+from broker.auth.backends.templates import OF_LOGIN, OF_REQUEST, Facts, Template, checked_template
 from broker.auth.decision import DENIED, IGNORED, Decision
 from broker.auth.jwt_claims import attributes_of, rules_of
 from broker.auth.jwt_token import Refused
@@ -131,6 +132,25 @@ def check_request(request: HttpRequestSettings, body: Mapping[str, str], names: 
         if NAMED_SECRET.search(text):
             raise ValueError(f"body.{member}: expected no secret in the body. Try: a header")
         checked_template(text, names)
+
+
+class HttpSourceSettings(OutsideSourceSettings, HttpRequestSettings):
+    """An HTTP service that is asked about each topic of a client."""
+
+    type: Literal["http"]
+    body: dict[str, str] = Field(
+        default_factory=lambda: {
+            name: f"${{{name}}}" for name in ("username", "clientid", "peerhost", "action", "topic")
+        },
+        max_length=64,
+        description="Members and their templates, with `${action}` (`publish`, `subscribe`), `${topic}`, `${qos}`, "
+        "`${retain}`, and the names of the client.",
+    )
+
+    @model_validator(mode="after")
+    def _check_templates(self) -> Self:
+        check_request(self, self.body, OF_REQUEST)
+        return self
 
 
 class HttpRequests:
@@ -289,6 +309,21 @@ class HttpVerifier(HttpRequests):
     async def checked(self, decision: Decision, facts: Mapping[str, str | None]) -> Decision:
         """The decision itself: there is nothing else to do."""
         return decision
+
+
+class HttpAccess(HttpRequests):
+    """Asks an HTTP service about topics of clients."""
+
+    async def result(self, facts: Mapping[str, str | None]) -> Answer:
+        """Decision of the service. Raises ``BackendUnavailable``."""
+        result: Answer = (await self.answer(facts))["result"]
+        return result
+
+
+def http_source(settings: HttpSourceSettings, outside: Outside, max_answers: int) -> RequestSource:
+    """The source of rules ``http``."""
+    driver = HttpAccess(settings, settings.body, settings.pool_size, outside)
+    return RequestSource("http", settings, driver, outside, max_answers)
 
 
 def http_verifier(settings: HttpAuthenticatorSettings, outside: Outside) -> HttpVerifier:

@@ -13,10 +13,9 @@ from broker.auth.attempt import ConnectAttempt
 from broker.core.placeholders import ANY_PLACEHOLDER, CLIENT_PLACEHOLDER, NAMED_SECRET
 
 # Values of a client that connects, of one that is authenticated, and of a request to publish or subscribe.
-_CLIENT: Final = ("username", "clientid", "peerhost", "listener", "zone", "cert_common_name", "cert_subject")
-OF_LOGIN: Final = (*_CLIENT, "password", "peerport", "proto_ver")
-OF_CLIENT: Final = _CLIENT
-OF_REQUEST: Final = (*_CLIENT, "action", "topic", "qos", "retain")
+OF_CLIENT: Final = ("username", "clientid", "peerhost", "listener", "cert_common_name", "cert_subject")
+OF_LOGIN: Final = (*OF_CLIENT, "password", "zone", "peerport", "proto_ver")
+OF_REQUEST: Final = (*OF_CLIENT, "action", "topic", "qos", "retain")
 _ATTRIBUTE: Final = "client_attrs."
 
 Facts = Mapping[str, str | None]

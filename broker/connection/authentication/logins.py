@@ -7,15 +7,17 @@ along with the client's other traffic (4.12.1).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from broker.auth.access import Access
 from broker.auth.attempt import ConnectAttempt
+from broker.auth.backends.source import Unanswered
 from broker.auth.client_attributes import ClientAttributes
-from broker.auth.decision import Decision
+from broker.auth.decision import IGNORED, Decision
 from broker.auth.exchange import Continue, Finished
-from broker.auth.subject import subject_of
+from broker.auth.subject import Subject
 from broker.codec.decode import decode_packet
 from broker.codec.encode import encode_fitting
 from broker.codec.framing import frame_at
@@ -64,7 +66,7 @@ class Logins:
         method = properties.get(METHOD)
         chain = self._access.authenticators
         if method is None:
-            verdict = chain.authenticate(attempt)
+            verdict = self._with_rules(attempt, chain.authenticate(attempt))
             if isinstance(verdict, Decision):
                 done(verdict, {})
             else:
@@ -77,6 +79,22 @@ class Logins:
         c.login = Login(method, attempt, done)
         c.login.exchange = exchange
         self._step(c, c.login, properties.get(DATA))
+
+    def _with_rules(
+        self, attempt: ConnectAttempt, verdict: Decision | Coroutine[Any, Any, Decision]
+    ) -> Decision | Coroutine[Any, Any, Decision]:
+        """The verdict with the rules of outside sources, which are awaited."""
+        is_plain = isinstance(verdict, Decision) and (not verdict.is_allowed or verdict.is_superuser)
+        return verdict if is_plain or not self._access.authorizer.outside else self._prepared(attempt, verdict)
+
+    async def _prepared(self, attempt: ConnectAttempt, verdict: Decision | Coroutine[Any, Any, Decision]) -> Decision:
+        decision = verdict if isinstance(verdict, Decision) else await verdict
+        if not decision.is_allowed or decision.is_superuser:
+            return decision
+        return await self._access.authorizer.prepared(decision, self._subject(attempt.after(decision), decision))
+
+    def _subject(self, attempt: ConnectAttempt, decision: Decision) -> Subject:
+        return self._access.authorizer.subject_of(attempt, decision, self.attributes.roots, attempt.zone)
 
     def read_exchange(self, c: Connection, data: bytes, position: int) -> int:
         """Take AUTH and DISCONNECT of a client that has no CONNACK yet; returns how many bytes were used."""
@@ -131,6 +149,7 @@ class Logins:
         """Continue logins that have waited long enough; end connections whose credentials or exchanges expired."""
         self.waiting.tick()
         self._access.tick()
+        self._permissions.refresh.tick()
         self._expiries.tick()
         for c in list(self._again):
             if c.login is not None and self._context.now_s > c.login.deadline_s:
@@ -140,6 +159,7 @@ class Logins:
         """The connection has ended."""
         self._again.discard(c)
         self._expiries.abandon(c)
+        self._permissions.refresh.abandon(c)
         if c.is_parked:
             self.waiting.abandon(c)
         if c.is_connected:
@@ -160,6 +180,15 @@ class Logins:
             self.waiting.wait(c, result, lambda decision: self._finish(c, login, Finished(decision)))
 
     def _finish(self, c: Connection, login: Login, result: Finished) -> None:
+        verdict = self._with_rules(login.attempt, result.decision)
+        if isinstance(verdict, Decision):
+            self._finished(c, login, result)
+            return
+        if c.is_connected:
+            c.hold(PARKED_LOGIN)
+        self.waiting.wait(c, verdict, lambda decision: self._finished(c, login, replace(result, decision=decision)))
+
+    def _finished(self, c: Connection, login: Login, result: Finished) -> None:
         login.exchange = None
         decision = self._access.authenticators.counted(result.decision, login.attempt, login.method, result.user)
         if not c.is_connected:
@@ -181,6 +210,15 @@ class Logins:
         if not c.is_closed:
             self._send(c, login, reason.SUCCESS, result.data)
 
+    def when_answered(self, c: Connection, unanswered: Unanswered, finish: Callable[[], None]) -> None:
+        """Ask an outside source about a request of a client that connects; then ``finish``."""
+
+        async def answered() -> Decision:
+            await unanswered.answer()
+            return IGNORED
+
+        self.waiting.wait(c, answered(), lambda _: finish())
+
     def check_ban(self, who: ConnectAttempt) -> None:
         """Refuse a client that is banned; it does not learn by whom or why. Raises ``ConnectRefused`` 0x8A."""
         ban = self._access.bans.of(who)
@@ -200,8 +238,7 @@ class Logins:
     def let_in(self, c: Connection, client: Client, attempt: ConnectAttempt, decision: Decision) -> Client:
         """Keep what is certain of a client that was authenticated, and for how long; give it its permits. Returns the
         client with its standing."""
-        trusted = self._access.authorizer.settings.trusted_client_attributes
-        c.subject = subject_of(attempt, decision, roots=self.attributes.roots, trusted=trusted)
+        c.subject = self._subject(attempt, decision)
         self._expiries.watch(c, decision.expires_s)
         client = replace(client, standing=c.subject.standing())
         self._permissions.grant(c, client)

@@ -35,7 +35,7 @@ class PendingLogins:
         self._tasks: dict[Peer, asyncio.Task[None]] = {}
         self._jail = Jail()
         self._jailed: dict[str, _Jailed] = {}
-        help = "clients whose authenticator has not answered yet"
+        help = "clients that wait for an authenticator or a source of access rules"
         context.metrics.gauge("logins_waiting", lambda: len(self._tasks), help)
 
     def wait(self, c: Peer, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:

@@ -3,13 +3,15 @@ bans change."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import asyncio
+from collections.abc import Collection, Coroutine, Iterator, Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, Final, cast
 
 from broker.auth.access import Access
-from broker.auth.authorize import is_wide
+from broker.auth.authorize import Rulings, is_wide
 from broker.auth.bans import Ban
+from broker.auth.decision import IGNORED, Decision
 from broker.auth.users import User
 from broker.connection.connection import Connection
 from broker.connection.connections import Connections
@@ -43,10 +45,15 @@ class Permissions:
         self._plans = plans
         self._subscriptions = subscriptions
         self._wills = wills
+        self.refresh = RuleRefresh(context, access, self)
 
     def grant(self, c: Connection, client: Client) -> None:
-        """Give a connection its permits, by the rules of this moment."""
+        """Give a connection its permits, by the rules of this moment. Where these must first be read from an outside
+        source, it keeps its permits until then."""
         assert c.subject is not None  # it was let in
+        self.refresh.watch(c)
+        if self._access.authorizer.lacks(c.subject):
+            return
         c.permits = self._permits(c, client) if self._access.authorizer.restricts(c.subject) else None
 
     def _permits(self, c: Connection, client: Client) -> Permits:
@@ -64,6 +71,16 @@ class Permissions:
         if permits is not None and permits.check_subscribe(topic_filter, qos):
             self._context.figures.subscriptions_filtered.value += 1
             self._subscriptions.limit(c.session, permits.rulings.withheld)
+
+    def asking(self, c: Connection, filters: Sequence[tuple[TopicFilter, int]]) -> Coroutine[Any, Any, Decision] | None:
+        """Questions to outside sources about subscriptions, with their QoS, or None."""
+        permits = c.permits
+        if permits is None or not self._access.authorizer.outside:
+            return None
+        rulings = permits.rulings
+        if any(rulings.subscribe(topic_filter, qos).unanswered is not None for topic_filter, qos in filters):
+            return _answered(rulings, filters)
+        return None
 
     def closes_on_denial(self) -> bool:
         """True if a client that asks for something forbidden loses its connection."""
@@ -87,7 +104,7 @@ class Permissions:
         for subscription in session.subscriptions.values():
             ruling = permits.rulings.subscribe(subscription.filter, subscription.qos)
             is_part_withheld = is_part_withheld or bool(ruling.withheld)
-            if not ruling.is_allowed:
+            if ruling.is_denied:
                 lost.append(subscription)
         self._subscriptions.limit(session, permits.rulings.withheld if is_part_withheld else None)
         for subscription in lost:
@@ -105,6 +122,87 @@ class Permissions:
         )
         if self.closes_on_denial():
             c.disconnect(reason.NOT_AUTHORIZED, "not_authorized")
+
+
+async def _answered(rulings: Rulings, filters: Sequence[tuple[TopicFilter, int]]) -> Decision:
+    for topic_filter, qos in filters:
+        before = None
+        while (unanswered := rulings.subscribe(topic_filter, qos).unanswered) is not None and unanswered != before:
+            await unanswered.answer()
+            before = unanswered
+    return IGNORED
+
+
+# Connections whose rules are read at the same time.
+_AT_ONCE: Final = 16
+
+
+class RuleRefresh:
+    """Reads the rules of connected clients again from outside sources when their time has come, and forgets the answers
+    about topics."""
+
+    def __init__(self, context: Context, access: Access, permissions: Permissions) -> None:
+        self._context = context
+        self._access = access
+        self._permissions = permissions
+        self._due: dict[Connection, float] = {}
+        """In the order of their time: all have the same interval since the settings last changed."""
+        self._lacking: dict[Connection, None] = {}
+        """Connections whose rules were never read."""
+        self._reading: dict[Connection, asyncio.Task[None]] = {}
+
+    def watch(self, c: Connection) -> None:
+        """Read the rules of a connection again later, or soon where they were never read."""
+        sources = self._access.authorizer.outside
+        self._due.pop(c, None)
+        if not sources or c.subject is None or c.subject.is_superuser:
+            return
+        if self._access.authorizer.lacks(c.subject):
+            self._lacking[c] = None
+        else:
+            interval_s = min(source.settings.refresh_interval for source in sources)
+            self._due[c] = self._context.now_s + interval_s
+
+    def abandon(self, c: Connection) -> None:
+        """The connection has ended."""
+        self._due.pop(c, None)
+        self._lacking.pop(c, None)
+        if (task := self._reading.pop(c, None)) is not None:
+            task.cancel()
+
+    def tick(self) -> None:
+        """Begin with connections whose time has come, up to a number at the same time."""
+        while len(self._reading) < _AT_ONCE and (c := self._next()) is not None:
+            name = f"rules of {c.client.client_id}"
+            self._reading[c] = asyncio.create_task(self._read(c), name=name)
+
+    def _next(self) -> Connection | None:
+        if self._lacking:
+            c = next(iter(self._lacking))
+            del self._lacking[c]
+            return c
+        for c, due_s in self._due.items():
+            if due_s > self._context.now_s:
+                return None
+            del self._due[c]
+            return c
+        return None
+
+    async def _read(self, c: Connection) -> None:
+        assert c.subject is not None  # it was let in
+        is_changed = await self._access.authorizer.read_again(c.subject)
+        self._reading.pop(c, None)
+        if not c.is_connected:  # it waits for its identifier
+            self.watch(c)
+        elif is_changed:
+            self._permissions.grant(c, c.client)
+            self._permissions.recheck(c)
+        else:
+            if c.permits is not None:
+                c.permits.forget()
+            self.watch(c)
+        if not self._access.authorizer.lacks(c.subject):  # else its service is away
+            self._context.later(0, self.tick)
 
 
 class AccessChanges:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 from broker.auth.attempt import Certificate, ConnectAttempt
+from broker.auth.backends.source import Unanswered
 from broker.auth.decision import Decision
 from broker.auth.subject import proof_of, proven_names
 from broker.codec import properties as p
@@ -152,18 +153,24 @@ class Connecting:
         """Accept or refuse a client whose authentication has ended. Where its identifier has to wait, that is done
         ``again`` later; None where it has waited."""
         try:
-            client = self._check_decided(c, packet, attempt, client, decision)
+            checked = self._check_decided(c, packet, attempt, client, decision)
         except PeerError as error:
             self._refuse(c, packet, client, error)
             return
+        if isinstance(checked, Unanswered):  # an outside source has to be asked about the will
+            self._logins.when_answered(
+                c, checked, partial(self._admit, c, packet, attempt, client, decision, answer, again)
+            )
+            return
+        client = checked
         if again is None or not self._has_to_wait(c, client.client_id, again):
             self._accept(c, packet, client, answer)
 
     def _check_decided(
         self, c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision
-    ) -> Client:
+    ) -> Client | Unanswered:
         """Refuse a client that authentication does not admit, or that may not connect as who it is. Sets its permits;
-        returns it with its standing.
+        returns it with its standing, or what must be asked about first.
 
         Raises:
             PeerError: why it is refused.
@@ -175,6 +182,8 @@ class Connecting:
         client = self._logins.let_in(c, client, attempt, decision)
         will = None if packet.will is None else Will.of(packet.will, client)
         self._check_room(packet, client.client_id, will)
+        if c.permits is not None and will is not None and (unanswered := c.permits.leaving(will)) is not None:
+            return unanswered
         if c.permits is not None and will is not None and not c.permits.may_leave(will):
             raise ConnectRefused(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {will.topic!r}")
         return client

@@ -9,6 +9,7 @@ not. When the connection ends before the last filter, what was granted until the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from logging import getLogger
@@ -18,8 +19,9 @@ from broker.codec import properties as p
 from broker.codec.decode import Listing, open_subscribe, open_unsubscribe
 from broker.codec.packets import SubAck, Subscribe, SubscriptionRequest, UnsubAck, Unsubscribe
 from broker.codec.properties import SUBSCRIPTION_IDENTIFIER
+from broker.connection.authentication.pending import PendingLogins
 from broker.connection.authentication.permissions import Permissions
-from broker.connection.connection import Connection
+from broker.connection.connection import PARKED_LOGIN, Connection
 from broker.connection.context import Context
 from broker.connection.events import SessionEvents
 from broker.connection.protocol.limits import check_subscribe, check_subscription, check_user_properties
@@ -59,12 +61,14 @@ class Subscribing:
         permissions: Permissions,
         rewrites: Rewrites,
         sys_topics: SysTopics,
+        waiting: PendingLogins,
     ) -> None:
         self.subscriptions = subscriptions
         self._share_groups = share_groups
         self._permissions = permissions
         self._rewrites = rewrites
         self._sys_topics = sys_topics
+        self.waiting = waiting
         self._context = context
         self._scheduler = context.scheduler
         self._figures = context.figures
@@ -86,6 +90,21 @@ class Subscribing:
         check_user_properties(self._context.settings, self._figures, packet.properties)
         if c.is_v5:
             check_subscribe(c.terms, packet)
+        if c.permits is not None and (asking := self._permissions.asking(c, self._filters(c, packet))) is not None:
+            c.hold(PARKED_LOGIN)
+            self.waiting.wait(c, asking, lambda _: self._subscribe(c, packet))
+            return
+        self._subscribe(c, packet)
+
+    def _filters(self, c: Connection, packet: Subscribe) -> list[tuple[TopicFilter, int]]:
+        """The filters of a SUBSCRIBE that are valid, and their QoS."""
+        filters = []
+        for request in packet.requests:
+            with suppress(PeerError):
+                filters.append((TopicFilter.parse(self._rewritten(c, request.filter)), request.qos))
+        return filters
+
+    def _subscribe(self, c: Connection, packet: Subscribe) -> None:
         work = _Request(self, c, packet)
         is_stored = False
         try:
