@@ -21,6 +21,7 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.backends.backend import BackendState, BackendUnavailable, Outside
 from broker.auth.backends.http import HttpSourceSettings, http_source
 from broker.auth.backends.source import AskedRules, OutsideSource, OutsideSourceSettings, Unanswered
+from broker.auth.backends.sql import MysqlSourceSettings, PostgresqlSourceSettings, sql_source
 from broker.auth.decision import Decision
 from broker.auth.rules import BoundRule, Rule, RuleSettings, publish_kind, subscribe_kind
 from broker.auth.subject import Subject, subject_of
@@ -68,7 +69,8 @@ class BuiltInSourceSettings(Settings):
 
 
 AnySourceSettings = Annotated[
-    FileSourceSettings | BuiltInSourceSettings | HttpSourceSettings, Field(discriminator="type")
+    FileSourceSettings | BuiltInSourceSettings | HttpSourceSettings | PostgresqlSourceSettings | MysqlSourceSettings,
+    Field(discriminator="type"),
 ]
 
 
@@ -541,6 +543,8 @@ class Authorizer:
 # Makes an outside source of its settings; the number is how many answers are remembered for a client.
 SOURCES: Final[Mapping[type[Settings], Callable[[Any, Outside, int], OutsideSource]]] = {
     HttpSourceSettings: http_source,
+    PostgresqlSourceSettings: sql_source,
+    MysqlSourceSettings: sql_source,
 }
 
 

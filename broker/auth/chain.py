@@ -17,9 +17,10 @@ from broker.auth.attempt import ConnectAttempt
 from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
 from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
 from broker.auth.authenticators.jwt import JwtAuthenticator, JwtSettings
-from broker.auth.backends.authenticator import OutsideAuthenticator, Verifier
+from broker.auth.backends.authenticator import OutsideAuthenticator
 from broker.auth.backends.backend import Outside
-from broker.auth.backends.http import HttpAuthenticatorSettings, http_verifier
+from broker.auth.backends.http import HttpAuthenticatorSettings, http_authenticator
+from broker.auth.backends.sql import MysqlAuthenticatorSettings, PostgresqlAuthenticatorSettings, sql_authenticator
 from broker.auth.decision import LIMITED, NOBODY, Decision
 from broker.auth.exchange import Exchange, ExchangeAuthenticator
 from broker.auth.expressions import Condition
@@ -40,7 +41,13 @@ from broker.observe.metrics import Metrics
 log = get_logger(__name__)
 
 AnyAuthenticatorSettings = Annotated[
-    CinfoSettings | BuiltinSettings | JwtSettings | HttpAuthenticatorSettings, Field(discriminator="mechanism")
+    CinfoSettings
+    | BuiltinSettings
+    | JwtSettings
+    | HttpAuthenticatorSettings
+    | PostgresqlAuthenticatorSettings
+    | MysqlAuthenticatorSettings,
+    Field(discriminator="mechanism"),
 ]
 
 
@@ -93,16 +100,6 @@ def _builtin(settings: Any, around: Surroundings) -> Authenticator:
     return BuiltinAuthenticator(settings, access.users, access.pool, remembered, around.limits)
 
 
-def _asking(make: Callable[[Any, Outside], Verifier]) -> Callable[[Any, Surroundings], Authenticator]:
-    """Factory of an authenticator that asks an outside service."""
-
-    def authenticator(settings: Any, around: Surroundings) -> Authenticator:
-        verifier = make(settings, around.outside)
-        return OutsideAuthenticator(settings.mechanism, settings, verifier, around.outside)
-
-    return authenticator
-
-
 # Factory of each authenticator, by its settings.
 FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authenticator]]] = {
     CinfoSettings: lambda settings, _: CinfoAuthenticator(settings),
@@ -110,7 +107,9 @@ FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authentic
     JwtSettings: lambda settings, around: JwtAuthenticator(
         settings, around.outside.guard, around.outside.metrics, around.outside.clock
     ),
-    HttpAuthenticatorSettings: _asking(http_verifier),
+    HttpAuthenticatorSettings: lambda settings, around: http_authenticator(settings, around.outside),
+    PostgresqlAuthenticatorSettings: lambda settings, around: sql_authenticator(settings, around.outside),
+    MysqlAuthenticatorSettings: lambda settings, around: sql_authenticator(settings, around.outside),
 }
 
 

@@ -28,6 +28,8 @@ KINDS = (
             f"{_AUTHENTICATORS}.cinfo:CinfoSettings",
             f"{_AUTHENTICATORS}.jwt:JwtSettings",
             "broker.auth.backends.http:HttpAuthenticatorSettings",
+            "broker.auth.backends.sql:PostgresqlAuthenticatorSettings",
+            "broker.auth.backends.sql:MysqlAuthenticatorSettings",
         ),
         read_only="broker.auth.jwks:AuthenticatorReadOnly",
         about="Decides about clients that connect. One of each mechanism, asked in order; in files the list "
@@ -48,6 +50,8 @@ KINDS = (
             "broker.auth.authorize:FileSourceSettings",
             "broker.auth.authorize:BuiltInSourceSettings",
             "broker.auth.backends.http:HttpSourceSettings",
+            "broker.auth.backends.sql:PostgresqlSourceSettings",
+            "broker.auth.backends.sql:MysqlSourceSettings",
         ),
         read_only="broker.auth.jwks:AuthenticatorReadOnly",
         about="Where access rules come from. One of each type, asked in order; in files the list "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -43,7 +43,10 @@ class OutsideAuthenticatorSettings(BackendSettings):
     )
 
 
-class Verifier(Driver, Protocol):
+T = TypeVar("T")
+
+
+class Verifier(Driver, Protocol[T]):
     """Asks a service about clients."""
 
     templates: tuple[Template, ...]
@@ -51,20 +54,20 @@ class Verifier(Driver, Protocol):
     needs_password: bool
     """True if there is nothing to ask about a client without a password."""
 
-    async def verdict(self, facts: Mapping[str, str | None]) -> Decision:
-        """Decision about a client. Raises ``BackendUnavailable``."""
+    async def asked(self, facts: Mapping[str, str | None]) -> T:
+        """Answer of the service. Raises ``BackendUnavailable``."""
         ...
 
-    async def checked(self, decision: Decision, facts: Mapping[str, str | None]) -> Decision:
-        """Decision after work that needs no connection to the service, as hashing."""
+    async def decision(self, answer: T, facts: Mapping[str, str | None]) -> Decision:
+        """Decision by an answer, without the service. Raises ``BackendUnavailable``."""
         ...
 
 
-class OutsideAuthenticator:
+class OutsideAuthenticator(Generic[T]):
     """Decides by the answer of an outside service."""
 
     def __init__(
-        self, mechanism: str, settings: OutsideAuthenticatorSettings, verifier: Verifier, outside: Outside
+        self, mechanism: str, settings: OutsideAuthenticatorSettings, verifier: Verifier[T], outside: Outside
     ) -> None:
         self._mechanism = mechanism
         self._verifier = verifier
@@ -99,8 +102,8 @@ class OutsideAuthenticator:
 
     async def _asked(self, facts: Mapping[str, str | None], key: bytes | None) -> Decision:
         try:
-            decision = await self.backend.ask(lambda: self._verifier.verdict(facts))
-            decision = await self._verifier.checked(decision, facts)
+            answer = await self.backend.ask(lambda: self._verifier.asked(facts))
+            decision = await self._verifier.decision(answer, facts)
         except BackendUnavailable as error:
             return self.backend.unavailable(error)
         if not decision.is_allowed:

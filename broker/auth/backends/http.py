@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from broker.auth.backends.authenticator import OutsideAuthenticatorSettings
+from broker.auth.backends.authenticator import OutsideAuthenticator, OutsideAuthenticatorSettings
 from broker.auth.backends.backend import BackendUnavailable, Outside, Unreachable
 from broker.auth.backends.source import Answer, OutsideSourceSettings, RequestSource
 from broker.auth.backends.templates import OF_LOGIN, OF_REQUEST, Facts, Template, checked_template
@@ -283,7 +283,7 @@ class HttpVerifier(HttpRequests):
 
     needs_password = False
 
-    async def verdict(self, facts: Mapping[str, str | None]) -> Decision:
+    async def asked(self, facts: Mapping[str, str | None]) -> Decision:
         """Decision by the answer. Raises ``BackendUnavailable``."""
         answer = await self.answer(facts)
         if answer["result"] != "allow":
@@ -306,9 +306,9 @@ class HttpVerifier(HttpRequests):
             rules=rules,
         )
 
-    async def checked(self, decision: Decision, facts: Mapping[str, str | None]) -> Decision:
+    async def decision(self, answer: Decision, facts: Mapping[str, str | None]) -> Decision:
         """The decision itself: there is nothing else to do."""
-        return decision
+        return answer
 
 
 class HttpAccess(HttpRequests):
@@ -326,6 +326,7 @@ def http_source(settings: HttpSourceSettings, outside: Outside, max_answers: int
     return RequestSource("http", settings, driver, outside, max_answers)
 
 
-def http_verifier(settings: HttpAuthenticatorSettings, outside: Outside) -> HttpVerifier:
-    """The verifier of an ``http`` authenticator."""
-    return HttpVerifier(settings, settings.body, settings.pool_size, outside)
+def http_authenticator(settings: HttpAuthenticatorSettings, outside: Outside) -> OutsideAuthenticator[Decision]:
+    """The authenticator ``http``."""
+    verifier = HttpVerifier(settings, settings.body, settings.pool_size, outside)
+    return OutsideAuthenticator("http", settings, verifier, outside)
