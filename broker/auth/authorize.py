@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.backends.backend import BackendState, BackendUnavailable, Outside
 from broker.auth.backends.http import HttpSourceSettings, http_source
+from broker.auth.backends.redis import RedisSourceSettings, redis_source
 from broker.auth.backends.source import AskedRules, OutsideSource, OutsideSourceSettings, Unanswered
 from broker.auth.backends.sql import MysqlSourceSettings, PostgresqlSourceSettings, sql_source
 from broker.auth.decision import Decision
@@ -69,7 +70,12 @@ class BuiltInSourceSettings(Settings):
 
 
 AnySourceSettings = Annotated[
-    FileSourceSettings | BuiltInSourceSettings | HttpSourceSettings | PostgresqlSourceSettings | MysqlSourceSettings,
+    FileSourceSettings
+    | BuiltInSourceSettings
+    | HttpSourceSettings
+    | PostgresqlSourceSettings
+    | MysqlSourceSettings
+    | RedisSourceSettings,
     Field(discriminator="type"),
 ]
 
@@ -545,6 +551,7 @@ SOURCES: Final[Mapping[type[Settings], Callable[[Any, Outside, int], OutsideSour
     HttpSourceSettings: http_source,
     PostgresqlSourceSettings: sql_source,
     MysqlSourceSettings: sql_source,
+    RedisSourceSettings: redis_source,
 }
 
 

@@ -20,6 +20,7 @@ from broker.auth.authenticators.jwt import JwtAuthenticator, JwtSettings
 from broker.auth.backends.authenticator import OutsideAuthenticator
 from broker.auth.backends.backend import Outside
 from broker.auth.backends.http import HttpAuthenticatorSettings, http_authenticator
+from broker.auth.backends.redis import RedisAuthenticatorSettings, redis_authenticator
 from broker.auth.backends.sql import MysqlAuthenticatorSettings, PostgresqlAuthenticatorSettings, sql_authenticator
 from broker.auth.decision import LIMITED, NOBODY, Decision
 from broker.auth.exchange import Exchange, ExchangeAuthenticator
@@ -46,7 +47,8 @@ AnyAuthenticatorSettings = Annotated[
     | JwtSettings
     | HttpAuthenticatorSettings
     | PostgresqlAuthenticatorSettings
-    | MysqlAuthenticatorSettings,
+    | MysqlAuthenticatorSettings
+    | RedisAuthenticatorSettings,
     Field(discriminator="mechanism"),
 ]
 
@@ -110,6 +112,7 @@ FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authentic
     HttpAuthenticatorSettings: lambda settings, around: http_authenticator(settings, around.outside),
     PostgresqlAuthenticatorSettings: lambda settings, around: sql_authenticator(settings, around.outside),
     MysqlAuthenticatorSettings: lambda settings, around: sql_authenticator(settings, around.outside),
+    RedisAuthenticatorSettings: lambda settings, around: redis_authenticator(settings, around.outside),
 }
 
 

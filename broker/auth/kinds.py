@@ -30,6 +30,7 @@ KINDS = (
             "broker.auth.backends.http:HttpAuthenticatorSettings",
             "broker.auth.backends.sql:PostgresqlAuthenticatorSettings",
             "broker.auth.backends.sql:MysqlAuthenticatorSettings",
+            "broker.auth.backends.redis:RedisAuthenticatorSettings",
         ),
         read_only="broker.auth.jwks:AuthenticatorReadOnly",
         about="Decides about clients that connect. One of each mechanism, asked in order; in files the list "
@@ -52,6 +53,7 @@ KINDS = (
             "broker.auth.backends.http:HttpSourceSettings",
             "broker.auth.backends.sql:PostgresqlSourceSettings",
             "broker.auth.backends.sql:MysqlSourceSettings",
+            "broker.auth.backends.redis:RedisSourceSettings",
         ),
         read_only="broker.auth.jwks:AuthenticatorReadOnly",
         about="Where access rules come from. One of each type, asked in order; in files the list "

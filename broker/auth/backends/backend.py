@@ -264,6 +264,8 @@ class Backend:
             await self._closing
 
     async def _close(self) -> None:
+        if (check := self._check) is not None:
+            await asyncio.wait([check])
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.timeout):
                 for _ in range(self._settings.pool_size):  # behind all that wait

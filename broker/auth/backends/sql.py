@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol, Self, cast
@@ -16,16 +15,14 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.auth.backends.authenticator import OutsideAuthenticator
 from broker.auth.backends.backend import BackendUnavailable, Outside, Unreachable
+from broker.auth.backends.connections import OptionalTls, Servers
 from broker.auth.backends.rows import Row, RowAuthenticatorSettings, RowVerifier
 from broker.auth.backends.source import MOST_ROWS, OutsideSourceSettings, RowSource
 from broker.auth.backends.templates import OF_CLIENT, OF_LOGIN, Facts, Template, checked_template
 from broker.config.model import Settings
-from broker.config.outgoing import ClientTls, TlsUnusable
-from broker.config.secret_text import ADDRESS, SecretText, SecretUnreadable
+from broker.config.secret_text import ADDRESS, SecretText
 from broker.config.ssrf import AddressDenied, AddressGuard, GuardedLoop
-from broker.config.vault import NAMED_SECRETS
-from broker.core.errors import ConfigError
-from broker.core.hosts import checked_address, split_address
+from broker.core.hosts import checked_address
 from broker.core.lazy_module import LazyModule
 from broker.core.placeholders import CLIENT_PLACEHOLDER
 
@@ -40,12 +37,6 @@ _QUOTED: Final = re.compile(r"'[^']*\$\{[^']*'|\"[^\"]*\$\{[^\"]*\"")
 _CLOSE_S: Final = 3.0
 _LOGIN: Final = "SELECT password_hash, salt, is_superuser FROM mqtt_user WHERE username = ${username} LIMIT 1"
 _RULES: Final = "SELECT permission, action, topic FROM mqtt_acl WHERE username = ${username} ORDER BY id"
-
-
-class OptionalTls(ClientTls):
-    """TLS towards a server that also takes connections without."""
-
-    enable: bool = Field(default=False, description="Whether connections are encrypted.")
 
 
 class SqlSettings(Settings):
@@ -181,38 +172,13 @@ class SqlQuery:
 
 
 class _Connections:
-    """Settings and secrets of connections to either server."""
+    """Settings of connections to either server."""
 
     def __init__(self, settings: SqlSettings, pool_size: int, timeout_s: float, guard: AddressGuard) -> None:
         self.settings = settings
         self.pool_size = pool_size
         self.timeout_s = timeout_s
-        self.guard = guard
-        self.host, self.port = split_address(settings.server)
-        self._secrets_version = NAMED_SECRETS.version
-        try:
-            self.context = settings.ssl.context() if settings.ssl.enable else None
-        except TlsUnusable as error:
-            raise ConfigError([f"{settings.server}: {error}"]) from None
-        if self.context is not None:
-            _verify_name(self.context, settings.ssl.server_name_indication or self.host)
-
-    def password(self) -> str:
-        """The password as it is now. Raises ``Unreachable``."""
-        if self.settings.password is None:
-            return ""
-        try:
-            return self.settings.password.reveal()
-        except SecretUnreadable as error:
-            raise Unreachable(str(error)) from None
-
-    @property
-    def has_new_secrets(self) -> bool:
-        """True once after a named secret changed: then connections are made again."""
-        if self._secrets_version == NAMED_SECRETS.version:
-            return False
-        self._secrets_version = NAMED_SECRETS.version
-        return True
+        self.servers = Servers(settings, guard)
 
 
 # Classes of SQLSTATE that say nothing about the query: connection, login, database, resources, shutdown.
@@ -232,7 +198,7 @@ class Postgresql(_Connections):
 
     async def fetch(self, statement: str, values: Sequence[str | None], most: int) -> list[Row]:
         """See ``_Server``."""
-        if self.has_new_secrets:
+        if self.servers.has_new_secrets:
             await self.close()
         try:
             pool = self._pool or await self._opened()
@@ -260,15 +226,15 @@ class Postgresql(_Connections):
             if self._pool is not None:
                 return self._pool
             settings = self.settings
-            loop = GuardedLoop(asyncio.get_running_loop(), self.guard)
+            loop = GuardedLoop(asyncio.get_running_loop(), self.servers.guard)
             self._pool = await asyncpg.create_pool(
                 loop=cast("asyncio.AbstractEventLoop", loop),
-                host=self.host,
-                port=self.port,
+                host=self.servers.host,
+                port=self.servers.port,
                 user=settings.username,
-                password=self.password(),
+                password=self.servers.password(),
                 database=settings.database,
-                ssl=self.context if self.context is not None else False,
+                ssl=self.servers.context if self.servers.context is not None else False,
                 min_size=0,
                 max_size=self.pool_size,
                 timeout=self.timeout_s,
@@ -320,7 +286,7 @@ class Mysql(_Connections):
 
     async def fetch(self, statement: str, values: Sequence[str | None], most: int) -> list[Row]:
         """See ``_Server``."""
-        if self.has_new_secrets:
+        if self.servers.has_new_secrets:
             await self.close()
         try:
             is_used = bool(self._idle)
@@ -360,15 +326,15 @@ class Mysql(_Connections):
     async def _connected(self) -> Any:
         settings = self.settings
         failure: Exception | None = None
-        for address in await self.guard.addresses(self.host, self.port):
+        for address in await self.servers.addresses():
             try:
                 return await asyncmy.connect(
                     host=address,
-                    port=self.port,
+                    port=self.servers.port,
                     user=settings.username,
-                    password=self.password(),
+                    password=self.servers.password(),
                     database=settings.database,
-                    ssl=self.context,
+                    ssl=self.servers.context,
                     autocommit=True,
                     charset="utf8mb4",
                     connect_timeout=max(1, round(self.timeout_s)),
@@ -408,16 +374,6 @@ def _is_broken(error: Exception) -> bool:
     if isinstance(error, (OSError, EOFError, TimeoutError)):
         return True
     return isinstance(number, int) and (number in _MYSQL_AWAY or number >= _MYSQL_CLIENT_ERRORS)
-
-
-def _verify_name(context: ssl.SSLContext, name: str) -> None:
-    """Check certificates for a name though connections go to an address."""
-    wrap = context.wrap_bio
-
-    def wrap_bio(incoming: Any, outgoing: Any, *, server_side: bool = False, **_: Any) -> ssl.SSLObject:
-        return wrap(incoming, outgoing, server_side=server_side, server_hostname=name)
-
-    setattr(context, "wrap_bio", wrap_bio)  # noqa: B010 - a method of the class for types
 
 
 _SERVERS: Final = {"postgresql": Postgresql, "mysql": Mysql}
