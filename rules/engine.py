@@ -9,7 +9,7 @@ from broker.core.action import Row
 from broker.core.client import Client
 from broker.core.events import EVENT_TYPES, SOURCE_PREFIXES, Events
 from broker.core.message import Message, Properties
-from broker.core.stage import Refusal, TapCall
+from broker.core.stage import RecordedTap, Refusal, TapCall
 from broker.core.topic_index import TopicIndex
 from rules.deferred import Deferrals
 from rules.rule import RowCall, Rule
@@ -181,6 +181,10 @@ class RulesTap:
         topic."""
         rules = self._engine.rules_for(topic)
         return tuple(rules) if all(rule.may_wait is None for rule in rules) else None
+
+    def parts(self, topic: str) -> list[tuple[str, RecordedTap]]:
+        """See ``broker.core.stage.HasParts``: a call for each rule."""
+        return [(rule.name, rule.recorded_call()) for rule in self._engine.rules_for(topic)]
 
     def plan(self, topic: str) -> TapCall | None:
         """The rules that read this topic as one call; None when there are none, so that they cost nothing."""

@@ -13,7 +13,7 @@ from broker.core.action import Row
 from broker.core.contributor import RowsOf
 from broker.core.errors import Invalid, Problem, Unavailable
 from broker.core.message import Message
-from broker.core.stage import Refusal
+from broker.core.stage import RecordedTap, Refusal
 from broker.core.waiting import Waits
 from broker.observe.log import get_logger
 from broker.observe.timing import SAMPLE_MASK, measured
@@ -106,6 +106,8 @@ class Rule:
     """True if it may have to ask another process, with schemas as they are; None for a rule that never does."""
     deferrals: Deferrals | None = field(default=None)
     """Queue for evaluations off the publish path; the engine sets it."""
+    on_row: Callable[[Row], None] | None = field(default=None)
+    """Gets each row of the message that is being recorded."""
     _quiet_until_ns: int = field(default=0)
 
     def __post_init__(self) -> None:
@@ -120,7 +122,23 @@ class Rule:
         self.last_error = before.last_error
         self.__post_init__()
 
-    def message_call(self) -> Callable[[Message], Refusal | None]:
+    def recorded_call(self) -> RecordedTap:
+        """The call for a message that is recorded, whose rows and failures are reported."""
+        call = self.message_call(is_recorded=True)
+
+        def run(message: Message, on_row: Callable[[Row], None]) -> tuple[Refusal | None, str]:
+            error_before = self.last_error
+            self.on_row = on_row
+            try:
+                refusal = call(message)
+            finally:
+                self.on_row = None
+            error = self.last_error
+            return refusal, error.text if error is not None and error is not error_before else ""
+
+        return run
+
+    def message_call(self, *, is_recorded: bool = False) -> Callable[[Message], Refusal | None]:
         """The call of the topic plan; everything it needs is bound to locals. Returns why the message is stopped."""
         name = self.name
         finish = self._finish
@@ -130,7 +148,7 @@ class Rule:
         run = self._runner(program, self.variables, may_wait)
         matched = counts.matched
         passed = counts.passed
-        only = self.steps[0].run if len(self.steps) == 1 and not self.readers else None
+        only = self.steps[0].run if len(self.steps) == 1 and not (self.readers or is_recorded) else None
         timed = measured(run, counts.timing)
 
         def run_on_message(message: Message) -> Refusal | None:
@@ -267,6 +285,8 @@ class Rule:
 
     def _act(self, row: Row, message: Message) -> Refusal | None:
         """The actions for one row, then the rules that read it."""
+        if self.on_row is not None:
+            self.on_row(row)
         refusal: Refusal | None = None
         for step in self.steps:
             refusal = _graver(refusal, step.run(row, message))

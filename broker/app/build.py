@@ -59,6 +59,7 @@ from broker.core.kinds import counted, kinds, kinds_in_files
 from broker.core.objects import ObjectService, Reference, SavedObject
 from broker.core.origin import Identity, origin_of
 from broker.core.times import rfc3339_of
+from broker.core.tracing import Spans
 from broker.net.limits import api_limit
 from broker.net.listener import check_zones
 from broker.net.listeners import ListenerStatus
@@ -82,7 +83,10 @@ from broker.observe.settings import (
     LogSettings,
     MetricsHistorySettings,
     OverloadSettings,
+    TelemetrySettings,
 )
+from broker.observe.telemetry import Telemetry, resource_of
+from broker.pipeline.tracing import Tracing
 from broker.routing.automatic import AutoSubscriptionSpec
 from broker.routing.delayed import DelayedSettings
 from broker.routing.settings import RetainedSettings
@@ -131,6 +135,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "audit_log": AuditLogSettings,
     "metrics_history": MetricsHistorySettings,
     "overload": OverloadSettings,
+    "telemetry": TelemetrySettings,
 }
 
 
@@ -161,6 +166,7 @@ class Node:
         bounds = config.get("allowed", AllowedSettings)
         confine(bounds, data_dir)
         self.metrics, self.events, self.clock = Metrics(), Events(), SystemClock()
+        self.spans = Spans()
         self.alarms = Alarms(self.clock, self.events, self.metrics, config.get("alarms", AlarmSettings))
         self.mqtt_address = self.api_address = ""
         self.started_ns = self.clock.now_ns()
@@ -188,6 +194,7 @@ class Node:
         self.services = self._make_services(contributors)
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
+        self._trace(AddressGuard(ssrf))
         self._load_features(ssrf)
         contributors.extend(
             (self.streams, self.accounts, self.tokens, self.secrets, ClientImpact(self.server.hub, self.access))
@@ -255,6 +262,14 @@ class Node:
             AutoSubscriptionSpec,
             hub.subscribing.automatic.use,
         )
+
+    def _trace(self, guard: AddressGuard) -> None:
+        """Trace messages, where the settings say so."""
+        identity = self.identity
+        resource = resource_of(identity.name, identity.version, identity.origin)
+        telemetry = Telemetry(guard, resource, asyncio.get_running_loop(), self.alarms, self.metrics)
+        self.tracing = Tracing(self.server.hub.plans.recorders, self.spans, telemetry)
+        self.tracing.use(self.config.get("telemetry", TelemetrySettings))
 
     def _make_access(self, ssrf: Any, *, allow_anonymous: bool) -> tuple[Access, Users, HashPool]:
         """Access control of connections, the broker's own users, and the threads that hash their passwords."""
@@ -357,7 +372,7 @@ class Node:
                 server.hub.withholding.with_room,
             ),
             StoragePort(self.sections.section, streams.appender, streams.positions, streams.reader, queues, values),
-            MonitoringPort(self.metrics, self.alarms),
+            MonitoringPort(self.metrics, self.alarms, self.spans),
             contributors=contributors,
         )
 

@@ -75,6 +75,7 @@ class ConfigReload:
             "authorization": (node.access.settings["authorization"].adopt, frozenset()),
             "flapping_detect": (lambda settings: setattr(hub.access.flapping, "settings", settings), frozenset()),
             "login_limits": (lambda settings: setattr(node.access.limits, "settings", settings), frozenset()),
+            "telemetry": (node.tracing.use, frozenset()),
             "log": (
                 lambda settings: setup(settings.level, settings.format, file=settings.rotating_file()),
                 frozenset(("file", "rotation_size", "rotation_count")),

@@ -252,6 +252,7 @@ class Hub:
             self.withholding.with_room,
             backpressure,
             self.context.writer,
+            self.context.later,
         )
 
     def _may_send(self) -> Callable[[Message], bool] | None:

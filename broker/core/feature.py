@@ -18,6 +18,7 @@ from broker.core.receivers import Receivers
 from broker.core.schema import SchemaLookup
 from broker.core.stage import Gate, Plans, Publisher, Tap, WithRoom, without_waiting
 from broker.core.stream import StreamAppender, StreamHistory, no_positions
+from broker.core.tracing import Spans
 from broker.core.values import Values
 
 
@@ -65,6 +66,7 @@ class MonitoringPort:
 
     metrics: Any
     alarms: Any = None
+    spans: Spans = field(default_factory=Spans)
 
 
 @dataclass(slots=True)

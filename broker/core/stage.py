@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -73,6 +73,19 @@ class Tap(Protocol):
 
     def plan(self, topic: str) -> TapCall | None:
         """Function for messages on this topic, or None if the stage does nothing there."""
+
+
+# A tap's part for a message that is recorded: hands each row it makes to the function, and returns the refusal, if any,
+# and why it failed.
+RecordedTap = Callable[[Message, Callable[[dict[str, Any]], None]], "tuple[Refusal | None, str]"]
+
+
+@runtime_checkable
+class HasParts(Protocol):
+    """A tap that consists of objects which act one after another, such as rules."""
+
+    def parts(self, topic: str) -> Sequence[tuple[str, RecordedTap]]:
+        """The objects that act on a topic, by name, in order: together they do what the tap's call does."""
 
 
 @runtime_checkable

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, field_validator
 
 from broker.config.model import Settings
+from broker.config.secret_text import SecretText
 from broker.config.units import Duration, Size
+from broker.core.errors import PeerError
+from broker.core.topic import TopicFilter
 from broker.observe.rotating_file import RotatingFile
+
+
+def _network(text: str) -> str:
+    ip_network(text)
+    return text
 
 
 class LogSettings(Settings):
@@ -142,4 +151,98 @@ class OverloadSettings(Settings):
         default="unavailable",
         description="What `/readyz` says while overloaded: `unavailable` answers 503, so that load balancers send "
         "clients elsewhere; `degraded` answers 200 and says so in words.",
+    )
+
+
+class TelemetryFilter(Settings):
+    """Filter of the messages that are traced, by topic and publisher. A list that is empty leaves nothing out."""
+
+    topics: list[str] = Field(default_factory=list, description="Topic filters of the messages that are traced.")
+    clients: list[str] = Field(
+        default_factory=list,
+        description="Client identifiers whose messages are traced; patterns with `*`, `?` and `[abc]` too.",
+    )
+    addresses: list[Annotated[str, AfterValidator(_network)]] = Field(
+        default_factory=list, description="Networks of the publishers whose messages are traced, such as `10.0.0.0/8`."
+    )
+
+    @field_validator("topics")
+    @classmethod
+    def _are_filters(cls, topics: list[str]) -> list[str]:
+        for text in topics:
+            try:
+                TopicFilter.parse(text)
+            except PeerError as error:
+                raise ValueError(str(error)) from None
+        return topics
+
+
+class TelemetryTail(Settings):
+    """Filter of the traces that are exported, decided once a message was processed. By default all are."""
+
+    min_latency: Duration = Field(
+        default=0,
+        ge=0,
+        description="Seconds from the arrival of a message to its last delivery from which on its trace is exported; 0 "
+        "is off.",
+    )
+    errors: bool = Field(
+        default=False,
+        description="Export the traces of messages that were refused, or for which a stage, a rule, the store or an "
+        "action failed.",
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """True if some traces are not exported."""
+        return self.min_latency > 0 or self.errors
+
+
+class TelemetrySettings(Settings):
+    """Section `telemetry`: traces of messages, sent to an OpenTelemetry collector. Needs the extra `telemetry`."""
+
+    enable: bool = Field(default=False, description="Whether messages are traced.")
+    endpoint: str = Field(
+        default="http://127.0.0.1:4318/v1/traces",
+        min_length=1,
+        description="URL of the collector's OTLP receiver. For `grpc` the scheme says whether TLS is used, as in "
+        "`http://127.0.0.1:4317`.",
+    )
+    protocol: Literal["http", "grpc"] = Field(default="http", description="OTLP over HTTP with Protobuf, or over gRPC.")
+    headers: dict[str, SecretText] = Field(
+        default_factory=dict, description="Headers of each request, such as `authorization`."
+    )
+    cacertfile: str | None = Field(
+        default=None,
+        description="Authorities that the collector's certificate is checked against, PEM; else the system's.",
+    )
+    certfile: str | None = Field(default=None, description="Certificate that is shown to the collector, PEM.")
+    keyfile: str | None = Field(default=None, description="Its private key, PEM.")
+    timeout: Duration = Field(default=10, gt=0, le=60, description="Seconds that a request may take, with its retries.")
+    interval: Duration = Field(default=1, gt=0, le=60, description="Seconds for which spans are gathered.")
+    max_queue: int = Field(
+        default=8192,
+        ge=64,
+        le=1_000_000,
+        description="Maximum number of spans that wait for the collector; those beyond are dropped and counted.",
+    )
+    service_name: str = Field(default="sluice", min_length=1, description="The resource attribute `service.name`.")
+    trace_all: bool = Field(
+        default=False,
+        description="Trace messages that bring no context too, in traces of their own. Otherwise only messages whose "
+        "publisher sends the user property `traceparent` with the flag *sampled* are traced.",
+    )
+    ratio: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="The share of the messages without a context that `trace_all` traces; 0.01 is one in a hundred.",
+    )
+    filter: TelemetryFilter = Field(default_factory=TelemetryFilter, description="Which messages are traced.")
+    tail: TelemetryTail = Field(default_factory=TelemetryTail, description="Which traces are exported.")
+    pass_context: bool = Field(
+        default=False,
+        description="Pass the context of traces that began in the broker on, as user properties `traceparent` and "
+        "`tracestate` of the message: MQTT 5 subscribers, and bridges that pass properties on as headers, receive it. "
+        "A context that a publisher sent is always passed on, unaltered.",
     )

@@ -16,11 +16,19 @@ from broker.core.events import Events, message_columns
 from broker.core.message import DEAD_LETTER, Message
 from broker.core.receipt import Receipt
 from broker.core.signals import Signal
-from broker.core.stage import Outcome, Refusal, WaitingGateCall, WithRoom
+from broker.core.stage import GateCall, Outcome, Refusal, WaitingGateCall, WithRoom
 from broker.core.topic import is_bridge_state, reserved_topic
 from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.lanes import LaneBounds, Lanes
 from broker.pipeline.plan import Plans, SessionRoutes, TopicPlan
+from broker.pipeline.recording import (
+    Endings,
+    RecordedRoutes,
+    Recording,
+    recorded_gate,
+    recorded_tap,
+    recorded_waiting_gate,
+)
 from broker.pipeline.stage_times import TIMED_EVERY_NS, StageTimes
 from broker.pipeline.topic_counts import TopicCounts
 from broker.routing.retained_store import Retained
@@ -30,6 +38,9 @@ _log = getLogger(__name__)
 
 _PASSED_ON: Final = Outcome(1)
 _STORED: Final = Outcome(1, is_stored=True)
+_FAILED: Final = Outcome(0)
+# Calls a function after some seconds; in the next turn of the loop for 0.
+Later = Callable[[float, Callable[[], None]], object]
 DROPPED_HELP: Final = "messages not passed on, by reason"
 
 
@@ -52,8 +63,10 @@ class Pipeline:
         with_room: WithRoom,
         crowds: Crowds,
         writer: Writer,
+        later: Later,
     ) -> None:
         self._writer = writer
+        self._later = later
         self._with_room = with_room
         self._plans = plans
         self._retained = retained
@@ -152,12 +165,17 @@ class Pipeline:
             code = error.reason_code
         return Outcome(0, self._refused(message, Refusal("topic", "topic", reason_name, code, str(error))))
 
-    def process(self, message: Message, plan: TopicPlan) -> Outcome:
-        """Take a message through the stages of its topic's plan, which does not wait, and deliver it."""
+    def process(self, message: Message, plan: TopicPlan, recording: Recording | None = None) -> Outcome:
+        """Take a message through the stages of its topic's plan, which does not wait, and deliver it. ``recording`` is
+        that of its gates, where they had to wait."""
         if self.together.run:
             self.together.deliver()
         began = self._writer.appended
-        passed = self._pass_stages(message, plan)
+        passed: Message | Outcome
+        if recording is None:
+            passed = self._pass_stages(message, plan)
+        else:
+            passed = self._pass_recorded(recording, message, plan)
         outcome = self._deliver(passed, plan) if isinstance(passed, Message) else passed
         receipt = message.receipt
         if self._writer.appended != began or (receipt is not None and receipt.full_queues):
@@ -215,8 +233,53 @@ class Pipeline:
             The message for delivery by this plan, or the outcome: it was refused, or delivered already since
             it is on another topic now or was measured.
         """
+        recorder = plan.recorder
+        if recorder is not None:
+            if recorder.left > 0 and not (message.properties or message.via):
+                recorder.left -= 1
+            elif (recording := recorder.begin(message)) is not None:
+                return self._pass_recorded(recording, recording.entered, plan)
+        return self._run_stages(message, plan)
+
+    def _pass_recorded(self, recording: Recording, message: Message, plan: TopicPlan) -> Outcome:
+        """Take a message through its stages, each of which notes what it does, and deliver it."""
+        began = self._writer.appended
+        endings = Endings(recording, self._writer.when_committed, self._later)
+        outcome = _FAILED
+        self.together.deliver()
+        try:
+            passed = self._run_stages(message, plan, recording, endings)
+            outcome = self._deliver(passed, plan) if isinstance(passed, Message) else passed
+        finally:
+            endings.end(outcome, is_stored=self._writer.appended != began)
+        return outcome
+
+    def _recorded_plan(
+        self, recording: Recording, endings: Endings, plan: TopicPlan, *, has_gates: bool = True
+    ) -> TopicPlan:
+        parts = self._plans.parts(plan.topic)
+        gates = tuple(
+            (name, gate if name == "tail" else recorded_gate(recording, name, gate))
+            for name, gate in plan.gates
+            if has_gates and not isinstance(gate, WaitingGateCall)
+        )
+        taps = tuple((name, recorded_tap(recording, name, tap, parts.get(name, ()))) for name, tap in plan.taps)
+        routes: Any = RecordedRoutes(recording, plan.routes, endings)
+        return TopicPlan(plan.topic, plan.topic_bytes, gates, taps, routes, plan.resolve)
+
+    def _run_stages(
+        self,
+        message: Message,
+        plan: TopicPlan,
+        recording: Recording | None = None,
+        endings: Endings | None = None,
+    ) -> Message | Outcome:
+        """The same for a message that is not recorded, or with the recording of one that is."""
         is_alone = False
-        if plan.is_staged and not 0 <= message.received_ns - self._timed_ns < TIMED_EVERY_NS:
+        if recording is not None and endings is not None:
+            plan = self._recorded_plan(recording, endings, plan)
+            is_alone = True
+        elif plan.is_staged and not 0 <= message.received_ns - self._timed_ns < TIMED_EVERY_NS:
             self._timed_ns = message.received_ns
             plan = self._stage_times.timed(plan)
             is_alone = True
@@ -237,6 +300,8 @@ class Pipeline:
                 if self._plans.tails.is_open:
                     self._plans.tails.moved(message, plan.topic)
                 plan = changed
+                if recording is not None and endings is not None:
+                    plan = self._recorded_plan(recording, endings, plan, has_gates=False)
                 is_alone = True
         if message.retain and (full := self._retained.refusal(message)) is not None:
             return self._stopped(message, full)
@@ -265,7 +330,11 @@ class Pipeline:
 
     async def decide(self, message: Message, plan: TopicPlan) -> Message | Refusal:
         """Result of the gates for a message, waiting for those that must. Hand it to ``conclude``."""
-        for name, gate in plan.gates:
+        recording = None if plan.recorder is None else plan.recorder.begin(message)
+        if recording is not None:
+            self._plans.recorders.wait(message, recording)
+            message = recording.entered
+        for name, gate in plan.gates if recording is None else _recorded_gates(recording, plan):
             try:
                 result = await gate.call(message) if isinstance(gate, WaitingGateCall) else gate(message)
             except Exception:  # noqa: BLE001  one stage must not stop the others
@@ -277,12 +346,17 @@ class Pipeline:
 
     def conclude(self, message: Message, decided: Message | Refusal) -> Outcome:
         """Outcome of a message that the gates have decided on, by the plan of this moment."""
+        recording = self._plans.recorders.resume(message)
         if isinstance(decided, Refusal):
             began = self._writer.appended
             outcome = Outcome(0, self._refused(message, decided))
+            if recording is not None:
+                Endings(recording, self._writer.when_committed, self._later).end(outcome, is_stored=False)
             return self._waiting(outcome, message.receipt, is_stored=self._writer.appended != began)
         plan = self._plan_of(decided)
-        return plan if isinstance(plan, Outcome) else self.process(decided, plan.after_gates())
+        if isinstance(plan, Outcome):
+            return plan
+        return self.process(decided, plan.after_gates(), recording)
 
     async def _decide_and_conclude(self, message: Message) -> Outcome:
         decided = await self.decide(message, self._plans.final(message.topic.encode()))
@@ -347,6 +421,15 @@ class Pipeline:
         return refusal
 
 
+def _recorded_gates(recording: Recording, plan: TopicPlan) -> Sequence[tuple[str, GateCall | WaitingGateCall]]:
+    return [
+        (name, recorded_waiting_gate(recording, name, gate))
+        if isinstance(gate, WaitingGateCall)
+        else (name, recorded_gate(recording, name, gate))
+        for name, gate in plan.gates
+    ]
+
+
 class Crowds(Protocol):
     """Holds publishers back for subscribers that have too much to take (``broker.connection.backpressure``)."""
 
@@ -381,7 +464,8 @@ class Together:
         if routes is not self._routes or message.properties or message.qos > routes.plain_qos:
             if self.run:
                 self.deliver()
-            if message.properties or message.qos > routes.plain_qos or routes.is_empty or routes.watch is not None:
+            is_shown = routes.watch is not None and routes.watch.is_shown
+            if message.properties or message.qos > routes.plain_qos or routes.is_empty or is_shown:
                 outcome = self._deliver_one(message, plan)
                 if self._crowds.fresh:
                     self._crowds.hold(publisher)

@@ -7,14 +7,15 @@ is made. The cache is bounded by plans and by bytes: when full, the oldest quart
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from broker.codec.primitives import decode_text
 from broker.core.client import Client
 from broker.core.clock import Clock
-from broker.core.stage import ActsByObjects, Gate, GateCall, Tap, TapCall, WaitingGateCall
+from broker.core.stage import ActsByObjects, Gate, GateCall, HasParts, RecordedTap, Tap, TapCall, WaitingGateCall
 from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name, is_reserved
+from broker.pipeline.recording import RecordedWatch, Recorders, TopicRecorder
 from broker.pipeline.tails import Tails, Watch
 from broker.routing.router import Routes
 from broker.session.session import Session
@@ -37,10 +38,12 @@ class TopicPlan:
     ``is_reserved`` means that the broker alone publishes there, which ``Pipeline`` checks; ``is_staged`` that there is
     a gate or a tap; ``waits`` that a gate may wait for another process, and then the gates are for ``Pipeline.decide``
     only. ``resolve`` is there where clients that publish to the topic get another plan than this one, by their
-    identity: their messages are taken by that one.
+    identity: their messages are taken by that one. ``recorder`` chooses messages that are recorded.
     """
 
-    __slots__ = ("gates", "is_reserved", "is_staged", "resolve", "routes", "taps", "topic", "topic_bytes", "waits")
+    __slots__ = (
+        "gates", "is_reserved", "is_staged", "recorder", "resolve", "routes", "taps", "topic", "topic_bytes", "waits",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -50,7 +53,9 @@ class TopicPlan:
         taps: tuple[tuple[str, TapCall], ...],
         routes: SessionRoutes,
         resolve: Callable[[Client], TopicPlan] | None = None,
+        recorder: TopicRecorder | None = None,
     ) -> None:
+        self.recorder = recorder
         self.topic = topic
         self.topic_bytes = topic_bytes
         self.gates = gates
@@ -103,7 +108,7 @@ class Plans:
         max_levels: int,
         max_topic_bytes: int = MAX_TOPIC_BYTES,
         max_bytes: int = 64 * 1024 * 1024,
-        watched: Callable[[SessionRoutes, Watch], SessionRoutes] = lambda routes, watch: routes,
+        watched: Callable[[SessionRoutes, Any], SessionRoutes] = lambda routes, watch: routes,
     ) -> None:
         self._routes = routes
         self._forget_routes = forget_routes
@@ -116,6 +121,7 @@ class Plans:
         self._max_levels = max_levels
         self._max_topic_bytes = max_topic_bytes
         self._watched, self.tails = watched, Tails(clock, self._forget_all)
+        self.recorders = Recorders(self._forget_all)
         self._gates: Sequence[Gate] = ()
         self._taps: Sequence[Tap] = ()
         self.by_topic: dict[bytes, TopicPlan] = {}
@@ -238,17 +244,27 @@ class Plans:
         if topic.startswith("$") and (special := self._meanings.special(topic, topic_bytes)) is not None:
             return special
         routes = self._routes(topic)
-        if not (self._gates or self._taps or self.tails.is_open):
+        if not (self._gates or self._taps or self.tails.is_open or self.recorders.is_on):
             return TopicPlan(topic, topic_bytes, (), (), routes)
         gates: tuple[tuple[str, GateCall | WaitingGateCall], ...]
         gates = tuple((gate.name, call) for gate in self._gates if (call := self._call(gate, topic)) is not None)
         taps = tuple((tap.name, look) for tap in self._taps if (look := self._call(tap, topic)) is not None)
-        if self.tails.is_open and (watch := self.tails.watch(topic)) is not None:
+        watch: Watch | RecordedWatch | None = None
+        if self.tails.is_open and (tails := self.tails.watch(topic)) is not None:
             if gates or taps:
-                gates = (("tail", watch.arrives), *gates, ("tail", watch.passes))
+                gates = (("tail", tails.arrives), *gates, ("tail", tails.passes))
             else:
-                routes = self._watched(routes, watch)
-        return TopicPlan(topic, topic_bytes, gates, taps, routes)
+                watch = tails
+        recorder = self.recorders.of_topic(topic) if self.recorders.is_on else None
+        if recorder is not None and not (gates or taps):
+            watch = self.recorders.watch(recorder, watch)
+        if watch is not None:
+            routes = self._watched(routes, watch)
+        return TopicPlan(topic, topic_bytes, gates, taps, routes, None, recorder)
+
+    def parts(self, topic: str) -> Mapping[str, Sequence[tuple[str, RecordedTap]]]:
+        """The parts of the taps that consist of some, by name, for a message that is recorded."""
+        return {tap.name: tap.parts(topic) for tap in self._taps if isinstance(tap, HasParts)}
 
     def _call(self, stage: Gate | Tap, topic: str) -> Any:
         """Action of a stage on a topic: as on the topics before, where the same of its objects act."""

@@ -129,6 +129,19 @@ class Watch:
         self.tails = tails
         self._full_until_ns = self._uncounted = 0
 
+    @property
+    def is_shown(self) -> bool:
+        """See ``broker.routing.router.Watch``."""
+        return True
+
+    def looks_at(self, count: int) -> bool:
+        """See ``broker.routing.router.Watch``."""
+        return True
+
+    def picks(self, client: Client, count: int) -> int:
+        """See ``broker.routing.router.Watch``: what it sees may go the short way."""
+        return -1
+
     def arrives(self, message: Message) -> Message:
         """The gate in front of all others."""
         if admitting := self._admitting(message):

@@ -52,7 +52,18 @@ class Subscriber(Protocol):
 
 
 class Watch(Protocol):
-    """Sees the messages of routes on their way (``broker.pipeline.tails``)."""
+    """Sees the messages of routes on their way (``broker.pipeline.tails``, ``broker.pipeline.recording``)."""
+
+    @property
+    def is_shown(self) -> bool:
+        """True if it has to see every message that is delivered."""
+
+    def looks_at(self, count: int) -> bool:
+        """Return whether it matters whose messages the next ``count`` without properties are."""
+
+    def picks(self, client: Client, count: int) -> int:
+        """Position of the first of a client's next ``count`` messages without properties that has to go the long way;
+        -1 for none."""
 
     def delivers(self, message: Message) -> None:
         """A message is handed to its subscribers."""

@@ -22,6 +22,7 @@ class RoutedGroup(Protocol):
     """One group. ``is_durable`` means that messages of QoS 1 and 2 for it go through the session log."""
 
     is_durable: bool
+    key: str
 
     @property
     def takes_runs(self) -> bool:

@@ -12,6 +12,7 @@ from broker.core.marks import text_of_bytes
 from broker.core.message import Message
 from broker.core.stage import Publisher
 from broker.core.topic import check_topic_name, is_reserved, reserved_topic
+from broker.core.tracing import without_mark
 from broker.observe.log import get_logger
 from rules.actions.action import Action, ActionFailed
 from rules.actions.spec import LARGEST_PROPERTIES, RepublishAction
@@ -66,8 +67,8 @@ def republish(
 
     def publish_row(row: Row, message: Message) -> None:
         via = message.via
-        if len(via) >= max_depth:
-            raise ActionFailed(f"{len(via)} rules republished one after another: {' > '.join(via)}")
+        if len(via) >= max_depth and len(rules := without_mark(via)) >= max_depth:
+            raise ActionFailed(f"{len(rules)} rules republished one after another: {' > '.join(rules)}")
         republished = Message(
             topic_of(row),
             payload_of(row),

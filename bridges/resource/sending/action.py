@@ -65,6 +65,7 @@ class Action(Member):
             services.node.clock,
             self.figures.dead_letters_lost,
         )
+        self._spans = services.monitoring.spans
         # read for each row
         self._is_enabled = spec.enable
         self._matched = self.figures.matched
@@ -171,7 +172,7 @@ class Action(Member):
     async def _send(self) -> None:
         """Work the buffer off until cancelled; a fault of ours must not leave rows lying."""
         while True:
-            self._sender = Sender(self.buffer, self._pace, self, self._clock)
+            self._sender = Sender(self.buffer, self._pace, self, self._clock, self.name, self._spans, self._hide)
             try:
                 await self._sender.run()
             except Exception:  # noqa: BLE001 - a bug; what was taken is back in the buffer

@@ -30,6 +30,7 @@ from broker.core.action import Row
 from broker.core.clock import Clock
 from broker.core.kinds import counted
 from broker.core.message import Message
+from broker.core.tracing import Span, Spans, new_context, sampled_context
 
 _NO_KEY: Final[Hashable] = object()
 # Rows taken from the buffer and not done, at most.
@@ -120,8 +121,21 @@ class Outcomes(Protocol):
 class Sender:
     """Empties a buffer. ``run`` works until cancelled; then everything that is not done is back in the buffer."""
 
-    def __init__(self, buffer: Buffer, pace: Pace, outcomes: Outcomes, clock: Clock) -> None:
+    def __init__(
+        self,
+        buffer: Buffer,
+        pace: Pace,
+        outcomes: Outcomes,
+        clock: Clock,
+        name: str,
+        spans: Spans,
+        hide: Callable[[str], str],
+    ) -> None:
+        """``hide`` takes secrets out of the errors that spans show."""
         self._buffer = buffer
+        self._name = name
+        self._spans = spans
+        self._hide = hide
         self._pace = pace
         self._outcomes = outcomes
         self._clock = clock
@@ -246,7 +260,10 @@ class Sender:
                 items, records = self._rendered(sink, self._living(batch))
                 if not items:
                     break
+                began_ns = self._clock.now_ns()
                 answers, error = await self._sent(sink, items, records)
+                if self._spans.is_on:
+                    self._spans.export_late(self._spans_of(items, answers, error, began_ns))
                 batch, cause = self._settle(items, answers, error)
                 if cause is not None and not troubled:
                     line.troubled = line.troubled + 1
@@ -306,6 +323,40 @@ class Sender:
                         f"no answer to {counted(len(records), 'record')} within {timeout_s:g} s"
                     )
                 return None, understood(error)
+
+    def _spans_of(
+        self, items: Sequence[Item], answers: Answers, error: BridgeError | None, began_ns: int
+    ) -> list[Span]:
+        """For each row of a sampled message: its time in the buffer, and the attempt to send it."""
+        now_ns = self._clock.now_ns()
+        now_s = self._clock.monotonic_s()
+        outcomes = [error] * len(items) if error is not None or answers is ALL_DONE or answers is None else answers
+        spans = []
+        for item, outcome in zip(items, outcomes, strict=False):
+            parent = sampled_context(item.message)
+            if parent is None:
+                continue
+            attributes = {"sluice.action": self._name, "sluice.attempt": item.attempts + 1}
+            if not item.attempts:
+                entered_ns = min(began_ns, now_ns - int((now_s - item.entered_s) * 1e9))
+                name = f"buffer {self._name}"
+                spans.append(Span(name, new_context(parent), parent, entered_ns, began_ns, attributes=attributes))
+            attributes = {
+                **attributes,
+                "messaging.operation.type": "send",
+                "messaging.operation.name": "write",
+                "messaging.system": self._name.partition(":")[0],
+                "messaging.batch.message_count": len(items),
+            }
+            problem = ""
+            if outcome is not None:
+                problem = self._hide(str(outcome))
+                attributes["error.type"] = type(outcome).__name__
+            context = new_context(parent)
+            spans.append(
+                Span(f"write {self._name}", context, parent, began_ns, now_ns, "producer", attributes, problem)
+            )
+        return spans
 
     @asynccontextmanager
     async def _counted(self, timeout_s: float, rows: int) -> AsyncIterator[asyncio.Timeout]:

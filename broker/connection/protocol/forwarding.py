@@ -22,6 +22,7 @@ from broker.core.message import Message
 from broker.core.receipt import Receipt
 from broker.pipeline.pipeline import Pipeline
 from broker.pipeline.plan import Kind, Plans, SessionRoutes, TopicPlan
+from broker.routing.router import Watch
 from broker.session import qos0
 from broker.session.delivery import RAW
 from broker.session.qos0_queue import Qos0Item
@@ -89,33 +90,68 @@ class Forwarding:
 
     def run(self, c: Connection, routes: SessionRoutes, chunk: bytes, count: int) -> int:
         """Hand a run of QoS 0 packets, as they came, to their subscribers; returns their number."""
-        figures = self._figures
         if self.together.run:
             self.together.deliver()
+        watch = routes.watch
+        if watch is not None:
+            picked = watch.picks(c.client, count)
+            if picked >= 0:
+                self._run_picked(c, routes, watch, chunk, count, picked)
+                return count
+        self._run_short(c, routes, chunk, count)
+        return count
+
+    def _run_short(self, c: Connection, routes: SessionRoutes, chunk: bytes, count: int) -> None:
+        """Hand on a run of packets none of which is recorded."""
+        figures = self._figures
+        if routes.watch is not None:
+            routes.watch.forwards(chunk, count, c.client, c.now_ns, is_v5=c.is_v5)
         figures.packets_received.value += count
         figures.received[0].value += count
         figures.passed.value += count
         figures.published_bytes_received.value += len(chunk)
-        if routes.watch is not None:
-            routes.watch.forwards(chunk, count, c.client, c.now_ns, is_v5=c.is_v5)
         if routes.is_empty:
             self._pipeline.no_subscribers(count)
-            return count
+            return
         if routes.only_group is not None:
             figures.sent[0].value += routes.only_group.offer_run(chunk, c.client, c.now_ns)
-            return count
+            return
         same, other = (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
         self._hand_out(c, same, chunk, count)
         if other:
             self._hand_out(c, other, _in_other_version(chunk, from_v5=c.is_v5), count)
-        return count
+
+    def _run_picked(
+        self, c: Connection, routes: SessionRoutes, watch: Watch, chunk: bytes, count: int, picked: int
+    ) -> None:
+        """Hand on a run of packets some of which, the first at ``picked``, take the long way to be recorded."""
+        figures = self._figures
+        start = passed = 0
+        for number, (position, topic, payload_at, stop) in enumerate(plain_publishes(chunk, is_v5=c.is_v5)):
+            if number != picked:
+                continue
+            if number > passed:
+                self._run_short(c, routes, chunk[start:position], number - passed)
+            figures.packets_received.value += 1
+            figures.received[0].value += 1
+            figures.published_bytes_received.value += stop - position
+            plan = self.plan(c, topic, 0x30)
+            self._pipeline.process(Message(plan.topic, chunk[payload_at:stop], 0, False, c.client, c.now_ns), plan)
+            start = stop
+            passed = number + 1
+            position_of_next = watch.picks(c.client, count - passed) if passed < count else -1
+            if position_of_next < 0:
+                break
+            picked = passed + position_of_next
+        if passed < count:
+            self._run_short(c, routes, chunk[start:], count - passed)
 
     def run_together(self, run: Sequence[tuple[Connection, bytes]], routes: SessionRoutes) -> None:
         """Hand QoS 0 packets of several clients of one version, as they came, to the subscribers they have in
         common."""
         (c, chunk), count = run[0], len(run)
         if count > 1:
-            if self._differs_by_client(routes, is_v5=c.is_v5):
+            if self._differs_by_client(routes, count, is_v5=c.is_v5):
                 for arrival in run:
                     self.run_together((arrival,), routes)
                 return
@@ -125,10 +161,11 @@ class Forwarding:
             c.services.backpressure.hold(c)
 
     @staticmethod
-    def _differs_by_client(routes: SessionRoutes, *, is_v5: bool) -> bool:
+    def _differs_by_client(routes: SessionRoutes, count: int, *, is_v5: bool) -> bool:
         """True if it matters whose packets these are, or they go to a subscriber that has to be checked."""
         same, other = (routes.plain_v5, routes.plain_v3) if is_v5 else (routes.plain_v3, routes.plain_v5)
-        return bool(other or routes.watch or routes.only_group) or any(session.fast is None for session in same)
+        is_watched = routes.watch is not None and routes.watch.looks_at(count)
+        return bool(other or is_watched or routes.only_group) or any(session.fast is None for session in same)
 
     def _hand_out(self, c: Connection, sessions: list[Session], chunk: bytes, count: int) -> None:
         sent = 0
@@ -217,6 +254,9 @@ class Forwarding:
         packet_id = packet[topic_end : topic_end + 2]
         if packet_id == b"\0\0":
             raise malformed("PUBLISH has packet identifier 0")
+        watch = routes.watch
+        if watch is not None and watch.picks(c.client, 1) >= 0:
+            return 0
         figures = self._figures
         is_v5 = c.is_v5
         figures.received[1].value += 1
@@ -225,8 +265,8 @@ class Forwarding:
             self.together.add(c, Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns), plan)
             c.box.add(_PUBACK + packet_id)
             return len(routes.entries) + 1
-        if routes.watch is not None:
-            routes.watch.forwards(packet, 1, c.client, c.now_ns, is_v5=is_v5)
+        if watch is not None:
+            watch.forwards(packet, 1, c.client, c.now_ns, is_v5=is_v5)
         if routes.is_empty:
             self._pipeline.no_subscribers(1)
             c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)

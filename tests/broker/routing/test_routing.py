@@ -70,6 +70,7 @@ class Group:
     """A share group that keeps what it gets."""
 
     client_id = ""
+    key = "$share/group/#"
     takes_runs = False
 
     def __init__(self, is_durable: bool) -> None:
