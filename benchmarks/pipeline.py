@@ -100,9 +100,9 @@ def sluice() -> Iterator[int]:
 
 
 @contextmanager
-def serving(*settings: str) -> Iterator[tuple[dict[str, str], str]]:
-    """``sluice serve`` on free ports, with ``settings`` as in ``a.b=value``: the addresses of ``mqtt`` and ``api``, its
-    ``pid``, and the data directory."""
+def serving(*settings: str, tree: Path = ROOT) -> Iterator[tuple[dict[str, str], str]]:
+    """``sluice serve`` of a work tree on free ports, with ``settings`` as in ``a.b=value``: the addresses of ``mqtt`` and
+    ``api``, its ``pid``, and the data directory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
@@ -111,7 +111,7 @@ def serving(*settings: str) -> Iterator[tuple[dict[str, str], str]]:
         ]
         environ = {**os.environ, "SLUICE_API_TOKEN": TOKEN}
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, cwd=tree, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         try:
             assert process.stdout is not None
