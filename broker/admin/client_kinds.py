@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.core.kinds import EVERY_VERB, Abilities, Kind
-from broker.core.resources import LONG_S, PATTERN, Command, Parameter, Resource, Verb, ordering
+from broker.core.resources import LONG_S, PATTERN, Command, Parameter, Resource, Verb, limit, ordering
 
 KINDS = (
     Kind(
@@ -191,6 +191,43 @@ RESOURCES = (
                     help="End subscriptions of a connected client. Filters are as it subscribed to them.",
                     columns=_OF_CLIENT,
                     rows="subscriptions",
+                    known="sluice clients ls",
+                ),
+            ),
+            Verb(
+                id="listClientEvents",
+                text="List the events of a client. Returns its time line, newest first: connected, refused, "
+                "subscribed, throttled, slow, messages not delivered, taken over, disconnected, each with the reason "
+                "in words. It is kept over reconnects, in memory: at most 50 events of a client, and 8 MiB of all.",
+                call="events",
+                path="/{client_id:path}/events",
+                takes=(_CLIENT,),
+                row="broker.admin.client_events:ClientEventRow",
+                model="ClientEvents",
+                page_text="The time line of a client, newest first.",
+                command=Command(
+                    name="events",
+                    help="Show the time line of a client, newest first.",
+                    columns=("at", "event", "count", "text"),
+                    limit=None,
+                    known="sluice clients ls",
+                ),
+            ),
+            Verb(
+                id="peekClientMessages",
+                text="Peek at the messages of a client. Returns the messages in flight to it and the first that wait "
+                "for it, decoded by the schemas of their topics. They stay where they are.",
+                call="messages",
+                path="/{client_id:path}/messages",
+                takes=(_CLIENT, limit(100)),
+                row="broker.admin.clients:PeekedMessage",
+                model="PeekedMessages",
+                page_text="Messages for a client, those in flight first.",
+                command=Command(
+                    name="messages",
+                    help="Show the messages in flight to a client and the first that wait for it.",
+                    columns=("place", "packet_id", "received_at", "topic", "qos", "client_id", "payload"),
+                    limit=None,
                     known="sluice clients ls",
                 ),
             ),

@@ -1,14 +1,17 @@
-"""Clients: who is there, one of them in full, and what is done to them: disconnected, subscribed, unsubscribed."""
+"""Clients: the list, one of them in full with its time line and messages, and the verbs that act on them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from broker.admin import listing
+from broker.admin.client_events import ClientEventRow, event_rows, trouble_of
 from broker.admin.listing import Cursor, Selection
 from broker.admin.session_rows import (
     OldClientId,
@@ -19,19 +22,30 @@ from broker.admin.session_rows import (
     session_row,
     subscription_rows,
 )
+from broker.admin.tails import MessageTails, PublishedView
 from broker.codec.packets import SubscriptionRequest
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
 from broker.connection.stalled import Stalled
 from broker.core import reason
 from broker.core.errors import Conflict, Invalid, NotFound, PeerError, Problem
+from broker.core.message import Message
 from broker.core.objects import Spec
+from broker.core.times import rfc3339
 from broker.observe.rates import Sampler
+from broker.session.delivery import Delivery
 from broker.session.session import Session
 
 # Maximum clients whose rates are kept: those that were shown last.
 _WATCHED: Final = 256
 _SHOWN_IN_FLIGHT: Final = 100
+_SHOWN_RULES: Final = 100
+# Maximum payload bytes of a peek: of one message, which is cut, and of all.
+_PEEKED_BYTES: Final = 64 * 1024
+_ALL_PEEKED_BYTES: Final = 1024 * 1024
+# Maximum reads of the session log for a peek, of some hundred records each.
+_PEEKED_READS: Final = 100
+_Place = Literal["in_flight", "queued", "stored"]
 _NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 
 
@@ -58,6 +72,16 @@ class TlsRow(TypedDict):
     alternative_names: NotRequired[dict[str, list[str]]]
 
 
+class ClientAccess(TypedDict):
+    """Access of a connected client: the `authenticator` that let it in (`none` without authenticators), the verified
+    facts that rules can name, and the access rules about it in the order in which they are asked."""
+
+    authenticator: str | None
+    is_superuser: bool
+    facts: dict[str, str]
+    rules: list[str]
+
+
 class ConnectionRow(TypedDict, total=False):
     """A connection: what its CONNECT said, what it came through, `counters` of bytes, packets and messages in both
     directions and of dropped messages, and their `rates` per second over the last seconds.
@@ -71,6 +95,7 @@ class ConnectionRow(TypedDict, total=False):
     receive_maximum: int
     local_address: str | None
     tls: TlsRow | None
+    access: ClientAccess
     is_slow: bool
     silent_s: float | None
     unsent_bytes: int
@@ -88,9 +113,21 @@ class InFlightRow(TypedDict):
     waits_for: Literal["PUBACK", "PUBREC", "PUBCOMP"]
 
 
-class ClientView(ClientRow, SessionRow, ConnectionRow):
-    """A client with its session and, while it is connected, its connection."""
+class PeekedMessage(PublishedView):
+    """A message for a client that is `in_flight`, `queued` in memory, or `stored` in the session log. It stays where it
+    is."""
 
+    place: _Place
+    packet_id: int | None
+    received_at: str
+    client_id: str
+
+
+class ClientView(ClientRow, SessionRow, ConnectionRow):
+    """A client with its session and, while it is connected, its connection. `problem` says why it is slow or loses
+    messages."""
+
+    problem: str | None
     subscriptions: list[SubscriptionRow]
     inflight_messages: list[InFlightRow]
 
@@ -132,8 +169,9 @@ class Kicked(TypedDict):
 class ClientService:
     """Lists, shows, disconnects, subscribes and unsubscribes clients. Used on the event loop."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, tails: MessageTails) -> None:
         self._hub = hub
+        self._tails = tails
         self._samplers: OrderedDict[str, Sampler] = OrderedDict()
 
     async def page(self, sort: str, limit: int, cursor: Cursor | None, **filters: Any) -> Spec:
@@ -156,9 +194,65 @@ class ClientService:
             **client_row(session),
             **session_row(session),
             **row,
+            "problem": trouble_of(session, connection, dict(row)),
             "subscriptions": subscription_rows(session),
             "inflight_messages": _in_flight(session),
         }
+
+    def events(self, client_id: str) -> list[ClientEventRow]:
+        """The time line of a client, newest first. It outlasts connections and sessions, not the broker's process.
+
+        Raises:
+            NotFound: nothing is known of the client.
+        """
+        events = self._hub.context.timelines.of(client_id)
+        if not events:
+            self._session(client_id)
+        return event_rows(events)
+
+    async def messages(self, client_id: str, limit: int) -> list[PeekedMessage]:
+        """The messages in flight to a client and the first that wait for it, decoded. All stay where they are.
+
+        Raises:
+            NotFound: there is no such client.
+        """
+        rows: list[PeekedMessage] = []
+        left = _ALL_PEEKED_BYTES
+        async for place, packet_id, message in self._waiting(self._session(client_id)):
+            if len(rows) == limit or left <= 0:
+                break
+            shown = message
+            if len(message.payload) > _PEEKED_BYTES:
+                shown = replace(message, payload=message.payload[:_PEEKED_BYTES])
+            left -= len(shown.payload)
+            rows.append(
+                {
+                    "place": place,
+                    "packet_id": packet_id,
+                    "received_at": rfc3339(message.received_ns),
+                    "client_id": message.client.client_id,
+                    **self._tails.published(shown, len(message.payload)),
+                }
+            )
+        return rows
+
+    async def _waiting(self, session: Session) -> AsyncIterator[tuple[_Place, int | None, Message]]:
+        in_flight: list[tuple[int, Delivery]] = list(session.window.inflight.items())
+        for packet_id, delivery in in_flight:
+            if delivery.outgoing is not None:
+                yield "in_flight", packet_id, delivery.outgoing.message
+        for delivery in list(session.queue):
+            if delivery.outgoing is not None:
+                yield "queued", None, delivery.outgoing.message
+        log = self._hub.session_log
+        begin = session.next_offset
+        for _ in range(_PEEKED_READS if session.is_behind else 0):
+            messages, begin = log.waiting(session, begin)
+            for message in messages:
+                yield "stored", None, message
+            if begin >= log.log_next:
+                break
+            await asyncio.sleep(0)
 
     def kick(self, client_ids: Sequence[str]) -> Kicked:
         """Close the connections of clients (0x98); their sessions stay as their expiry says."""
@@ -261,6 +355,7 @@ def _connection_row(connection: Connection, stalled: Stalled) -> ConnectionRow:
         "user_properties": [list(pair) for pair in user_properties],
         "connect_properties": properties,
         "receive_maximum": session.window.size,
+        "access": _access(connection),
         "local_address": link.sock_name,
         "tls": _tls(connection),
         "is_slow": session.is_slow or stalled.is_stalled(connection),
@@ -274,6 +369,17 @@ def _connection_row(connection: Connection, stalled: Stalled) -> ConnectionRow:
             "messages_out": connection.box.messages_out,
             "dropped": sum((session.dropped or {}).values()),
         },
+    }
+
+
+def _access(connection: Connection) -> ClientAccess:
+    rulings = None if connection.permits is None else connection.permits.rulings
+    subject = connection.subject
+    return {
+        "authenticator": connection.client.authenticator or None,
+        "is_superuser": subject is not None and subject.is_superuser,
+        "facts": {} if subject is None else dict(sorted(subject.facts.items())),
+        "rules": [] if rulings is None else [f"{rule.source}: {rule.name}" for rule in rulings.rules()[:_SHOWN_RULES]],
     }
 
 

@@ -7,6 +7,7 @@ from broker.admin.clients import ClientService
 from broker.admin.retained import RetainedService
 from broker.admin.sessions import SessionService
 from broker.admin.subscriptions import SubscriptionService
+from broker.admin.tails import MessageTails
 from broker.admin.topics import TopicService
 from broker.connection.hub import Hub
 
@@ -14,8 +15,8 @@ from broker.connection.hub import Hub
 class Traffic:
     """The services of one node."""
 
-    def __init__(self, hub: Hub) -> None:
-        self.clients = ClientService(hub)
+    def __init__(self, hub: Hub, tails: MessageTails) -> None:
+        self.clients = ClientService(hub, tails)
         self.sessions = SessionService(hub)
         self.subscriptions = SubscriptionService(hub)
         self.retained = RetainedService(hub)

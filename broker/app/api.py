@@ -117,7 +117,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         tokens=node.tokens,
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
-        traffic=Traffic(node.server.hub),
+        traffic=Traffic(node.server.hub, node.tails),
         tails=node.tails,
         receivers=node.services.endpoints.receivers,
         reload=reload,

@@ -106,8 +106,8 @@ class ConnectionServices:
     ``add_small`` gathers reads of at most ``SMALL_BYTES`` that one turn of the loop takes together, ``take_small``
     takes those that wait now (``broker.connection.protocol.arrivals``). ``read_first`` handles what comes before the
     CONNACK and returns how many bytes were used, ``read_packets`` all complete packets from a position on. ``opened``
-    and ``ended`` report the state of the link; ``ended`` also gets the reason, whether the will is due, and the
-    properties of the client's DISCONNECT.
+    and ``ended`` report the state of the link; ``ended`` also gets the reason as a word, whether the will is due, the
+    properties of the client's DISCONNECT, and the reason in words.
     """
 
     add_small: Callable[[Connection, bytes], None]
@@ -117,7 +117,7 @@ class ConnectionServices:
     read_first: Callable[[Connection, bytes], int]
     read_packets: Callable[[Connection, bytes, int], Taken]
     opened: Callable[[Connection], None]
-    ended: Callable[[Connection, str, bool, dict[str, Any] | None], None]
+    ended: Callable[[Connection, str, bool, dict[str, Any] | None, str], None]
 
 
 class Connection:
@@ -286,6 +286,7 @@ class Connection:
         """Much waits to be sent: publishers are held back, and beyond ``max_unsent_bytes`` QoS 0 is dropped."""
         if self.is_connected and not self.is_closed:
             self.session.set_slow(is_slow=True)
+            self.context.timelines.add(self.client.client_id, "slow", "reads_slowly")
 
     def resume_writing(self) -> None:
         """The client has caught up."""
@@ -440,20 +441,23 @@ class Connection:
         elif self.is_v5 and self.is_connected:
             properties = {"Reason-String": text} if text else {}
             self.reply(encode_fitting(Disconnect(code, properties), 5, self.max_sent_bytes))
-        self.end(why, is_will_due=is_will_due, lingers=self.is_v5 and not is_stopping)
+        self.end(why, is_will_due=is_will_due, lingers=self.is_v5 and not is_stopping, text=text)
 
     def end(
-        self, why: str, *, is_will_due: bool, properties: dict[str, Any] | None = None, lingers: bool = False
-    ) -> None:
+        self, why: str, *, is_will_due: bool, properties: dict[str, Any] | None = None, lingers: bool = False,
+        text: str = "",
+    ) -> None:  # fmt: skip
         """Close the link and release the session; what comes after is ignored. ``lingers`` where the client may be in
         the middle of sending: it must be able to read the answer."""
         self.is_closed = True
         self.box.flush()
         self.link.close(lingers=lingers)
-        self.services.ended(self, why, is_will_due, properties)
+        self.services.ended(self, why, is_will_due, properties, text)
 
     def _note_refused(self, why: str, text: str, client_id: str) -> None:
         self.context.figures.refused_connection(why)
+        if client_id:
+            self.context.timelines.refused(client_id, why, f"from {self._address}" + (f": {text}" if text else ""))
         _log.info(
             "connection.refused client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
             client_id, self._address, self.link.listener, why, text,

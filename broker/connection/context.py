@@ -10,6 +10,7 @@ from typing import Final
 from broker.connection.metrics import Figures
 from broker.connection.scheduler import Scheduler
 from broker.connection.settings import MqttSettings
+from broker.connection.timelines import Timelines
 from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
 from broker.core.memory import MemoryUse
@@ -88,6 +89,7 @@ class Context:
         self.later = later
         self.scheduler = Scheduler(clock, defer)
         self.figures = Figures(metrics)
+        self.timelines = Timelines(clock, metrics)
         self.pending_writes = PendingWrites(defer, self.scheduler.leave_writes)
         self.admission = Admission(settings.max_connections or inf)
         self.now_s = clock.monotonic_s()

@@ -12,13 +12,16 @@ from broker.connection.connection import Connection
 from broker.connection.context import Context
 from broker.connection.link import Greeting
 from broker.connection.sys_topics import SysTopics
+from broker.connection.timelines import EventKind
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.events import Columns, Events, client_columns, delivery_columns, property_columns, session_columns
+from broker.core.kinds import counted
 from broker.core.message import Message, Properties
 from broker.session.state import SessionState
 
 _NS_PER_MS: Final = 1_000_000
+_NAMES: Final = {3: "MQTT 3.1", 4: "MQTT 3.1.1", 5: "MQTT 5.0"}
 
 
 class ClientEvents:
@@ -28,6 +31,7 @@ class ClientEvents:
         self._events = context.events
         self._clock = context.clock
         self._sys_topics = sys_topics
+        self._timelines = context.timelines
 
     def connack(self, c: Connection, packet: Connect, client: Client, code: int, expiry_s: int) -> None:
         """A CONNACK was sent, with success or a refusal."""
@@ -56,9 +60,13 @@ class ClientEvents:
         }
         self._events.emit("client.check_authn_complete", columns)
 
-    def connected(self, c: Connection) -> None:
-        """A client is connected."""
+    def connected(self, c: Connection, *, is_present: bool) -> None:
+        """A client is connected, with the session that it left where that ``is_present``."""
         self._sys_topics.connected(c.client, c.greeting)
+        waiting = c.session.waiting_messages if is_present else 0
+        state = f"its session continues, {counted(waiting, 'message')} waiting" if is_present else "new session"
+        through = f"from {c.client.peer_name} through {c.client.listener}"
+        self._timelines.add(c.client.client_id, "connected", "", f"{through}, {_NAMES.get(c.version, 'MQTT')}, {state}")
         if "client.connected" not in self._events.wanted:
             return
         columns = {
@@ -76,9 +84,12 @@ class ClientEvents:
         if "client.ping" in self._events.wanted:
             self._events.emit("client.ping", _greeting_columns(c, c.client, c.greeting))
 
-    def disconnected(self, c: Connection, why: str, properties: dict[str, Any] | None) -> None:
+    def disconnected(self, c: Connection, why: str, properties: dict[str, Any] | None, text: str) -> None:
         """A connection has ended; ``properties`` are those of the client's DISCONNECT."""
         self._sys_topics.disconnected(c.client, c.greeting, why)
+        detail = text or str((properties or {}).get("Reason-String", ""))
+        kind: EventKind = "taken_over" if why == "takenover" else "disconnected"
+        self._timelines.add(c.client.client_id, kind, why, detail)
         if "client.disconnected" not in self._events.wanted:
             return
         columns = {

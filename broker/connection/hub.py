@@ -269,6 +269,7 @@ class Hub:
             sent=context.figures.sent, dropped=context.figures.delivery_dropped, subscribed=context.subscribed,
             limits=SessionLimits.of(context.settings), resends=context.settings.retry_interval > 0,
             shed=dead_letters.take_shed, on_dropped=dead_letters.take if dead_letters.reasons else None,
+            note_dropped=context.timelines.dropped,
         )  # fmt: skip
 
     def _make_services(self, backpressure: Backpressure, dead_letters: DeadLetters) -> ConnectionServices:

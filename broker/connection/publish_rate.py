@@ -109,6 +109,7 @@ class PublishMeter:
         if self._disconnects:
             connection.disconnect(reason.MESSAGE_RATE_TOO_HIGH, "message_rate_too_high")
             return
+        self._context.timelines.add(connection.client.client_id, "throttled", "publish_rate")
         connection.hold(self)
         self._wait()
 

@@ -57,6 +57,8 @@ class Client:
     standing: Standing | None = field(default=None, compare=False, repr=False)
     """None where nothing is known of it: a record of an earlier release, or a message that no client sent."""
     is_bridge: bool = False
+    authenticator: str = field(default="", compare=False)
+    """Authenticator that let it in; "none" if none decides, empty if not known."""
 
     def may_resume(self, other: Client) -> bool:
         """True if this client may resume a session that another client with the same identifier left."""

@@ -89,7 +89,8 @@ class SessionServices:
     ``on_event`` gets events that have listeners. ``resends`` is true where 3.1.1 clients are sent on a timer what they
     do not acknowledge. ``shed`` gets messages in the log that a session passes over: why, the offset from which it
     would have read, how many of its messages after that to leave out of account, and how many follow that it passes
-    over. ``on_dropped`` gets every other message that a session does not get, and why.
+    over. ``on_dropped`` gets every other message that a session does not get, and why. ``note_dropped`` gets the client
+    identifier of one that does not get some messages, why, and how many.
     """
 
     clock: Clock
@@ -113,6 +114,7 @@ class SessionServices:
     """Memory of the subscriptions of all sessions."""
     shed: Callable[[SessionState, str, int, int, int], None] | None = None
     on_dropped: Callable[[SessionState, Message, str], None] | None = None
+    note_dropped: Callable[[str, str, int], None] = lambda client_id, why, count: None
 
 
 class SessionState:
@@ -255,6 +257,7 @@ class SessionState:
     def count_dropped(self, why: str, count: int) -> None:
         """Count messages that this session does not get, by reason."""
         self.services.dropped(why).value += count
+        self.services.note_dropped(self.client_id, why, count)
         if self.prediction is not None:
             self.prediction.upset()  # what is passed over gets no identifier
         if self.dropped is None:

@@ -96,7 +96,8 @@ def _members(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[
 
 def _resource(resource: Resource) -> dict[str, Any]:
     lists = [verb for verb in resource.verbs if _is_list(resource, verb)]
-    shows = next((verb for verb in resource.verbs if verb.method == "GET" and _names_one(resource, verb)), None)
+    of_one = [verb for verb in resource.verbs if verb.method == "GET" and _names_one(resource, verb)]
+    shows = next((verb for verb in of_one if not verb.row), None)
     return {
         "name": resource.name,
         "one": f"{'an' if resource.name[0] in 'aeio' else 'a'} {resource.name}",
@@ -109,6 +110,7 @@ def _resource(resource: Resource) -> dict[str, Any]:
         "key": resource.named_by,
         "lists": [_list(verb) for verb in lists],
         "show": shows and _call(resource, shows),
+        "parts": [{**_list(verb), **_call(resource, verb)} for verb in of_one if verb.row],
         "verbs": [_verb(resource, verb, lists) for verb in resource.verbs if verb.method != "GET"],
     }
 

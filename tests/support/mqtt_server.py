@@ -9,10 +9,12 @@ import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 
+from broker.admin.clients import ClientService
+from broker.admin.tails import MessageTails
 from broker.codec.packets import Connect
 from broker.connection.connection import Connection
 from broker.connection.dead_letters import DeadLetterSettings
@@ -33,6 +35,7 @@ from broker.storage.memory import MemoryStore
 from broker.storage.settings import StoreSettings
 from broker.storage.store import Batch, Committed, LogShard, Store
 from broker.storage.writer import Writer
+from broker.streams.service import StreamService
 from tests.support.access import MakeAccess
 from tests.support.connections import cut_off_at_the_end
 from tests.support.waiting import until
@@ -126,6 +129,16 @@ class Node:
     async def until(self, is_so: Callable[[], object]) -> None:
         """Wait for a condition, with a deadline."""
         await until(is_so)
+
+
+def tails_of(node: Node) -> MessageTails:
+    """The tails of a node without streams and schemas."""
+    return MessageTails(node.server.hub, cast(StreamService, None), lambda topic: None)
+
+
+def clients_of(node: Node) -> ClientService:
+    """The clients of a node as administrators see them."""
+    return ClientService(node.server.hub, tails_of(node))
 
 
 @asynccontextmanager

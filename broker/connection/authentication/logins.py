@@ -240,7 +240,7 @@ class Logins:
         client with its standing."""
         c.subject = self._subject(attempt, decision)
         self._expiries.watch(c, decision.expires_s)
-        client = replace(client, standing=c.subject.standing())
+        client = replace(client, standing=c.subject.standing(), authenticator=decision.mechanism)
         self._permissions.grant(c, client)
         return client
 

@@ -259,7 +259,7 @@ class Connecting:
         is_stored = leaves_stored or session.is_durable or packet.will is not None
         c.answers.add(c, welcome, waits=is_stored)
         self._client_events.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
-        self._client_events.connected(c)
+        self._client_events.connected(c, is_present=is_present)
 
     def _attempt(self, c: Connection, packet: Connect) -> ConnectAttempt:
         """Details of the client, its attributes worked out."""

@@ -54,7 +54,7 @@ class Disconnecting:
             self._inbounds.settle(c.session)
         c.end("normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
 
-    def ended(self, c: Connection, why: str, is_will_due: bool, properties: dict[str, Any] | None) -> None:
+    def ended(self, c: Connection, why: str, is_will_due: bool, properties: dict[str, Any] | None, text: str) -> None:
         """A link is closed: nothing waits for it from now on, and its session is on its own."""
         for abandon in self._abandon:
             abandon(c)
@@ -69,4 +69,4 @@ class Disconnecting:
         figures.connected_by_version[c.version] -= 1
         if c.session.owner is c:
             self._life.detached(c.session, is_will_due=is_will_due)
-        self._client_events.disconnected(c, why, properties)
+        self._client_events.disconnected(c, why, properties, text)

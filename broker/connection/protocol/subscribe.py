@@ -29,6 +29,7 @@ from broker.connection.scheduler import Steps
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
 from broker.connection.sharing.groups import NoStart, ShareGroups, asked_start
 from broker.connection.sys_topics import SysTopics
+from broker.connection.timelines import EventKind
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.subscription import Subscription
@@ -43,6 +44,8 @@ _FAILURE: Final = 0x80
 _MQTT_3_1: Final = 3
 # First levels under which the broker's parts know things by names that look like topics; no one subscribes to them.
 _INTERNAL_TREES: Final = frozenset(("$events", "$file"))
+# Maximum filters of one packet in the time line of a client.
+_SHOWN: Final = 4
 _ALWAYS: Final = 0
 _IF_NEW: Final = 1
 
@@ -193,8 +196,16 @@ class Subscribing:
             granted.append((subscription, existing is None, not subscription.is_membership))
         if is_changed:
             self.subscriptions.changed(c.session)
+        shown = [f"{item.filter.text} with QoS {item.qos}" for item, _, _ in granted[:_SHOWN]]
+        self.note(c, "subscribed", shown, len(granted), "by_broker")
         self._send_retained(c, granted)
         return outcome
+
+    def note(self, c: Connection, kind: EventKind, shown: Sequence[str], count: int, why: str = "") -> None:
+        """Add the filters of one packet to the client's time line."""
+        if shown:
+            more = f" and {count - len(shown)} more" if count > len(shown) else ""
+            self._context.timelines.add(c.client.client_id, kind, why, ", ".join(shown) + more)
 
     def take_unsubscribe(self, c: Connection, packet: Unsubscribe) -> None:
         """An UNSUBSCRIBE of a few filters, compared as text, character by character [MQTT-3.10.4-1]."""
@@ -221,6 +232,7 @@ class Subscribing:
                 yield
         finally:
             is_stored = bool(removed) and self.subscriptions.changed(c.session, removed)
+            self._note_removed(c, removed)
         answered = UnsubAck(listing.packet.packet_id, codes)
         return partial(c.answer_fitting, answered, waits=is_stored)
 
@@ -234,7 +246,11 @@ class Subscribing:
         removed: list[Subscription] = []
         codes = [self._unsubscribe_one(c, asked, packet, removed) for asked in packet.filters]
         is_stored = bool(removed) and self.subscriptions.changed(c.session, removed)
+        self._note_removed(c, removed)
         return codes, is_stored
+
+    def _note_removed(self, c: Connection, removed: Sequence[Subscription]) -> None:
+        self.note(c, "unsubscribed", [item.filter.text for item in removed[:_SHOWN]], len(removed))
 
     def _unsubscribe_one(self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
         """End one subscription, which is added to ``removed``; the code to answer with."""
@@ -356,7 +372,7 @@ class _Request:
     """A SUBSCRIBE that takes effect. Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK
     waits until they are stored."""
 
-    __slots__ = ("_begins", "_c", "_codes", "_is_granted", "_lowered", "_packet", "_subscribing", "_told")
+    __slots__ = ("_begins", "_c", "_codes", "_is_granted", "_lowered", "_packet", "_shown", "_subscribing", "_told")
 
     def __init__(self, subscribing: Subscribing, c: Connection, packet: Subscribe) -> None:
         self._subscribing = subscribing
@@ -364,6 +380,7 @@ class _Request:
         self._packet = packet
         self._begins = asked_start(packet.properties)
         self._codes: list[int] = []
+        self._shown: list[str] = []
         self._told: dict[str, Any] = {}
         self._lowered: list[Subscription] = []
         self._is_granted = False
@@ -380,16 +397,23 @@ class _Request:
         except NoStart as error:
             self._told = {"Reason-String": str(error)} if c.wants_reasons else {}
             self._codes.append(error.reason_code)
+            self._show(f"{request.filter} refused: {error}")
             return None
         except PeerError as error:
             self._codes.append(subscribing.refusal(c, request, error))
+            self._show(f"{request.filter} refused: {reason.name_of(error.reason_code)}")
             return None
         existing = c.session.subscriptions.get(subscription.filter.text)
         if existing is not None and existing.qos and not subscription.qos:
             self._lowered.append(existing)
         self._codes.append(subscription.qos)
         self._is_granted = True
+        self._show(f"{request.filter} with QoS {subscription.qos}")
         return subscribing.put(c, subscription, existing is None, packet)
+
+    def _show(self, text: str) -> None:
+        if len(self._shown) < _SHOWN:
+            self._shown.append(text)
 
     def store(self) -> bool:
         """Write what was granted; returns whether there is something to write."""
@@ -397,4 +421,5 @@ class _Request:
 
     def answer(self, *, waits: bool) -> None:
         """The SUBACK."""
+        self._subscribing.note(self._c, "subscribed", self._shown, len(self._codes))
         self._c.answer_fitting(SubAck(self._packet.packet_id, self._codes, self._told), waits=waits)

@@ -135,6 +135,14 @@ class SessionLog:
             if len(records) < REFILL_RECORDS:
                 return
 
+    def waiting(self, session: SessionState, begin: int) -> tuple[list[Message], int]:
+        """Messages of a session among the next records from an offset on, and the offset behind those."""
+        records = self._read(begin) if begin < self.log_next else ()
+        deliveries = [_match(session, offset, record) for offset, record in records if offset < self.log_next]
+        messages = [item.outgoing.message for item in deliveries if item is not None and item.outgoing is not None]
+        is_end = len(records) < REFILL_RECORDS
+        return messages, self.log_next if is_end else records[-1][0] + 1
+
     @property
     def records(self) -> int:
         """Number of records in the log."""

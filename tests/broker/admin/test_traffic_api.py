@@ -11,12 +11,13 @@ import pytest
 
 from broker.admin.traffic import Traffic
 from broker.codec.packets import Disconnect, Publish, SubscriptionRequest, Will
+from broker.connection import timelines
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.objects import Spec
 from broker.storage.memory import MemoryStore
 from tests.support.access import access
-from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.mqtt_server import Node, on_loop, running, tails_of
 from ui.api.application import create_app
 from ui.api.context import ApiContext
 
@@ -31,7 +32,7 @@ async def api(node: Node) -> AsyncIterator[httpx.AsyncClient]:
         publisher=node.server.publisher,
         status=dict,  # type: ignore[arg-type]  # nobody asks for it here
         metrics_text=str,
-        traffic=Traffic(node.server.hub),
+        traffic=Traffic(node.server.hub, tails_of(node)),
         clock=node.clock,
     )
     transport = httpx.ASGITransport(create_app(context))
@@ -91,6 +92,89 @@ async def test_a_client_is_shown_with_what_it_said_and_what_it_did() -> None:
         assert shown["counters"]["packets_in"] == 3  # CONNECT, SUBSCRIBE, PUBLISH
         assert shown["counters"]["bytes_in"] > 20
         assert (await http.get("/clients/nobody")).status_code == 404
+
+
+async def events_of(http: httpx.AsyncClient, client_id: str) -> list[tuple[str, str]]:
+    """The time line of a client, oldest first."""
+    answer = await http.get(f"/clients/{client_id}/events")
+    assert answer.status_code == 200, answer.text
+    return [(row["event"], row["text"]) for row in reversed(answer.json()["items"])]
+
+
+@on_loop
+async def test_the_time_line_of_a_client_is_kept_over_reconnects() -> None:
+    async with running() as node, api(node) as http:
+        client = await node.client("meter-1", 5, properties=_LASTING)
+        await client.subscribe(SubscriptionRequest("a/#", 1), SubscriptionRequest("b/#/c", 0))
+        again = await node.client("meter-1", 5, clean_start=False, properties=_LASTING)
+        again.send(Disconnect(4, {"Reason-String": "battery low"}))
+        await node.until(lambda: node.server.hub.sessions.by_client_id["meter-1"].is_away)
+        events = await events_of(http, "meter-1")
+        assert [kind for kind, _ in events] == ["connected", "subscribed", "taken_over", "connected", "disconnected"]
+        texts = [text for _, text in events]
+        assert texts[0].startswith("Connected from 127.0.0.1:")
+        assert texts[0].endswith("MQTT 5.0, new session")
+        assert texts[1] == "Subscribed: a/# with QoS 1, b/#/c refused: topic_filter_invalid"
+        assert texts[2] == "Another connection with the same client identifier took over"
+        assert texts[3].endswith("its session continues, 0 messages waiting")
+        assert texts[4] == "The client disconnected (battery low)"
+        assert (await http.get("/clients/nobody/events")).status_code == 404
+
+
+@on_loop
+async def test_messages_that_a_client_loses_are_counted_in_its_time_line() -> None:
+    async with running(max_queued_messages=2, slow_subscriber="drop") as node, api(node) as http:
+        client = await node.client("slow", 5, properties={**_LASTING, "Receive-Maximum": 1})
+        await client.subscribe(SubscriptionRequest("a/#", 1))
+        await client.close()
+        await node.until(lambda: node.server.hub.sessions.by_client_id["slow"].is_away)
+        client = await node.client("slow", 5, clean_start=True, properties={"Receive-Maximum": 1})
+        await client.subscribe(SubscriptionRequest("a/#", 1))
+        for number in range(6):
+            publish(node, "a/b", b"%d" % number)
+        assert ("dropped", "3 messages not delivered: its queue was full") in await events_of(http, "slow")
+        shown = (await http.get("/clients/slow")).json()
+        assert shown["problem"] == (
+            "It acknowledges more slowly than messages arrive: all 1 that may be in flight are, and 2 messages wait. "
+            "Its queue of 2 messages is full. Not delivered: 3 messages, since its queue was full."
+        )
+        answer = await http.get("/clients/slow/messages")
+        assert [(row["place"], row["payload"]["data"]) for row in answer.json()["items"]] == [
+            ("in_flight", "0"), ("queued", "4"), ("queued", "5"),
+        ]  # fmt: skip
+
+
+@on_loop
+async def test_messages_in_the_session_log_are_peeked_and_stay_there() -> None:
+    async with running() as node, api(node) as http:
+        await leave(node, "away", "a/#")
+        for number in range(300):
+            publish(node, "a/b" if number % 2 else "other", b"%d" % number)
+        await node.until(lambda: node.server.hub.sessions.by_client_id["away"].waiting_messages == 150)
+        for _ in range(2):
+            items = (await http.get("/clients/away/messages?limit=5")).json()["items"]
+            assert [(row["place"], row["payload"]["data"]) for row in items] == [
+                ("stored", str(number)) for number in (1, 3, 5, 7, 9)
+            ]
+        assert (await http.get("/clients/away")).json()["problem"] == "It is away, and 150 messages wait for it."
+        assert (await http.get("/clients/nobody/messages")).status_code == 404
+
+
+@on_loop
+async def test_time_lines_are_bounded_and_made_up_identifiers_displace_none() -> None:
+    async with running() as node:
+        lines = node.server.hub.context.timelines
+        lines.add("known", "connected", "", "x")
+        for number in range(20_000):
+            lines.refused(f"made-up-{number}", "not_authorized", "y" * 1000)
+        assert len(lines.of("known")) == 1
+        for number in range(200):
+            lines.add("known", "subscribed", "", str(number))
+        assert len(lines.of("known")) == timelines.MAX_EVENTS
+        for number in range(60_000):
+            lines.add(f"client-{number}", "subscribed", "", "z" * 1000)
+        assert lines.size_bytes <= timelines.MAX_BYTES + timelines.MAX_REFUSED_BYTES
+        assert not lines.of("known")
 
 
 @on_loop

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from broker.admin.clients import ClientService
 from broker.codec.packets import (
     Connect,
     PubAck,
@@ -22,7 +21,7 @@ from broker.codec.packets import (
 )
 from broker.connection.withholding import SILENT_ALARM
 from broker.session.session import Session
-from tests.support.mqtt_server import Node, on_loop, running
+from tests.support.mqtt_server import Node, clients_of, on_loop, running
 from tests.support.wire import WireClient
 
 TIMEOUT_S = 30
@@ -37,7 +36,7 @@ async def subscribed(node: Node, topic: str, qos: int) -> WireClient:
 
 def shown(node: Node) -> tuple[bool, bool]:
     """Whether the client is shown as slow, and an alarm names it."""
-    row = ClientService(node.server.hub).show("s")
+    row = clients_of(node).show("s")
     named = [one.details["subscribers"] for one in node.alarms.active() if one.name == SILENT_ALARM]
     return row["is_slow"], named == [["s"]]
 
@@ -72,7 +71,7 @@ async def test_who_acknowledges_nothing_is_slow_although_more_is_sent(qos: int, 
         assert shown(node) == (False, False)
         node.pass_time(1)
         assert shown(node) == (True, True)
-        assert ClientService(node.server.hub).show("s")["silent_s"] == TIMEOUT_S
+        assert clients_of(node).show("s")["silent_s"] == TIMEOUT_S
         assert node.metrics.value("subscribers_stalled") == 1
         client.send(PubAck(ids[3]) if qos == 1 else PubRec(ids[3]))
         if qos == 2:
@@ -119,7 +118,7 @@ async def test_who_does_not_read_is_slow_without_any_qos() -> None:
             publisher.send(Publish("t", bytes(1024 * 1024), 1, packet_id=number))
             await publisher.expect(PubAck)
         node.pass_time(1)
-        assert ClientService(node.server.hub).show("s")["unsent_bytes"] > 0
+        assert clients_of(node).show("s")["unsent_bytes"] > 0
         assert shown(node) == (False, False)
         node.pass_time(TIMEOUT_S)
         assert shown(node) == (True, True)

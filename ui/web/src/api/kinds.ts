@@ -58,7 +58,7 @@ export interface Kind extends Listed {
 }
 
 /** Where a request has the name of an item: in its path, its query, or as a member of its body. */
-interface Call {
+export interface Call {
   path: string;
   place: string;
   parameter: string;
@@ -94,6 +94,8 @@ export interface List {
 export interface Resource extends Listed {
   lists: List[];
   show: Call | null;
+  /** Lists that belong to one item. */
+  parts: (List & Call)[];
   verbs: Verb[];
 }
 
@@ -133,7 +135,7 @@ type DeclaredKind = DeclaredPage &
     is_ordered: boolean;
     read_only: string[];
   };
-type DeclaredResource = DeclaredPage & Pick<Resource, "lists" | "show" | "verbs">;
+type DeclaredResource = DeclaredPage & Pick<Resource, "lists" | "show" | "parts" | "verbs">;
 const { kinds, resources } = declared as unknown as { kinds: DeclaredKind[]; resources: DeclaredResource[] };
 
 const listed = ({ path, right, name, many, command, about, menu, key }: DeclaredPage) => ({
@@ -169,6 +171,7 @@ export const RESOURCES: Resource[] = resources.map((resource) => ({
   ...listed(resource),
   lists: resource.lists,
   show: resource.show,
+  parts: resource.parts,
   verbs: resource.verbs,
 }));
 

@@ -1,7 +1,9 @@
 // The pages of all kinds. Each is loaded when it is opened first; a kind without one has the page of its declaration.
 
 import { useQuery } from "@tanstack/react-query";
+import { type ComponentType, lazy } from "react";
 import type { Kind } from "../api/kinds";
+import type { ItemPageProps } from "../parts/item-page";
 import type { KindPage } from "../parts/kind-page";
 
 type AnyPage = KindPage<any>;
@@ -30,3 +32,16 @@ export function useKindPage(kind: Kind): AnyPage | undefined {
   if (error) throw error;
   return data;
 }
+
+interface ItemPage {
+  show: ComponentType<ItemPageProps>;
+  verbs: ComponentType<{ name: string }>;
+}
+
+/** Pages of items of live lists that show more than their members, by the path of the list. */
+export const ITEM_PAGES: Record<string, ItemPage> = {
+  clients: {
+    show: lazy(() => import("./clients/client")),
+    verbs: lazy(async () => ({ default: (await import("./clients/client")).ClientVerbs })),
+  },
+};

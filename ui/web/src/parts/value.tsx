@@ -153,7 +153,7 @@ export function Facts({ object, label, of = "" }: { object: Members; label: stri
 const ROWS_SHOWN = 100;
 
 /** Objects of one object as a table, the first ones of many. */
-function Rows({ rows, label }: { rows: Members[]; label: string }) {
+export function Rows({ rows, label }: { rows: Members[]; label: string }) {
   const shown = rows.slice(0, ROWS_SHOWN);
   const members = [...new Set(shown.flatMap((row) => Object.keys(row)))];
   return (

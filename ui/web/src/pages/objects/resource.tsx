@@ -2,6 +2,7 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
+import { Suspense } from "react";
 import { getAny, Refused } from "../../api/client";
 import type { Resource } from "../../api/kinds";
 import { useEvery } from "../../api/live";
@@ -9,6 +10,7 @@ import { Card, causeOf, Empty, LoadFailure, State, stateOf } from "../../parts/c
 import { CopyAs, word } from "../../parts/copy";
 import { keepTimeZone } from "../../parts/time";
 import { Facts } from "../../parts/value";
+import { ITEM_PAGES } from "../registry";
 import { useVerbs, VerbButtons, verbsOf } from "./verbs";
 
 const EVERY_MS = 3000;
@@ -27,6 +29,7 @@ export default function ResourceItem({ resource, name }: { resource: Resource; n
     refetchInterval: useEvery(EVERY_MS),
   });
   const isGone = error instanceof Refused && error.status === 404;
+  const own = ITEM_PAGES[resource.path];
   const asked = place === "query" ? `${path}?${new URLSearchParams(query)}` : path;
   const all = (
     <Link to={`/${resource.path}` as never} search={keepTimeZone as never}>
@@ -46,6 +49,7 @@ export default function ResourceItem({ resource, name }: { resource: Resource; n
         {data && !isGone && (
           <div className="buttons">
             <VerbButtons verbs={verbsOf(resource)} names={[name]} ask={ask} />
+            <Suspense>{own && <own.verbs name={name} />}</Suspense>
             <CopyAs path={asked} cli={resource.cli && `sluice ${resource.cli} show ${word(name)}`} />
           </div>
         )}
@@ -57,7 +61,12 @@ export default function ResourceItem({ resource, name }: { resource: Resource; n
           Loading…
         </p>
       )}
-      {data && !isGone && (
+      {data && !isGone && own && (
+        <Suspense>
+          <own.show resource={resource} name={name} data={data} />
+        </Suspense>
+      )}
+      {data && !isGone && !own && (
         <Card title={resource.one}>
           <Facts object={data} label={name} />
         </Card>

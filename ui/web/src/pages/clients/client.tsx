@@ -1,0 +1,125 @@
+// One client: its time line, its messages, and all that is known of it.
+
+import { useNavigate } from "@tanstack/react-router";
+import { useState } from "react";
+import { Card, Empty } from "../../parts/card";
+import { Confirm } from "../../parts/dialogs";
+import { ItemList } from "../../parts/item-list";
+import type { ItemPageProps, Members } from "../../parts/item-page";
+import { keepTimeZone } from "../../parts/time";
+import { Facts, Rows } from "../../parts/value";
+
+const QUEUE = ["queued", "queue_bytes", "inflight", "receive_maximum", "unsent_bytes", "silent_s", "dropped_by_reason"];
+const ACCESS = ["tls", "attributes"];
+const CONNECT = ["clean_start", "keep_alive_s", "connect_properties", "will"];
+/** Members that have a card of their own, or are shown in the head of the page. */
+const ELSEWHERE = new Set(
+  [...QUEUE, ...ACCESS, ...CONNECT].concat(
+    ["access", "rates", "user_properties", "subscriptions"],
+    ["inflight_messages", "problem", "counters", "total_payload_bytes"],
+  ),
+);
+
+export default function ClientPage({ resource, name, data }: ItemPageProps) {
+  const [events, messages] = resource.parts;
+  const of = (members: string[]) =>
+    Object.fromEntries(members.filter((key) => key in data).map((key) => [key, data[key]]));
+  const subscriptions = data.subscriptions as Members[];
+  return (
+    <div className="columns">
+      <div className="stack">
+        <ItemList part={events!} name={name} title="Time line" empty="Nothing has happened since the broker started." />
+        <ItemList
+          part={messages!}
+          name={name}
+          title="Messages for it"
+          empty="No message is in flight to it or waits for it."
+        />
+        <Card title="Subscriptions">
+          {subscriptions.length ? (
+            <Rows rows={subscriptions.map(ofClient)} label="Subscriptions" />
+          ) : (
+            <Empty>It has no subscriptions.</Empty>
+          )}
+        </Card>
+      </div>
+      <div className="stack">
+        <Card title="Queue">
+          <Facts object={of([...QUEUE, "rates"])} label={name} />
+        </Card>
+        <Card title="Connection">
+          <Facts object={of(Object.keys(data).filter((key) => !ELSEWHERE.has(key)))} label={name} />
+        </Card>
+        {data.connected === true && (
+          <>
+            <Card title="CONNECT" note="as the client sent it">
+              <Facts object={of(CONNECT)} label={name} />
+              <UserProperties pairs={data.user_properties as string[][]} />
+            </Card>
+            <Card title="Access">
+              <Facts object={{ ...(data.access as Members), ...of(ACCESS) }} label={name} />
+            </Card>
+          </>
+        )}
+      </div>
+    </div>
+  );
+}
+
+const ofClient = ({ client_id: _, durable: __, connected: ___, ...subscription }: Members) => subscription;
+
+/** In the order in which the client sent them; names may repeat. */
+function UserProperties({ pairs }: { pairs: string[][] }) {
+  if (!pairs.length) return null;
+  return (
+    <section className="part" aria-label="User properties">
+      <h3>User properties</h3>
+      <dl className="facts">
+        {pairs.map(([key, value], at) => (
+          <div key={at}>
+            <dt>{key}</dt>
+            <dd>{value}</dd>
+          </div>
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+/** Verbs of other lists: clear its session, ban it. */
+export function ClientVerbs({ name }: { name: string }) {
+  const [asked, ask] = useState<"clear" | "ban" | null>(null);
+  const navigate = useNavigate();
+  const close = () => ask(null);
+  return (
+    <>
+      <button type="button" onClick={() => ask("clear")}>
+        Clear session…
+      </button>
+      <button type="button" onClick={() => ask("ban")}>
+        Ban…
+      </button>
+      {asked === "clear" && (
+        <Confirm
+          title={`Clear the session of ${name}`}
+          method="DELETE"
+          path={`sessions/${encodeURIComponent(name)}`}
+          text="Its subscriptions and the messages that wait for it are deleted. If it is connected, it is disconnected."
+          close={close}
+          onDone={() => void navigate({ to: "/clients", search: keepTimeZone } as never)}
+        />
+      )}
+      {asked === "ban" && (
+        <Confirm
+          title={`Ban ${name}`}
+          method="POST"
+          path="bans"
+          body={{ as: "clientid", who: name, reason: "Banned on the client's page" }}
+          text="It is disconnected, and cannot connect again until the ban is deleted from the list of bans."
+          isRisky
+          close={close}
+        />
+      )}
+    </>
+  );
+}

@@ -1,0 +1,46 @@
+// A list that belongs to one item, as it is declared: its time line, its messages.
+
+import { useQuery } from "@tanstack/react-query";
+import { getAny } from "../api/client";
+import { type Call, type List } from "../api/kinds";
+import { useEvery } from "../api/live";
+import { Card, Empty, LoadFailure } from "./card";
+import { Table } from "./table";
+import { columnOf } from "./value";
+
+const EVERY_MS = 3000;
+
+export function ItemList({
+  part,
+  name,
+  title,
+  empty,
+}: {
+  part: List & Call;
+  name: string;
+  title: string;
+  empty: string;
+}) {
+  const path = part.path.replace(`{${part.parameter}}`, encodeURIComponent(name));
+  const { data, error } = useQuery({
+    queryKey: ["item", path],
+    queryFn: ({ signal }) => getAny<{ items: Record<string, unknown>[] }>(path, { signal }),
+    refetchInterval: useEvery(EVERY_MS),
+  });
+  const rows = data?.items ?? [];
+  return (
+    <Card title={title}>
+      <LoadFailure error={error} />
+      {data && !rows.length && <Empty>{empty}</Empty>}
+      {rows.length > 0 && (
+        <Table
+          kind="cards live"
+          label={title}
+          columns={part.columns.map((declared) => columnOf(declared, rows))}
+          rows={rows}
+          keyOf={(_, at) => rows.length - at}
+        />
+      )}
+    </Card>
+  );
+}
