@@ -16,6 +16,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from benchmarks.bare import MOSQUITTO, ROOT, Case, compare, mosquitto
@@ -101,8 +102,8 @@ def sluice() -> Iterator[int]:
 
 @contextmanager
 def serving(*settings: str, tree: Path = ROOT) -> Iterator[tuple[dict[str, str], str]]:
-    """``sluice serve`` of a work tree on free ports, with ``settings`` as in ``a.b=value``: the addresses of ``mqtt`` and
-    ``api``, its ``pid``, and the data directory."""
+    """``sluice serve`` of a work tree on free ports, with ``settings`` as in ``a.b=value``: the addresses of ``mqtt``
+    and ``api``, its ``pid``, and the data directory."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),

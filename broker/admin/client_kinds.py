@@ -200,7 +200,7 @@ RESOURCES = (
                 "subscribed, throttled, slow, messages not delivered, taken over, disconnected, each with the reason "
                 "in words. It is kept over reconnects, in memory: at most 50 events of a client, and 8 MiB of all.",
                 call="events",
-                path="/{client_id:path}/events",
+                path="/{clientid:path}/events",
                 takes=(_CLIENT,),
                 row="broker.admin.client_events:ClientEventRow",
                 model="ClientEvents",
@@ -218,7 +218,7 @@ RESOURCES = (
                 text="Peek at the messages of a client. Returns the messages in flight to it and the first that wait "
                 "for it, decoded by the schemas of their topics. They stay where they are.",
                 call="messages",
-                path="/{client_id:path}/messages",
+                path="/{clientid:path}/messages",
                 takes=(_CLIENT, limit(100)),
                 row="broker.admin.clients:PeekedMessage",
                 model="PeekedMessages",
@@ -226,7 +226,7 @@ RESOURCES = (
                 command=Command(
                     name="messages",
                     help="Show the messages in flight to a client and the first that wait for it.",
-                    columns=("place", "packet_id", "received_at", "topic", "qos", "client_id", "payload"),
+                    columns=("place", "packet_id", "received_at", "topic", "qos", "clientid", "payload"),
                     limit=None,
                     known="sluice clients ls",
                 ),

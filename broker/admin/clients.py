@@ -23,6 +23,8 @@ from broker.admin.session_rows import (
     subscription_rows,
 )
 from broker.admin.tails import MessageTails, PublishedView
+from broker.auth.backends.source import AskedRules
+from broker.auth.rules import BoundRule
 from broker.codec.packets import SubscriptionRequest
 from broker.connection.connection import Connection
 from broker.connection.hub import Hub
@@ -120,7 +122,7 @@ class PeekedMessage(PublishedView):
     place: _Place
     packet_id: int | None
     received_at: str
-    client_id: str
+    clientid: str
 
 
 class ClientView(ClientRow, SessionRow, ConnectionRow):
@@ -230,7 +232,7 @@ class ClientService:
                     "place": place,
                     "packet_id": packet_id,
                     "received_at": rfc3339(message.received_ns),
-                    "client_id": message.client.client_id,
+                    "clientid": message.client.client_id,
                     **self._tails.published(shown, len(message.payload)),
                 }
             )
@@ -379,8 +381,14 @@ def _access(connection: Connection) -> ClientAccess:
         "authenticator": connection.client.authenticator or None,
         "is_superuser": subject is not None and subject.is_superuser,
         "facts": {} if subject is None else dict(sorted(subject.facts.items())),
-        "rules": [] if rulings is None else [f"{rule.source}: {rule.name}" for rule in rulings.rules()[:_SHOWN_RULES]],
+        "rules": [] if rulings is None else [_rule(rule) for rule in rulings.rules()[:_SHOWN_RULES]],
     }
+
+
+def _rule(rule: BoundRule | AskedRules) -> str:
+    if isinstance(rule, BoundRule):
+        return f"{rule.source}: {rule.name}"
+    return f"{rule.source_type}: asked about each topic"
 
 
 def _tls(connection: Connection) -> TlsRow | None:

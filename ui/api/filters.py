@@ -138,12 +138,12 @@ class SettingFilter(ListFilter):
         bool | None, Query(title="Not the default", description="Settings that are not the default, or those that are.")
     ] = None
 
-    def takes(self, one: Mapping[str, Any]) -> bool:
+    def takes(self, shown: Mapping[str, Any]) -> bool:
         """Return whether a setting passes, its name aside."""
-        text = f"{one['key']} {one['description']}".casefold()
-        is_changed = one["set_by"] != "default" or "in_files" in one
+        text = f"{shown['key']} {shown['description']}".casefold()
+        is_changed = shown["set_by"] != "default" or "in_files" in shown
         return (
-            (self.group is None or one["group"] == self.group)
+            (self.group is None or shown["group"] == self.group)
             and (self.changed is None or self.changed == is_changed)
             and all(word in text for word in (self.text or "").casefold().split())
         )

@@ -42,7 +42,7 @@ export function useMessages(filter: string): Found[] {
     ({ payload, schema }) => !payload.truncated && (schema === null || types?.get(schema) === "json"),
   );
   const arriving = whole.map(
-    ({ at, topic, payload: { encoding, data }, qos, retain, properties, user_properties, client_id, username }) => ({
+    ({ at, topic, payload: { encoding, data }, qos, retain, properties, user_properties, clientid, username }) => ({
       at,
       source: "live" as const,
       message: {
@@ -52,7 +52,7 @@ export function useMessages(filter: string): Found[] {
         retain,
         properties,
         user_properties,
-        clientid: client_id,
+        clientid,
         username,
       } as Message,
     }),

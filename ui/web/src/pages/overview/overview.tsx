@@ -552,7 +552,7 @@ function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: numb
             {
               title: "Topic",
               kind: "why",
-              show: ({ topic, client_id: client }) => (
+              show: ({ topic, clientid: client }) => (
                 <>
                   <code>{topic}</code>
                   <Why>{client}</Why>

@@ -95,7 +95,7 @@ interface StreamRecord {
   topic: string;
   payload: unknown;
   qos: number;
-  client_id: string;
+  clientid: string;
 }
 
 /** The newest records of a stream, or those from one offset on. */
@@ -131,7 +131,7 @@ function useRecords(stream: string | undefined, from: { shard?: number; offset?:
           key: `${one.shard}/${one.offset}`,
           title: `${one.topic} at offset ${one.offset}`,
           at: one.at,
-          event: { topic: one.topic, payload: one.payload, qos: one.qos, clientid: one.client_id },
+          event: { topic: one.topic, payload: one.payload, qos: one.qos, clientid: one.clientid },
         }),
       );
     },

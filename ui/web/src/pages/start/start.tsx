@@ -170,7 +170,7 @@ function Matches({ sql, messages }: { sql: string; messages: TailedMessage[] }) 
       const tried = latest.current;
       for (const message of tried) {
         signal.throwIfAborted();
-        const { rows = [] } = await tryRule(sql, { clientid: message.client_id, ...input(message) });
+        const { rows = [] } = await tryRule(sql, { clientid: message.clientid, ...input(message) });
         matching += Number(rows.length > 0);
       }
       return `${matching} of the last ${tried.length} match`;
@@ -201,7 +201,7 @@ function FirstRule({ status, latest: [latest, ...earlier] }: { status: Status; l
   const { data, failureReason } = useQuery({
     queryKey: ["try", sql, tried],
     queryFn: ({ signal }) =>
-      outcome(sql, { clientid: latest?.client_id ?? "meter-attic", ...JSON.parse(tried) }, signal),
+      outcome(sql, { clientid: latest?.clientid ?? "meter-attic", ...JSON.parse(tried) }, signal),
     placeholderData: (known) => known, // also a problem stays until the next answer
     retry: true, // what fails here is the connection, or a node that is overloaded
     retryDelay: 1000,
@@ -576,7 +576,7 @@ function Arriving({
             const [tone, word] = OUTCOMES[message.outcome];
             const { topic, payload } = input(message);
             return (
-              <li key={`${message.at} ${message.client_id} ${topic}`}>
+              <li key={`${message.at} ${message.clientid} ${topic}`}>
                 <div>
                   <code>{topic}</code> <State state={tone}>{word}</State>{" "}
                   <span className="muted small">{clock(Date.parse(message.at), timeZone)}</span>

@@ -265,7 +265,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
   const wanted = String(place.find ?? "").toLowerCase();
   const items = data?.items ?? [];
   const shown = items.filter(
-    (one) => !wanted || `${one.topic} ${one.client_id} ${textOf(one)}`.toLowerCase().includes(wanted),
+    (one) => !wanted || `${one.topic} ${one.clientid} ${textOf(one)}`.toLowerCase().includes(wanted),
   );
   const at = items[0] ? BigInt(items[0].offset) : newest;
   const back = at - BigInt(limit) > first ? at - BigInt(limit) : first;
@@ -432,7 +432,7 @@ function Browser({ name, object }: ObjectProps<Stream>) {
                 </>
               ),
             },
-            { title: "Client", show: (one) => one.client_id },
+            { title: "Client", show: (one) => one.clientid },
           ]}
         />
       )}
@@ -568,7 +568,7 @@ function One({
   });
   const properties: [string, unknown][] = [
     ["Published", clock(Date.parse(record.at), timeZone, "full")],
-    ["Client", record.client_id],
+    ["Client", record.clientid],
     ["User", record.username],
     ["QoS", record.qos],
     ["Retained", record.retain ? "yes" : "no"],
