@@ -8,12 +8,8 @@ const FRESH_MS = 60_000; // new rights also end the live connection, whose retur
 
 /** Name, role and rights of the signed-in user. */
 export const useMe = (isIn = true) =>
-  useQuery({
-    queryKey: ["me"],
-    queryFn: () => settled(client.GET("/api/v1/me")),
-    staleTime: FRESH_MS,
-    enabled: isIn,
-  }).data;
+  useQuery({ queryKey: ["me"], queryFn: () => settled(client.GET("/api/v1/me")), staleTime: FRESH_MS, enabled: isIn })
+    .data;
 
 /** Whether a right exists; everything is shown until the rights are known. */
 export function useMay(isIn = true): (resource: string, does: Does) => boolean {

@@ -66,7 +66,8 @@ export default function ClientPage({ resource, name, data }: ItemPageProps) {
   );
 }
 
-const ofClient = ({ clientid: _c, client_id: _, durable: __, connected: ___, ...subscription }: Members) => subscription;
+const ofClient = ({ clientid: _c, client_id: _, durable: __, connected: ___, ...subscription }: Members) =>
+  subscription;
 
 /** In the order in which the client sent them; names may repeat. */
 function UserProperties({ pairs }: { pairs: string[][] }) {
