@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -32,8 +32,19 @@ class ApiSettings(Settings):
     )
     allow_clear_text: bool = Field(
         default=False,
-        description="Whether `bind` may be an address that other machines reach. The API has no TLS: its token and all "
+        description="Whether `bind` may be an address that other machines reach without TLS: tokens, passwords and all "
         "data travel unencrypted.",
+    )
+    certfile: str | None = Field(
+        default=None,
+        description="Certificate of the API and those between it and its root, PEM. With it the API speaks HTTPS. "
+        "It is read again within ten seconds of a change.",
+    )
+    keyfile: str | None = Field(default=None, description="Private key of the certificate, PEM, unencrypted.")
+    metrics: Literal["open", "token"] = Field(
+        default="open",
+        description="Access to `/metrics`: `open` to every client that reaches the API, or with the `token` of an "
+        "actor that may read metrics.",
     )
     max_connections: int = Field(
         default=256,
@@ -76,10 +87,13 @@ class ApiSettings(Settings):
 
     @model_validator(mode="after")
     def _check_exposure(self) -> Self:
-        if not (self.is_loopback or self.allow_clear_text):
+        if (self.certfile is None) is not (self.keyfile is None):
+            raise ValueError("expected certfile and keyfile, or neither")
+        if not (self.is_loopback or self.has_tls or self.allow_clear_text):
             raise ValueError(
                 f"expected a loopback address for bind, got {self.bind!r}: the API speaks HTTP without TLS. Try: "
-                "bind it to 127.0.0.1 with a proxy for TLS in front, or set api.allow_clear_text = true"
+                "set api.certfile and api.keyfile, bind it to 127.0.0.1 with a proxy for TLS in front, or set "
+                "api.allow_clear_text = true"
             )
         return self
 
@@ -87,6 +101,11 @@ class ApiSettings(Settings):
     def address(self) -> tuple[str, int]:
         """Host and port."""
         return split_address(self.bind)
+
+    @property
+    def has_tls(self) -> bool:
+        """True if it speaks HTTPS."""
+        return self.certfile is not None
 
     @property
     def is_loopback(self) -> bool:

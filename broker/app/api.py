@@ -42,8 +42,17 @@ class Api:
         self._node = node
         self._reload = reload
         host, port = node.api_settings.address
-        self._listener: socket.socket = features.load(features.API_LISTENER)(host, port)
+        bind = features.load(features.API_LISTENER)
+        settings = node.api_settings
+        self._certificate: Any = None
+        if settings.has_tls:
+            self._certificate = features.load(features.API_CERTIFICATE)(settings.certfile, settings.keyfile)
+        self._listener: socket.socket = bind(host, port)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._local: socket.socket | None = bind("127.0.0.1", 0) if settings.has_tls else None
+        own = self._listener if self._local is None else self._local
+        self.local_address: tuple[str, int] = own.getsockname()[:2]
+        """Address without TLS, on loopback where the other has it, for processes and commands of this machine."""
         self._making: asyncio.Task[tuple[Any, Any]] | None = None
 
     def begin(self) -> asyncio.Task[tuple[Any, Any]]:
@@ -63,25 +72,31 @@ class Api:
         """Finish the requests that run, and close the address."""
         if self._making is not None:
             self._node.server.hub.plans.tails.close_all()
-            server, context = await self._making
+            servers, context = await self._making
             await context.jobs.stop()
-            await server.stop()
+            for server in servers:
+                await server.stop()
         self._listener.close()
+        if self._local is not None:
+            self._local.close()
 
     async def _make(self) -> tuple[Any, Any]:
-        server, context = await asyncio.to_thread(self._put_together)
+        servers, context = await asyncio.to_thread(self._put_together)
         self._node.server.set_aside()
-        await server.start()
+        for server in servers:
+            await server.start()
         context.jobs.start_again()
         await asyncio.to_thread(lazy_module.import_all)
         self._node.server.set_aside()
         _log.info("node.complete")
-        return server, context
+        return servers, context
 
     def _put_together(self) -> tuple[Any, Any]:
         context = context_of(self._node, self._reload)
         app = features.load(features.API_APPLICATION)(context)
-        return features.load(features.API_SERVER)(app, *self.address, self._listener), context
+        make = features.load(features.API_SERVER)
+        local = [] if self._local is None else [make(app, *self.local_address, self._local)]
+        return [*local, make(app, *self.address, self._listener, self._certificate)], context
 
 
 def context_of(node: Node, reload: ConfigReload) -> Any:

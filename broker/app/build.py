@@ -436,7 +436,10 @@ class Node:
         """The addresses, as the API shows them (``ui.api.status.ListenerStatus``)."""
         statuses = self.server.listeners.statuses()
         open_ones = [_listener(status, *status.address) for status in statuses if status.address is not None]
-        return [*open_ones, {"name": "api", "protocol": "http", "address": self.api_address}]
+        return [
+            *open_ones,
+            {"name": "api", "protocol": "https" if self.api_settings.has_tls else "http", "address": self.api_address},
+        ]
 
     @property
     def started_objects(self) -> Sequence[StreamService | SpecObjects[Any]]:

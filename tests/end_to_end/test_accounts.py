@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -18,6 +21,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 from websockets.typing import Origin
 
+from tests.support.certificates import Authority
 from tests.support.node import TOKEN, Node, eventually, running
 from tests.support.plain_http import NO_TLS
 
@@ -251,3 +255,81 @@ def test_the_first_account_is_made_by_command_on_a_running_and_on_a_stopped_node
 )
 def test_an_account_that_cannot_work_is_refused(node: Node, spec: dict[str, Any]) -> None:
     assert node.call("POST", "/accounts", spec, expect=422)["errors"]
+
+
+def test_metrics_need_a_token_where_that_is_set(tmp_path: Path) -> None:
+    with running(tmp_path / "node", config=f"{QUIET}api.metrics = token\n") as node:
+        scraper = node.call("POST", "/tokens", {"name": "scraper", "role": "viewer", "kinds": ["metrics"]})["token"]
+        other = node.call("POST", "/tokens", {"name": "other", "role": "viewer", "kinds": ["rules"]})["token"]
+        with httpx.Client(base_url=node.url, verify=NO_TLS, timeout=60, trust_env=False) as client:
+            assert client.get("/metrics").status_code == 401
+            refused = client.get("/metrics", headers={"Authorization": f"Bearer {other}"})
+            assert (refused.status_code, refused.json()["detail"]) == (
+                403,
+                "needs 'read' on 'metrics'; your scope is 'rules'",
+            )
+            text = client.get("/metrics", headers={"Authorization": f"Bearer {scraper}"})
+            assert text.status_code == 200
+            assert "# TYPE" in text.text
+
+
+def test_the_api_speaks_tls_and_takes_a_renewed_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = authority.sign("api", {"CN": "api"}, ["127.0.0.1"])
+    config = f'{QUIET}api.certfile = "{files.cert}"\napi.keyfile = "{files.key}"\n'
+    data_dir = tmp_path / "node"
+    with running(data_dir, config=config) as node:
+        url = f"https://127.0.0.1:{node.api[1]}"
+
+        def served() -> str:
+            context = ssl.create_default_context(cafile=str(authority.file))
+            with (
+                socket.create_connection(node.api, timeout=30) as raw,
+                context.wrap_socket(raw, server_hostname="127.0.0.1") as secured,
+            ):
+                return hashlib.sha256(secured.getpeercert(binary_form=True) or b"").hexdigest()
+
+        trusting = ssl.create_default_context(cafile=str(authority.file))
+        with httpx.Client(base_url=url, verify=trusting, timeout=60, trust_env=False) as client:
+            client.headers["Authorization"] = f"Bearer {TOKEN}"
+            assert client.post("/api/v1/accounts", json={"name": "ann", "role": "viewer"}).status_code == 201
+            cookie = client.post("/api/v1/session", json={"token": TOKEN}, headers={"Origin": url})
+            assert "Secure" in cookie.headers["set-cookie"]
+        before = served()
+        renewed = authority.sign("renewed", {"CN": "api"}, ["127.0.0.1"])
+        files.key.write_bytes(renewed.key.read_bytes())
+        files.cert.write_bytes(renewed.cert.read_bytes())
+        eventually(lambda: served() != before)
+        listed = subprocess.run(
+            [sys.executable, "-m", "broker.cli.main", "accounts", "ls", "--data-dir", str(data_dir)],
+            env={"SLUICE_API_TOKEN": TOKEN},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "ann" in listed.stdout, listed.stderr
+
+
+def test_a_certificate_that_cannot_be_used_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "sluice.conf").write_text('api.certfile = "/no/such.pem"\napi.keyfile = "/no/such.key"\n')
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "broker.cli.main",
+            "serve",
+            "--data-dir",
+            str(tmp_path / "node"),
+            "--mqtt",
+            "127.0.0.1:0",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "api.certfile" in done.stderr
+    assert "/no/such.pem" in done.stderr
+    assert "Traceback" not in done.stderr

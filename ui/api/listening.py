@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
+from pathlib import Path
 from typing import Final
 
+from broker.config.stamp import stamp_of
 from broker.core.errors import ConfigError
 from broker.core.hosts import address_text
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
 
 # Connections that the system keeps until they are accepted: all may be accepted, with a descriptor each, before the
 # first of those beyond the limit is closed.
@@ -41,6 +47,50 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise _refused(host, port, *_why(error)) from None
     return listener
+
+
+class Certificate:
+    """TLS of the API, from files that are read again when they change. Connections keep what they began with.
+
+    Raises:
+        broker.core.errors.ConfigError: the files cannot be used.
+    """
+
+    def __init__(self, certfile: str, keyfile: str) -> None:
+        self._files = (certfile, keyfile)
+        self._stamps = self._stamps_now()
+        self.context = self._context()
+
+    def refresh(self) -> None:
+        """Read the files again if they changed; where they cannot be used, the certificate stays."""
+        stamps = self._stamps_now()
+        if stamps == self._stamps:
+            return
+        self._stamps = stamps
+        try:
+            self._context()  # an incomplete pair is refused before the one in use is replaced
+            self.context.load_cert_chain(*self._files)
+        except (ConfigError, OSError) as error:
+            _log.error("api.certificate_not_reloaded", reason=str(error))
+        else:
+            _log.info("api.certificate_reloaded")
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        certfile, keyfile = self._files
+        try:
+            context.load_cert_chain(certfile, keyfile, password=lambda: "")
+        except OSError as error:  # also of OpenSSL
+            reason = error.strerror if error.errno and not isinstance(error, ssl.SSLError) else str(error)
+            raise ConfigError(
+                [f"api.certfile: expected a certificate in {certfile} with its key in {keyfile}, got: {reason}"]
+            ) from None
+        return context
+
+    def _stamps_now(self) -> tuple[object, ...]:
+        return tuple(stamp_of(Path(file)) for file in self._files)
 
 
 def _why(error: OSError) -> tuple[str, str]:

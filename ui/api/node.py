@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
-from broker.admin.rights import OWN
+from broker.admin.rights import OWN, Need
 from broker.core.objects import Spec
 from ui.api.audit import acts_as
 from ui.api.effects import DryRun
@@ -22,7 +22,9 @@ from ui.api.security import (
     actor_of,
     context_of,
     cookie_name,
+    identify,
     is_token,
+    require,
     set_session,
     unauthorized,
 )
@@ -49,6 +51,9 @@ async def readyz(request: Request) -> Response:
 @probes.get("/metrics")
 async def metrics(request: Request) -> Response:
     """Every metric, in Prometheus' text format."""
+    if context_of(request).api_settings.metrics == "token":
+        identify(request)
+        require(request, Need("metrics", "read"))
     return PlainTextResponse(context_of(request).metrics_text(), media_type="text/plain; version=0.0.4")
 
 

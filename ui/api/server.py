@@ -14,20 +14,32 @@ from fastapi import FastAPI
 from broker.core.hosts import address_text
 from ui.api.connections import HttpRoom
 from ui.api.context import ApiContext
-from ui.api.listening import BACKLOG, bind
+from ui.api.listening import BACKLOG, Certificate, bind
 from ui.api.live import MAX_FRAME_BYTES
 
 _STOP_TIMEOUT_S = 3
+# Seconds between looks at the files of the certificate.
+_REFRESH_S = 10
 
 
 class ApiServer:
-    """One HTTP listener. ``listener`` is a socket that listens already, which the server closes."""
+    """One HTTP listener, of HTTPS with a ``certificate``. ``listener`` is a socket that listens already, which the
+    server closes."""
 
-    def __init__(self, app: FastAPI, host: str, port: int, listener: socket.socket | None = None) -> None:
+    def __init__(
+        self,
+        app: FastAPI,
+        host: str,
+        port: int,
+        listener: socket.socket | None = None,
+        certificate: Certificate | None = None,
+    ) -> None:
         self._app = app
         self._host = host
         self._port = port
         self._listener = listener
+        self._certificate = certificate
+        self._refreshing: asyncio.TimerHandle | None = None
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -41,6 +53,7 @@ class ApiServer:
         settings = context.api_settings
         room = HttpRoom(settings.max_connections, settings.header_timeout, settings.body_timeout, context.metrics)
         listener = self._listener or bind(self._host, self._port)
+        certificate = self._certificate
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
             self._app,
@@ -58,17 +71,26 @@ class ApiServer:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+            ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         )
         self._server = _Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="management API")
         await self._until_serving(self._server, self._task)
-        context.base_url = f"http://{address_text(host, port)}"
+        context.base_url = f"{'http' if certificate is None else 'https'}://{address_text(host, port)}"
+        self._refresh()
         return host, port
+
+    def _refresh(self) -> None:
+        if self._certificate is not None:
+            self._certificate.refresh()
+            self._refreshing = asyncio.get_running_loop().call_later(_REFRESH_S, self._refresh)
 
     async def stop(self) -> None:
         """Accept no more, finish the requests that run, close. May be called twice."""
         if self._server is None or self._task is None:
             return
+        if self._refreshing is not None:
+            self._refreshing.cancel()
         self._server.should_exit = True
         await self._task
         self._server = self._task = None

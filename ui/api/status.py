@@ -12,7 +12,7 @@ from broker.admin.session_rows import OldClientId
 class ListenerStatus(TypedDict):
     """An address that the server listens on, as ``host:port``.
 
-    ``protocol`` is ``mqtt``, ``mqtts`` (TLS), ``ws``, ``wss`` or ``http``. Of listeners for MQTT:
+    ``protocol`` is ``mqtt``, ``mqtts`` (TLS), ``ws``, ``wss``, ``http`` or ``https``. Of listeners for MQTT:
     ``connections`` that are open, at most ``max_connections`` (0 is no limit), and the ``zone`` of their clients; with
     TLS: when the first certificate ends.
     """
