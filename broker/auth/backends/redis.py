@@ -162,6 +162,9 @@ class RedisCommand:
                 connection = self._idle.pop() if is_used else await self._connected()
                 try:
                     answer = await _exchange(connection, words)
+                except exceptions.ResponseError:
+                    self._idle.append(connection)
+                    raise
                 except (exceptions.ConnectionError, OSError):
                     if is_last or not is_used:
                         raise
