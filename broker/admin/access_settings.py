@@ -92,7 +92,7 @@ class StoredSettings:
             raise
 
 
-_TAGS: Final = ("cinfo", "builtin", "jwt", "file", "built_in", "http", "postgresql", "mysql", "redis")
+_TAGS: Final = ("cinfo", "builtin", "jwt", "file", "built_in", "http", "postgresql", "mysql", "redis", "ldap")
 
 
 def _without_objects(value: Any) -> Any:

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError
 from broker.auth.attempt import ConnectAttempt
 from broker.auth.backends.backend import BackendState, BackendUnavailable, Outside
 from broker.auth.backends.http import HttpSourceSettings, http_source
+from broker.auth.backends.ldap import LdapSourceSettings, ldap_source
 from broker.auth.backends.redis import RedisSourceSettings, redis_source
 from broker.auth.backends.source import AskedRules, OutsideSource, OutsideSourceSettings, Unanswered
 from broker.auth.backends.sql import MysqlSourceSettings, PostgresqlSourceSettings, sql_source
@@ -75,7 +76,8 @@ AnySourceSettings = Annotated[
     | HttpSourceSettings
     | PostgresqlSourceSettings
     | MysqlSourceSettings
-    | RedisSourceSettings,
+    | RedisSourceSettings
+    | LdapSourceSettings,
     Field(discriminator="type"),
 ]
 
@@ -552,6 +554,7 @@ SOURCES: Final[Mapping[type[Settings], Callable[[Any, Outside, int], OutsideSour
     PostgresqlSourceSettings: sql_source,
     MysqlSourceSettings: sql_source,
     RedisSourceSettings: redis_source,
+    LdapSourceSettings: ldap_source,
 }
 
 

@@ -20,6 +20,7 @@ from broker.auth.authenticators.jwt import JwtAuthenticator, JwtSettings
 from broker.auth.backends.authenticator import OutsideAuthenticator
 from broker.auth.backends.backend import Outside
 from broker.auth.backends.http import HttpAuthenticatorSettings, http_authenticator
+from broker.auth.backends.ldap import LdapAuthenticatorSettings, ldap_authenticator
 from broker.auth.backends.redis import RedisAuthenticatorSettings, redis_authenticator
 from broker.auth.backends.sql import MysqlAuthenticatorSettings, PostgresqlAuthenticatorSettings, sql_authenticator
 from broker.auth.decision import LIMITED, NOBODY, Decision
@@ -48,7 +49,8 @@ AnyAuthenticatorSettings = Annotated[
     | HttpAuthenticatorSettings
     | PostgresqlAuthenticatorSettings
     | MysqlAuthenticatorSettings
-    | RedisAuthenticatorSettings,
+    | RedisAuthenticatorSettings
+    | LdapAuthenticatorSettings,
     Field(discriminator="mechanism"),
 ]
 
@@ -113,6 +115,7 @@ FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authentic
     PostgresqlAuthenticatorSettings: lambda settings, around: sql_authenticator(settings, around.outside),
     MysqlAuthenticatorSettings: lambda settings, around: sql_authenticator(settings, around.outside),
     RedisAuthenticatorSettings: lambda settings, around: redis_authenticator(settings, around.outside),
+    LdapAuthenticatorSettings: lambda settings, around: ldap_authenticator(settings, around.outside),
 }
 
 

@@ -31,6 +31,7 @@ KINDS = (
             "broker.auth.backends.sql:PostgresqlAuthenticatorSettings",
             "broker.auth.backends.sql:MysqlAuthenticatorSettings",
             "broker.auth.backends.redis:RedisAuthenticatorSettings",
+            "broker.auth.backends.ldap:LdapAuthenticatorSettings",
         ),
         read_only="broker.auth.jwks:AuthenticatorReadOnly",
         about="Decides about clients that connect. One of each mechanism, asked in order; in files the list "
@@ -54,6 +55,7 @@ KINDS = (
             "broker.auth.backends.sql:PostgresqlSourceSettings",
             "broker.auth.backends.sql:MysqlSourceSettings",
             "broker.auth.backends.redis:RedisSourceSettings",
+            "broker.auth.backends.ldap:LdapSourceSettings",
         ),
         read_only="broker.auth.jwks:AuthenticatorReadOnly",
         about="Where access rules come from. One of each type, asked in order; in files the list "

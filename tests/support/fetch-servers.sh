@@ -2,12 +2,13 @@
 # Makes sure that programs which tests start are installed: those named as arguments, or all. Servers run on loopback, on
 # free ports. As root on Debian and its relatives the programs are fetched, elsewhere one sentence says what to install.
 set -eu
-all="mosquitto mosquitto-clients chromium nats-server postgresql mariadb-server redis-server slapd nodejs npm iproute2 systemd libfaketime curl"
+all="mosquitto mosquitto-clients chromium nats-server postgresql mariadb-server redis-server slapd ldap-utils nodejs npm iproute2 systemd libfaketime curl"
 is_there() {
     case $1 in
         mosquitto-clients) command -v mosquitto_pub ;;
         postgresql) command -v postgres || ls /usr/lib/postgresql/*/bin/postgres ;;
         mariadb-server) command -v mariadbd || ls /usr/sbin/mariadbd ;;
+        ldap-utils) command -v ldapmodify ;;
         nodejs) command -v node ;;
         iproute2) command -v ip || ls /usr/sbin/ip ;;
         systemd) command -v systemd-analyze ;;
