@@ -344,7 +344,7 @@ class AccessService:
     async def _decision(self, client: CheckedClient, attempt: ConnectAttempt) -> Decision:
         if "password" not in client.model_fields_set:
             return Decision("allow", is_superuser=client.is_superuser, verified=frozenset(("username", "clientid")))
-        decision = self._access.authenticators.authenticate(attempt)
+        decision = self._access.authenticate(attempt)
         return decision if isinstance(decision, Decision) else await decision
 
     async def _authorize(

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from typing_extensions import TypedDict
 
 from broker.config.root import Config
+from broker.config.secret_text import check_moved, has_stars, reference_problems, with_stored
 from broker.config.spec_problems import parsed
 from broker.core.errors import AlreadyExists, Invalid, NotFound, Problem, ReadOnly
 from broker.core.hosts import address_text
@@ -173,8 +174,14 @@ class ListenerService:
 
     async def _put(self, id: str, spec: Spec, *, drain: bool) -> ListenerView:
         kind, key = _parts(id)
-        settings = {name: value for name, value in spec.items() if name != "id"}
-        wanted = parsed(_MODELS[kind], settings, f"listener {id!r} cannot be saved")
+        stored = self._held(id)
+        settings = with_stored({name: value for name, value in spec.items() if name != "id"}, stored)
+        subject = f"listener {id!r}"
+        wanted = parsed(_MODELS[kind], settings, f"{subject} cannot be saved")
+        if problems := reference_problems(wanted):
+            raise Invalid(f"{subject} cannot be saved", problems)
+        if has_stars(spec):
+            check_moved(subject, spec, wanted, parsed(_MODELS[kind], stored, f"{subject} cannot be read"))
 
         def with_it(listeners: Spec | None) -> Spec:
             of_kind = (listeners or {}).get(kind, {})

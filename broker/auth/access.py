@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from broker.auth.attempt import ConnectAttempt
 from broker.auth.authorize import AuthorizationSettings, Authorizer
 from broker.auth.backends.backend import Outside
 from broker.auth.bans import Bans
-from broker.auth.chain import AuthenticationSettings, AuthenticatorChain
-from broker.auth.decision import Decision
+from broker.auth.chain import (
+    ANONYMOUS,
+    UNCHECKED,
+    AnyAuthenticatorSettings,
+    AuthenticationSettings,
+    AuthenticatorChain,
+    EnableAuthn,
+    is_anonymous,
+)
+from broker.auth.decision import NOBODY, Decision
 from broker.auth.flapping import Flapping, FlappingSettings
 from broker.auth.users import Users
 from broker.core.client import Client
@@ -34,6 +44,8 @@ class Access:
     flapping: Flapping
     users: Users | None = None
     """The broker's own, where there are some."""
+    _of_listener: dict[str, tuple[EnableAuthn, AuthenticatorChain | None]] = field(default_factory=dict)
+    """Settings and authenticators of listeners that have their own; None for the authenticators of all."""
     _ticks: int = 0
 
     @classmethod
@@ -59,6 +71,46 @@ class Access:
             Flapping(flapping or FlappingSettings(), bans, clock),
             users,
         )
+
+    def authenticate(self, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
+        """Decision about a client by the authenticators of its listener; see ``AuthenticatorChain``."""
+        enable_authn, _ = self._of_listener.get(attempt.listener, (True, None))
+        if enable_authn is False:
+            return UNCHECKED
+        chain = self.chain_of(attempt.listener)
+        if enable_authn == "quick_deny_anonymous" and is_anonymous(attempt):
+            return chain.counted(ANONYMOUS, attempt, NOBODY)
+        return chain.authenticate(attempt)
+
+    def chain_of(self, listener: str) -> AuthenticatorChain:
+        """The authenticators for clients of a listener."""
+        _, own = self._of_listener.get(listener, (True, None))
+        return own or self.authenticators
+
+    def place(
+        self, listener: str, enable_authn: EnableAuthn, authentication: Sequence[AnyAuthenticatorSettings] | None
+    ) -> None:
+        """Authenticate clients of a listener in this way, None by all authenticators. Raises ``ConfigError``."""
+        own = None
+        if authentication is not None:
+            own = self.authenticators.for_listener(listener, authentication)
+        self.displace(listener)
+        self._of_listener[listener] = (enable_authn, own)
+
+    def displace(self, listener: str) -> None:
+        """Forget the authenticators of a listener."""
+        _, own = self._of_listener.pop(listener, (True, None))
+        if own is not None:
+            own.close()
+
+    def check_listener(self, authentication: Sequence[AnyAuthenticatorSettings] | None) -> None:
+        """Raise ``ConfigError`` where the authenticators of a listener cannot be used."""
+        if authentication:
+            self.authenticators.for_listener("", authentication, Metrics())
+
+    @property
+    def _chains(self) -> list[AuthenticatorChain]:
+        return [self.authenticators, *(own for _, own in self._of_listener.values() if own is not None)]
 
     def still_admits(self, decision: Decision) -> bool:
         """True if the user that a client logged in as has not changed since the decision."""
@@ -86,14 +138,16 @@ class Access:
 
     async def stop(self) -> None:
         """Close the connections to outside services; returns once they are closed."""
-        self.authenticators.close()
-        await self.authenticators.closed()
+        for chain in self._chains:
+            chain.close()
+            await chain.closed()
         await self.authorizer.stop()
 
     def tick(self) -> None:
         """Let authenticators do what is due, and forget what has ended: bans, and clients that have long not
         disconnected. Called twice a second."""
-        self.authenticators.tick()
+        for chain in self._chains:
+            chain.tick()
         self.authorizer.tick()
         self._ticks += 1
         if self._ticks % _OLD_TICKS == 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 
 from pydantic import Field, model_validator
 
@@ -53,6 +53,10 @@ AnyAuthenticatorSettings = Annotated[
     | LdapAuthenticatorSettings,
     Field(discriminator="mechanism"),
 ]
+
+
+# Authentication of the clients of a listener: on, off, or on without anonymous clients.
+EnableAuthn = bool | Literal["quick_deny_anonymous"]
 
 
 class AuthenticationSettings(Settings):
@@ -154,11 +158,12 @@ class AuthenticatorChain:
         guard: AddressGuard | None = None,
         limits: LoginLimits | None = None,
         alarms: Alarms | None = None,
+        listener: str = "",
     ) -> None:
         clock = clock or SystemClock()
         self.limits = limits or LoginLimits(LoginLimitSettings(), clock, metrics)
         pool = None if access is None else access.pool
-        outside = Outside(metrics, clock, guard or AddressGuard(SsrfSettings()), alarms, pool)
+        outside = Outside(metrics, clock, guard or AddressGuard(SsrfSettings()), alarms, pool, listener)
         around = Surroundings(outside, access, self.limits)
         self._around = around
         self._trusts_anonymous = trusts_anonymous
@@ -188,13 +193,23 @@ class AuthenticatorChain:
         self._denied = metrics.counter("authentication_denied", "clients an authenticator refused")
         self._undecided = metrics.counter("authentication_undecided", "clients no authenticator decided over: refused")
 
-    def replaced(self, settings: AuthenticationSettings, metrics: Metrics | None = None) -> AuthenticatorChain:
+    def for_listener(
+        self, listener: str, authentication: Sequence[AnyAuthenticatorSettings], metrics: Metrics | None = None
+    ) -> AuthenticatorChain:
+        """A chain for clients of one listener in the same surroundings, or counted by other metrics in a trial."""
+        settings = AuthenticationSettings.model_construct(chain=list(authentication))
+        return self.replaced(settings, metrics, listener)
+
+    def replaced(
+        self, settings: AuthenticationSettings, metrics: Metrics | None = None, listener: str = ""
+    ) -> AuthenticatorChain:
         """A chain of other settings in the same surroundings, or counted by other metrics where it is only tried."""
         around = self._around
         outside = around.outside
         return AuthenticatorChain(
             settings, metrics or outside.metrics, around.users, trusts_anonymous=self._trusts_anonymous,
             clock=outside.clock, guard=outside.guard, limits=self.limits, alarms=outside.alarms,
+            listener=listener,
         )  # fmt: skip
 
     def tick(self) -> None:
@@ -229,7 +244,7 @@ class AuthenticatorChain:
             if self._trusts_anonymous or is_this_machine(attempt.peer_host):
                 return self._unchecked
             return self.counted(_UNCHECKED_FROM_AFAR, attempt, NOBODY)
-        if not _is_anonymous(attempt) and self._is_limited(attempt):
+        if not is_anonymous(attempt) and self._is_limited(attempt):
             return LIMITED
         return self._from(0, attempt)
 
@@ -281,7 +296,7 @@ class AuthenticatorChain:
             self.limits.succeeded(*self._who(attempt, user))
         else:
             self._denied.value += 1
-            if decision.reason_code in _OF_WRONG_LOGINS and (user or not _is_anonymous(attempt)):
+            if decision.reason_code in _OF_WRONG_LOGINS and (user or not is_anonymous(attempt)):
                 self.limits.failed(*self._who(attempt, user))
             reason_name = reason.name_of(decision.reason_code)
             told = {"detail": decision.why} if decision.why else {}
@@ -292,7 +307,7 @@ class AuthenticatorChain:
         """A client without credentials is not authorized; one with some gets the answer to a wrong password."""
         self._undecided.value += 1
         log.info("authn.undecided", client_id=attempt.client_id)
-        if _is_anonymous(attempt):
+        if is_anonymous(attempt):
             return Decision("deny", reason.NOT_AUTHORIZED)
         self.limits.failed(*self._who(attempt))
         return Decision("deny", reason.BAD_USER_NAME_OR_PASSWORD)
@@ -306,6 +321,10 @@ class AuthenticatorChain:
         return self.limits.refuses(*self._who(attempt))
 
 
+UNCHECKED: Final = Decision("allow", mechanism=NOBODY)
+ANONYMOUS: Final = Decision(
+    "deny", reason.NOT_AUTHORIZED, why="the listener refuses clients without a user name and a password (enable_authn)"
+)
 _UNCHECKED_FROM_AFAR: Final = Decision(
     "deny",
     reason.NOT_AUTHORIZED,
@@ -315,5 +334,6 @@ _UNCHECKED_FROM_AFAR: Final = Decision(
 _OF_WRONG_LOGINS: Final = frozenset((reason.BAD_USER_NAME_OR_PASSWORD, reason.NOT_AUTHORIZED))
 
 
-def _is_anonymous(attempt: ConnectAttempt) -> bool:
+def is_anonymous(attempt: ConnectAttempt) -> bool:
+    """True if a client sent neither a user name nor a password."""
     return attempt.username is None and attempt.password is None

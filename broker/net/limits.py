@@ -99,6 +99,7 @@ class LinkOwner:
         self._addresses = AddressRates(settings.max_conn_rate_per_ip)
         self._knows_address_early = settings.proxy_protocol == "off"
         hub.zones.place(self.name, settings.zone)
+        hub.access.place(self.name, settings.enable_authn, settings.authentication)
         hub.connections.limit_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
 
     def dismiss(self, code: int, why: str) -> None:

@@ -14,7 +14,7 @@ from broker.core.hosts import AllowedHosts
 from broker.net.accept import Acceptor, listening_sockets
 from broker.net.limits import LinkOwner, show_expiry
 from broker.net.proxy import Origin
-from broker.net.settings import NamedListener
+from broker.net.settings import ListenerSettings, NamedListener
 from broker.net.tcp import TcpLink
 from broker.net.tls import TlsContexts
 from broker.net.websocket import WebSocketLink
@@ -41,10 +41,15 @@ def check_exposure(listeners: Sequence[NamedListener], *, allow_anonymous: bool,
         f"listener {str(listener)!r} at {listener.settings.bind} can be reached from other machines and nothing checks "
         f"who connects; bind it to 127.0.0.1, or set access.allow_anonymous = true"
         for listener in listeners
-        if not listener.settings.is_loopback
+        if not listener.settings.is_loopback and not _is_decided(listener.settings)
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _is_decided(settings: ListenerSettings) -> bool:
+    """True if a listener has authenticators of its own, or says itself that its clients are not authenticated."""
+    return settings.enable_authn is False or any(entry.enable for entry in settings.authentication or ())
 
 
 def check_addresses(listeners: Iterable[NamedListener]) -> None:

@@ -26,7 +26,16 @@ _log = get_logger(__name__)
 CHECK_FILES_S: Final = 5.0
 # Settings of a listener that change while its socket stays open.
 LIMITS: Final = frozenset(
-    ("zone", "max_connections", "max_conn_rate", "max_conn_rate_per_ip", "max_publish_rate", "max_publish_bytes_rate")
+    (
+        "zone",
+        "enable_authn",
+        "authentication",
+        "max_connections",
+        "max_conn_rate",
+        "max_conn_rate_per_ip",
+        "max_publish_rate",
+        "max_publish_bytes_rate",
+    )
 )
 
 State = Literal["running", "stopped"]
@@ -141,6 +150,7 @@ class Listeners:
             ConfigError: a sentence for everything that is wrong with them.
         """
         check_addresses(named)
+        self._check_authentication(named)
         problems: list[str] = []
         for listener in named:
             existing = self._all.get(listener.id)
@@ -162,6 +172,11 @@ class Listeners:
         kept = {*parted.stays, *parted.tuned, *parted.replaced}
         added = tuple(listener.id for listener in named if listener.id not in kept)
         return ListenerChanges(added, tuple(parted.gone), (*parted.tuned, *parted.replaced))
+
+    def _check_authentication(self, named: Sequence[NamedListener]) -> None:
+        """Find authenticators of listeners that cannot be used. Raises ``ConfigError``."""
+        for listener in named:
+            self._hub.access.check_listener(listener.settings.authentication)
 
     async def start(self, id: str) -> None:
         """Open a listener that was stopped.
@@ -208,6 +223,7 @@ class Listeners:
 
     async def _change(self, named: Sequence[NamedListener], *, drain: bool) -> ListenerChanges:
         check_addresses(named)
+        self._check_authentication(named)
         wanted = {listener.id: listener for listener in named}
         gone, stays, tuned, replaced = self._parted(named)
         fresh = self._built(
@@ -261,6 +277,7 @@ class Listeners:
     def _part_with(self, owners: Sequence[LinkOwner], *, drain: bool) -> None:
         self._left = {owner for owner in self._left if owner.links}
         for owner in owners:
+            self._hub.access.displace(owner.name)
             if not drain:
                 owner.dismiss(reason.ADMINISTRATIVE_ACTION, "listener_removed")
             if owner.links:

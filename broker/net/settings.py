@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
+from broker.auth.chain import AnyAuthenticatorSettings
 from broker.config.model import Settings
 from broker.config.secrets import Secret
 from broker.config.units import Duration, Size
@@ -135,6 +136,17 @@ class ListenerSettings(Settings):
         default=0, ge=0, description="Maximum bytes per second that all its clients publish; 0 is no limit."
     )
     backlog: int = Field(default=1024, ge=1, description="Connections the system keeps until they are accepted.")
+    enable_authn: bool | Literal["quick_deny_anonymous"] = Field(
+        default=True, description="Whether its clients are authenticated; `quick_deny_anonymous` refuses those without "
+        "a user name and a password before an authenticator is asked. With `false` every client is accepted, and its "
+        "names are not believed."
+    )  # fmt: skip
+    authentication: list[AnyAuthenticatorSettings] | None = Field(
+        default=None,
+        max_length=20,
+        description="Authenticators of its clients in their order, in place of those of the section `authentication`. "
+        "Default: those.",
+    )
     proxy_protocol: Annotated[ProxyMode, BeforeValidator(_off)] = Field(
         default="off", description="Version of the PROXY protocol that a load balancer in front speaks; it says which "
         "address a client has. `auto` takes both. Connections without it are refused."

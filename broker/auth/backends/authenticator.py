@@ -74,7 +74,8 @@ class OutsideAuthenticator(Generic[T]):
         self._clock = outside.clock
         self._verified = frozenset(settings.verifies)
         self._names = sorted({name for template in verifier.templates for name in template.names} | {"password"})
-        self.backend = Backend(f"authenticator {mechanism}", settings, verifier, outside)
+        place = f"@{outside.listener}" if outside.listener else ""
+        self.backend = Backend(f"authenticator {mechanism}{place}", settings, verifier, outside)
         self._results: ResultCache[Decision] = ResultCache(settings.cache, outside.clock)
         self.backend.remembered_bytes = lambda: self._results.bytes
 

@@ -110,6 +110,8 @@ class Outside:
     alarms: Alarms | None = None
     pool: HashPool | None = None
     """Threads that check slow password hashes."""
+    listener: str = ""
+    """Listener whose clients are decided about; empty for all."""
 
     @classmethod
     def alone(cls) -> Outside:

@@ -64,9 +64,9 @@ class Logins:
     def begin(self, c: Connection, attempt: ConnectAttempt, properties: Properties, done: LoginDone) -> None:
         """Authenticate a client that connects; ``done`` is called now or later, or never when the connection ends."""
         method = properties.get(METHOD)
-        chain = self._access.authenticators
+        chain = self._access.chain_of(attempt.listener)
         if method is None:
-            verdict = self._with_rules(attempt, chain.authenticate(attempt))
+            verdict = self._with_rules(attempt, self._access.authenticate(attempt))
             if isinstance(verdict, Decision):
                 done(verdict, {})
             else:
@@ -134,7 +134,7 @@ class Logins:
         if packet.reason_code == reason.REAUTHENTICATE and c.is_connected:
             if login.exchange is not None:
                 raise protocol_error("AUTH asks to authenticate again while that is under way")
-            exchange = self._access.authenticators.begin(login.method, login.attempt)
+            exchange = self._access.chain_of(login.attempt.listener).begin(login.method, login.attempt)
             if isinstance(exchange, Decision):
                 self._not_again(c, login)
                 return
@@ -190,7 +190,9 @@ class Logins:
 
     def _finished(self, c: Connection, login: Login, result: Finished) -> None:
         login.exchange = None
-        decision = self._access.authenticators.counted(result.decision, login.attempt, login.method, result.user)
+        decision = self._access.chain_of(login.attempt.listener).counted(
+            result.decision, login.attempt, login.method, result.user
+        )
         if not c.is_connected:
             answer = {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
             login.done(decision, answer)
