@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Container, Sequence
-from typing import Final, Literal, NotRequired
+from typing import Any, Final, Literal, NotRequired, cast
 
 from pydantic import Field, ValidationInfo, field_validator
 from typing_extensions import TypedDict
@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 from broker.admin.access_settings import KindsInOrder, StoredSettings
 from broker.admin.spec_objects import SpecObjects
 from broker.auth.attempt import ConnectAttempt
-from broker.auth.authorize import AuthorizationSettings, Ruling, Rulings
+from broker.auth.authorize import AuthorizationOptions, AuthorizationSettings, Ruling, Rulings
 from broker.auth.bans import Bans, BanView
 from broker.auth.chain import AuthenticationSettings
 from broker.auth.decision import Decision
@@ -139,6 +139,25 @@ class AccessDecision(TypedDict):
     authorization: NotRequired[Authorization]
     facts: NotRequired[dict[str, str]]
     rules: NotRequired[list[ClientRule]]
+
+
+class CacheView(TypedDict):
+    """Limits of a connection's memory of decisions; ``ttl`` in seconds."""
+
+    max_size: int
+    ttl: float
+
+
+class AuthorizationView(TypedDict):
+    """Settings of access rules, as in section `authorization` of the configuration."""
+
+    no_match: Literal["allow", "deny"] | None
+    deny_wide_subscriptions: bool
+    deny_action: Literal["ignore", "disconnect"]
+    strict_subscriptions: bool
+    trusted_client_attributes: list[str]
+    check_retain_source: bool
+    cache: CacheView
 
 
 class AccessRules(SpecObjects[NamedRuleSettings]):
@@ -307,6 +326,24 @@ class AccessService:
         authorizer.changed()
 
     # -- verbs --
+
+    def authorization(self) -> AuthorizationView:
+        """The settings of access rules, without their sources."""
+        settings = self.settings["authorization"].settings
+        options = {name: getattr(settings, name) for name in AuthorizationOptions.model_fields}
+        view: Any = AuthorizationOptions.model_construct(**options).model_dump(mode="json")
+        return cast("AuthorizationView", view)
+
+    def set_authorization(self, options: AuthorizationOptions) -> AuthorizationView:
+        """Replace the settings of access rules; sources stay.
+
+        Raises:
+            Invalid, ReadOnly: nothing changed.
+        """
+        stored = self.settings["authorization"]
+        kept = {name: value for name, value in (stored.raw() or {}).items() if name in ("sources", "rules")}
+        stored.change({**options.model_dump(mode="json", exclude_none=True), **kept}, "the settings of access rules")
+        return self.authorization()
 
     async def users_of(self, body: UserImport) -> Sequence[User]:
         """The users of an import, for ``users.adopt``.

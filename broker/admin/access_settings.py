@@ -16,6 +16,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from broker.admin.named_files import file_problems
+from broker.auth.chain import ALIASES, native
 from broker.config.layers import API_FILE
 from broker.config.model import Settings
 from broker.config.root import Config
@@ -122,6 +123,11 @@ class KindsInOrder:
         self._state_of = state_of
         self._file_of = file_of
 
+    @staticmethod
+    def canonical(name: str) -> str:
+        """The name of the one that ``mechanism:backend`` means."""
+        return ALIASES.get(name, name)
+
     def list(self) -> Sequence[Spec]:
         """All of them in their order."""
         return [self._shown(item) for item in getattr(self._stored.settings, self._listed)]
@@ -141,7 +147,7 @@ class KindsInOrder:
             AlreadyExists: there is one of its kind.
             Invalid, ReadOnly: nothing changed.
         """
-        spec = {self._member: spec.get("name"), **spec}
+        spec = native({self._member: spec.get("name"), **spec})
         name = spec[self._member]
         if name in self._names():
             raise AlreadyExists(self.kind, str(name))
@@ -154,7 +160,8 @@ class KindsInOrder:
         at = self._at(name)
         raw = self._raw()
         self._check_file(spec)
-        raw[at] = {self._member: name, **with_stored(_plain(spec), raw[at])}
+        name = self.canonical(name)
+        raw[at] = {self._member: name, **with_stored(_plain(native(spec)), raw[at])}
         before = getattr(self._stored.settings, self._listed)[at]
         with suppress(ValidationError):  # of which saving says more
             check_moved(f"the {self.kind}", spec, type(before).model_validate(raw[at]), before)
@@ -216,7 +223,7 @@ class KindsInOrder:
 
     def _at(self, name: str) -> int:
         try:
-            return self._names().index(name)
+            return self._names().index(self.canonical(name))
         except ValueError:
             raise NotFound(self.kind, name) from None
 

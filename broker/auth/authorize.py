@@ -93,8 +93,8 @@ class VerdictCacheSettings(Settings):
     ttl: Duration = Field(default=1800, gt=0, description="Seconds after which all is forgotten.")
 
 
-class AuthorizationSettings(Settings):
-    """Section ``authorization``: rights of clients to publish and subscribe."""
+class AuthorizationOptions(Settings):
+    """How access rules are used."""
 
     no_match: Result | None = Field(
         default=None, description="Decision over a request that no rule is about: `allow`, `deny`. Where it is not "
@@ -124,6 +124,11 @@ class AuthorizationSettings(Settings):
         "them may no longer do so."
     )  # fmt: skip
     cache: VerdictCacheSettings = Field(default_factory=VerdictCacheSettings, description="Decisions are remembered.")
+
+
+class AuthorizationSettings(AuthorizationOptions):
+    """Section ``authorization``: rights of clients to publish and subscribe."""
+
     sources: list[AnySourceSettings] = Field(
         default_factory=_default_sources,
         description="Sources of rules in the order they are asked, one of a type.",

@@ -59,6 +59,25 @@ AnyAuthenticatorSettings = Annotated[
 EnableAuthn = bool | Literal["quick_deny_anonymous"]
 
 
+# Names of mechanisms by ``mechanism:backend``, as other brokers have them.
+ALIASES: Final[Mapping[str, str]] = {
+    "password_based:built_in_database": "builtin",
+    "scram:built_in_database": "builtin",
+    **{f"password_based:{name}": name for name in ("http", "postgresql", "mysql", "redis", "ldap")},
+    "ldap:ldap": "ldap",
+}
+
+
+def native(entry: Any) -> Any:
+    """Settings of an authenticator with ``mechanism`` and ``backend`` in the form without ``backend``."""
+    if not isinstance(entry, Mapping) or "backend" not in entry:
+        return entry
+    name = ALIASES.get(f"{entry.get('mechanism')}:{entry['backend']}")
+    if name is None:
+        return entry
+    return {**{key: value for key, value in entry.items() if key != "backend"}, "mechanism": name}
+
+
 class AuthenticationSettings(Settings):
     """Section ``authentication``: a list of authenticators."""
 
@@ -71,7 +90,7 @@ class AuthenticationSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _from_list(cls, value: Any) -> Any:
-        return {"chain": value} if isinstance(value, list) else value
+        return {"chain": [native(entry) for entry in value]} if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,35 @@ KINDS = (
 )
 RESOURCES = (
     Resource(
+        name="setting of access rules",
+        path="/authorization/settings",
+        tag="Access",
+        service="access",
+        commands="access settings",
+        about="Settings of access rules: what holds where no rule matches, and what a denial does.",
+        verbs=(
+            Verb(
+                id="getAuthorizationSettings",
+                text="Show the settings of access rules. Sources are not among them.",
+                call="authorization",
+                answer="broker.admin.access:AuthorizationView",
+                command=Command(name="show"),
+            ),
+            Verb(
+                id="setAuthorizationSettings",
+                text="Replace the settings of access rules. Members that are left out get their defaults; sources "
+                "stay. They apply at once, also to connected clients.",
+                call="set_authorization",
+                method="PUT",
+                body="broker.auth.authorize:AuthorizationOptions",
+                body_key="options",
+                answer="broker.admin.access:AuthorizationView",
+                problems=(409,),
+                does="change",
+            ),
+        ),
+    ),
+    Resource(
         name="failed login",
         path="/login-failures",
         menu="Access",

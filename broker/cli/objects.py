@@ -25,6 +25,9 @@ FileOption = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: on
 CascadeOption = Annotated[bool, typer.Option("--cascade", help="Remove what uses it too: all of it, or nothing.")]
 DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
 _CALL_AND_NAME: Final = (("call", Call), ("name", Name))
+ToOption = Annotated[
+    str, typer.Option("--to", metavar="POSITION", help="New place: top, bottom, before:NAME or after:NAME.")
+]
 ResetOption = Annotated[bool, typer.Option("--reset", help="Set the counters to zero first.")]
 
 
@@ -252,11 +255,15 @@ def _add_reorder(group: typer.Typer, kind: Kind) -> None:
     @command(
         group,
         "reorder",
-        help=f"Change the order of {kind.many}: those named come first, the others keep theirs.",
+        help=f"Change the order of {kind.many}: those named come first, or where --to says; the others keep theirs.",
         writes=True,
     )
-    def reorder(call: Call, names: Names) -> None:
+    def reorder(call: Call, names: Names, to: ToOption = "") -> None:
         with hinting(exit_codes.FAILED, lists(kind)):
+            if to:
+                ordered = call.api.post(f"{path_of(kind)}:reorder", {"order": list(names), "position": to})
+                call.show(ordered, f"order: {', '.join(item['name'] for item in ordered['items'])}")
+                return
             items = list(call.api.items(path_of(kind)))
             others = [item["name"] for item in items if item["name"] not in names]
             fixed = {item["name"] for item in items if item.get("fixed_by")}

@@ -216,3 +216,21 @@ class ObjectVerbs(ABC, Generic[N]):
         self._objects.put(item.name, item)
         self._changed()
         return self._shown(item)
+
+
+def moved(names: Sequence[str], moving: Sequence[str], position: str) -> list[str]:
+    """Names in a new order, with some of them at ``top``, ``bottom``, ``before:NAME`` or ``after:NAME``.
+
+    Raises:
+        ValueError: a name is unknown, or moves to a place by itself.
+    """
+    word, _, anchor = position.partition(":")
+    for name in (*moving, anchor) if anchor else moving:
+        if name not in names:
+            raise ValueError(f"expected one of {', '.join(names)}, got {name}")
+    if anchor in moving or len(set(moving)) != len(moving):
+        raise ValueError(f"expected other names than {', '.join(moving)} to move by, each once")
+    rest = [name for name in names if name not in moving]
+    places = {"top": 0, "bottom": len(rest)}
+    at = places[word] if not anchor else rest.index(anchor) + (word == "after")
+    return [*rest[:at], *moving, *rest[at:]]

@@ -77,6 +77,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "patchAction": {"description": "Alarms of warm meters"},
     "patchSource": {"description": "Orders for meters"},
     "reorderAuthenticators": {"order": ["jwt"]},
+    "setAuthorizationSettings": {"no_match": "deny", "trusted_client_attributes": ["clientid"]},
     "reorderRuleSources": {"order": ["file", "built_in"]},
     "importUsers": {
         "users": [

@@ -20,6 +20,7 @@ from broker.core.contributor import Change as ObjectChange
 from broker.core.errors import Invalid, NotFound, Problem
 from broker.core.kinds import ENABLE, Kind, Switch, load, reference_of
 from broker.core.objects import KindService, Listed, Spec, Version, etag_of
+from broker.core.ordered import moved
 from broker.core.schema import SchemaEffect
 from ui.api import preconditions
 from ui.api.audit import note_change
@@ -499,8 +500,8 @@ class KindRoutes:
             f"{self.all}:reorder",
             f"reorder{kind.ids}",
             f"Change the order of {kind.many}",
-            description="Each must be named once. Objects that a configuration file defines come first. The `ETag` of "
-            "a dry run is that of the order, for `If-Match`.",
+            description="Each must be named once; with `position`, those named move there. Objects that a "
+            "configuration file defines come first. The `ETag` of a dry run is that of the order, for `If-Match`.",
             answer=kind,
             is_list=True,
             problems=(409, 412),
@@ -508,14 +509,15 @@ class KindRoutes:
         )
         async def reorder_objects(body: Order, request: Request, dry_run: DryRun = False) -> Response:
             before = list(Listed.of(service.list(), kind.key).names)
+            names = _ordered(body, before, getattr(service, "canonical", str))
             order = Version(etag_of({"order": before}))
             preconditions.check(request, order)
             if dry_run:
-                change: Change = "replace" if await would_change(partial(service.reorder, body.order)) else "none"
-                moved = moves(kind, before, body.order)
-                effect = effect_of(change, {"order": before}, {"order": body.order}, moved)
+                change: Change = "replace" if await would_change(partial(service.reorder, names)) else "none"
+                moving = moves(kind, before, names)
+                effect = effect_of(change, {"order": before}, {"order": names}, moving)
                 return preconditions.with_etag(request, answer(effect), order.etag)
-            service.reorder(body.order)
+            service.reorder(names)
             return answer(await self._page(Listed.of(service.list(), kind.key), 1000, None))
 
     def named(self, spec: Spec, name: str | None) -> Spec:
@@ -604,3 +606,15 @@ def created_answer(request: Request, spec: Mapping[str, Any], key: str = "name")
     many, _, _ = path.partition(":")  # a verb of all, as schemas:bundle
     response.headers["Location"] = path if "name" in request.path_params else f"{many}/{quote(spec[key], safe=':')}"
     return response
+
+
+def _ordered(body: Order, before: Sequence[str], canonical: Callable[[str], str]) -> list[str]:
+    """All names in the order that a request asks for. Raises ``Invalid``."""
+    names = [canonical(name) for name in body.order]
+    if body.position is None:
+        return names
+    word, _, anchor = body.position.partition(":")
+    try:
+        return moved(before, names, f"{word}:{canonical(anchor)}" if anchor else word)
+    except ValueError as error:
+        raise Invalid("the order cannot be used", [Problem(str(error), "/order")]) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, Literal, NotRequired, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from typing_extensions import TypedDict
 
 from broker.admin.clients import SubscriptionResult
@@ -28,9 +28,16 @@ class Page(BaseModel, Generic[Row]):
 
 
 class Order(Body):
-    """The names of all objects of a kind, in their new order."""
+    """The names of all objects of a kind, in their new order; or with ``position`` the names of those that move
+    there, in this order."""
 
     order: list[str]
+    position: str | None = Field(
+        default=None,
+        pattern=r"^(top|bottom|(before|after):.+)$",
+        max_length=1000,
+        description="`top`, `bottom`, `before:NAME` or `after:NAME`.",
+    )
 
 
 class Affected(BaseModel):

@@ -1,0 +1,122 @@
+"""Outside services of a whole broker: made, moved and shown by its API and its command line, with secrets as stars."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.core import jsontext
+from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.processes import free_port
+
+PLANTED = "a-planted-secret"
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("outside") / "node") as node:
+        yield node
+
+
+def sluice(node: Node, *arguments: str) -> str:
+    """Standard output of a command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "broker.cli.main", *arguments, "--url", node.url],
+        capture_output=True, text=True, timeout=60, env={"SLUICE_API_TOKEN": TOKEN, "PATH": ""}, check=False,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def names(node: Node, path: str) -> list[str]:
+    return [item["name"] for item in node.call("GET", path)["items"]]
+
+
+def database(**settings: Any) -> dict[str, Any]:
+    return {"server": f"127.0.0.1:{free_port()}", "password": PLANTED, **settings}
+
+
+def test_authenticators_are_added_moved_and_shown_with_their_state(node: Node) -> None:
+    node.call("POST", "/authentication", {"name": "builtin"})
+    sql = database(database="fleet", username="sluice")
+    node.call("POST", "/authentication", {"mechanism": "password_based", "backend": "postgresql", **sql})
+    headers = {"authorization": f"Bearer {PLANTED}"}
+    node.call("PUT", "/authentication/http", {"url": f"http://127.0.0.1:{free_port()}", "headers": headers})
+    node.call("PUT", "/authentication/redis", database())
+    node.call("PUT", "/authentication/ldap", database(base_dn="dc=example,dc=org", username="cn=sluice"))
+    everything = ["builtin", "postgresql", "http", "redis", "ldap"]
+    assert names(node, "/authentication") == everything
+    for position, order in {
+        "top": ["ldap", "builtin", "postgresql", "http", "redis"],
+        "bottom": everything,
+        "before:password_based:http": ["builtin", "postgresql", "ldap", "http", "redis"],
+        "after:http": ["builtin", "postgresql", "http", "ldap", "redis"],
+    }.items():
+        node.call("POST", "/authentication:reorder", {"order": ["ldap"], "position": position})
+        assert names(node, "/authentication") == order
+    for wrong in ("after:nobody", "before:ldap", "first"):
+        node.call("POST", "/authentication:reorder", {"order": ["ldap"], "position": wrong}, expect=422)
+    assert "order: redis, builtin" in sluice(node, "access", "authenticators", "reorder", "redis", "--to", "top")
+    eventually(lambda: _state(node, "postgresql")["status"] == "away")
+    assert "127.0.0.1" in _state(node, "postgresql")["reason"]
+    assert "away" in sluice(node, "access", "authenticators", "ls")
+    shown = [node.call("GET", "/authentication"), node.call("GET", "/alarms"), node.call("GET", "/config")]
+    assert PLANTED.encode() not in jsontext.encode(shown)
+    changed = node.call("GET", "/authentication/redis")
+    node.call("PUT", "/authentication/redis", {**changed, "timeout": 2})
+    problem = node.call("PUT", "/authentication/redis", {**changed, "server": "127.0.0.1:1"}, expect=422)
+    assert "send the secret again" in jsontext.encode(problem).decode()
+    for name in everything:
+        node.call("DELETE", f"/authentication/{name}")
+
+
+def _state(node: Node, name: str) -> Any:
+    return node.call("GET", f"/authentication/{name}")["state"]["backend"]
+
+
+def test_sources_are_added_and_moved(node: Node) -> None:
+    node.call("PUT", "/authorization/sources/mysql", database(database="fleet", username="sluice"))
+    node.call("PUT", "/authorization/sources/http", {"url": f"http://127.0.0.1:{free_port()}"})
+    node.call("POST", "/authorization/sources:reorder", {"order": ["http"], "position": "before:mysql"})
+    assert names(node, "/authorization/sources") == ["built_in", "http", "mysql"]
+    shown = node.call("GET", "/authorization/sources/mysql")
+    assert shown["state"]["backend"]["status"] in ("connecting", "away")
+    assert PLANTED.encode() not in jsontext.encode(shown)
+    for name in ("mysql", "http"):
+        node.call("DELETE", f"/authorization/sources/{name}")
+
+
+def test_settings_of_access_rules_are_read_and_replaced(node: Node) -> None:
+    before = node.call("GET", "/authorization/settings")
+    assert before["no_match"] is None
+    node.call("PUT", "/authorization/sources/file", {"rules": [{"permission": "deny", "topics": ["x"]}]})
+    changed = node.call("PUT", "/authorization/settings", {"no_match": "deny", "cache": {"ttl": "10m"}})
+    assert (changed["no_match"], changed["cache"]["ttl"]) == ("deny", 600)
+    assert names(node, "/authorization/sources") == ["built_in", "file"]
+    asked = {"client": {"clientid": "c"}, "action": "publish", "topic": "y"}
+    assert not node.call("POST", "/access:check", asked)["allowed"]
+    assert "deny" in sluice(node, "access", "settings", "show")
+    node.call("PUT", "/authorization/settings", {"no_match": "perhaps"}, expect=422)
+    node.call("PUT", "/authorization/settings", {"sources": []}, expect=422)
+    node.stop()
+    node.start()
+    assert node.call("GET", "/authorization/settings") == changed
+    node.call("PUT", "/authorization/settings", {})
+    assert node.call("GET", "/authorization/settings") == before
+
+
+def test_a_listener_gets_authenticators_of_its_own(node: Node) -> None:
+    own = {"mechanism": "redis", **database()}
+    node.call("POST", "/listeners/tcp:plant", {"bind": "127.0.0.1:0", "authentication": [own]})
+    shown = node.call("GET", "/listeners/tcp:plant")
+    assert shown["settings"]["authentication"][0]["server"] == own["server"]
+    assert PLANTED.encode() not in jsontext.encode(shown)
+    node.call("PATCH", "/listeners/tcp:plant", {"enable_authn": "quick_deny_anonymous"})
+    node.call("PATCH", "/listeners/tcp:plant", {"authentication": [{"mechanism": "nobody"}]}, expect=422)
+    node.call("DELETE", "/listeners/tcp:plant")
