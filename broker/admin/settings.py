@@ -62,7 +62,7 @@ class SettingSpec(Settings):
     value: Any = Field(description="Its value, as in files: a number, `true`, `2MB`, `30s`, a list or an object.")
     is_saved: bool = Field(
         default=True,
-        description="Whether the API keeps the value; false resets the setting to that of the next weaker layer.",
+        description="Whether the API keeps the value. False: only where the next weaker layer has another one.",
     )
 
 
@@ -133,6 +133,10 @@ class ActiveConfig(Protocol):
     async def change(
         self, root: str, edit: Edit, *, check: Callable[[Config], None], drain: bool = False, name: str = ""
     ) -> None: ...
+
+
+class _OtherResult(Exception):
+    """A reset would give another value than the one that was sent."""
 
 
 class _View:
@@ -254,7 +258,14 @@ class SettingService:
         """
         path = _parsed(name)
         setting = parsed(SettingSpec, spec, f"setting {name!r} cannot be saved", ignored=_READ_ONLY)
-        await self._change(path, name, setting.value if setting.is_saved else None)
+        if not setting.is_saved:
+            try:
+                await self._change(path, name, None, result=setting.value)
+            except _OtherResult:
+                pass
+            else:
+                return self.get(name)
+        await self._change(path, name, setting.value)
         return self.get(name)
 
     async def delete(self, name: str) -> None:
@@ -277,7 +288,8 @@ class SettingService:
             return saved
         return _at(without_objects(_nested(path, saved), self._sections), path, None) or None
 
-    async def _change(self, path: KeyPath, name: str, value: Any) -> None:
+    async def _change(self, path: KeyPath, name: str, value: Any, result: Any = None) -> None:
+        """Set a value, or reset it with None; then only where it becomes the ``result``, if there is one."""
         tree = self._active.config.effective()
         shown = _at(tree, path, None)
         place, value = self._whole_list(tree, path, name, value)
@@ -293,6 +305,8 @@ class SettingService:
             return _put(kept, place, value, self._sections).get(path[0])
 
         def check(config: Config) -> None:
+            if result is not None and _at(config.effective(), path, None) != result:
+                raise _OtherResult
             self._check_hidden(config, place, value)
             self._check_secrets(config, name, value)
 

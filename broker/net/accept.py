@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from broker.net.limits import LinkOwner
 from broker.net.proxy import BadProxyHeader, Origin, read_header
-from broker.net.settings import ListenerSettings
+from broker.net.settings import ListenerSettings, TcpSettings
 from broker.net.tcp import CLOSE_DEADLINE_S, LINGER_S
 from broker.net.tls import TlsContexts
 from broker.observe.log import get_logger
@@ -29,6 +29,21 @@ _PAUSE_S: Final = 1.0
 
 _READ_BYTES: Final = 64 * 1024
 LinkMaker = Callable[[Origin], asyncio.Protocol]
+
+
+def set_options(link: socket.socket, options: TcpSettings) -> None:
+    """Set options on a socket before it listens; accepted sockets inherit them."""
+    if options.keepalive_idle:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, round(options.keepalive_idle)))
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, round(options.keepalive_interval))
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, options.keepalive_probes)
+    if options.send_timeout:
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(options.send_timeout * 1000)))
+    if options.send_buffer:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
+    if options.receive_buffer:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer)
 
 
 async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerSettings) -> list[socket.socket]:
@@ -49,9 +64,12 @@ async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerS
                     continue
                 raise
             sockets.append(link)
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, settings.tcp_options.reuse_address)
+            if settings.tcp_options.reuse_port:
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 link.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            set_options(link, settings.tcp_options)
             link.setblocking(False)
             link.bind(address)
             link.listen(settings.backlog)

@@ -95,6 +95,7 @@ class LinkOwner:
         hub = self._hub
         rate = settings.max_conn_rate
         self._most = settings.max_connections
+        self.delays_small_packets = not settings.tcp_options.nodelay
         self._rate = TokenBucket(rate, rate, hub.context.clock.monotonic_s()) if rate else None
         self._addresses = AddressRates(settings.max_conn_rate_per_ip)
         self._knows_address_early = settings.proxy_protocol == "off"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Collection, Iterable, Sequence
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
 from typing import Final
@@ -11,7 +13,7 @@ from broker.config.problems import hint
 from broker.connection.hub import Hub
 from broker.core.errors import ConfigError, Unavailable
 from broker.core.hosts import AllowedHosts
-from broker.net.accept import Acceptor, listening_sockets
+from broker.net.accept import Acceptor, listening_sockets, set_options
 from broker.net.limits import LinkOwner, show_expiry
 from broker.net.proxy import Origin
 from broker.net.settings import ListenerSettings, NamedListener
@@ -150,9 +152,20 @@ class Listener:
         settings = self.settings
         loop = asyncio.get_running_loop()
         if self.tls is None and settings.proxy_protocol == "off":
+            options = settings.tcp_options
             server = self._server = await loop.create_server(
-                self._link, settings.host, settings.port, backlog=settings.backlog, reuse_address=True
+                self._link,
+                settings.host,
+                settings.port,
+                backlog=settings.backlog,
+                reuse_address=options.reuse_address,
+                reuse_port=options.reuse_port,
+                start_serving=False,
             )
+            for listening in server.sockets:
+                with socket.socket(fileno=os.dup(listening.fileno())) as own:  # uvloop's have no setsockopt
+                    set_options(own, options)
+            await server.start_serving()
             host, port = server.sockets[0].getsockname()[:2]
         else:
             sockets = await listening_sockets(loop, settings)

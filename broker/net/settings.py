@@ -113,6 +113,51 @@ class WebSocketSettings(Settings):
         return [origin.lower() for origin in value]
 
 
+class TcpSettings(Settings):
+    """Options of the sockets of a listener, as the system has them."""
+
+    nodelay: bool = Field(default=True, description="Send small packets at once (TCP_NODELAY).")
+    keepalive_idle: Duration = Field(
+        default=0,
+        ge=0,
+        le=32_767,
+        description="Seconds without data until the system probes a client (SO_KEEPALIVE, TCP_KEEPIDLE); 0 is off.",
+    )
+    keepalive_interval: Duration = Field(
+        default=30, ge=1, le=32_767, description="Seconds between probes (TCP_KEEPINTVL)."
+    )
+    keepalive_probes: int = Field(
+        default=5, ge=1, le=127, description="Probes without an answer until the connection is closed (TCP_KEEPCNT)."
+    )
+    send_timeout: Duration = Field(
+        default=0,
+        ge=0,
+        le=86_400,
+        description="Seconds that sent data may stay unacknowledged until the connection is closed (TCP_USER_TIMEOUT); "
+        "0: the system's choice.",
+    )
+    send_buffer: Size = Field(
+        default=0,
+        ge=0,
+        le=1024**3,
+        description="Bytes of the system's send buffer (SO_SNDBUF), up to net.core.wmem_max; 0: the system's choice.",
+    )
+    receive_buffer: Size = Field(
+        default=0,
+        ge=0,
+        le=1024**3,
+        description="Bytes of the system's receive buffer (SO_RCVBUF), up to net.core.rmem_max; 0: the "
+        "system's choice.",
+    )
+    reuse_address: bool = Field(
+        default=True,
+        description="Open an address although old connections of it are in TIME_WAIT (SO_REUSEADDR).",
+    )
+    reuse_port: bool = Field(
+        default=False, description="Share the port with other processes of this user (SO_REUSEPORT)."
+    )
+
+
 class ListenerSettings(Settings):
     """One address on which MQTT clients are taken."""
 
@@ -146,6 +191,9 @@ class ListenerSettings(Settings):
         max_length=20,
         description="Authenticators of its clients in their order, in place of those of the section `authentication`. "
         "Default: those.",
+    )
+    tcp_options: TcpSettings = Field(
+        default_factory=TcpSettings, description="Socket options. A change opens the address again."
     )
     proxy_protocol: Annotated[ProxyMode, BeforeValidator(_off)] = Field(
         default="off", description="Version of the PROXY protocol that a load balancer in front speaks; it says which "

@@ -4,6 +4,8 @@ then the transport is TLS's, and says who the client is."""
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from typing import Final, cast
 
 from broker.auth.attempt import Certificate
@@ -60,6 +62,9 @@ class TcpLink(asyncio.Protocol):
         self._transport = cast(
             asyncio.Transport, transport
         )  # uvloop's class is not a subclass of it; no Nagle in either
+        if self._owner.delays_small_packets:
+            with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
+                own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         self._learn_peer()
         origin = self._origin
         if origin is not None and origin.waiting is not None:

@@ -213,3 +213,13 @@ def test_a_change_is_kept_after_a_restart(node: Node) -> None:
     node.start()
     assert _value(node, "retained.max_messages") == 5
     assert node.call("GET", "/config/mqtt.max_topic_alias_bytes")["changed_by"] == "administrator"
+
+
+def test_what_is_shown_may_be_sent_back_with_another_value(node: Node) -> None:
+    shown = node.call("GET", "/config/mqtt.max_topic_alias_bytes_total")
+    node.call("PUT", "/config/mqtt.max_topic_alias_bytes_total", shown)
+    assert not node.call("GET", "/config/mqtt.max_topic_alias_bytes_total")["is_saved"]
+    node.call("PUT", "/config/mqtt.max_topic_alias_bytes_total", {**shown, "value": 9_000_000})
+    assert node.call("GET", "/config/mqtt.max_topic_alias_bytes_total")["is_saved"]
+    node.call("PUT", "/config/mqtt.max_topic_alias_bytes_total", shown)
+    assert not node.call("GET", "/config/mqtt.max_topic_alias_bytes_total")["is_saved"]

@@ -19,7 +19,11 @@ from tests.ui.browser import check_everywhere, check_look, painted, set_look, si
 RETAINED = 120
 NAMED = "site/a b?#%2F"
 DECLARED = json.loads(DASHBOARD_KINDS.read_text())
-PATHS = [entry["path"] for entry in (*DECLARED["kinds"], *DECLARED["resources"]) if entry["path"] != "lake/tables"]
+PATHS = [
+    "settings" if entry["path"] == "config" else entry["path"]
+    for entry in (*DECLARED["kinds"], *DECLARED["resources"])
+    if entry["path"] != "lake/tables"
+]
 
 
 def connected(node: Node, client_id: str, *filters: str) -> mqtt.Client:
@@ -300,3 +304,17 @@ def test_rows_are_cards_on_a_narrow_screen(page: Any, broker: Node) -> None:
     cell = page.locator("main td[data-title=QoS]").first
     assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == '"QoS"'
     assert cell.evaluate("cell => getComputedStyle(cell).display") == "grid"
+
+
+def test_a_setting_is_found_by_words_and_changed_in_its_form(page: Any, broker: Node) -> None:
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/settings?text=topic levels&group=mqtt")
+    page.click("td >> text=mqtt.max_topic_levels")
+    page.wait_for_selector("main >> text=Maximum")
+    page.click("nav.tabs >> text=Settings")
+    page.get_by_label("Value (required)").fill("77")
+    page.click("button:text-is('Show the effect')")
+    page.wait_for_selector("main .effect")
+    page.click("main button:has-text('Save')")
+    eventually(lambda: broker.call("GET", "/config/mqtt.max_topic_levels")["value"] == 77)
+    broker.call("DELETE", "/config/mqtt.max_topic_levels")

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from broker.core.errors import ConfigError, NotFound, Unavailable
 from broker.net.listeners import ListenerChanges
 from broker.net.settings import ListenerSettings, NamedListener
 from tests.support.mqtt_server import SESSION_LOG, Node, on_loop, running
+from tests.support.waiting import until
 from tests.support.wire import WireClient
 
 
@@ -27,6 +32,19 @@ def _port(node: Node, id: str) -> int:
     [status] = [status for status in node.server.listeners.statuses() if status.id == id]
     assert status.address is not None
     return status.address[1]
+
+
+def _options(address: tuple[str, int], names: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """Options of the socket of this process whose peer is at an address."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            copy = socket.socket(fileno=os.dup(int(name)))
+        except OSError:
+            continue
+        with copy, suppress(OSError):
+            if copy.getpeername() == address:
+                return {key: copy.getsockopt(*key) for key in names}
+    return {}
 
 
 async def _is_refused(port: int) -> bool:
@@ -161,3 +179,44 @@ async def test_wills_at_a_stop_are_published_if_so_asked(publishes_wills: bool) 
         assert getattr(told[-1], "reason_code", None) == 0x8B
         log = node.writer.store.range_of(SESSION_LOG)
         assert any(isinstance(packet, Publish) for packet in told) or log.next_offset == publishes_wills
+
+
+@pytest.mark.parametrize("proxy_protocol", ["off", "auto"])
+@on_loop
+async def test_options_hold_for_accepted_sockets(proxy_protocol: str) -> None:
+    options = {
+        "nodelay": False,
+        "keepalive_idle": "77s",
+        "keepalive_interval": "7s",
+        "keepalive_probes": 3,
+        "send_timeout": "9s",
+        "send_buffer": "32KB",
+        "receive_buffer": "48KB",
+        "reuse_port": True,
+    }
+    expected = {
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY): 0,
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE): 1,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE): 77,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 7,
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 3,
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): 9000,
+        (socket.SOL_SOCKET, socket.SO_SNDBUF): 2 * 32 * 1024,  # the system doubles it for its own use
+        (socket.SOL_SOCKET, socket.SO_RCVBUF): 2 * 48 * 1024,
+        (socket.SOL_SOCKET, socket.SO_REUSEPORT): 1,
+    }
+    async with running() as node:
+        plain = _named("plain")
+        tuned = _named("tuned", tcp_options=options, proxy_protocol=proxy_protocol)
+        await _change(node, plain, tuned)
+        header = b"" if proxy_protocol == "off" else b"PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n"
+        _, writer = await asyncio.open_connection("127.0.0.1", _port(node, "tcp:tuned"))
+        writer.write(header)
+        try:
+            ours = writer.get_extra_info("sockname")
+            await until(lambda: _options(ours, expected) == expected, "the options are set")
+        finally:
+            writer.close()
+            await writer.wait_closed()
+        await until(lambda: not _options(ours, expected), "the connection is gone")
+        assert await _change(node, plain, _named("tuned")) == ListenerChanges(changed=("tcp:tuned",))
