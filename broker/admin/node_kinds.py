@@ -168,7 +168,48 @@ _AUDIT_ID = Parameter(
     name="id", text="Its `id` in the list.", is_required=True, is_argument=True, longest=64,
     help="Its id, as 'sluice audit-log ls' shows it.",
 )  # fmt: skip
+_SATURATION_ID = Parameter(
+    name="id", text="Its `id` in the list.", is_required=True, is_argument=True, longest=64,
+    help="Its id, as 'sluice saturation ls' shows it.",
+)  # fmt: skip
 RESOURCES = (
+    Resource(
+        name="saturation log entry",
+        path="/saturation",
+        menu="Broker",
+        tag="System",
+        service="saturation",
+        at="all",
+        commands="saturation",
+        page="Saturation",
+        about="See what kept the broker busy when it was saturated.",
+        named_by="id",
+        verbs=(
+            Verb(
+                id="listSaturation",
+                text="List the saturation log. Returns the newest entries, newest first: which thresholds of "
+                "`saturation_log` were passed, and the task or callback that had the event loop then.",
+                call="entries",
+                row="broker.admin.saturation:SaturationRow",
+                key="id",
+                page_text="Entries, newest first.",
+                command=Command(
+                    columns=("id", "at", "reasons", "loop_lag_s", "memory_bytes", "store_backlog_bytes", "culprit")
+                ),
+            ),
+            Verb(
+                id="getSaturation",
+                text="Show an entry of the saturation log. Returns tasks with their functions and stacks, connections "
+                "with their queues and rates, shares by subsystem, and memory by part.",
+                call="entry",
+                path="/{id}",
+                takes=(_SATURATION_ID,),
+                answer="broker.admin.saturation:SaturationEntry",
+                problems=(404,),
+                command=Command(name="get"),
+            ),
+        ),
+    ),
     Resource(
         name="alarm",
         area="operations",

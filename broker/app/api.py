@@ -138,6 +138,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         reload=reload,
         alarms=AlarmService(node.alarms, node.clock),
         audit_log=node.audit_log,
+        saturation=node.saturation,
         history=node.history,
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,

@@ -22,6 +22,7 @@ from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.replays.service import StreamReplays
 from broker.admin.rewrites import RewriteService
+from broker.admin.saturation import SaturationLog
 from broker.admin.spec_objects import SpecObjects
 from broker.admin.stream_imports import StreamImports
 from broker.admin.tails import MessageTails
@@ -83,6 +84,7 @@ from broker.observe.settings import (
     LogSettings,
     MetricsHistorySettings,
     OverloadSettings,
+    SaturationLogSettings,
     TelemetrySettings,
 )
 from broker.observe.telemetry import Telemetry, resource_of
@@ -135,6 +137,7 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
     "audit_log": AuditLogSettings,
     "metrics_history": MetricsHistorySettings,
     "overload": OverloadSettings,
+    "saturation_log": SaturationLogSettings,
     "telemetry": TelemetrySettings,
 }
 
@@ -195,6 +198,15 @@ class Node:
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
         self._trace(AddressGuard(ssrf))
+        self.saturation = SaturationLog(
+            config.get("saturation_log", SaturationLogSettings),
+            data_dir / "saturation",
+            asyncio.get_running_loop(),
+            self.overload.machine,
+            self.writer,
+            lambda: self.server.hub.connections,
+            self.metrics,
+        )
         self._load_features(ssrf)
         contributors.extend(
             (self.streams, self.accounts, self.tokens, self.secrets, ClientImpact(self.server.hub, self.access))
@@ -268,7 +280,7 @@ class Node:
         identity = self.identity
         resource = resource_of(identity.name, identity.version, identity.origin)
         telemetry = Telemetry(guard, resource, asyncio.get_running_loop(), self.alarms, self.metrics)
-        self.tracing = Tracing(self.server.hub.plans.recorders, self.spans, telemetry)
+        self.tracing = Tracing(self.server.hub.plans.recorders, self.spans, telemetry, self.metrics)
         self.tracing.use(self.config.get("telemetry", TelemetrySettings))
 
     def _make_access(self, ssrf: Any, *, allow_anonymous: bool) -> tuple[Access, Users, HashPool]:

@@ -83,6 +83,10 @@ class LoopLag:
         self._worst_own_s = 0.0
         return worst_s
 
+    def late_s(self) -> float:
+        """Seconds by which the loop is late now; may be read from any thread."""
+        return max(0.0, self._now_s() - self._expected_s)
+
     def is_late(self) -> bool:
         """Return whether the loop is late now, so that its lateness continues beyond this look."""
         return self._now_s() - self._expected_s > _LATE_S

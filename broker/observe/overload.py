@@ -89,9 +89,9 @@ class Overload:
         self._loop = loop
         self._clock = clock
         self._alarms = alarms
-        self._machine = machine or Machine(settings.memory_limit)
+        self.machine = machine or Machine(settings.memory_limit)
         self._lag, self._judge = LoopLag(loop), Judge(settings)
-        self._processor = Processor(self._machine, self._lag)
+        self._processor = Processor(self.machine, self._lag)
         self.on_change = Signal[bool]()
         """Signal on the loop, with whether the node has become overloaded (True) or no longer is (False)."""
         self._ends = threading.Event()
@@ -116,10 +116,10 @@ class Overload:
             lambda: self._lag.own_s,
             "what of that was its own work; the rest it waited for a processor",
         )
-        metrics.gauge("memory_bytes", self._machine.memory_bytes, "resident memory of the process")
-        metrics.gauge("memory_limit_bytes", lambda: self._machine.memory_limit_bytes, "memory that the process may use")
+        metrics.gauge("memory_bytes", self.machine.memory_bytes, "resident memory of the process")
+        metrics.gauge("memory_limit_bytes", lambda: self.machine.memory_limit_bytes, "memory that the process may use")
         metrics.total("cpu_seconds", time.process_time, "processor time that the process has used")
-        metrics.gauge("run_queue", self._machine.run_queue, "runnable threads of the machine for each CPU")
+        metrics.gauge("run_queue", self.machine.run_queue, "runnable threads of the machine for each CPU")
 
     def start(self) -> None:
         """Begin to watch, unless the settings say not to."""

@@ -154,6 +154,52 @@ class OverloadSettings(Settings):
     )
 
 
+class SaturationLogSettings(Settings):
+    """Section ``saturation_log``: when the broker writes down what keeps it busy, and how much of that it keeps."""
+
+    enable: bool = Field(default=True, description="Whether the node is watched. Needs a restart.")
+    max_loop_lag: Duration = Field(
+        default=0.5,
+        ge=0,
+        description="Seconds by which the event loop may be late; entries are written while it is later. 0 is off. "
+        "Needs a restart.",
+    )
+    max_memory: float = Field(
+        default=0.85,
+        ge=0,
+        le=1,
+        description="The part of the memory limit that the process may use before entries are written; 0 is off. "
+        "Needs a restart.",
+    )
+    max_store_backlog: float = Field(
+        default=0.5,
+        ge=0,
+        description="The part of `store.max_backlog_bytes` or `store.max_backlog_records` that may wait for its commit "
+        "before entries are written; 0 is off. Needs a restart.",
+    )
+    interval: Duration = Field(
+        default=10, gt=0, description="Seconds between two entries while the node is saturated. Needs a restart."
+    )
+    top: int = Field(
+        default=10,
+        ge=1,
+        le=100,
+        description="Number of tasks and connections of each kind in an entry. Needs a restart.",
+    )
+    max_file_bytes: Size = Field(
+        default=4 * 1024 * 1024,
+        ge=64 * 1024,
+        le=64 * 1024 * 1024,
+        description="Size of a file at which a new one is begun. Needs a restart.",
+    )
+    max_files: int = Field(
+        default=5, ge=0, le=100, description="Earlier files that are kept in addition. Needs a restart."
+    )
+    max_age: Duration = Field(
+        default=30 * 24 * 3600, ge=3600, description="Seconds for which entries are kept. Needs a restart."
+    )
+
+
 class TelemetryFilter(Settings):
     """Filter of the messages that are traced, by topic and publisher. A list that is empty leaves nothing out."""
 
@@ -237,6 +283,12 @@ class TelemetrySettings(Settings):
         ge=0,
         le=1,
         description="The share of the messages without a context that `trace_all` traces; 0.01 is one in a hundred.",
+    )
+    max_traces_per_s: int = Field(
+        default=100,
+        ge=0,
+        description="Maximum number of traces that begin in a second, and of the first second at once; messages beyond "
+        "are not traced, and counted. Bounds the cost at any rate of messages. 0 is no limit.",
     )
     filter: TelemetryFilter = Field(default_factory=TelemetryFilter, description="Which messages are traced.")
     tail: TelemetryTail = Field(default_factory=TelemetryTail, description="Which traces are exported.")

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import random
 import re
+import time
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from ipaddress import ip_address, ip_network
 from typing import Any, Final
 
+from broker.core.bucket import TokenBucket
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.topic import TopicFilter
@@ -28,6 +30,7 @@ from broker.core.tracing import (
     received_context,
     sampled_context,
 )
+from broker.observe.metrics import Counter, Metrics
 from broker.observe.settings import TelemetrySettings
 from broker.observe.telemetry import Telemetry
 from broker.pipeline.recording import RecordedStep, Recorders, Recording
@@ -43,8 +46,12 @@ _MAX_CLIENTS: Final = 10_000
 class Sampler:
     """Chooses the messages that are traced; a ``broker.pipeline.recording.Recorder``."""
 
-    def __init__(self, settings: TelemetrySettings, spans: Spans) -> None:
+    def __init__(self, settings: TelemetrySettings, spans: Spans, beyond: Counter) -> None:
+        """``beyond`` counts the messages that the limit of traces leaves out."""
         self._settings = settings
+        self._beyond = beyond
+        rate = settings.max_traces_per_s
+        self._bucket = TokenBucket(rate, rate, time.monotonic()) if rate else None
         self._spans = spans
         self._filters = [TopicFilter.parse(text) for text in settings.filter.topics]
         clients = settings.filter.clients
@@ -80,7 +87,18 @@ class Sampler:
         if not self._is_traced(client.client_id, client.peer_host):
             return False
         context = received_context(message) if message.properties else None
-        return is_drawn if context is None else context.is_sampled
+        return (is_drawn if context is None else context.is_sampled) and self._has_room()
+
+    def _has_room(self) -> bool:
+        bucket = self._bucket
+        if bucket is None:
+            return True
+        now_s = time.monotonic()
+        if bucket.wait_s(now_s, 1):
+            self._beyond.value += 1
+            return False
+        bucket.spend(1, now_s)
+        return True
 
     def begins(self, recording: Recording) -> None:
         """Give the message a context, which goes with it from now on."""
@@ -122,7 +140,10 @@ class Sampler:
 class Tracing:
     """Traces of a node, as the section ``telemetry`` says."""
 
-    def __init__(self, recorders: Recorders, spans: Spans, telemetry: Telemetry) -> None:
+    def __init__(self, recorders: Recorders, spans: Spans, telemetry: Telemetry, metrics: Metrics) -> None:
+        self._beyond = metrics.counter(
+            "telemetry_traces_beyond_limit", "messages that telemetry.max_traces_per_s kept from being traced"
+        )
         self._recorders = recorders
         self._spans = spans
         self._telemetry = telemetry
@@ -140,7 +161,7 @@ class Tracing:
         if sampler is not None:
             self._recorders.remove(sampler)
         if settings.enable:
-            self._sampler = Sampler(settings, self._spans)
+            self._sampler = Sampler(settings, self._spans, self._beyond)
             self._recorders.add(self._sampler)
 
     def stop(self) -> None:

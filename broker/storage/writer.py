@@ -193,6 +193,17 @@ class Writer:
         """Bytes of payloads, keys and values that wait for their commit."""
         return self._backlog()[0]
 
+    @property
+    def backlog_records(self) -> int:
+        """Records that wait for their commit."""
+        return self._backlog()[1]
+
+    @property
+    def backlog_share(self) -> float:
+        """The share of its bounds that the backlog has reached; may be read from any thread."""
+        size_bytes, records = self._backlog()
+        return max(size_bytes / self._max_bytes, records / self._max_records)
+
     def put(self, key: bytes, value: bytes | None) -> None:
         """Set a key, or delete it with None, in the group that is gathering; the last put of a key wins."""
         group = self._open

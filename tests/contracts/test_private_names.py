@@ -66,7 +66,7 @@ USED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 }  # fmt: skip
 """The names by distribution, then by module or by ``module:class``."""
 
-OTHERS: Final = {"os._exit", "_replace", "_make"}
+OTHERS: Final = {"os._exit", "_current_frames", "_replace", "_make"}
 """Names that begin with an underscore and are documented: Python's own, and those of named tuples."""
 
 NAMES: Final = [(place, name) for places in USED.values() for place, its_names in places.items() for name in its_names]

@@ -38,6 +38,7 @@ REFUSED: Final = {
     "retypeTable": (422, "columns of a table of messages are fixed"),
     "restoreObject": (422, "cannot be restored"),
     "revertAuditEntry": (422, "cannot be reverted"),  # the newest request before it changed no object
+    "getSaturation": (404, "there is no saturation log entry"),  # unless the machine is busy
     "pauseJob": (409, ""),  # the job that is found is over
     "resumeJob": (409, ""),
     "diffTable": (404, "there is no shadow of table"),  # no lake job runs that could make one

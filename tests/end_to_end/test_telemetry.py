@@ -20,7 +20,8 @@ _BASE = "lake.run_spark = false\noverload.enable = false\n"
 
 def config(collector: Collector, **settings: Any) -> str:
     """A configuration that exports to a collector."""
-    settings = {"enable": "true", "interval": "100ms", "timeout": "2s", "protocol": collector.protocol, **settings}
+    defaults = {"enable": "true", "interval": "100ms", "timeout": "2s", "protocol": collector.protocol}
+    settings = {**defaults, "max_traces_per_s": 0, **settings}
     lines = [f"telemetry.{name.replace('__', '.')} = {value}" for name, value in settings.items()]
     return _BASE + f'telemetry.endpoint = "{collector.endpoint}"\n' + "\n".join(lines) + "\n"
 

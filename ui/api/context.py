@@ -23,6 +23,7 @@ from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
 from broker.admin.replays.service import StreamReplays
+from broker.admin.saturation import SaturationLog
 from broker.admin.stream_imports import StreamImports
 from broker.admin.stream_records import StreamRecords
 from broker.admin.tails import MessageTails
@@ -107,6 +108,7 @@ class ApiContext:
     reload: ReloadConfig | None = None
     alarms: AlarmService | None = None
     audit_log: AuditLog | None = None
+    saturation: SaturationLog | None = None
     audit_trail: Any = None
     """``ui.api.revert.AuditTrail`` of the audit log, once the routes of kinds exist."""
     history: MetricsHistory | None = None
