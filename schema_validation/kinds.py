@@ -16,7 +16,7 @@ KINDS = (
         about="A Confluent-compatible schema registry on another server. Secrets are shown as stars; stars keep them.",
         tag="Schemas",
         columns={"name": "name", "type": "type", "url": "url", "cached": "cached", "last error": "last_error"},
-        menu="Broker",
+        menu="Administration",
     ),
     Kind(
         name="schema",

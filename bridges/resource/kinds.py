@@ -36,7 +36,7 @@ def _with_connector(name: str, about: str, page_columns: Mapping[str, str]) -> K
         about=f"{about} The members of `parameters` depend on its type.",
         tag="Bridges",
         columns={**_STATUS, "connector": "connector", "rules": "rules"},
-        menu="Data",
+        menu="Delivery",
         page_columns={"Connector": "connector", "Rate": "metrics/rate", **page_columns, "Rules": "rules"},
         read_only=f"bridges.resource.services:{name.capitalize()}ReadOnly",
         abilities=Abilities(
@@ -58,7 +58,7 @@ KINDS = (
         about="A connection to an outside system. The members depend on its type.",
         tag="Bridges",
         columns={**_STATUS, "actions": "actions", "sources": "sources"},
-        menu="Data",
+        menu="Delivery",
         page_columns={"Type": "type", "Actions": "actions", "Sources": "sources"},
         read_only="bridges.resource.services:ConnectorReadOnly",
         abilities=Abilities(can_patch=True, has_probe=True, switches=_RUNNING),

@@ -17,7 +17,7 @@ KINDS = (
         columns=("name", "permission", "who", "action", "topics"),
         abilities=ORDERED,
         command="access rules",
-        menu="Access",
+        menu="Administration",
     ),
     Kind(
         name="authenticator",
@@ -41,7 +41,7 @@ KINDS = (
         abilities=ORDERED,
         named_by="mechanism",
         command="access authenticators",
-        menu="Access",
+        menu="Administration",
         none_left="No authenticator is left: every client that reaches a listener may connect without a password.",
     ),
     Kind(
@@ -66,7 +66,7 @@ KINDS = (
         named_by="type",
         word="rule source",
         command="access sources",
-        menu="Access",
+        menu="Administration",
     ),
     Kind(
         name="user",
@@ -80,7 +80,7 @@ KINDS = (
         columns=("name", "is_superuser", "clientid", "algorithm", "methods", "password_changed_at"),
         has_any_name=True,
         deletion="Its clients are disconnected.",
-        menu="Access",
+        menu="Administration",
         reloads=False,
         holds_secrets=True,
     ),
@@ -97,7 +97,7 @@ KINDS = (
         abilities=Abilities(verbs=EVERY_VERB - {"put"}),
         has_any_name=True,
         deletion="Clients that it matched may connect again.",
-        menu="Access",
+        menu="Administration",
     ),
 )
 RESOURCES = (
@@ -133,7 +133,7 @@ RESOURCES = (
     Resource(
         name="failed login",
         path="/login-failures",
-        menu="Access",
+        menu="Administration",
         tag="Access",
         service="access.limits",
         at="all",

@@ -30,6 +30,8 @@ DECLARED_IN: Final = (
     "broker.admin.kinds",
     "broker.admin.node_kinds",
 )
+# Groups of the dashboard's navigation.
+Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
 # The nodes of a cluster on which an operation runs.
 At = Literal["node", "owner", "all"]
 # Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the
@@ -158,7 +160,7 @@ class Kind:
     put: Sequence[str] = ()
     holds_secrets: bool = False
     recorded: str = ""
-    menu: str = ""
+    menu: Menu = ""
     page_columns: Mapping[str, str] = field(default_factory=dict)
     area: Area = "administration"
 

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, Literal
 
-from broker.core.kinds import DECLARED_IN, Area, At
+from broker.core.kinds import DECLARED_IN, Area, At, Menu
 
 # Timeouts of commands: calls that open or close connections, and calls that read a log or many messages, in seconds.
 SLOW_S: Final = 120
@@ -241,7 +241,7 @@ class Resource:
     alias: str = ""
     named_by: str = ""
     at: At = "node"
-    menu: str = ""
+    menu: Menu = ""
     area: Area = "administration"
 
     @property

@@ -23,7 +23,7 @@ KINDS = (
             "enabled": "enable",
         },
         abilities=ORDERED,
-        menu="Broker",
+        menu="Administration",
     ),
     Kind(
         name="auto-subscription",
@@ -34,7 +34,7 @@ KINDS = (
         about="A subscription made for every client that connects.",
         tag="Topics",
         columns={"name": "name", "topic": "topic", "qos": "qos", "enabled": "enable"},
-        menu="Broker",
+        menu="Administration",
         abilities=ORDERED,
     ),
 )

@@ -84,12 +84,12 @@ def test_pages_of_live_things_are_accessible_at_any_width(
 def test_a_group_of_the_navigation_opens_by_keyboard_and_leads_to_its_pages(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
-    page.wait_for_selector("nav summary >> text=Clients")
-    assert not page.is_visible("nav a[href^='/sessions']")
-    tab_to(page, "nav details:first-of-type summary")
+    page.wait_for_selector("nav summary >> text=Administration")
+    assert not page.is_visible("nav a[href^='/listeners']")
+    tab_to(page, "nav details:last-of-type summary")
     page.keyboard.press("Enter")
-    page.click("nav a[href^='/sessions']")
-    page.wait_for_selector("main h1 >> text=Sessions")
+    page.click("nav a[href^='/listeners']")
+    page.wait_for_selector("main h1 >> text=Listeners")
     page.goto(f"{broker.url}/retained")
     page.wait_for_selector("nav a[aria-current=page] >> text=Retained messages")
 

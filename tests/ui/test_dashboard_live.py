@@ -163,7 +163,7 @@ def test_what_the_api_publishes_is_received_too(page: Any, broker: Node) -> None
 
 def test_latency_is_shown_by_stage(page: Any, broker: Node) -> None:
     sign_in(page, broker)
-    page.goto(f"{broker.url}/overview")
+    page.goto(f"{broker.url}/overview?tab=charts")
     publish(broker, ("meters/1", '{"t": 30}'))
     for title in ("Latency by stage", "Latency by stage, median"):
         for stage in ("routing", "rules", "validation"):
@@ -210,6 +210,7 @@ def test_disk_and_what_waits_for_a_target_are_shown(page: Any, broker: Node) -> 
     page.goto(f"{broker.url}/overview")
     page.wait_for_selector("section[aria-label=Bridges] td >> text=/\\d+ s/")
     assert "5" in page.inner_text("section[aria-label=Bridges] tbody tr")
+    page.click("text=This node")
     assert "free of" in page.inner_text("section[aria-label=Disk]")
 
 

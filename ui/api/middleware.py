@@ -4,8 +4,10 @@ errors."""
 from __future__ import annotations
 
 import asyncio
+import gzip
 import re
 import uuid
+from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
@@ -16,9 +18,13 @@ from broker.core.hosts import AllowedHosts
 from ui.api import ingest
 from ui.api.audit import Auditing
 from ui.api.parameters import rename_old_parameters
+from ui.api.preconditions import takes_gzip
 from ui.api.problems import ApiProblem, log, problem_response
 
 _GIVEN_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+# Sizes of answers that are compressed: smaller ones gain nothing, larger ones would take tens of milliseconds.
+_COMPRESSED_BYTES: Final = (1024, 2 * 1024 * 1024)
+_LEVEL: Final = 4
 _PAGE_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'; require-trusted-types-for 'script'"
@@ -51,6 +57,9 @@ class Edge:
         started = False
         self._auditing.begin()
 
+        if takes_gzip(headers.get("accept-encoding", "")):
+            send = _compressed(send)
+
         async def send_with_headers(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
@@ -77,6 +86,34 @@ class Edge:
             if started:
                 raise
             await problem_response(error, request_id)(scope, receive, send_with_headers)
+
+
+def _compressed(send: Send) -> Send:
+    """``send`` that compresses answers in JSON of one piece. Very large ones would hold the event loop; they, streams,
+    and what is compressed already pass as they are."""
+    start: Message | None = None
+
+    async def send_compressed(message: Message) -> None:
+        nonlocal start
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            is_json = "json" in headers.get("content-type", "").partition(";")[0]
+            is_fit = _COMPRESSED_BYTES[0] <= int(headers.get("content-length", 0)) <= _COMPRESSED_BYTES[1]
+            if is_json and is_fit and "content-encoding" not in headers:
+                start = message
+                return
+        elif start is not None:
+            headers = MutableHeaders(scope=start)
+            if not message.get("more_body", False) and message.get("body"):
+                message = {**message, "body": gzip.compress(message["body"], compresslevel=_LEVEL, mtime=0)}
+                headers["Content-Encoding"] = "gzip"
+                headers["Content-Length"] = str(len(message["body"]))
+            headers.add_vary_header("Accept-Encoding")
+            await send(start)
+            start = None
+        await send(message)
+
+    return send_compressed
 
 
 def _in_time(receive: Receive, timeout_s: float) -> Receive:

@@ -20,7 +20,7 @@ KINDS = (
         about="A Delta or Iceberg table that follows a stream.",
         tag="Lake",
         columns={"name": "name", "stream": "stream", "format": "format", "path": "path", "state": "state"},
-        menu="Data",
+        menu="Delivery",
         page_columns={
             "Stream": "stream",
             "Format": "format",

@@ -182,10 +182,9 @@ export const resourceOf = (path: string) => RESOURCES.find((resource) => resourc
 /** The kind that the API calls so in a sentence. */
 export const kindNamed = (name: string) => KINDS.find((kind) => kind.name === name || kind.one.toLowerCase() === name);
 
-const GROUPS = new Set(["Data", "Clients", "Access", ...PAGES.map(({ menu }) => menu)]);
-GROUPS.delete("");
-/** The groups of the navigation with their lists. The first one is the path of a message. */
-export const MENU = [...GROUPS].map((group) => ({ group, pages: PAGES.filter(({ menu }) => menu === group) }));
+const GROUPS = ["Traffic", "Data", "Delivery", "Diagnose", "Administration"];
+/** The groups of the navigation with their lists. */
+export const MENU = GROUPS.map((group) => ({ group, pages: PAGES.filter(({ menu }) => menu === group) }));
 
 /** Where the page of an item is, for links: its list has the path. */
 export const itemAt = (path: string, name: string) =>

@@ -1,34 +1,41 @@
 // The dashboard: routes, and what reloads the page after the server was updated under it.
 
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
-import { createRootRoute, createRoute, createRouter, RouterProvider } from "@tanstack/react-router";
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent, RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { linkNow } from "../api/channel";
 import { Refused } from "../api/client";
 import { KINDS } from "../api/kinds";
-import { NewPage, NotFound, ObjectPage } from "../pages/objects/detail";
-import { ListPage } from "../pages/objects/list";
-import { Overview, overviewSearch } from "../pages/overview/overview";
-import { Start } from "../pages/start/start";
+import { overviewSearch } from "../parts/ranges";
 import { Shell } from "./shell";
 import "./app.css";
+
+/** Pages are loaded when they are opened first. */
+const NotFound = lazyRouteComponent(() => import("../pages/objects/detail"), "NotFound");
+const ListPage = lazyRouteComponent(() => import("../pages/objects/list"), "ListPage");
+const NewPage = lazyRouteComponent(() => import("../pages/objects/detail"), "NewPage");
+const ObjectPage = lazyRouteComponent(() => import("../pages/objects/detail"), "ObjectPage");
 
 const root = createRootRoute({
   component: Shell,
   notFoundComponent: NotFound,
   validateSearch: ({ tz }: Record<string, unknown>): { tz?: string } => (typeof tz === "string" ? { tz } : {}),
 });
-const start = createRoute({ getParentRoute: () => root, path: "/", component: Start });
+const start = createRoute({
+  getParentRoute: () => root,
+  path: "/",
+  component: lazyRouteComponent(() => import("../pages/start/start"), "Start"),
+});
 const overview = createRoute({
   getParentRoute: () => root,
   path: "/overview",
-  component: Overview,
+  component: lazyRouteComponent(() => import("../pages/overview/overview"), "Overview"),
   validateSearch: overviewSearch,
 });
-const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: () => <ListPage /> });
-const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: () => <NewPage /> });
-const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: () => <ObjectPage /> });
+const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
+const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
+const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: ObjectPage });
 /** Pages of kinds whose paths have two parts; links to them are not typed. */
 const deeper = KINDS.filter(({ path }) => path.includes("/")).flatMap(({ path }) => [
   createRoute({ getParentRoute: () => root, path: `/${path}`, component: () => <ListPage path={path} /> }),

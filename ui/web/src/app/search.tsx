@@ -1,4 +1,4 @@
-// Ctrl K: one field that finds pages and objects by name.
+// Ctrl K: one field that finds clients, topics, pages, objects and actions by name.
 
 import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
@@ -15,35 +15,15 @@ import {
   useFilter,
 } from "react-aria-components";
 import { getAny, Refused } from "../api/client";
-import { KINDS, RESOURCES } from "../api/kinds";
+import { KINDS } from "../api/kinds";
 import { useRested } from "../api/live";
+import { PAGES } from "./pages";
 
 /** Pages that the broker serves beside the dashboard. */
 const OUTSIDE = [
   ["Documentation", "/docs/README.md"],
   ["API operations", "/docs"],
 ] as const;
-
-/** Keys that open a list after g. */
-const KEYS: Record<string, string> = {
-  schemas: "c",
-  validations: "v",
-  transforms: "t",
-  rules: "r",
-  connectors: "n",
-  actions: "a",
-  sources: "i",
-  streams: "m",
-  tables: "l",
-  clients: "k",
-  jobs: "j",
-};
-
-export const PAGES: { title: string; to: string; key?: string }[] = [
-  { title: "Start", to: "/", key: "s" },
-  { title: "Overview", to: "/overview", key: "o" },
-  ...[...KINDS, ...RESOURCES].map(({ many, path }) => ({ title: many, to: `/${path}`, key: KEYS[path] })),
-];
 
 /** Of each kind: the first ones, and the first whose name has the text. */
 const SHOWN = 20;
@@ -53,6 +33,7 @@ interface Found {
   title: string;
   note: string;
   to: string;
+  search?: object;
 }
 
 async function objectsLike(name: string, signal: AbortSignal): Promise<Found[]> {
@@ -73,7 +54,43 @@ async function objectsLike(name: string, signal: AbortSignal): Promise<Found[]> 
   return lists.flat();
 }
 
-export function Search({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: boolean) => void }) {
+/** Clients and topics whose names have the text: a pattern where it has a star, else anywhere in the name. */
+async function trafficLike(text: string, signal: AbortSignal): Promise<Found[]> {
+  const pattern = text.includes("*") ? text : `*${text}*`;
+  const lists = await Promise.all([
+    getAny("clients", { query: { client_id: pattern, limit: TRAFFIC_SHOWN }, signal }),
+    getAny("topics", { query: { search: pattern, limit: TRAFFIC_SHOWN }, signal }),
+  ]).catch((error) => {
+    if (error instanceof Refused) return []; // too many stars
+    throw error;
+  });
+  const [clients, topics] = lists.map(({ items }) => items as Record<string, string>[]);
+  return [
+    ...(clients ?? []).map(({ client_id: id }) => ({
+      id: `clients/${id}`,
+      title: id!,
+      note: "Client",
+      to: `/clients/${encodeURIComponent(id!)}`,
+    })),
+    ...(topics ?? []).map(({ topic }) => ({
+      id: `topics/${topic}`,
+      title: topic!,
+      note: "Topic",
+      to: "/topics",
+      search: { topic },
+    })),
+  ];
+}
+const TRAFFIC_SHOWN = 10;
+
+const ACTIONS: Found[] = KINDS.filter(({ writes }) => writes.includes("create")).map(({ name, path }) => ({
+  id: `new/${path}`,
+  title: `New ${name}`,
+  note: "Action",
+  to: `/new/${path}`,
+}));
+
+export default function Search({ close }: { close: () => void }) {
   const navigate = useNavigate();
   const { contains } = useFilter({ sensitivity: "base" });
   const [text, setText] = useState("");
@@ -81,40 +98,45 @@ export function Search({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: b
   const { data: first = [] } = useQuery({
     queryKey: ["objects", ""],
     queryFn: ({ signal }) => objectsLike("", signal),
-    enabled: isOpen,
     staleTime: 5000,
   });
   const { data: like = [] } = useQuery({
     queryKey: ["objects", name],
     queryFn: ({ signal }) => objectsLike(name, signal),
-    enabled: isOpen && name !== "",
+    enabled: name !== "",
+    staleTime: 5000,
+    placeholderData: keepPreviousData,
+  });
+  const { data: traffic = [] } = useQuery({
+    queryKey: ["traffic", name],
+    queryFn: ({ signal }) => trafficLike(name, signal),
+    enabled: name !== "",
     staleTime: 5000,
     placeholderData: keepPreviousData,
   });
   const objects = [...new Map([...first, ...like].map((one) => [one.id, one])).values()];
   const pages = PAGES.map(({ title, to }) => ({ id: to, title, note: "Page", to }));
-  const items: Found[] = [...pages, ...objects, ...OUTSIDE.map(([title, to]) => ({ id: to, title, note: "Page", to }))];
+  const items: Found[] = [
+    ...pages,
+    ...ACTIONS,
+    ...objects,
+    ...traffic,
+    ...OUTSIDE.map(([title, to]) => ({ id: to, title, note: "Page", to })),
+  ];
   const go = (id: string) => {
-    setOpen(false);
-    setText("");
+    close();
     const chosen = items.find((one) => one.id === id);
     if (chosen?.to.startsWith("/docs")) location.assign(chosen.to);
-    else if (chosen) void navigate({ to: chosen.to, search: (known: object) => known } as never);
+    else if (chosen)
+      void navigate({ to: chosen.to, search: (known: object) => ({ ...known, ...chosen.search }) } as never);
   };
   return (
-    <ModalOverlay
-      isDismissable
-      isOpen={isOpen}
-      onOpenChange={(open) => {
-        setOpen(open);
-        setText("");
-      }}
-      className="overlay">
+    <ModalOverlay isDismissable isOpen onOpenChange={(open) => !open && close()} className="overlay">
       <Modal className="modal">
         <Dialog className="dialog find" aria-label="Find">
           <Autocomplete filter={contains} inputValue={text} onInputChange={setText}>
-            <SearchField aria-label="Find pages and objects" autoFocus>
-              <Input placeholder="Find pages, rules, schemas, bridges, tables…" />
+            <SearchField aria-label="Find clients, topics, pages, objects and actions" autoFocus>
+              <Input placeholder="Find clients, topics, pages, rules, “new rule”…" />
             </SearchField>
             <Menu
               items={items}

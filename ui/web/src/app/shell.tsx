@@ -1,19 +1,23 @@
 // The frame of every page: navigation, search, the state of the connection, and preferences.
 
 import { useQueryClient } from "@tanstack/react-query";
-import { Link, Outlet, useNavigate, useRouterState, useSearch } from "@tanstack/react-router";
-import { type ReactNode, useContext, useEffect, useRef, useState } from "react";
-import { Button, Dialog, DialogTrigger, Modal, ModalOverlay, Popover } from "react-aria-components";
-import { signOut } from "../api/client";
+import { Link, Outlet, useNavigate, useRouterState } from "@tanstack/react-router";
+import { lazy, type ReactNode, Suspense, useContext, useEffect, useRef, useState } from "react";
 import { MENU } from "../api/kinds";
 import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "../api/live";
-import { useMay, useMe } from "../api/rights";
+import { useMay } from "../api/rights";
 import { State, Why } from "../parts/card";
-import { counted, duration } from "../parts/format";
-import { prefer, type Theme, usePreferences } from "../parts/preferences";
-import { clock, keepTimeZone, useTimeZone, timeZoneName, TIME_ZONES } from "../parts/time";
-import { PAGES, Search } from "./search";
+import { count, counted, duration } from "../parts/format";
+import { usePreferences } from "../parts/preferences";
+import { clock, keepTimeZone, useTimeZone } from "../parts/time";
+import { useTroubles } from "../parts/troubles";
+import { PAGES } from "./pages";
 import { SignIn } from "./sign-in";
+
+/** What opens over the page is loaded when it is opened first. */
+const Search = lazy(() => import("./search"));
+const Help = lazy(async () => ({ default: (await import("./dialogs")).Help }));
+const SettingsDialog = lazy(async () => ({ default: (await import("./dialogs")).SettingsDialog }));
 
 export function Shell() {
   const [paused, setPaused] = useState(false);
@@ -44,7 +48,6 @@ function Frame() {
     document.title = status ? `${page} · ${status.node} · Sluice` : "Sluice";
   }, [page, status?.node]);
   const isIn = link.state !== "signed out";
-  const may = useMay(isIn && status !== undefined);
   const queries = useQueryClient();
   const wasLive = useRef(false);
   useEffect(() => {
@@ -83,14 +86,7 @@ function Frame() {
           <nav aria-label="Pages">
             <PageLink title="Start" to="/" />
             <PageLink title="Overview" to="/overview" />
-            {MENU.map(({ group, pages: all }) => {
-              const pages = all.filter(({ right }) => may(right, "read"));
-              if (!pages.length) return null;
-              const links = pages.map(({ many, path }) => <PageLink key={path} title={many} to={`/${path}`} />);
-              if (group === "Data") return links;
-              const isOpen = pages.some(({ path: own }) => `${path}/`.startsWith(`/${own}/`));
-              return <Group key={group} title={group} isOpen={isOpen} links={links} />;
-            })}
+            <Groups />
           </nav>
           <main id="main" tabIndex={-1}>
             {status ? <Outlet /> : <Skeleton />}
@@ -102,27 +98,66 @@ function Frame() {
         <a href="/docs/README.md">Documentation</a> · <a href="/docs">API operations</a> ·{" "}
         <a href="/api/v1/openapi.json">OpenAPI</a> · <a href="/metrics">Metrics</a>
       </footer>
-      <Search isOpen={finding} setOpen={setFinding} />
-      <Help isOpen={helping} setOpen={setHelping} />
+      <Suspense>
+        {finding && <Search close={() => setFinding(false)} />}
+        {helping && <Help close={() => setHelping(false)} />}
+      </Suspense>
     </>
   );
 }
 
-const PageLink = ({ title, to }: { title: string; to: string }) => (
+const PageLink = ({ title, to, wrong = 0 }: { title: string; to: string; wrong?: number }) => (
   <Link to={to as never} search={keepTimeZone as never} activeOptions={{ exact: to === "/", includeSearch: false }}>
-    {title}
+    {title} <Wrong count={wrong} />
   </Link>
 );
 
-/** Pages that are seldom needed at once: the group of the page that is shown is open. */
-function Group({ title, isOpen, links }: { title: string; isOpen: boolean; links: ReactNode }) {
+/** How much is wrong on a page, or on those of a group. */
+const Wrong = ({ count: wrong }: { count: number }) =>
+  wrong > 0 && (
+    <span className="wrong">
+      {count(wrong)}
+      <span className="hidden"> wrong</span>
+    </span>
+  );
+
+/** Groups that are open at first where there is room; the group of the page that is shown is open too. */
+const OPEN = window.matchMedia("(min-width: 1280px)").matches ? ["Traffic", "Data", "Delivery"] : [];
+
+function Groups() {
+  const troubles = useTroubles();
+  const may = useMay();
+  const path = useRouterState({ select: (state) => state.location.pathname });
+  return MENU.map(({ group, pages: all }) => {
+    const pages = all.filter(({ right }) => may(right, "read"));
+    if (!pages.length) return null;
+    const isOpen = pages.some(({ path: own }) => `${path}/`.startsWith(`/${own}/`));
+    const wrong = (own: string) => troubles.find((trouble) => trouble.path === own)?.count ?? 0;
+    const links = pages.map(({ many, path: own }) => (
+      <PageLink key={own} title={many} to={`/${own}`} wrong={wrong(own)} />
+    ));
+    const troubled = pages.reduce((sum, page) => sum + wrong(page.path), 0);
+    return <Group key={group} title={group} wrong={troubled} isOpen={isOpen} links={links} />;
+  });
+}
+
+interface GroupProps {
+  title: string;
+  wrong: number;
+  isOpen: boolean;
+  links: ReactNode;
+}
+
+function Group({ title, wrong, isOpen, links }: GroupProps) {
   const place = useRef<HTMLDetailsElement>(null);
   useEffect(() => {
-    if (isOpen && place.current) place.current.open = true;
+    if ((isOpen || OPEN.includes(title)) && place.current) place.current.open = true;
   }, [isOpen]);
   return (
     <details ref={place}>
-      <summary>{title}</summary>
+      <summary>
+        {title} <Wrong count={wrong} />
+      </summary>
       {links}
     </details>
   );
@@ -213,23 +248,9 @@ function Alarms() {
 }
 
 function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
-  const { theme, zone, keys } = usePreferences();
-  const me = useMe(isIn);
   const { paused, setPaused } = useContext(Paused);
-  const { tz } = useSearch({ strict: false }) as { tz?: string };
-  const navigate = useNavigate();
-  const leave = async () => {
-    await signOut().catch(() => null);
-    location.reload(); // nothing that was shown is kept
-  };
-  const chooseTimeZone = (chosen: string) => {
-    prefer({ zone: chosen });
-    void navigate({
-      to: ".",
-      search: (known: object) => ({ ...known, tz: chosen === "browser" ? undefined : chosen }),
-    } as never);
-  };
-  const chosenTimeZone = tz ?? zone;
+  const place = useRef<HTMLButtonElement>(null);
+  const [isOpen, setOpen] = useState(false);
   return (
     <>
       {isIn && (
@@ -237,86 +258,19 @@ function Settings({ isIn, showHelp }: { isIn: boolean; showHelp: () => void }) {
           {paused ? "Resume" : "Pause"}
         </button>
       )}
-      <DialogTrigger>
-        <Button className="button" aria-label="Settings">
-          Settings
-        </Button>
-        <Popover className="popover" placement="bottom end">
-          <Dialog className="dialog settings" aria-label="Settings">
-            {me && (
-              <p className="muted small">
-                Signed in as {me.name}
-                {me.role && me.role !== me.name && ` (${me.role})`}
-              </p>
-            )}
-            <label>
-              Colours
-              <select value={theme} onChange={(event) => prefer({ theme: event.target.value as Theme })}>
-                <option value="system">As the system</option>
-                <option value="light">Light</option>
-                <option value="dark">Dark</option>
-              </select>
-            </label>
-            <label>
-              Time zone
-              <select value={chosenTimeZone} onChange={(event) => chooseTimeZone(event.target.value)}>
-                {[...new Set([...TIME_ZONES, chosenTimeZone])].map((one) => (
-                  <option key={one} value={one}>
-                    {one === "browser" ? `Browser (${timeZoneName(one)})` : one}
-                  </option>
-                ))}
-              </select>
-            </label>
-            <label className="check">
-              <input type="checkbox" checked={keys} onChange={(event) => prefer({ keys: event.target.checked })} />{" "}
-              Shortcuts of single keys
-            </label>
-            <div className="buttons">
-              <Button slot="close" className="button" onPress={showHelp}>
-                Keyboard
-              </Button>
-              {isIn && (
-                <Button slot="close" className="button" onPress={leave}>
-                  Sign out
-                </Button>
-              )}
-            </div>
-          </Dialog>
-        </Popover>
-      </DialogTrigger>
+      <button
+        type="button"
+        ref={place}
+        aria-label="Settings"
+        aria-haspopup="dialog"
+        aria-expanded={isOpen}
+        onClick={() => setOpen(true)}>
+        Settings
+      </button>
+      <Suspense>
+        {isOpen && <SettingsDialog place={place} close={() => setOpen(false)} isIn={isIn} showHelp={showHelp} />}
+      </Suspense>
     </>
-  );
-}
-
-const SHORTCUTS = [
-  ["Ctrl K", "Find"],
-  ["?", "This help"],
-  ...PAGES.filter(({ key }) => key).map(({ title, key }) => [`g ${key}`, `Go to ${title}`]),
-  ["Esc", "Close"],
-];
-
-function Help({ isOpen, setOpen }: { isOpen: boolean; setOpen: (open: boolean) => void }) {
-  return (
-    <ModalOverlay isDismissable isOpen={isOpen} onOpenChange={setOpen} className="overlay">
-      <Modal className="modal">
-        <Dialog className="dialog" aria-label="Keyboard">
-          <h2>Keyboard</h2>
-          <dl className="keys">
-            {SHORTCUTS.map(([keys, does]) => (
-              <div key={keys}>
-                <dt>
-                  <kbd>{keys}</kbd>
-                </dt>
-                <dd>{does}</dd>
-              </div>
-            ))}
-          </dl>
-          <Button slot="close" className="button">
-            Close
-          </Button>
-        </Dialog>
-      </Modal>
-    </ModalOverlay>
   );
 }
 

@@ -6,27 +6,11 @@ import type { MetricsWindow } from "../api/client";
 import { Paused, useHistory } from "../api/live";
 import { State } from "./card";
 import { Chart, dash, type Line } from "./chart";
-import { CopyAs, word } from "./copy";
+import { word } from "./copy";
+import { CopyAs } from "./copy-as";
 import { count, counted, duration } from "./format";
+import { type HistorySearch, RANGES } from "./ranges";
 import { clock, useTimeZone } from "./time";
-
-export const RANGES: Record<string, [string, number]> = {
-  "5m": ["5 min", 300],
-  "15m": ["15 min", 900],
-  "1h": ["1 h", 3600],
-  "6h": ["6 h", 21_600],
-  "1d": ["24 h", 86_400],
-  "7d": ["7 days", 604_800],
-};
-
-/** What the address names: a time range, or the times between which it is zoomed, and the chart that is shown as a
- *  table. */
-export interface HistorySearch {
-  range?: string;
-  from?: number;
-  to?: number;
-  table?: string;
-}
 
 /** A line: the sum of series. */
 type Part = { label: string; names: string[] };

@@ -4,7 +4,8 @@ import { useNavigate } from "@tanstack/react-router";
 import { type ReactNode, useState } from "react";
 import { itemAt, type Kind, kindOf } from "../api/kinds";
 import { Card, ObjectLink } from "./card";
-import { Command, CopySpec } from "./copy";
+import { Command } from "./copy";
+import { CopySpec } from "./copy-as";
 import { DraftStrip, SaveBar, useDraft, useSave } from "./saving";
 import { SchemaForm, useSchemas, withoutSecrets } from "./schema-form";
 

@@ -4,7 +4,7 @@ import { useMemo } from "react";
 import { call } from "../../api/client";
 import { kindOf } from "../../api/kinds";
 import { Card } from "../../parts/card";
-import { CopySpec } from "../../parts/copy";
+import { CopySpec } from "../../parts/copy-as";
 import type { ObjectProps } from "../../parts/kind-page";
 import { DraftStrip, SaveBar, useDraft, useSave } from "../../parts/saving";
 import {

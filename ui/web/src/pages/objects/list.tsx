@@ -7,7 +7,7 @@ import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useList } from "../../api/live";
 import { useMay } from "../../api/rights";
 import { causeOf, Empty, ObjectLink, State, stateOf, Why } from "../../parts/card";
-import { CopyAs } from "../../parts/copy";
+import { CopyAs } from "../../parts/copy-as";
 import { exact } from "../../parts/format";
 import { quoted } from "../../parts/schema-form";
 import type { Column } from "../../parts/table";

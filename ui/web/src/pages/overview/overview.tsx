@@ -2,60 +2,126 @@
 
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import type { ReactNode } from "react";
+import { Fragment, type ReactNode } from "react";
 import { type Action, getRows, type Status } from "../../api/client";
 import { useActions, useAlarms, useHistory, useStatus } from "../../api/live";
 import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
 import { dash } from "../../parts/chart";
 import { Command, CopyButton, curl, publishCommand } from "../../parts/copy";
 import { ago, byReason, bytes, cell, count, counted, diskOutlook, duration, exact, UNKNOWN } from "../../parts/format";
-import { type ChartOf, Charts, type HistorySearch, perSecond, RANGES, wordsOf } from "../../parts/history-charts";
+import { type ChartOf, Charts, perSecond, wordsOf } from "../../parts/history-charts";
+import type { OverviewSearch } from "../../parts/ranges";
 import { type Stat, Stats } from "../../parts/stats";
 import { Table } from "../../parts/table";
 import { keepTimeZone } from "../../parts/time";
+import { useTroubles } from "../../parts/troubles";
 
 const ROWS_SHOWN = 20;
 
-export interface OverviewSearch extends HistorySearch {
-  rows?: string;
-}
-
-export function overviewSearch({ range, from, to, table, rows }: Record<string, unknown>): OverviewSearch {
-  const found: OverviewSearch = {};
-  if (typeof range === "string" && range in RANGES && range !== "5m") found.range = range;
-  if (typeof from === "number" && typeof to === "number" && to - from >= 1000) Object.assign(found, { from, to });
-  if (typeof table === "string") found.table = table;
-  if (typeof rows === "string") found.rows = rows;
-  return found;
-}
+/** Charts that are always shown; the others are behind a tab. */
+const FIRST_CHARTS = ["messages", "p99", "waiting", "clients"];
+const TABS = { "": "Pipeline", charts: "More charts", node: "This node" };
 
 export function Overview() {
   const { data: status } = useStatus();
+  const { tab = "" } = useSearch({ strict: false }) as OverviewSearch;
   if (!status) return null;
   const nowMs = Date.parse(status.started_at) + status.uptime_s * 1000; // the server's clock
+  const isFirst = ({ id }: ChartOf) => FIRST_CHARTS.includes(id);
+  const charts = [...CHARTS.filter(isFirst), ...(tab === "charts" ? CHARTS.filter((chart) => !isFirst(chart)) : [])];
   return (
     <div className="page" id="status">
       <h1 className="hidden">Overview</h1>
+      <Health status={status} nowMs={nowMs} />
       <Figures status={status} />
       <Ledger status={status} />
-      <Charts charts={CHARTS} />
-      <div className="columns">
-        <div className="stack">
-          <Rules status={status} nowMs={nowMs} />
-          <Bridges />
-          <Tables status={status} nowMs={nowMs} />
-          <Rows status={status} />
-          <TryNext status={status} />
-        </div>
-        <div className="stack">
-          <ActiveAlarms nowMs={nowMs} />
+      <Charts key={charts.length} charts={charts} />
+      <nav className="tabs" aria-label="Parts of the overview">
+        {Object.entries(TABS).map(([key, title]) => (
+          <Link
+            key={key}
+            to="."
+            search={((known: object) => ({ ...known, tab: key || undefined })) as never}
+            resetScroll={false}
+            activeOptions={{ exact: true, includeSearch: true }}
+            aria-current={key === tab ? "page" : undefined}>
+            {title}
+          </Link>
+        ))}
+      </nav>
+      {tab === "node" && (
+        <div className="columns">
+          <div className="stack">
+            <Addresses status={status} />
+            <TryNext status={status} />
+          </div>
           <Disk status={status} />
-          <Refusals status={status} nowMs={nowMs} />
-          <Streams status={status} />
-          <Addresses status={status} />
         </div>
-      </div>
+      )}
+      {tab === "" && (
+        <div className="columns">
+          <div className="stack">
+            <Rules status={status} nowMs={nowMs} />
+            <Bridges />
+            <Tables status={status} nowMs={nowMs} />
+            <Rows status={status} />
+          </div>
+          <div className="stack">
+            <Refusals status={status} nowMs={nowMs} />
+            <Streams status={status} />
+          </div>
+        </div>
+      )}
     </div>
+  );
+}
+
+/** One sentence about the node, and each trouble with a link to its list. */
+function Health({ status, nowMs }: { status: Status; nowMs: number }) {
+  const { data: alarms } = useAlarms();
+  const troubles = useTroubles();
+  const { connections, rates } = status;
+  const active = Object.entries(alarms ?? {});
+  return (
+    <Card title="Health" id="alarms">
+      <p>
+        {troubles.length ? (
+          <State state="failed">
+            {troubles.length === 1 ? "One thing is wrong: " : `${troubles.length} things are wrong: `}
+            {troubles.map(({ path, query, text }, at) => (
+              <Fragment key={text}>
+                {at > 0 && "; "}
+                <Link
+                  to={`/${path}` as never}
+                  search={((known: { tz?: string }) => ({ ...keepTimeZone(known), ...query })) as never}>
+                  {text}
+                </Link>
+              </Fragment>
+            ))}
+            .
+          </State>
+        ) : (
+          <State state="ok">
+            All is well: {counted(connections, "client")} connected, {perSecond(rates.received)} messages a second
+            received, {perSecond(rates.delivered)} delivered.
+          </State>
+        )}
+      </p>
+      {active.length ? (
+        <ul className="plain">
+          {active.map(([name, { message, activated_at: at }]) => (
+            <li key={name}>
+              <State state="alarm">{name}</State>
+              <Why>
+                {message} · {ago(at, nowMs)}
+              </Why>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <p className="muted small">{alarms ? "No alarm is active" : UNKNOWN}</p>
+      )}
+    </Card>
   );
 }
 
@@ -487,30 +553,6 @@ function RowsTable({ name, columns, rows }: { name: string; columns: string[]; r
           typeof row[column] === "number" || cell(row[column]).length > 30 ? String(row[column]) : undefined,
       }))}
     />
-  );
-}
-
-function ActiveAlarms({ nowMs }: { nowMs: number }) {
-  const { data } = useAlarms();
-  return (
-    <Card title="Alarms" id="alarms">
-      {data && Object.keys(data).length ? (
-        <ul className="plain">
-          {Object.entries(data).map(([name, { message, activated_at: at }]) => (
-            <li key={name}>
-              <State state="alarm">{name}</State>
-              <Why>
-                {message} · {ago(at, nowMs)}
-              </Why>
-            </li>
-          ))}
-        </ul>
-      ) : (
-        <p>
-          <State state="ok">{data ? "No alarm is active" : UNKNOWN}</State>
-        </p>
-      )}
-    </Card>
   );
 }
 

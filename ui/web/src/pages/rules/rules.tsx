@@ -7,7 +7,8 @@ import { call, client, getAny, Refused, type RuleOutcome, sentence, settled } fr
 import { useActions, useChanges, useList, useNow, useRested } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { Card, Empty, Failure, ObjectLink, State, Why } from "../../parts/card";
-import { Command, CopySpec } from "../../parts/copy";
+import { Command } from "../../parts/copy";
+import { CopySpec } from "../../parts/copy-as";
 import { Confirm } from "../../parts/dialogs";
 import { Difference, Editor } from "../../parts/editor";
 import { ago, count, counted, exact, pretty, UNKNOWN } from "../../parts/format";

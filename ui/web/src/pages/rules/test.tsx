@@ -8,7 +8,8 @@ import { call, getAny, Refused, type RuleOutcome, sentence } from "../../api/cli
 import { useEvery, useNow, useRested } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { Card, Empty, State } from "../../parts/card";
-import { CopyAs, word } from "../../parts/copy";
+import { word } from "../../parts/copy";
+import { CopyAs } from "../../parts/copy-as";
 import { Editor } from "../../parts/editor";
 import { ago } from "../../parts/format";
 import { useFixed } from "../../parts/read-only";

@@ -3,7 +3,7 @@
 import { useState } from "react";
 import { call, type Job, sentence } from "../../api/client";
 import { Card, Failure, State } from "../../parts/card";
-import { CopyAs } from "../../parts/copy";
+import { CopyAs } from "../../parts/copy-as";
 import { counted, duration, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import { RelativeTime } from "../../parts/time";

@@ -3,7 +3,8 @@
 import { useState } from "react";
 import { call, type Job, sentence } from "../../api/client";
 import { Card, Failure, State } from "../../parts/card";
-import { CopyAs, word } from "../../parts/copy";
+import { word } from "../../parts/copy";
+import { CopyAs } from "../../parts/copy-as";
 import { bytes, counted, exact } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import { place, type Props } from "./shared";

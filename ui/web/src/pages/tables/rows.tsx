@@ -3,7 +3,8 @@
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { recordsFrom } from "../../parts/address";
 import { Card, Empty, LoadFailure } from "../../parts/card";
-import { CopyAs, download } from "../../parts/copy";
+import { download } from "../../parts/copy";
+import { CopyAs } from "../../parts/copy-as";
 import { cell, count, exact } from "../../parts/format";
 import type { Members } from "../../parts/spec-form";
 import { Table, useSelection } from "../../parts/table";

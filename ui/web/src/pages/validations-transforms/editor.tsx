@@ -3,7 +3,7 @@
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { type ReactNode, useState } from "react";
 import { Card } from "../../parts/card";
-import { CopySpec } from "../../parts/copy";
+import { CopySpec } from "../../parts/copy-as";
 import { Editor } from "../../parts/editor";
 import { pretty } from "../../parts/format";
 import type { ObjectProps } from "../../parts/kind-page";

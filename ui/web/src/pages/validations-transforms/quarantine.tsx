@@ -7,7 +7,7 @@ import { call, getAny, type Job, sentence } from "../../api/client";
 import { useJobs, useObject } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { Card, Empty, Failure, LoadFailure, ObjectLink } from "../../parts/card";
-import { CopyAs } from "../../parts/copy";
+import { CopyAs } from "../../parts/copy-as";
 import { count, counted } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import { Table, useSelection } from "../../parts/table";
