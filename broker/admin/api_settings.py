@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
+from broker.admin.rights import Role
 from broker.config.model import Settings
+from broker.config.outgoing import ClientTls
+from broker.config.secret_text import SecretText
 from broker.config.units import Duration, Size
 from broker.core.hosts import checked_address, checked_hosts, is_loopback, split_address
 
@@ -22,6 +26,41 @@ class LiveSettings(Settings):
         description="Maximum bytes kept for all channels: what they show, and the latest changes of each for pages "
         "that are slow or reconnect.",
     )
+
+
+class OidcSettings(Settings):
+    """Sign-in to the dashboard by OpenID Connect."""
+
+    issuer: str = Field(description="Address of the issuer, exactly as it names itself, as `https://login.example`.")
+    client_id: str = Field(min_length=1, description="Identifier of the broker at the issuer.")
+    client_secret: SecretText | None = Field(default=None, description="Its secret; none for a public client.")
+    url: str | None = Field(
+        default=None,
+        description="Address of the dashboard for browsers, as `https://sluice.example`. The issuer must allow "
+        "`URL/api/v1/session/oidc` to be returned to. Default: `bind`.",
+    )
+    label: str = Field(default="Sign in with your organization", max_length=100, description="Text of the button.")
+    scopes: list[str] = Field(default=["openid", "profile"], min_length=1, description="Scopes that are requested.")
+    name_claim: str = Field(default="preferred_username", description="Claim with the name; without it, `sub`.")
+    role_claim: str = Field(default="groups", description="Claim with groups or roles, a string or a list.")
+    roles: dict[str, Role] = Field(
+        default_factory=dict, description="Role by value of that claim. The first that the claim has counts."
+    )
+    default_role: Role | None = Field(
+        default=None, description="Role where no value of the claim is in `roles`. Default: the sign-in is refused."
+    )
+    leeway: Duration = Field(default=30, ge=0, le=300, description="Seconds that the clocks may differ.")
+    ssl: ClientTls = Field(default_factory=ClientTls, description="TLS towards the issuer.")
+
+    @field_validator("issuer", "url")
+    @classmethod
+    def _check_address(cls, value: str | None) -> str | None:
+        if value is None or value.startswith("https://"):
+            return value
+        place = urlsplit(value)
+        if place.scheme == "http" and place.hostname is not None and is_loopback(place.hostname):
+            return value
+        raise ValueError(f"expected an address with https, got {value!r}")
 
 
 class ApiSettings(Settings):
@@ -41,6 +80,7 @@ class ApiSettings(Settings):
         "It is read again within ten seconds of a change.",
     )
     keyfile: str | None = Field(default=None, description="Private key of the certificate, PEM, unencrypted.")
+    oidc: OidcSettings | None = Field(default=None, description="Sign-in by OpenID Connect.")
     metrics: Literal["open", "token"] = Field(
         default="open",
         description="Access to `/metrics`: `open` to every client that reaches the API, or with the `token` of an "

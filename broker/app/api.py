@@ -24,7 +24,9 @@ from broker.app.reload import ConfigReload
 from broker.app.status import NodeStatus
 from broker.app.version import product_version
 from broker.auth.login_limits import LoginLimits, network_of
+from broker.config.ssrf import AddressGuard
 from broker.core import lazy_module
+from broker.core.kinds import load
 from broker.observe.log import get_logger
 from broker.observe.prometheus import exposition
 
@@ -129,6 +131,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         quarantine=node.quarantine,
         access=node.access,
         accounts=node.accounts,
+        oidc=_oidc(node),
         tokens=node.tokens,
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
@@ -152,6 +155,12 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         metrics=node.metrics,
         version=product_version(),
     )
+
+
+def _oidc(node: Node) -> Any:
+    settings = node.api_settings.oidc
+    guard = AddressGuard(node.config.get("rule_engine").ssrf)
+    return None if settings is None else load("broker.admin.oidc:OidcSignIn")(settings, guard, node.clock)
 
 
 _ADMINISTRATOR: Final = "administrator of the API"

@@ -102,6 +102,8 @@ class ApiContext:
     quarantine: QuarantineService | None = None
     access: AccessService | None = None
     accounts: Accounts | None = None
+    oidc: Any = None
+    """``broker.admin.oidc.OidcSignIn``, where the settings name an issuer."""
     tokens: Tokens | None = None
     logins: Logins | None = None
     delayed: DelayedService | None = None

@@ -166,8 +166,9 @@ def _build(app: FastAPI) -> dict[str, Any]:
         "token": {"type": "http", "scheme": "bearer", "description": "The administrator's token."},
     }
     document["security"] = [{"token": []}]
-    for method in document["paths"].get("/api/v1/session", {}).values():
-        method["security"] = []
+    for path in ("/api/v1/session", "/api/v1/session:oidc"):
+        for method in document["paths"].get(path, {}).values():
+            method["security"] = []
     _forget_frameworks_errors(document)
     _add_examples(document["paths"])
     return document

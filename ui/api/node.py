@@ -6,13 +6,15 @@ from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from broker.admin.rights import OWN, Need
+from broker.admin.rights import OWN, Actor, Need
+from broker.core.errors import Invalid, NotFound, Unavailable
 from broker.core.objects import Spec
 from ui.api.audit import acts_as
+from ui.api.bodies import answer
 from ui.api.effects import DryRun
-from ui.api.models.access import OwnRights, SignInRequest
+from ui.api.models.access import OwnRights, SignInAddress, SignInMethods, SignInRequest
 from ui.api.objects import KindRoutes
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName
@@ -24,12 +26,16 @@ from ui.api.security import (
     cookie_name,
     identify,
     is_token,
+    oidc_cookie,
     require,
+    set_oidc_state,
     set_session,
+    sign_in_failed,
     unauthorized,
 )
 
 _MAX_SIGN_IN_BYTES = 4096
+_OIDC_PATH = "/session/oidc"
 
 probes = APIRouter(include_in_schema=False)
 
@@ -46,6 +52,25 @@ async def readyz(request: Request) -> Response:
     context = context_of(request)
     reason = context.not_ready()
     return PlainTextResponse(f"{reason or context.ready_remark()}\n", 200 if reason is None else 503)
+
+
+@probes.get(f"/api/v1{_OIDC_PATH}")
+async def oidc_return(request: Request) -> Response:
+    """The browser returns from the issuer: a session, or a page that says why there is none."""
+    context = context_of(request)
+    if context.oidc is None:
+        raise NotFound("issuer", "api.oidc")
+    try:
+        signed_in = await context.oidc.finish(request.query_params, request.cookies.get(oidc_cookie(request), ""))
+    except (Invalid, Unavailable) as error:
+        return HTMLResponse(sign_in_failed(str(error)), 403 if isinstance(error, Invalid) else 503)
+    name = f"oidc:{signed_in.name}"
+    acts_as(request, Actor(name, signed_in.role), in_browser=True)
+    request.state.opens_session = True
+    response = RedirectResponse("/", 303)
+    set_session(request, response, context.sign_in.open_session(name, role=signed_in.role))
+    response.delete_cookie(oidc_cookie(request), httponly=True, samesite="lax")
+    return response
 
 
 @probes.get("/metrics")
@@ -85,6 +110,27 @@ def add_sign_in(router: APIRouter) -> None:
             secret = sign_in.open_session(name, accounts.stamp_of(name))
         response = Response(status_code=204)
         set_session(request, response, secret)
+        return response
+
+    @ops.get("/session", "getSignInMethods", "Show how to sign in", answer=SignInMethods)
+    def sign_in_methods(request: Request) -> SignInMethods:
+        """Returns the text of the button that begins a sign-in by OpenID Connect, or null without an issuer."""
+        oidc = context_of(request).oidc
+        return {"oidc": None if oidc is None else oidc.label}
+
+    @ops.post("/session:oidc", "beginOidcSignIn", "Begin a sign-in by OpenID Connect", answer=SignInAddress)
+    async def begin_oidc(request: Request) -> Response:
+        """Returns the address at the issuer that the browser goes to, and sets a cookie that binds the sign-in to the
+        browser.
+        """
+        context = context_of(request)
+        if context.oidc is None:
+            raise NotFound("issuer", "api.oidc")
+        settings = context.api_settings.oidc
+        base = (settings.url if settings is not None and settings.url else context.base_url).rstrip("/")
+        address, state = await context.oidc.begin(f"{base}{request.url.path.rpartition('/')[0]}{_OIDC_PATH}")
+        response = answer({"url": address})
+        set_oidc_state(request, response, state)
         return response
 
     @ops.delete("/session", "signOut", "Close the session of the dashboard", problems=(403,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import html
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from broker.admin.accounts import Accounts
-from broker.admin.rights import Actor, Need, word_of
+from broker.admin.rights import ROLES, Actor, Need, word_of
 from broker.core.reader_token import stream_of
 from broker.core.resources import Does
 from ui.api.audit import acts_as
@@ -55,8 +56,7 @@ def identify(request: HTTPConnection) -> Actor:
         acts_as(request, actor)
     else:
         actor = _actor_in_session(request)
-        if request.scope.get("method") not in _SAFE_METHODS:  # a WebSocket has none
-            require_same_origin(request)
+        require_same_origin(request)
         acts_as(request, actor, in_browser=True)
     authenticated(request)
     return actor
@@ -117,6 +117,11 @@ def _actor_in_session(request: HTTPConnection) -> Actor:
         raise unauthorized("send 'Authorization: Bearer TOKEN', or sign in on the dashboard")
     if not session.account:
         return ADMINISTRATOR
+    if session.role:
+        role = next((role for role in ROLES if role == session.role), None)
+        if context.oidc is None or role is None:
+            raise unauthorized("the session is over; sign in again")
+        return Actor(session.account, role)
     if context.accounts is None or context.accounts.stamp_of(session.account) != session.stamp:
         raise unauthorized("the session is over; sign in again")
     return context.accounts.actor_of(session.account)
@@ -189,11 +194,13 @@ def _too_many(logins: Logins) -> ApiProblem:
 
 
 def require_same_origin(request: HTTPConnection) -> None:
-    """Refuse what a browser sends from another site.
+    """Refuse changes and WebSockets that a browser sends from another site.
 
     Raises:
         ApiProblem: 403, there is no ``Origin``, or it is not this server.
     """
+    if request.scope.get("method") in _SAFE_METHODS:  # a WebSocket has none
+        return
     origin = request.headers.get("origin")
     if origin is None or origin.partition("://")[2] != request.headers.get("host"):
         raise ApiProblem(403, "forbidden_origin", "a session works from the dashboard only; use a token")
@@ -208,6 +215,37 @@ def cookie_name(request: HTTPConnection) -> str:
     """The session's cookie. Cookies know no ports, so two servers on one host need two names."""
     server = request.scope.get("server")
     return f"sluice_session_{server[1] if server else 0}"
+
+
+def oidc_cookie(request: HTTPConnection) -> str:
+    """The cookie that binds a sign-in by OpenID Connect to the browser that began it."""
+    return f"{cookie_name(request)}_oidc"
+
+
+def set_oidc_state(request: HTTPConnection, response: Response, state: str) -> None:
+    """Give the browser the state; it is sent back when the issuer's page leads here."""
+    response.set_cookie(
+        oidc_cookie(request),
+        state,
+        max_age=600,
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
+    )
+
+
+def sign_in_failed(reason: str) -> str:
+    """The page after a sign-in that failed."""
+    return _SIGN_IN_FAILED.replace("REASON", html.escape(reason))
+
+
+_SIGN_IN_FAILED: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Sign-in failed · Sluice</title><link rel="icon" href="/static/mark.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/static/app.css"></head>
+<body><main class="prose"><h1>The sign-in failed</h1><p>REASON</p><p><a href="/">Sign in again</a></p></main>
+</body></html>
+"""
 
 
 def set_session(request: HTTPConnection, response: Response, session: str) -> None:

@@ -30,11 +30,12 @@ _SECRET_BYTES = 24
 
 class Session(NamedTuple):
     """A session: its end in monotonic seconds, the account, empty for the administrator's token, and the digest of its
-    password at sign-in."""
+    password at sign-in; of a sign-in by OpenID Connect, the role instead."""
 
     until_s: float
     account: str = ""
     stamp: str = ""
+    role: str = ""
 
 
 @dataclass(slots=True)
@@ -53,9 +54,9 @@ class SignIn:
         now_s = self.clock.monotonic_s()
         now_ns = self.clock.now_ns()
         for digest, kept in jsontext.decode(self.values.get(_SESSIONS) or b"{}").items():
-            until_ns, account, stamp = kept if isinstance(kept, list) else (kept, "", "")  # of an older version
+            until_ns, *owner = kept if isinstance(kept, list) else [kept]  # a number: of an older version
             left_s = min((until_ns - now_ns) / 1e9, SESSION_LIFE_S)  # the system's clock may have been set back
-            self._sessions[bytes.fromhex(digest)] = Session(now_s + left_s, account, stamp)
+            self._sessions[bytes.fromhex(digest)] = Session(now_s + left_s, *owner)
 
     def new_code(self) -> str:
         """A code that opens one session within ``CODE_LIFE_S``."""
@@ -72,7 +73,7 @@ class SignIn:
             return None
         return self.open_session()
 
-    def open_session(self, account: str = "", stamp: str = "") -> str:
+    def open_session(self, account: str = "", stamp: str = "", role: str = "") -> str:
         """A new session's secret, for a client that has shown the token, or the password of an account."""
         own = [digest for digest, session in self._sessions.items() if account and session.account == account]
         for digest in own[: max(0, len(own) - MAX_SESSIONS_OF_ONE + 1)]:
@@ -80,7 +81,7 @@ class SignIn:
         while len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        self._sessions[self._digest(secret)] = Session(self.clock.monotonic_s() + SESSION_LIFE_S, account, stamp)
+        self._sessions[self._digest(secret)] = Session(self.clock.monotonic_s() + SESSION_LIFE_S, account, stamp, role)
         self._keep()
         self.on_closed()  # of the oldest, where there were too many
         return secret
@@ -104,7 +105,7 @@ class SignIn:
         now_s = self.clock.monotonic_s()
         now_ns = self.clock.now_ns()
         kept = {
-            digest.hex(): [now_ns + int((session.until_s - now_s) * 1e9), session.account, session.stamp]
+            digest.hex(): [now_ns + int((session.until_s - now_s) * 1e9), *session[1:]]
             for digest, session in self._sessions.items()
             if session.until_s > now_s
         }

@@ -27,6 +27,18 @@ class OwnRights(TypedDict):
     rights: dict[str, list[Does]]
 
 
+class SignInMethods(TypedDict):
+    """Ways to sign in, in addition to accounts and the token."""
+
+    oidc: str | None
+
+
+class SignInAddress(TypedDict):
+    """Address at the issuer that the browser goes to."""
+
+    url: str
+
+
 class SignInRequest(BaseModel, extra="forbid", strict=True):
     """The name and password of an account, or the administrator's token, typed into the dashboard."""
 

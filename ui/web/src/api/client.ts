@@ -67,6 +67,8 @@ export const getRows = (name: string, limit: number) =>
 export const getHistory = (names: string[], from: string, to: string, step: number, labels: string[] = []) =>
   settled(client.GET("/api/v1/metrics/history", { params: { query: { names, from, to, step, labels } } }));
 export const signIn = (body: Schemas["SignInRequest"]) => settled(client.POST("/api/v1/session", { body }));
+export const signInMethods = () => settled(client.GET("/api/v1/session"));
+export const beginOidc = () => settled(client.POST("/api/v1/session:oidc"));
 export const signOut = () => settled(client.DELETE("/api/v1/session"));
 export const tryRule = (sql: string, event: Record<string, unknown>) =>
   settled(client.POST("/api/v1/rules:test", { body: { sql, event, language: "sql" } }));

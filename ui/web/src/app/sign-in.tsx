@@ -1,8 +1,9 @@
 // Signing in: with the link that the server prints, an account or the token, which are exchanged for a session.
 
+import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { connect } from "../api/channel";
-import { Refused, signIn } from "../api/client";
+import { beginOidc, Refused, signIn, signInMethods } from "../api/client";
 import { Failure } from "../parts/card";
 
 /** The address had a code, which the server has exchanged, or refused, by now; it is not kept in the address. */
@@ -22,6 +23,15 @@ export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
       setProblem(error instanceof Refused ? error.message : "The server does not answer. Check that it is running.");
     }
   };
+  const methods = useQuery({ queryKey: ["sign-in"], queryFn: signInMethods }).data;
+  const goToIssuer = async () => {
+    setProblem("");
+    try {
+      location.assign((await beginOidc()).url);
+    } catch (error) {
+      setProblem(error instanceof Refused ? error.message : "The server does not answer. Check that it is running.");
+    }
+  };
   const why = wasSignedIn
     ? "The session is over; sign in again."
     : hadCode
@@ -33,6 +43,11 @@ export function SignIn({ wasSignedIn }: { wasSignedIn: boolean }) {
         <h1>Sign in</h1>
         <p>{why}</p>
         <Failure>{problem}</Failure>
+        {methods?.oidc && (
+          <button type="button" className="primary" onClick={() => void goToIssuer()}>
+            {methods.oidc}
+          </button>
+        )}
         <form onSubmit={submit} aria-label="Account">
           <label htmlFor="name">Name</label>
           <input id="name" name="name" autoComplete="username" spellCheck={false} autoCapitalize="none" required />
