@@ -222,7 +222,7 @@ def moved(names: Sequence[str], moving: Sequence[str], position: str) -> list[st
     """Names in a new order, with some of them at ``top``, ``bottom``, ``before:NAME`` or ``after:NAME``.
 
     Raises:
-        ValueError: a name is unknown, or moves to a place by itself.
+        ValueError: a name is unknown, or is its own anchor.
     """
     word, _, anchor = position.partition(":")
     for name in (*moving, anchor) if anchor else moving:
