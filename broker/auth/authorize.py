@@ -94,7 +94,7 @@ class VerdictCacheSettings(Settings):
 
 
 class AuthorizationOptions(Settings):
-    """How access rules are used."""
+    """Use of access rules."""
 
     no_match: Result | None = Field(
         default=None, description="Decision over a request that no rule is about: `allow`, `deny`. Where it is not "
