@@ -175,7 +175,7 @@ class ConfigReload:
             others = {key: value for key, value in file.values.items() if key != root}
             config = await asyncio.to_thread(self._read, others if after is None else {**others, root: after})
             if changed := node.config.other_layers(config):
-                advice = "Try: sluice config reload, then again"
+                advice = "Try: sluice config reload, which reads them"
                 raise Conflict(f"{', '.join(changed)} changed after the broker read it, so nothing was saved. {advice}")
             check(config)
             node.server.check_listeners(named_of(config))

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.spark.columns.catalog import CatalogSettings
+from broker.admin.api_settings import OidcSettings
 from broker.auth.client_attributes import ClientAttributeSettings
 from broker.config.object_stores import StoreSettings
 from broker.connection.sharing.settings import ShareGroupSettings
@@ -107,6 +108,8 @@ def objects() -> str:
         *_parts_of(ClientAttributeSettings, told, also_itself=True),
         _heading("Object store", "In files, members of the list `lake.stores`."),
         *_parts_of(StoreSettings, told, also_itself=True),
+        _heading("Sign-in by OpenID Connect", "In files, the section `api.oidc`."),
+        *_parts_of(OidcSettings, told, also_itself=True),
         _heading("Iceberg catalog", "In files, members of the list `lake.catalogs`."),
         *_parts_of(CatalogSettings, told, also_itself=True),
     )

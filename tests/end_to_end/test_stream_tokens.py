@@ -190,7 +190,7 @@ def test_spark_on_another_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("members", "where"),
     [
-        ({"streams": []}, "/streams"),
+        ({"streams": []}, ""),
         ({"streams": ["a"], "expires_at": "tomorrow"}, "/expires_at"),
         ({"streams": ["a"], "expires_at": "2026-01-31T12:00:00"}, "/expires_at"),
         ({"streams": ["a"], "name": "no good"}, "/name"),

@@ -12,7 +12,7 @@ from broker.core.errors import Invalid, NotFound
 from broker.core.events import Events
 from broker.core.feature import MessagingPort, MonitoringPort, NodePort, Services, StoragePort
 from broker.core.message import Message
-from broker.core.objects import MemorySection
+from broker.core.objects import MemorySection, ObjectSection
 from broker.core.stage import Gate, Refusal, WaitingGateCall
 from broker.core.stream import Append, StreamRecord
 from broker.observe.alarms import Alarms
@@ -56,14 +56,18 @@ class KeptRows:
         return [*self._streams, *self._captures]
 
 
-def make_services(sections: dict[str, MemorySection] | None = None, clock: Clock | None = None) -> Services:
-    """Services of one node; sections of the configuration are made when they are asked for."""
+def make_services(
+    sections: dict[str, MemorySection] | None = None,
+    clock: Clock | None = None,
+    section: Callable[[str], ObjectSection] | None = None,
+) -> Services:
+    """Services of one node; sections of the configuration are made when they are asked for, or given by ``section``."""
     kept = {} if sections is None else sections
     clock, events, metrics = clock or SystemClock(), Events(), Metrics()
     return Services(
         NodePort("n1", clock),
         MessagingPort(events, CountedPlans(), Unused(), lambda _name, _value: None),
-        StoragePort(lambda path: kept.setdefault(path, MemorySection()), Unused()),
+        StoragePort(section or (lambda path: kept.setdefault(path, MemorySection())), Unused()),
         MonitoringPort(metrics, Alarms(clock, events, metrics)),
     )
 

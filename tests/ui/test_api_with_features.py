@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from broker.admin.audit_log import AuditLog
+from broker.config.root import load_config
+from broker.config.sections import Sections
 from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
 from broker.core.objects import saving
@@ -45,14 +48,17 @@ class FailsLate:
 
 
 @pytest.fixture
-def node() -> Node:
-    services = make_services()
+def node(tmp_path: Path) -> Node:
+    sections = Sections(load_config({}, data_dir=tmp_path, environ={}))
+    assert sections.file is not None
+    services = make_services(section=sections.section)
     schemas = SchemaValidationFeature(services)
     transforms, rules = TransformsFeature(services), RulesFeature(services)
     for feature in (schemas, transforms, rules):
         feature.start()
     node = Node()
-    node.context.section = services.storage.section
+    node.context.section = sections.section
+    node.context.saved_objects = sections.file.on_change
     node.context.contributors = services.contributors
     node.context.services = {
         "schemas": FailsLate(schemas.schemas),
