@@ -58,6 +58,9 @@ PARAMETERS = {"readStreamRecords": {"from": "3", "to": "5"}}
 @EVERY_OPERATION
 def test_an_operation_wants_the_token(http: httpx.Client, operation: Operation) -> None:
     answer = http.request(operation.method, operation.url())
+    if operation.id == "getSignInMethods":  # which a page reads before anyone is signed in
+        assert answer.json() == {"oidc": None}
+        return
     assert answer.status_code in ((400, 403) if operation.is_public else (401,))
     _check_problem(answer)
     _check_declared(operation, answer)
