@@ -53,6 +53,10 @@ class FileSourceSettings(Settings):
 
     type: Literal["file"]
     enable: bool = Field(default=True, description="Whether it is asked.")
+    require_trusted_attributes: bool = Field(
+        default=True, description="Whether its rules go by those names of a client alone that are verified, or listed "
+        "in `trusted_client_attributes`."
+    )  # fmt: skip
     path: str | None = Field(
         default=None,
         description="A file with `rules = [...]`, HOCON or JSON; read at the start. Through the API: in `secrets` in "
@@ -68,6 +72,10 @@ class BuiltInSourceSettings(Settings):
 
     type: Literal["built_in"]
     enable: bool = Field(default=True, description="Whether it is asked.")
+    require_trusted_attributes: bool = Field(
+        default=True, description="Whether its rules go by those names of a client alone that are verified, or listed "
+        "in `trusted_client_attributes`."
+    )  # fmt: skip
 
 
 AnySourceSettings = Annotated[
@@ -94,7 +102,7 @@ class VerdictCacheSettings(Settings):
 
 
 class AuthorizationOptions(Settings):
-    """Use of access rules."""
+    """Settings of access rules, without their sources."""
 
     no_match: Result | None = Field(
         default=None, description="Decision over a request that no rule is about: `allow`, `deny`. Where it is not "
@@ -193,6 +201,26 @@ class RuleSet:
         return [bound for rule in ordered.values() if (bound := rule.bind(subject.facts)) is not None]
 
 
+class BelievingRules:
+    """Rules that also believe names which clients give of themselves."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+        self.type = rules.type
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it has no rules at all."""
+        return self._rules.is_empty
+
+    def rules_for(self, subject: Subject) -> Iterable[BoundRule]:
+        """The rules about a client, in order."""
+        return self._rules.rules_for(replace(subject, facts={**subject.claimed, **subject.facts}))
+
+
+Source = RuleSet | BelievingRules | OutsideSource
+
+
 @dataclass(frozen=True, slots=True)
 class Ruling:
     """A decision, and the rule it is by: ``source`` is ``superuser``, ``no_match``, ``wide`` (a subscription to
@@ -262,7 +290,7 @@ class Rulings:
     def __init__(
         self,
         subject: Subject,
-        sources: Sequence[RuleSet | OutsideSource],
+        sources: Sequence[Source],
         no_match: Ruling,
         settings: AuthorizationSettings,
     ) -> None:
@@ -375,7 +403,9 @@ class Authorizer:
     ) -> None:
         self.built_in = RuleSet("built_in")
         self._surroundings = outside or Outside.alone()
-        self._sources: Sequence[RuleSet | OutsideSource] = ()
+        self._sources: Sequence[Source] = ()
+        self.trusted_in: Callable[[str], Sequence[str] | None] = lambda zone: None
+        """Names that are believed in a zone, None for those of the settings."""
         self._base = base
         self._users = users
         self.on_change = Signal[()]()
@@ -397,21 +427,21 @@ class Authorizer:
                 source.backend.close()
         self.changed()
 
-    def sources_of(self, settings: AuthorizationSettings) -> Sequence[RuleSet | OutsideSource]:
+    def sources_of(self, settings: AuthorizationSettings) -> Sequence[Source]:
         """The sources that settings enable, with the rules in their files; raises as ``use``. Outside sources whose
         settings are the same stay."""
-        sources: list[RuleSet | OutsideSource] = []
+        sources: list[Source] = []
         problems: list[str] = []
         for number, source in enumerate(settings.sources):
             if source.type in [other.type for other in settings.sources[:number]]:
                 problems.append(f"authorization.sources has two of the type {source.type!r}; join them into one")
             elif isinstance(source, BuiltInSourceSettings):
-                sources += [self.built_in] if source.enable else []
+                sources += [_asked_by(self.built_in, source)] if source.enable else []
             elif isinstance(source, OutsideSourceSettings):
                 sources += [self._outside_source(source, settings)] if source.enable else []
             elif source.enable:
                 file = self.file_of(source.path) if source.path else None
-                sources.append(_file_source(source, file, problems))
+                sources.append(_asked_by(_file_source(source, file, problems), source))
         if problems:
             raise ConfigError(problems)
         return sources
@@ -438,7 +468,7 @@ class Authorizer:
     @property
     def keeps_claims(self) -> bool:
         """True if a source believes names that are not verified."""
-        return any(not source.settings.require_trusted_attributes for source in self.outside)
+        return any(not entry.require_trusted_attributes for entry in self.settings.sources if entry.enable)
 
     def state_of(self, type: str) -> dict[str, BackendState] | None:
         """State of a source for users; None if there is nothing to report."""
@@ -463,7 +493,9 @@ class Authorizer:
         self, attempt: ConnectAttempt, decision: Decision, roots: Callable[[str], Collection[str]], zone: str
     ) -> Subject:
         """Verified facts about a client after the decision, with the names that are believed in its zone."""
-        trusted = self.settings.trusted_client_attributes
+        trusted = self.trusted_in(zone)
+        if trusted is None:
+            trusted = self.settings.trusted_client_attributes
         return subject_of(attempt, decision, roots=roots, trusted=trusted, keeps_claims=self.keeps_claims)
 
     async def prepared(self, decision: Decision, subject: Subject) -> Decision:
@@ -510,7 +542,7 @@ class Authorizer:
         allowed when they were left."""
         if not self.outside:
             return self.rulings(subject)
-        own = [source for source in self._sources if isinstance(source, RuleSet)]
+        own = [source for source in self._sources if not isinstance(source, OutsideSource)]
         return Rulings(subject, own, Ruling(True, "no_match"), self.settings)
 
     def may_retain(self, message: Message) -> bool:
@@ -527,6 +559,10 @@ class Authorizer:
         """Verified facts about a client that may be gone. Where its standing is not stored, these are its names, which
         were good enough when it published."""
         standing = client.standing
+        claimed: dict[str, str] = {}
+        if self.keeps_claims:
+            claims = {"clientid": client.client_id, "username": client.username}
+            claimed = {name: text for name, text in claims.items() if text is not None}
         if standing is None:
             names = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
             attributes = {f"client_attrs.{name}": text for name, text in client.attributes.items()}
@@ -536,7 +572,7 @@ class Authorizer:
         if standing.account is not None:
             is_superuser = self._is_superuser(standing.account[0])
         rules = None if standing.rules is None else [BoundRule.restored(*rule) for rule in standing.rules]
-        return Subject(standing.facts, is_superuser, rules)
+        return Subject(standing.facts, is_superuser, rules, claimed=claimed)
 
     def _is_superuser(self, username: str) -> bool:
         user = None if self._users is None else self._users.find(username)
@@ -561,6 +597,10 @@ SOURCES: Final[Mapping[type[Settings], Callable[[Any, Outside, int], OutsideSour
     RedisSourceSettings: redis_source,
     LdapSourceSettings: ldap_source,
 }
+
+
+def _asked_by(rules: RuleSet, settings: FileSourceSettings | BuiltInSourceSettings) -> RuleSet | BelievingRules:
+    return rules if settings.require_trusted_attributes else BelievingRules(rules)
 
 
 def _file_source(settings: FileSourceSettings, file: Path | None, problems: list[str]) -> RuleSet:

@@ -128,6 +128,7 @@ class Hub:
         self.zones = Zones(
             context, settings_of.zones, services, self.session_log, self.share_groups, self.records, self.inbounds
         )
+        self.access.authorizer.trusted_in = lambda zone: self.zones.named(zone).trusted
         self.replays = Replays(context, self.retained, self.session_log, self._may_send())
         self.subscriptions = SubscriptionRegistry(
             context, self.router, self.share_groups, self.session_log, self.records, self.replays

@@ -8,7 +8,7 @@ another door.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import ClassVar, Final, Literal
@@ -41,6 +41,9 @@ class Zone:
     keeps_on_disk: bool
     settings: MqttSettings
     services: SessionServices
+    trusted: Sequence[str] | None = None
+    """Names of its clients that access rules believe without verification; None for those of the settings of access
+    rules."""
 
 
 class Zones:
@@ -78,6 +81,7 @@ class Zones:
             if zone is None:
                 zone = Zone(name, keeps_on_disk=True, settings=settings, services=replace(self.default.services))
             zone.keeps_on_disk, zone.settings = own.sessions == "disk", own.mqtt.over(settings)
+            zone.trusted = own.trusted_client_attributes
             zone.services.limits = SessionLimits.of(zone.settings)
             self._by_name[name] = zone
 
@@ -173,6 +177,9 @@ class ZoneSettings(Settings):
     with their queued messages, within `max_queued_messages` and `max_queued_bytes`; a restart ends these."""
     mqtt: ZoneMqttSettings = Field(default_factory=ZoneMqttSettings)
     """Settings of `mqtt` that differ in this zone."""
+    trusted_client_attributes: list[str] | None = None
+    """Names that access rules go by though no authenticator verified them, in place of
+    `authorization.trusted_client_attributes`: `username`, `clientid`, `client_attrs.NAME`. Default: those."""
 
 
 class ZonesSettings(Settings):
