@@ -1,8 +1,9 @@
 """The sections of the configuration that hold objects.
 
-Objects in ``base.hocon`` and ``sluice.conf`` are fixed by those files. What the API makes is in ``DIR/api.hocon``,
-one file for all kinds. Hand-written objects come first, in the order of their files, then the API's in the order they
-were saved. Of two with one name the stronger layer's counts, as for settings.
+Objects in ``sluice.conf`` are fixed by that file. Those in ``base.hocon`` may be replaced through the API, not deleted;
+a reset returns to the file's. What the API makes is in ``DIR/api.hocon``, one file for all kinds. Hand-written objects
+come first, in the order of their files, then the API's in the order they were saved. Of two with one name the stronger
+layer's counts, as for settings.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from threading import Lock, Thread
 from typing import Any, Final
 
 from broker.config.assignments import HEADER, KeyPath, assign, line_of
-from broker.config.layers import API_FILE, Layer
+from broker.config.layers import API_FILE, BASE_FILE, Layer
 from broker.config.objects import LayerObjects
 from broker.config.root import Config
 from broker.config.stamp import stamp_of
 from broker.core import jsontext
-from broker.core.errors import NotFound, Unavailable
+from broker.core.errors import NotFound, ReadOnly, Unavailable
 from broker.core.objects import ObjectSection, SavedObject, Saves, Spec, Version, apply, etag_of, saving
 from broker.core.signals import Signal
 
@@ -103,6 +104,7 @@ class FileSection:
         self.is_unlocked = False
         """True while files that fix objects are being taken over."""
         self.changes = 0
+        self._base: dict[str, tuple[str, Spec]] = {}
         self._fixed: dict[str, tuple[str, Spec]] = {}
         self._made: dict[str, Spec] = {}
         self._versions: dict[str, Version] = {}
@@ -114,6 +116,7 @@ class FileSection:
         """Replace the objects by those of the layers."""
         path = self._path
         before = self._saved()
+        self._base = {}
         self._fixed = {}
         self._made = {}
         self._places: dict[str, str] = {}
@@ -121,12 +124,13 @@ class FileSection:
             self._places |= layer_objects.places(path)
             if layer_objects.layer.file is not None and layer_objects.layer.file.name == API_FILE:
                 self._made = {spec["name"]: spec for spec in layer_objects.objects}
-                for name in self._made:
-                    self._fixed.pop(name, None)
                 continue
+            file = layer_objects.layer.file
+            is_base = self._api_file is not None and file == self._api_file.path.with_name(BASE_FILE)
             for spec in layer_objects.objects:
-                self._fixed[spec["name"]] = (layer_objects.layer.name, spec)
-                self._made.pop(spec["name"], None)
+                (self._base if is_base else self._fixed)[spec["name"]] = (layer_objects.layer.name, spec)
+                if not is_base:
+                    self._made.pop(spec["name"], None)
         now = self._saved()
         self._note_changes([name for name in before.keys() | now.keys() if before.get(name) != now.get(name)])
 
@@ -140,12 +144,41 @@ class FileSection:
 
     def save(self, changes: Mapping[str, Spec | None]) -> None:
         """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""
-        own_changes = {name: copy.deepcopy(spec) for name, spec in changes.items() if name not in self._fixed}
+        own_changes = {name: copy.deepcopy(spec) for name, spec in changes.items() if not self._is_of_file(name, spec)}
+        for name, spec in own_changes.items():
+            if spec is None and name in self._base and not self.is_unlocked:
+                raise ReadOnly(_undeletable(name, self._base[name][0]))
         changed = [name for name, spec in own_changes.items() if self._made.get(name) != spec]
         saves = {(*self._path, name): spec for name, spec in own_changes.items()}
         self._file(bool(changed), saves).put(saves)
         apply(self._made, own_changes)
         self._note_changes(changed)
+
+    def _is_of_file(self, name: str, spec: Spec | None) -> bool:
+        """True if a file has the object, and the API need not save it."""
+        if name in self._fixed:
+            return True
+        is_base = name in self._base and name not in self._made
+        return is_base and (self.is_unlocked or spec == self._base[name][1])
+
+    def base(self, name: str) -> Spec | None:
+        """The object as ``base.hocon`` has it; None if it does not, or a stronger file fixes it.
+
+        Raises:
+            ReadOnly: the object is that of the file, so there is nothing to reset.
+        """
+        if name not in self._base or name in self._fixed:
+            return None
+        file, spec = self._base[name]
+        if name not in self._made:
+            raise ReadOnly(_undeletable(name, file))
+        return copy.deepcopy(spec)
+
+    def forget(self, name: str) -> None:
+        """Remove what the API has saved of an object that ``base.hocon`` has."""
+        self._file(True).put({(*self._path, name): None})
+        self._made.pop(name, None)
+        self._note_changes([name])
 
     def reorder(self, names: Sequence[str]) -> None:
         """Write the API's objects in this order; returns when it is on disk."""
@@ -159,13 +192,19 @@ class FileSection:
         fixed = self._fixed.get(name)
         return None if fixed is None or self.is_unlocked else fixed[0]
 
+    def defined_by(self, name: str) -> str | None:
+        """The file that has the object at the next start too, whatever the API saves; or None."""
+        return self.fixed_by(name) or (self._base[name][0] if name in self._base else None)
+
     def where(self, name: str) -> str:
         """The file and line of the object when the broker started, else the API's file."""
         return self._places.get(name) or (API_FILE if self._api_file is None else str(self._api_file.path))
 
     def saved(self, name: str) -> Spec:
         """An object of the section, as it is saved; not to be changed."""
-        return self._made[name] if name in self._made else self._fixed[name][1]
+        if name in self._made:
+            return self._made[name]
+        return (self._fixed.get(name) or self._base[name])[1]
 
     def version(self, name: str) -> Version:
         """The version of an object that is in the section; its digest is made when it is first asked for."""
@@ -181,17 +220,22 @@ class FileSection:
         return self._api_file
 
     def _saved(self) -> dict[str, Spec]:
-        return {name: spec for name, (_, spec) in self._fixed.items()} | self._made
+        files = {name: spec for name, (_, spec) in (self._base | self._fixed).items()}
+        return files | self._made
 
     def _note_changes(self, names: Iterable[str]) -> None:
         now_ns = time.time_ns()
         self.changes += 1
         for name in names:
             self._versions.pop(name, None)
-            if name in self._made or name in self._fixed:
+            if name in self._made or name in self._fixed or name in self._base:
                 self._changed_ns[name] = now_ns
             else:
                 self._changed_ns.pop(name, None)
+
+
+def _undeletable(name: str, file: str) -> str:
+    return f"{name!r} is defined by {file}: change or disable it, or take it out there"
 
 
 class ApiFile:

@@ -145,6 +145,15 @@ class ObjectSection(Protocol):
     def fixed_by(self, name: str) -> str | None:
         """The file that fixes the object (then it cannot be changed at run time), or None."""
 
+    def defined_by(self, name: str) -> str | None:
+        """The file that has the object at the next start too, whatever is saved; or None."""
+
+    def base(self, name: str) -> Spec | None:
+        """The object to which a deletion resets the one of this name; None where it is deleted. Raises ``ReadOnly``."""
+
+    def forget(self, name: str) -> None:
+        """Remove what was saved over the object of ``base``."""
+
     def where(self, name: str) -> str:
         """The file, and the line where it is known, in which an object is."""
 
@@ -174,6 +183,15 @@ class MemorySection:
 
     def fixed_by(self, name: str) -> str | None:
         return None
+
+    def defined_by(self, name: str) -> str | None:
+        return self.fixed_by(name)
+
+    def base(self, name: str) -> Spec | None:
+        return None
+
+    def forget(self, name: str) -> None:
+        self.save({name: None})
 
     def where(self, name: str) -> str:
         return "memory"

@@ -104,11 +104,10 @@ class OrderedObjects(Generic[T]):
             ReadOnly: objects that a file fixes would not come first, as they do at the next start.
         """
         self._check_order(names)
-        fixed = [spec["name"] for spec in self._section.load() if self._section.fixed_by(spec["name"])]
+        fixed = [spec["name"] for spec in self._section.load() if self._section.defined_by(spec["name"])]
         if list(names[: len(fixed)]) != fixed:
-            text = (
-                f"the order must begin with {', '.join(map(repr, fixed))}, fixed by {self._section.fixed_by(fixed[0])}"
-            )
+            where = self._section.defined_by(fixed[0])
+            text = f"the order must begin with {', '.join(map(repr, fixed))}, fixed by {where}"
             raise ReadOnly(f"{text}; change it there, or order the others behind")
         self._section.reorder(names)
         self._objects = {name: self._objects[name] for name in names}

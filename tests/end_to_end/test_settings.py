@@ -14,13 +14,16 @@ import pytest
 from tests.support.node import TOKEN, Node, running
 
 MAIN = 'listeners.tcp.default.bind = "127.0.0.1:0"\nmqtt.max_inflight = 20\n'
+RULE = {"sql": 'SELECT 1 AS one FROM "a/#"', "actions": []}
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     data_dir = tmp_path_factory.mktemp("settings") / "data"
     data_dir.mkdir()
-    (data_dir / "base.hocon").write_text("mqtt.max_topic_levels = 64\n")
+    (data_dir / "base.hocon").write_text(
+        f"mqtt.max_topic_levels = 64\nrule_engine.rules.shipped = {json.dumps(RULE)}\n"
+    )
     with running(data_dir, config=MAIN, environ={"SLUICE_MQTT__MAX_QUEUED_MESSAGES": "500"}) as started:
         yield started
 
@@ -223,3 +226,27 @@ def test_what_is_shown_may_be_sent_back_with_another_value(node: Node) -> None:
     assert node.call("GET", "/config/mqtt.max_topic_alias_bytes_total")["is_saved"]
     node.call("PUT", "/config/mqtt.max_topic_alias_bytes_total", shown)
     assert not node.call("GET", "/config/mqtt.max_topic_alias_bytes_total")["is_saved"]
+
+
+def test_an_object_of_the_base_file_is_changed_reset_and_kept_after_a_restart(node: Node) -> None:
+    changed = {**RULE, "sql": 'SELECT 2 AS two FROM "a/#"'}
+    assert "base.hocon" in node.call("DELETE", "/rules/shipped", expect=409)["detail"]
+    node.call("PUT", "/rules/shipped", changed)
+    node.stop()
+    node.start()
+    assert node.call("GET", "/rules/shipped")["sql"] == changed["sql"]
+    node.call("POST", "/config:reload")
+    assert node.call("GET", "/rules/shipped")["sql"] == changed["sql"]
+    assert node.call("DELETE", "/rules/shipped?dry_run=true")["change"] == "replace"
+    node.call("DELETE", "/rules/shipped")
+    assert node.call("GET", "/rules/shipped")["sql"] == RULE["sql"]
+    [entry, *_] = node.call("GET", "/audit-log?kind=rule&name=shipped")["items"]
+    node.call("POST", f"/audit-log/{entry['id']}:revert")
+    assert node.call("GET", "/rules/shipped")["sql"] == changed["sql"]
+    node.call("DELETE", "/rules/shipped")
+    (node.data_dir / "base.hocon").write_text(
+        f"mqtt.max_topic_levels = 64\nrule_engine.rules.shipped = {json.dumps({**RULE, 'description': 'new'})}\n"
+    )
+    node.call("POST", "/config:reload")
+    assert node.call("GET", "/rules/shipped")["description"] == "new"
+    assert "description" not in (node.data_dir / "api.hocon").read_text()

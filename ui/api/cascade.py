@@ -132,7 +132,7 @@ class CascadingDeletion:
 
     def _fixed_by(self, part: _Part) -> str | None:
         section = self._context.section_of(part.kind)
-        return None if section is None else section.fixed_by(part.name)
+        return None if section is None else section.defined_by(part.name)
 
     @contextmanager
     def _all_or_none(self, done: Sequence[_Part]) -> Iterator[None]:

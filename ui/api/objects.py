@@ -352,6 +352,9 @@ class KindRoutes:
             dry_run: DryRun = False,
         ) -> Response | None:
             self.check(request, name)
+            base = None if self.section is None or not exists(service, name) else self.section.base(name)
+            if base is not None:
+                return await self._reset(request, name, base, is_dry=dry_run)
             delete = partial(service.delete, name, **options)
             if not cascade:
                 return await self.written(request, name, None, delete, is_dry=dry_run, options=options)
@@ -362,6 +365,18 @@ class KindRoutes:
                 return answer(await deletion.effect())
             await deletion.run()
             return None
+
+    async def _reset(self, request: Request, name: str, base: Spec, *, is_dry: bool) -> Response | None:
+        """Return an object that was changed through the API to the one in ``base.hocon``."""
+        section = self.section
+        assert section is not None  # else there is no base
+        _, options = await self.saving.prepare(base, name, False)
+
+        async def reset() -> None:
+            await settled(self.service.replace(name, deepcopy(base), **options))
+            section.forget(name)
+
+        return await self.written(request, name, base, reset, is_dry=is_dry, prepared=options)
 
     def _add_patch(self) -> None:
         kind = self.kind

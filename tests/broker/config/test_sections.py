@@ -20,7 +20,7 @@ from broker.config.hocon import parse_file
 from broker.config.model import Settings
 from broker.config.root import load_config
 from broker.config.sections import Sections
-from broker.core.errors import ConfigError, Invalid, NotFound, Problem, Unavailable
+from broker.core.errors import ConfigError, Invalid, NotFound, Problem, ReadOnly, Unavailable
 from broker.core.objects import ObjectSection, Spec, unusable
 
 
@@ -60,7 +60,8 @@ def test_objects_of_files_are_fixed_and_not_written(tmp_path: Path) -> None:
     rules = section(tmp_path)
     save(rules, *rules.load(), {"name": "made", "sql": "SELECT 1"})
     assert names(rules) == names(section(tmp_path)) == ["base", "main", "made"]
-    assert rules.fixed_by("base") == str(tmp_path / "base.hocon")
+    assert rules.fixed_by("base") is None
+    assert rules.defined_by("base") == str(tmp_path / "base.hocon")
     assert rules.fixed_by("main") == str(tmp_path / "sluice.conf")
     assert rules.fixed_by("made") is None
     assert (tmp_path / "api.hocon").read_text().splitlines()[1:] == [
@@ -78,6 +79,24 @@ def test_what_the_api_made_lies_over_base_and_under_the_main_file(tmp_path: Path
     save(rules, *rules.load())
     (tmp_path / "sluice.conf").unlink()
     assert {spec["name"]: spec["sql"] for spec in section(tmp_path).load()} == {"r": "api", "s": "api"}
+
+
+def test_an_object_of_base_is_replaced_reset_and_not_deleted(tmp_path: Path) -> None:
+    (tmp_path / "base.hocon").write_text("rule_engine.rules { a { sql = base }, b {} }")
+    rules = section(tmp_path)
+    with pytest.raises(ReadOnly, match=r"is defined by .*base\.hocon"):
+        rules.base("a")
+    save(rules, {"name": "a", "sql": "api"}, {"name": "c"})
+    again = section(tmp_path)
+    assert again.load() == [{"name": "a", "sql": "api"}, {"name": "b"}, {"name": "c"}]
+    with pytest.raises(ReadOnly, match=r"is defined by .*base\.hocon"):
+        again.save({"a": None})
+    version = again.version("a")
+    assert again.base("a") == {"name": "a", "sql": "base"}
+    again.forget("a")
+    assert again.saved("a") == {"name": "a", "sql": "base"}
+    assert again.version("a") != version
+    assert section(tmp_path).load() == [{"name": "a", "sql": "base"}, {"name": "b"}, {"name": "c"}]
 
 
 def test_saving_one_kind_loses_nothing_else(tmp_path: Path) -> None:
