@@ -23,7 +23,7 @@ from pydantic import Field, field_validator
 
 from broker.config.model import Settings
 from broker.config.outgoing import CallFailed, call
-from broker.config.secrets import Secret
+from broker.config.secret_text import SecretText
 from broker.config.ssrf import AddressDenied, AddressGuard, SsrfSettings
 from broker.core import jsontext
 from broker.core.errors import Invalid
@@ -48,12 +48,12 @@ _KINDS = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 class BasicAuth(Settings):
     mechanism: Literal["basic"]
     username: str
-    password: Secret
+    password: SecretText
 
 
 class BearerAuth(Settings):
     mechanism: Literal["bearer"]
-    token: Secret
+    token: SecretText
 
 
 Auth = Annotated[BasicAuth | BearerAuth, Field(discriminator="mechanism")]

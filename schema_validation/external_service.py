@@ -119,7 +119,7 @@ def _parsed(spec: Mapping[str, Any]) -> ConfluentSpec:
 
 def _secrets(auth: Any) -> dict[str, str]:
     """The secrets of a way to sign in, by their members."""
-    return {name: getattr(auth, name).reveal() for name in ("password", "token") if hasattr(auth, name)}
+    return {name: getattr(auth, name).written for name in ("password", "token") if hasattr(auth, name)}
 
 
 def _saved(registry: ConfluentRegistry) -> Spec:

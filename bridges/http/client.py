@@ -20,7 +20,7 @@ from aiohttp.connector import Connection
 from yarl import URL
 
 from bridges.http.answers import Answer, summary
-from bridges.http.request import Headers, header_value, origin_and_base
+from bridges.http.request import Headers, one_line, origin_and_base
 from bridges.http.settings import (
     BasicAuthentication,
     BearerAuthentication,
@@ -387,12 +387,15 @@ def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[
 
 def _fixed_headers(settings: HttpSettings) -> Headers:
     """Headers of every request. Secrets are read here: as the connector opens, and when a named secret changed."""
-    headers = [(name, header_value(secret.reveal())) for name, secret in settings.headers.items()]
     authentication = settings.authentication
-    if isinstance(authentication, BasicAuthentication):
-        headers.append(("Authorization", _basic(authentication.username, authentication.password.reveal())))
-    elif isinstance(authentication, BearerAuthentication):
-        headers.append(("Authorization", f"Bearer {header_value(authentication.token.reveal())}"))
+    try:
+        headers = [(name, one_line(name, secret.reveal())) for name, secret in settings.headers.items()]
+        if isinstance(authentication, BasicAuthentication):
+            headers.append(("Authorization", _basic(authentication.username, authentication.password.reveal())))
+        elif isinstance(authentication, BearerAuthentication):
+            headers.append(("Authorization", f"Bearer {one_line('Authorization', authentication.token.reveal())}"))
+    except NeverAgain as error:
+        raise BadSettings(str(error)) from None
     return headers
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -87,6 +88,7 @@ def _with_query(path: str, parameters: list[tuple[str, Callable[[Row], Any]]], r
     return f"{path}{'&' if '?' in path else '?'}{text}"
 
 
+_BREAKS: Final = re.compile("[\r\n\0]")
 _CONTROLS: Final = dict.fromkeys((*range(32), 127), " ")
 _NAME_CHARACTERS: Final = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 _PROPERTIES: Final = {
@@ -107,13 +109,25 @@ def header_value(value: Any) -> str:
     return text_of(value).translate(_CONTROLS).strip()
 
 
+def one_line(name: str, value: Any) -> str:
+    """The value of a header that settings or templates give; it may be a secret and is not repeated.
+
+    Raises:
+        NeverAgain: it has a line break or NUL in it.
+    """
+    text = text_of(value).strip()
+    if _BREAKS.search(text):
+        raise NeverAgain(f"header {name}: expected one line of text, got a line break (CR, LF) or NUL")
+    return header_value(text)
+
+
 def header_templates(headers: Mapping[str, str]) -> Callable[[Row], list[Header]]:
     """The headers of a row; one whose value the row lacks is left out."""
     templates = [(name, value_template(text)) for name, text in headers.items()]
 
     def made(row: Row) -> list[Header]:
         values = [(name, value_of(row)) for name, value_of in templates]
-        return [(name, header_value(value)) for name, value in values if value is not None]
+        return [(name, one_line(name, value)) for name, value in values if value is not None]
 
     return made
 

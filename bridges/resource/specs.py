@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError, create_model
+from pydantic import Field, ValidationError, create_model
 
 from bridges.resource.contract import ConnectorType, Positions
 from bridges.resource.registry import Registry
@@ -15,12 +15,11 @@ from bridges.resource.settings.secret import has_unknown_stars
 from bridges.resource.templates import why_no_template
 from broker.config.model import Settings
 from broker.config.names import ObjectName
-from broker.config.secret_text import SecretUrl, reference_problems
+from broker.config.secret_text import misplaced_references, reference_problems
 from broker.config.spec_problems import spec_problems
 from broker.config.units import Size
 from broker.core.errors import Invalid, Problem
 from broker.core.objects import Spec
-from broker.core.placeholders import NAMED_SECRET, why_misplaced
 
 _TYPE: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 # Members that are shown and not saved.
@@ -236,31 +235,13 @@ def _stray_placeholders(value: Any, pointer: str) -> Iterator[Problem]:
         yield from _stray_placeholders(member, f"{pointer}/{name}")
 
 
-def _misplaced_secrets(value: Any, pointer: str) -> Iterator[Problem]:
-    """References to named secrets where the value would reach topics, payloads, logs or other systems' records."""
-    members: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, SecretUrl):
-        value = value.reveal()
-    if isinstance(value, str):
-        if (reference := NAMED_SECRET.search(value)) is not None:
-            yield Problem(why_misplaced(reference[0]), pointer)
-    elif isinstance(value, BaseModel):
-        members = value
-    elif isinstance(value, Mapping):
-        members = value.items()
-    elif isinstance(value, (list, tuple)):
-        members = enumerate(value)
-    for name, member in members:
-        yield from _misplaced_secrets(member, f"{pointer}/{name}")
-
-
 def _refuse(kind_name: str, problems: list[Problem], parameters: Any = None, pointer: str = "") -> None:
     """Raise ``Invalid`` where there is a problem, of the secrets in ``parameters`` among others."""
     if not problems and has_unknown_stars(parameters):
         text = "the stars stand for a secret that is not stored; send the secret itself"
         problems.append(Problem(text, pointer))
     problems += reference_problems(parameters, pointer)
-    problems += _misplaced_secrets(parameters, pointer)
+    problems += misplaced_references(parameters, pointer)
     if problems:
         raise Invalid(f"the {kind_name} cannot be saved", problems)
 

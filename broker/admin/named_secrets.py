@@ -5,6 +5,7 @@ They are in ``DIR/api.hocon``, encrypted (``broker.config.vault``); this process
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing_extensions import TypedDict
 from broker.admin.spec_objects import SpecObjects
 from broker.config.model import Settings
 from broker.config.names import ObjectName
-from broker.config.secret_text import secrets_in
+from broker.config.secret_text import PROSE, secrets_in
 from broker.config.secrets import MASK, Secret
 from broker.config.sections import Sections
 from broker.config.vault import NAMED_SECRETS, KeyUnusable, NamedSecret, Vault
@@ -32,8 +33,8 @@ from broker.core.times import rfc3339
 MAX_SECRETS: Final = 10_000
 # Size of a value in UTF-8, in bytes.
 MAX_VALUE_BYTES: Final = 64 * 1024
-# Members in which a reference is only a word.
-_PROSE: Final = ("description", "sql")
+# A call in rule SQL, which needs a string in quotes.
+_SIGNING: Final = re.compile(r"get_secret\s*\(\s*['\"]([^'\"]+)['\"]\s*\)")
 _NOT_SAVED: Final = "the secret cannot be saved"
 # Secrets that the error about a wrong key names.
 _MOST_NAMED: Final = 20
@@ -110,7 +111,7 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
 
     def _of_objects(self) -> Iterator[tuple[Reference, str]]:
         by_section = {kind.section: kind for kind in kinds()}
-        for section, spec in self._sections.mentioning("${secret:"):
+        for section, spec in (*self._sections.mentioning("${secret:"), *self._sections.mentioning("get_secret")):
             if (kind := by_section.get(section)) is not None:
                 user = reference_of(kind, spec["name"], spec)
                 yield from ((user, text) for text in _texts(spec))
@@ -217,7 +218,9 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     elif isinstance(value, Mapping):
         for name, member in value.items():
-            if name not in _PROSE:
+            if isinstance(member, str) and "get_secret" in member:
+                yield from (f"${{secret:{secret}}}" for secret in _SIGNING.findall(member))
+            if name not in PROSE:
                 yield from _texts(member)
     elif isinstance(value, list):
         for member in value:

@@ -124,6 +124,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         metrics_text=lambda: exposition(node.metrics),
         streams=StreamRecords(node.streams, node.tails),
         lake=node.lake.jobs,
+        lake_tables=node.lake.tables,
         lake_reads=node.lake.reads,
         lake_states=node.lake.states,
         replays=node.replays,

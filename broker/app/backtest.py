@@ -54,7 +54,7 @@ def _run(job: dict[str, Any]) -> None:
     _bound_memory(job["memory_bytes"])
     ends_s = time.monotonic() + job["deadline_s"]
     result = run(
-        job, services, rules.functions, rules.settings, ends_s, lambda done, total: _say(done=done, total=total)
+        job, services, rules.functions.trial(), rules.settings, ends_s, lambda done, total: _say(done=done, total=total)
     )
     _say(result=result)
 

@@ -8,7 +8,7 @@ the values of its query show as stars.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import unquote_plus
 
@@ -19,9 +19,11 @@ from broker.config.allowed import NotAllowed, allowed
 from broker.config.secrets import AS_PASSWORD, MASK, Secret
 from broker.config.vault import NAMED_SECRETS
 from broker.core.errors import Invalid, Problem, SluiceError
-from broker.core.placeholders import ROW_PLACEHOLDER, SECRET_REFERENCE
+from broker.core.placeholders import NAMED_SECRET, ROW_PLACEHOLDER, SECRET_REFERENCE, why_misplaced
 
 T = TypeVar("T")
+# Members in which a reference is only a word.
+PROSE: Final = ("description", "sql")
 _LONGEST_CHARACTERS: Final = 64 * 1024
 _LONGEST_URL_CHARACTERS: Final = 16 * 1024
 
@@ -55,6 +57,8 @@ class SecretText(Secret):
     def why_not_allowed(self) -> str:
         """Reason why the reference is not allowed; empty if it is allowed, or for a string."""
         match = SECRET_REFERENCE.fullmatch(self._text)
+        if match is None and (reference := NAMED_SECRET.search(self._text)) is not None:
+            return f"expected {reference[0]} alone, got other text around it. Try: a secret with all of the text"
         try:
             if match is not None:
                 getattr(allowed(), _CHECKS[match[1]])(match[2])
@@ -273,6 +277,14 @@ class _Address:
 ADDRESS: Final = _Address()
 
 
+class _References:
+    """See ``REFERENCES``."""
+
+
+# Marks a field of plain strings each of which may be a reference to a named secret.
+REFERENCES: Final = _References()
+
+
 def values_in(value: Any, *, addresses: bool) -> Iterator[Any]:
     """Every secret, or every address, of a settings model, however deep."""
     if isinstance(value, SecretText):
@@ -308,6 +320,39 @@ def with_references(settings: BaseModel) -> dict[str, Any]:
 def reference_problems(model: Any, pointer: str = "") -> list[Problem]:
     """A problem for each reference of a settings model that is not allowed."""
     return [Problem(reason, pointer) for secret in secrets_in(model) if (reason := secret.why_not_allowed)]
+
+
+def misplaced_references(value: Any, pointer: str = "") -> Iterator[Problem]:
+    """A problem for each reference to a named secret in a settings model where the value would reach topics, payloads,
+    logs or other systems' records."""
+    members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, SecretUrl):
+        value = value.reveal()
+    if isinstance(value, str):
+        if (reference := NAMED_SECRET.search(value)) is not None:
+            yield Problem(why_misplaced(reference[0]), pointer)
+    elif isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        members = [
+            (name, member)
+            for name, member in value
+            if name not in PROSE and (name not in fields or REFERENCES not in fields[name].metadata)
+        ]
+    elif isinstance(value, Mapping):
+        members = value.items()
+    elif isinstance(value, (list, tuple)):
+        members = enumerate(value)
+    for name, member in members:
+        yield from misplaced_references(member, f"{pointer}/{name}")
+
+
+def named_value(text: str) -> str:
+    """The text, or the value of the named secret that it is a reference to.
+
+    Raises:
+        SecretUnreadable: there is no such secret.
+    """
+    return SecretText(text).reveal() if NAMED_SECRET.fullmatch(text) else text
 
 
 def check_moved(what: str, sent: Any, now: Any, before: Any) -> None:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from broker.auth.chain import AnyAuthenticatorSettings
 from broker.config.model import Settings
-from broker.config.secrets import Secret
+from broker.config.secret_text import SecretText
 from broker.config.units import Duration, Size
 from broker.core.hosts import checked_address, checked_hosts, is_loopback, split_address
 from broker.session.state import DEFAULT_ZONE
@@ -45,7 +45,7 @@ class SniCertificate(Settings):
     )
     certfile: str = Field(min_length=1, description="Certificate and what stands between it and its root, PEM.")
     keyfile: str = Field(min_length=1, description="Its private key, PEM.")
-    password: Secret | None = Field(default=None, description="What the private key is encrypted with.")
+    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
 
 
 class TlsSettings(Settings):
@@ -53,7 +53,7 @@ class TlsSettings(Settings):
 
     certfile: str | None = Field(default=None, description="Certificate and what stands between it and its root, PEM.")
     keyfile: str | None = Field(default=None, description="Its private key, PEM.")
-    password: Secret | None = Field(default=None, description="What the private key is encrypted with.")
+    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
     cacertfile: str | None = Field(
         default=None,
         description="Authorities, PEM: they complete the chain of `certfile`, and with `verify = peer` "

@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from broker.config.secret_text import SecretUnreadable
 from broker.config.stamp import stamp_of
+from broker.config.vault import NAMED_SECRETS
 from broker.core.errors import ConfigError
 from broker.core.times import rfc3339_of
 from broker.net.settings import SniCertificate, TlsSettings
@@ -119,7 +121,7 @@ class TlsContexts:
             _log.warning("listener.certificate_expires", listener=self.listener, expires=rfc3339_of(self.expires))
 
     def _fingerprint(self) -> tuple[object, ...]:
-        return tuple(stamp_of(Path(name)) for name in _files(self.settings))
+        return (NAMED_SECRETS.version, *(stamp_of(Path(name)) for name in _files(self.settings)))
 
 
 def _files(settings: TlsSettings) -> Iterable[str]:
@@ -217,6 +219,8 @@ def _certify(context: ssl.SSLContext, certificate: SniCertificate, now: datetime
         # Without a password OpenSSL asks on the terminal; an empty one makes it fail instead.
         password = certificate.password.reveal() if certificate.password is not None else ""
         context.load_cert_chain(cert, key, password=password)
+    except SecretUnreadable as error:
+        return None, [f"{prefix}password: {error}"]
     except (ssl.SSLError, ValueError) as error:
         return None, [f"{prefix}{_key_problem(error, certificate)}"]
     return end, []

@@ -9,9 +9,25 @@ import string as characters
 import struct
 import uuid
 from collections.abc import Callable
+from hmac import digest as signed
 from typing import Annotated, Any
 
-from rules.functions.registry import Data, Int, at_least, between, choice, failure, function
+from broker.config.secrets import MASK
+from broker.config.vault import NAMED_SECRETS
+from broker.core.errors import did_you_mean
+from rules.functions.registry import (
+    Data,
+    Function,
+    Int,
+    Literals,
+    StrictText,
+    at_least,
+    between,
+    choice,
+    failure,
+    function,
+    make,
+)
 from rules.functions.spark_form import SparkForm
 from rules.sql.limits import MAX_MD4_BYTES, MAX_RANDOM_CHARACTERS
 from rules.sql.work import spend
@@ -50,6 +66,8 @@ def _md4_block(state: list[int], words: tuple[int, ...]) -> list[int]:
 _ALGORITHMS: dict[str, Callable[[bytes], str]] = {"md4": _md4, **DIGESTS}
 
 _PIECE_BYTES = 4096
+# Names of algorithms where Python has others.
+_HASHLIB_NAMES = {"sha": "sha1"}
 
 Algorithm = Annotated[str, choice(*_ALGORITHMS)]
 
@@ -85,6 +103,39 @@ def sha256(s: Data) -> str:
 def hash_(algorithm: Algorithm, s: Data) -> str:
     """A hash by the name of its algorithm, as lower-case hexadecimal digits."""
     return _ALGORITHMS[algorithm](s)
+
+
+@function(returns="string")
+def hmac(algorithm: Annotated[str, choice(*DIGESTS)], key: Data, s: Data) -> str:
+    """A signature (HMAC, RFC 2104) of a string with a key, as lower-case hexadecimal digits. The key may be a
+    get_secret."""
+    return signed(key, s, _HASHLIB_NAMES.get(algorithm, algorithm)).hex()
+
+
+def secret_functions(*, is_trial: bool) -> list[Function]:
+    """``get_secret``, as which trials give stars."""
+
+    def get_secret(name: StrictText) -> str:
+        """A named secret of the broker, as the key of hmac and nowhere else. A trial signs with ``******`` instead."""
+        if is_trial:
+            return MASK
+        secret = NAMED_SECRETS.find(name)
+        if secret is None:
+            raise failure("get_secret", _no_secret(name))
+        return secret.value.reveal()
+
+    def problem(literals: Literals) -> tuple[int, str] | None:
+        [name] = literals
+        if type(name) is not str:
+            return 0, "expected the name of a secret in quotes"
+        return None if is_trial or NAMED_SECRETS.find(name) is not None else (0, _no_secret(name))
+
+    return [make(get_secret, returns="string", is_pure=False, check=problem)]
+
+
+def _no_secret(name: str) -> str:
+    hint = did_you_mean(name, NAMED_SECRETS.names)
+    return f"there is no secret {name!r}{f'; {hint}' if hint else ''}. Try: sluice secrets put {name}"
 
 
 @function(returns="long")

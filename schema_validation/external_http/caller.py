@@ -15,6 +15,7 @@ from urllib.parse import urlencode, urlsplit
 
 from broker.config import outgoing
 from broker.config.outgoing import GuardedNetwork, body_of
+from broker.config.secret_text import named_value
 from broker.config.ssrf import AddressDenied, AddressGuard, SsrfSettings
 from broker.core import jsontext
 from broker.core.lazy_module import LazyModule
@@ -134,7 +135,7 @@ class Caller:
 
     def _request(self, verb: Verb, data: bytes) -> tuple[str, str, list[tuple[str, str]], bytes]:
         parameters = self._parameters
-        headers = {name.lower(): text for name, text in parameters.headers.items()}
+        headers = {name.lower(): named_value(text) for name, text in parameters.headers.items()}
         members = {"type": verb, "schema_name": self._schema, "opts": parameters.external_params}
         address = parameters.url.reveal()
         if parameters.method == "get":

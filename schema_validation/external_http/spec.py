@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
 from broker.config.outgoing import ClientTls, TlsUnusable
-from broker.config.secret_text import SecretUrl, has_stars, moved_problem, with_stored
+from broker.config.secret_text import REFERENCES, SecretText, SecretUrl, has_stars, moved_problem, with_stored
 from broker.config.secrets import MASK
 from broker.config.spec_problems import parsed
 from broker.config.units import Duration
 from broker.core import jsontext
 from broker.core.errors import Invalid, Problem
+from broker.core.placeholders import NAMED_SECRET
 
 TYPE: Final = "external_http"
 MAX_HEADERS: Final = 64
@@ -36,8 +37,10 @@ class SslSpec(ClientTls):
 class Parameters(Settings):
     url: SecretUrl = Field(description="The server, `http://...` or `https://...`. Values of its query show as stars.")
     method: Literal["post", "get"] = Field(default="post", description="How it is asked.")
-    headers: dict[str, str] = Field(
-        default_factory=dict, max_length=MAX_HEADERS, description="Of each call; secret ones are shown as stars."
+    headers: Annotated[dict[str, str], REFERENCES] = Field(
+        default_factory=dict,
+        max_length=MAX_HEADERS,
+        description="Of each call; secret ones are shown as stars. A value may be `${secret:NAME}`.",
     )
     external_params: str = Field(default="", description="Sent with each call as `opts`.")
     request_timeout: Duration = Field(
@@ -81,6 +84,8 @@ class Parameters(Settings):
                 raise ValueError(f"{name!r} is not the name of a header")
             if name.lower() in _OF_THE_CALL:
                 raise ValueError(f"the header {name} is set by the call itself")
+            if NAMED_SECRET.fullmatch(text) and (problem := SecretText(text).why_not_allowed):
+                raise ValueError(problem)
             if _BAD_VALUE.search(text) or not text.isascii():
                 raise ValueError(f"the header {name} must be one line of ASCII")
         return value
@@ -93,7 +98,11 @@ class Parameters(Settings):
 
     def secrets(self) -> dict[str, str]:
         """Secrets, by their place."""
-        by_place = {f"headers/{name}": text for name, text in self.headers.items() if _SECRET_HEADER.search(name)}
+        by_place = {
+            f"headers/{name}": text
+            for name, text in self.headers.items()
+            if _SECRET_HEADER.search(name) and not NAMED_SECRET.fullmatch(text)
+        }
         return by_place | ({"ssl/password": self.ssl.password.written} if self.ssl.password else {})
 
     def shown(self) -> dict[str, Any]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hmac
 import os
+import re
 import subprocess
 import sys
+import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import paho.mqtt.client as mqtt
 import pytest
+from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.support.node import TOKEN, Node, running, sluice
+from tests.support.node import TOKEN, Node, eventually, running, sluice
 
 # What is searched for in everything that the broker says and writes.
 PLANTED = "pl4nted-Value-of-a-secret"
@@ -279,5 +284,184 @@ def test_settings_that_refer_to_a_secret_keep_it(tmp_path: Path) -> None:
     with node.client() as client:
         for path in ("/lake/tables", "/lake/tables/t", "/config"):
             assert not leaks(client.get(path).content)
+    assert node.stop() == 0
+    assert files_with_it(node) == []
+
+
+SIGNED = """SELECT hmac('sha256', get_secret('signing'), payload) AS signature, payload FROM "orders/#\""""
+
+
+def signature(key: str, payload: str) -> str:
+    return hmac.digest(key.encode(), payload.encode(), "sha256").hex()
+
+
+def test_a_rule_signs_with_a_secret_that_nothing_shows(node: Node) -> None:
+    put(node, "signing")
+    republish = {"type": "republish", "topic": "signed/1", "payload": "${signature}"}
+    node.call("POST", "/rules", {"name": "sign", "sql": SIGNED, "actions": [republish]})
+    assert node.call("GET", "/secrets/signing")["used_by"] == ["rule 'sign'"]
+    assert node.call("DELETE", "/secrets/signing", expect=409)["code"] == "in_use"
+    received: list[str] = []
+    client = mqtt.Client(CallbackAPIVersion.VERSION2, "receiver", protocol=mqtt.MQTTv5)
+    client.on_message = lambda _client, _data, message: received.append(message.payload.decode())
+    subscribed = threading.Event()
+    client.on_subscribe = lambda *_: subscribed.set()
+    client.connect(*node.mqtt)
+    client.loop_start()
+    client.subscribe("signed/#", 1)
+    assert subscribed.wait(60)
+    client.publish("orders/1", "21 pieces", 1).wait_for_publish(60)
+    eventually(lambda: received == [signature(PLANTED, "21 pieces")])
+    put(node, "signing", "the next key")  # one PUT, nothing restarts
+    client.publish("orders/1", "22 pieces", 1).wait_for_publish(60)
+    eventually(lambda: received[1:] == [signature("the next key", "22 pieces")])
+    put(node, "signing")
+    client.disconnect()
+    client.loop_stop()
+    event = {"topic": "orders/1", "payload": "21 pieces"}
+    answers = [node.call("POST", f"/rules:{verb}", {"sql": SIGNED, "event": event}) for verb in ("test", "explain")]
+    answers.append(node.call("POST", "/rules:check", {"sql": SIGNED}))
+    assert signature("******", "21 pieces") in str(answers[0]), "a trial signs with stars"
+    shown = str(answers) + str(node.call("GET", "/rules/sign")) + str(node.call("GET", "/rules"))
+    assert signature(PLANTED, "21 pieces") not in shown
+    assert not leaks(shown)
+    assert files_with_it(node) == []
+    node.call("DELETE", "/secrets/signing?cascade=true")
+    node.call("GET", "/rules/sign", expect=404)
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("get_secret('known')", "expected as the key of hmac"),
+        ("'a' || get_secret('known')", "expected as the key of hmac"),
+        ("hmac('sha256', payload, get_secret('known'))", "expected as the key of hmac"),
+        ("hmac('sha256', upper(get_secret('known')), payload)", "expected as the key of hmac"),
+        ("sha256(get_secret('known'))", "expected as the key of hmac"),
+        ("hmac('sha256', get_secret(payload.name), payload)", "expected the name of a secret in quotes"),
+        ("hmac('sha256', get_secret('knwon'), payload)", "did you mean 'known'"),
+        ("hmac('crc7', get_secret('known'), payload)", "'sha256'"),
+    ],
+)
+def test_a_secret_in_sql_is_a_key_and_nothing_else(node: Node, expression: str, expected: str) -> None:
+    put(node, "known")
+    rule = {"name": "wrong", "sql": f'SELECT {expression} AS x FROM "a"', "actions": []}
+    answer = node.call("POST", "/rules", rule, expect=422)
+    assert expected in str(answer["errors"])
+    assert not leaks(str(answer))
+
+
+def test_a_table_does_not_sign(node: Node) -> None:
+    put(node, "signing")
+    node.call("POST", "/rules", {"name": "sign", "sql": SIGNED, "actions": []})
+    node.call("POST", "/streams", {"name": "orders", "topics": ["orders/#"]})
+    table = {"name": "signed", "stream": "orders", "format": "delta", "rule": "sign"}
+    answer = node.call("POST", "/lake/tables", table, expect=422)
+    assert "get_secret reads a secret of the broker" in str(answer["errors"])
+
+
+REFERENCE = "${secret:known}"
+HTTP = {"name": "c", "type": "http", "url": "http://127.0.0.1:9"}
+ON_A = {"name": "r", "sql": 'SELECT * FROM "a"'}
+TRANSFORM = {"name": "t", "topics": ["a"], "failure_action": "drop"}
+JSON = {"payload_decoder": {"type": "json"}, "payload_encoder": {"type": "json"}}
+MISPLACED: list[tuple[str, dict[str, Any]]] = [
+    ("/rewrites", {"name": "r", "source_topic": "a/#", "re": "a/(.+)", "dest_topic": f"{REFERENCE}/$1"}),
+    ("/auto-subscriptions", {"name": "a", "topic": REFERENCE}),
+    ("/access/rules", {"name": "a", "permission": "deny", "action": "publish", "topics": [REFERENCE]}),
+    ("/streams", {"name": "s2", "topics": [REFERENCE]}),
+    ("/bans", {"as": "clientid", "who": REFERENCE}),
+    ("/users", {"name": REFERENCE, "password": "x"}),
+    ("/schema-registries", {"name": "sr", "type": "confluent", "url": f"http://{REFERENCE}:1"}),
+    ("/connectors", {**HTTP, "url": f"http://127.0.0.1:9/{REFERENCE}"}),
+    ("/connectors", {**HTTP, "headers": {"A": f"Bearer {REFERENCE}"}}),
+    ("/connectors", {"name": "c", "type": "mqtt", "server": "127.0.0.1:1", "clientid_prefix": REFERENCE}),
+    ("/rules", {**ON_A, "actions": [{"type": "republish", "topic": f"x/{REFERENCE}", "payload": "a"}]}),
+    ("/rules", {**ON_A, "actions": [{"type": "republish", "topic": "x", "payload": REFERENCE}]}),
+    ("/transforms", {**TRANSFORM, **JSON, "operations": [{"key": "topic", "value": f"concat(['{REFERENCE}'])"}]}),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), MISPLACED, ids=[f"{path[1:]}-{at}" for at, (path, _) in enumerate(MISPLACED)]
+)
+def test_a_reference_where_the_value_would_be_shown_is_refused_as_it_is_saved(
+    node: Node, path: str, body: dict[str, Any]
+) -> None:
+    put(node, "known")
+    answer = node.call("POST", path, body, expect=422)
+    assert re.search(r"\$\{secret:|\$\{\.\.\.\}", str(answer["errors"])), "a sentence about the reference"
+    assert not leaks(str(answer))
+
+
+def everything(node: Node) -> Iterator[tuple[str, bytes]]:
+    """Every answer of the API to a GET without parameters in its path, and those of each object."""
+    document = node.call("GET", "/openapi.json")
+    with node.client() as client:
+        for path, operations in document["paths"].items():
+            route = path.removeprefix("/api/v1")
+            if "get" not in operations or route.endswith(("/tail", "/live")):
+                continue
+            if "{" not in route and not any(it["required"] for it in operations["get"].get("parameters", ())):
+                answer = client.get(route)
+                yield route, answer.content
+                if answer.headers["content-type"].startswith("application/json") and "items" in answer.text:
+                    for item in answer.json().get("items", ()):
+                        key = item.get("name") or item.get("id")
+                        if key is not None and f"{path}/{{name}}" in document["paths"]:
+                            yield f"{route}/{key}", client.get(f"{route}/{key}").content
+
+
+def test_planted_secrets_are_in_no_answer_event_log_or_file(tmp_path: Path) -> None:
+    config = """lake.run_spark = false
+    lake.stores = [
+      { url = "s3://bucket/", access_key_id = "${secret:planted}", secret_access_key = "${secret:planted}" }
+    ]\n"""
+    node = Node(tmp_path / "data", config="lake.run_spark = false\n").start()
+    put(node, "planted")
+    assert node.stop() == 0
+    node.config = config
+    node.start()
+    reference = "${secret:planted}"
+    connector = {"name": "out", "type": "http", "url": "http://127.0.0.1:9", "headers": {"X-Key": reference},
+                 "authentication": {"mechanism": "bearer", "token": reference}}  # fmt: skip
+    node.call("POST", "/connectors", connector)
+    parameters = {"path": "x", "headers": {"X-Key": f"Key {reference}"}}
+    node.call("POST", "/actions", {"name": "send", "type": "http", "connector": "out", "parameters": parameters})
+    sql = "SELECT hmac('sha256', get_secret('planted'), payload) AS s FROM \"orders/#\""
+    node.call("POST", "/rules", {"name": "sign", "sql": sql, "actions": ["http:send", {"type": "console"}]})
+    node.call("POST", "/schema-registries", {"name": "sr", "url": "http://127.0.0.1:9",
+              "auth": {"mechanism": "bearer", "token": reference}})  # fmt: skip
+    external = {
+        "url": "http://127.0.0.1:9/",
+        "headers": {"X-Api-Key": reference},
+        "request_timeout": "1s",
+        "max_retries": 0,
+    }
+    node.call("POST", "/schemas", {"name": "far", "type": "external_http", "parameters": external})
+    node.call("POST", "/streams", {"name": "s"})
+    node.call("POST", "/lake/tables", {"name": "t", "stream": "s", "format": "delta", "path": "s3://bucket/t"})
+    node.call("POST", "/messages:publish", {"topic": "orders/1", "payload": "a"})
+    node.call("POST", "/connectors:probe", connector)
+    node.call("POST", "/connectors/out:test")
+    node.call("PUT", "/secrets/planted", {"value": f"{PLANTED}-second"})
+    node.call("POST", "/messages:publish", {"topic": "orders/1", "payload": "a"})
+    node.call("PUT", "/connectors/out", {**connector, "description": "changed"})
+    node.call("POST", "/config:reload")
+    shown = dict(everything(node))
+    assert len(shown) > 40
+    for path, content in shown.items():
+        assert not leaks(content), path
+        assert b"sealed:" not in content, f"{path} shows the encrypted value"
+        assert b"secrets.key" not in content, f"{path} shows the place of the key"
+    assert reference.encode() in shown["/lake/tables/t"], "references stay"
+    assert reference.encode() in shown["/schema-registries/sr"]
+    assert reference.encode() in shown["/schemas/far"]
+    effect = node.call("PUT", "/secrets/planted?dry_run=true", {"value": "x"})
+    users = {(item["kind"], item["name"]) for item in effect["affected"]}
+    assert {("schema registry", "sr"), ("schema", "far"), ("rule", "sign"), ("connector", "out")} <= users
+    for words in (("audit-log", "export"), ("secrets", "ls"), ("config", "show"), ("connectors", "show", "out")):
+        printed = sluice(node, *words)
+        assert not leaks(printed.stdout + printed.stderr), words
     assert node.stop() == 0
     assert files_with_it(node) == []

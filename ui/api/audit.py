@@ -30,7 +30,7 @@ from ui.api.filters import STEP_S
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CHANGES_NOTHING: Final = frozenset({"read", "try"})
 # Messages and reports of the broker's own processes: data, not administration.
-_OPERATIONS_OF_DATA: Final = frozenset({"publishMessage", "reportTable"})
+_OPERATIONS_OF_DATA: Final = frozenset({"publishMessage", "reportTable", "openTables"})
 # Calls of the schema registry's API that only look up or compare.
 _REGISTRY_READS: Final = re.compile(r"/registry/(compatibility/.*|subjects/[^/]+)")
 _FORBIDDEN: Final = 403

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from bridges.spark.broker_side.jobs import TableJobs
 from bridges.spark.broker_side.reads import TableReads
+from bridges.spark.broker_side.service import LakeTableService
 from bridges.spark.broker_side.states import TableStates
 from broker.admin.access import AccessService
 from broker.admin.accounts import Accounts
@@ -95,6 +96,7 @@ class ApiContext:
     contributors: Contributors = field(default_factory=Contributors)
     streams: StreamRecords | None = None
     lake: TableJobs | None = None
+    lake_tables: LakeTableService | None = None
     lake_reads: TableReads | None = None
     lake_states: TableStates | None = None
     replays: StreamReplays | None = None

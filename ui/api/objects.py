@@ -15,6 +15,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from bridges.resource.probe import ProbeResult
+from broker.config.secret_text import misplaced_references, reference_problems
 from broker.core import jsontext
 from broker.core.contributor import Change as ObjectChange
 from broker.core.errors import Invalid, NotFound, Problem
@@ -544,6 +545,7 @@ class KindRoutes:
         member = self.kind.key
         check_number_of_values(self.kind, spec)
         spec = {name: value for name, value in spec.items() if name not in _OF_LISTS}
+        check_references(self.kind, spec)
         sent_name: Any = spec.get(member, name or spec.get(self.kind.named_by))
         if name is not None and sent_name != name:
             differ = Problem(
@@ -568,6 +570,29 @@ def check_number_of_values(kind: Kind, spec: Spec) -> None:
     counted = {name: value for name, value in spec.items() if name not in kind.documents}
     if any(number >= MOST_VALUES for number, _ in enumerate(_values(counted))):
         raise Invalid(f"the {kind.name} is too large", [Problem(f"expected at most {MOST_VALUES:,} values in it")])
+
+
+def check_references(kind: Kind, spec: Spec) -> None:
+    """Refuse references to named secrets where no secret is expected, to unknown ones, and with text around them.
+
+    Raises:
+        broker.core.errors.Invalid: with each of them.
+    """
+    members = {name: value for name, value in spec.items() if name not in kind.documents}
+    if not any(isinstance(value, str) and "${secret:" in value for value in _values(members)):
+        return
+    problems: list[Problem] = []
+    for model in kind.spec_models():
+        names = {field.alias or name for name, field in model.model_fields.items()}
+        try:
+            parsed_spec = model.model_validate({name: value for name, value in members.items() if name in names})
+        except ValueError:
+            continue  # of another type, or wrong in ways that the service reports
+        problems = [*misplaced_references(parsed_spec), *reference_problems(parsed_spec)]
+        if not problems:
+            return
+    if problems:
+        raise Invalid(f"the {kind.name} cannot be saved", problems)
 
 
 def _values(value: Any) -> Iterator[Any]:

@@ -65,6 +65,24 @@ def _job(*, text: str, job: Job, command: Command | None = None, takes: Sequence
 RESOURCES = (
     Resource(
         name="table",
+        path="/lake/tables",
+        tag="Lake",
+        service="lake_tables",
+        commands="lake tables",
+        verbs=(
+            Verb(
+                id="openTables",
+                text="Get all tables for the lake job. The lake job calls this. Named secrets of stores and catalogs "
+                "are encrypted; the job needs their key.",
+                call="for_job",
+                path=":open",
+                answer="bridges.spark.broker_side.views:TablesForJob",
+                does="change",
+            ),
+        ),
+    ),
+    Resource(
+        name="table",
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake_states",

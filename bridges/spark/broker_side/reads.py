@@ -15,7 +15,7 @@ from bridges.spark.broker_side.table_spec import LakeTableSpec
 from bridges.spark.broker_side.views import FoundShadow, TableHistory, TablePreview
 from bridges.spark.columns.store import place_of
 from bridges.spark.driver.spark_errors import sentence_of
-from broker.config.secret_text import SecretUnreadable
+from broker.config.secret_text import SecretUnreadable, with_references
 from broker.core.errors import NotFound, SluiceError, Unavailable, Unreadable
 from broker.core.marks import marked
 from broker.core.times import rfc3339_of
@@ -64,7 +64,7 @@ class TableFiles:
     def _open(self, spec: LakeTableSpec, *, dead_letters: bool = False, member: str | None = None) -> Any:
         formats = lake_module("bridges.spark.tables.formats")
         binding = lake_module("bridges.spark.tables.contract").Binding
-        place = place_of({**spec.model_dump(mode="json"), **self._tables.places.settings_of(spec)})
+        place = place_of({**spec.model_dump(mode="json"), **self._tables.places.settings_of(spec, with_references)})
         members = lake_module("bridges.spark.driver.member_places")
         part = ""
         if member is not None:

@@ -14,8 +14,10 @@ from typing import Any, Final
 
 from bridges.spark.broker_side.local import LocalSpark
 from bridges.spark.broker_side.states import TableStates, advice_of
-from bridges.spark.broker_side.table_spec import LakeTableSpec, Places, checked, parse_spec
+from bridges.spark.broker_side.table_spec import LakeTableSpec, Places, as_shown, checked, parse_spec
+from bridges.spark.broker_side.views import TablesForJob
 from bridges.spark.tasks.rule_text import RuleText
+from broker.config.secret_text import with_references
 from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import Invalid, MissingDependency, NotFound, Problem, SluiceError
 from broker.core.feature import Services
@@ -284,9 +286,17 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         positions = self.positions(stream, None if at is None else round(at.timestamp() * 1_000_000))
         return lake_module("pyspark_sluice.client").Positions.parse({"ranges_url": "", "ticket": "", **positions})
 
+    def for_job(self) -> TablesForJob:
+        """All tables as the job needs them, which decrypts the secrets of their stores and catalogs."""
+        return {
+            "tables": [
+                {**self._shown(spec), **self.places.settings_of(spec, with_references)} for spec in self._objects
+            ]
+        }
+
     def job_spec(self, spec: LakeTableSpec, rule_name: str | None = None) -> Spec:
         """A table as the job needs it: with its rule, or why it has none. Another rule than its own must be usable."""
-        table = {**spec.model_dump(mode="json"), **self.places.settings_of(spec)}
+        table = {**spec.model_dump(mode="json"), **self.places.settings_of(spec, with_references)}
         kept = self.states.kept_of(spec)
         table["is_expected"] = bool(kept.get("offsets"))
         table["expected"] = self.states.expected(spec)
@@ -317,7 +327,8 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         doing["valid_through"] = self.states.valid_through(spec)
         doing["advice"] = advice_of(spec.name, report or {}, spec.partition_by)
         audit = self.states.last_audit(spec.name)
-        return {**self.job_spec(spec), **doing, "report": report, "replay": replay, "last_audit": audit}
+        shown = {**self.job_spec(spec), **self.places.settings_of(spec, as_shown)}
+        return {**shown, **doing, "report": report, "replay": replay, "last_audit": audit}
 
 
 def _is_within(spec: LakeTableSpec, other: LakeTableSpec) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from bridges.spark.broker_side.settings import LakeSettings
 from bridges.spark.columns.catalog import CatalogSettings
@@ -19,7 +19,6 @@ from broker.config.allowed import NotAllowed, allowed
 from broker.config.model import Settings
 from broker.config.object_stores import StoreSettings, store_of, url_problem
 from broker.config.places import Place
-from broker.config.secret_text import with_references
 from broker.config.spec_problems import spec_problems
 from broker.config.ssrf import AddressDenied, AddressGuard
 from broker.config.units import Duration
@@ -193,14 +192,20 @@ class Places:
             return "expected format 'iceberg' with a catalog, got 'delta'"
         return self.forbidden_catalog(spec.catalog)
 
-    def settings_of(self, spec: LakeTableSpec) -> Spec:
-        """The settings of a table's store and catalog with secrets as references, for the job; null where it is in
-        none, or in one that must not be called."""
+    def settings_of(self, spec: LakeTableSpec, written: Callable[[BaseModel], Spec]) -> Spec:
+        """The settings of a table's store and catalog; null where it is in none, or in one that must not be called.
+        ``written`` is ``with_references``, for the job, or ``as_shown``."""
         store = None if self.forbidden_store(spec.path) else store_of(spec.path, self.stores)
         catalog = next((entry for entry in self.catalogs if entry.name == spec.catalog), None)
         if self.forbidden_catalog(spec.catalog):
             catalog = None
-        return {"store": store and with_references(store), "catalog_settings": catalog and with_references(catalog)}
+        return {"store": store and written(store), "catalog_settings": catalog and written(catalog)}
+
+
+def as_shown(settings: BaseModel) -> Spec:
+    """Settings for users: secrets as the references that they are written as."""
+    shown: Spec = settings.model_dump(mode="json", exclude_defaults=True)
+    return shown
 
 
 def _is_url(path: str) -> bool:

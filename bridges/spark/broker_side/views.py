@@ -466,6 +466,12 @@ class TableCatalog(TypedDict):
     password: NotRequired[str]
 
 
+class TablesForJob(TypedDict):
+    """All tables, each as `GET /lake/tables` has it, but with named secrets encrypted for the lake job."""
+
+    tables: list[dict[str, Any]]
+
+
 class TableReadOnly(TypedDict):
     """Status of a table: the state of its job and why, ``advice`` on its layout, its figures, and the last report of
     its job. ``lag_s`` is the age of the oldest record that the table does not have yet, ``valid_through`` the time of

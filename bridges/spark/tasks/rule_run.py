@@ -45,6 +45,7 @@ _BOUND_TO_THE_BROKER: Final[Mapping[str, str]] = {
     "spb_": "keeps names of metrics in the broker",
     "sparkplug_": "keeps names of metrics in the broker",
     "getenv": "reads the environment of the broker",
+    "get_secret": "reads a secret of the broker, which no executor gets",
 }
 # Topics and clients remembered.
 _KEPT = 10_000

@@ -81,6 +81,12 @@ def compile_for_events(
     return _Compiler(functions, EventColumns(), trace).program(tree, context)
 
 
+def _secret_of(node: Tree) -> exp.Anonymous | None:
+    """The call of ``get_secret`` that an argument is."""
+    inner = bare(node)
+    return inner if isinstance(inner, exp.Anonymous) and inner.name == "get_secret" else None
+
+
 def _helpers(*modules: Any) -> dict[str, Any]:
     """The public functions and classes of modules, as compiled code calls them: ``_name``."""
     return {
@@ -587,10 +593,31 @@ class _Compiler:
         constant = self._constant_call(function, node)
         if constant is not None:
             return constant
+        if name == "get_secret":
+            text = (
+                "get_secret: expected as the key of hmac, got it elsewhere, where rows, logs and traces would show it"
+            )
+            self._problem(node, text, "hmac('sha256', get_secret('NAME'), payload)")
+            return NOTHING
+        if name == "hmac" and (secret := _secret_of(node.expressions[1])) is not None:
+            return self._signature(node, secret, scope)
         arguments = [self._expression(argument, scope) for argument in node.expressions]
         if name == "json_decode" and arguments[0].is_payload and isinstance(self._columns, MessageColumns):
             return self._payload_json()  # which is decoded once for all rules
         return self._called(name, arguments, node)
+
+    def _signature(self, node: exp.Anonymous, secret: exp.Anonymous, scope: Scope) -> Value:
+        """A call of hmac with a named secret, which is not a value of its own: traces do not have it."""
+        get_secret = self._functions.get(secret.name)
+        if get_secret is None or len(secret.expressions) != 1:
+            self._problem(secret, "get_secret takes the name of a secret", "it is called get_secret('NAME')")
+            return NOTHING
+        self._check_literals(get_secret, secret)
+        algorithm, _, data = node.expressions
+        self._out.namespace["fn_get_secret"] = get_secret.call
+        key = Value(f"fn_get_secret({constant_of(secret.expressions[0])!r})", "string")
+        arguments = [self._expression(algorithm, scope), key, self._expression(data, scope)]
+        return self._called(node.name, arguments, node)
 
     def _constant_call(self, function: Function, node: exp.Anonymous) -> Value | None:
         """The result, made now, of a pure function of literals that gives no literal (``optimizer`` has the rest)."""

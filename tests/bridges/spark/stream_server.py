@@ -126,10 +126,8 @@ class StreamServer:
         match [method, *path[2:]]:
             case ["GET", "streams", name, "positions"] if name in self.streams:
                 return _json(self._positions(self.streams[name], query.get("at")))
-            case ["GET", "lake", "tables"]:
-                return _json(list(self.tables.values()))
-            case ["GET", "lake", "tables", name] if name in self.tables:
-                return _json(self.tables[name])
+            case ["POST", "lake", "tables:open"]:
+                return _json({"tables": list(self.tables.values())})
             case ["PUT", "lake", "tables", name, "report"] if name in self.tables:
                 self.reports[name] = json.loads(body)
                 return 204, "application/json", b""
@@ -224,7 +222,7 @@ def _handler(server: StreamServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_PUT = do_GET
+        do_PUT = do_POST = do_GET
 
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing: tests read assertions, not access logs."""
