@@ -1,7 +1,8 @@
 """Protobuf, proto2 and proto3, read and written by walking the descriptors.
 
 ``json_format`` is not used: it writes 64-bit integers and bytes as text, renames fields and drops defaults, and accepts
-"5" and 5.0 for an integer.
+"5" and 5.0 for an integer. Methods of messages are called as those of ``Empty``, which has no fields: a field that is
+named like a method hides it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
 
 from broker.core.marks import unmarked
@@ -83,8 +85,8 @@ class ProtobufSerde(SchemaSerde):
             message = coder.parse(data)
         except DecodeError:
             raise DataRefused(self.label, locate(data, self._descriptor(message_type))) from None
-        if coder.has_required and not message.IsInitialized():
-            missing = ", ".join(message.FindInitializationErrors()[:5])
+        if coder.has_required and not Empty.IsInitialized(message):
+            missing = ", ".join(Empty.FindInitializationErrors(message)[:5])
             raise self._refused(f"required fields are missing: {missing}")
         return coder.read(message)
 
@@ -101,10 +103,10 @@ class ProtobufSerde(SchemaSerde):
             _fill(message, value, 1)
         except NotWritable as error:
             raise error.refused(self.label) from None
-        if not message.IsInitialized():
-            missing = ", ".join(message.FindInitializationErrors()[:5])
+        if not Empty.IsInitialized(message):
+            missing = ", ".join(Empty.FindInitializationErrors(message)[:5])
             raise self._refused(f"required fields are missing: {missing}")
-        data: bytes = message.SerializeToString(deterministic=True)
+        data: bytes = Empty.SerializeToString(message, deterministic=True)
         return data
 
     def has_message_type(self, message_type: str) -> bool:
@@ -144,10 +146,12 @@ class ProtobufSerde(SchemaSerde):
         always: list[tuple[str, Read]] = []
         when_present: list[tuple[str, Read]] = []
 
+        has_field = Empty.HasField
+
         def read(message: Any) -> dict[str, Any]:
             value = {name: convert(getattr(message, name)) for name, convert in always}
             for name, convert in when_present:
-                if message.HasField(name):
+                if has_field(message, name):
                     value[name] = convert(getattr(message, name))
             return value
 
@@ -188,13 +192,14 @@ def _fill(message: Any, value: Any, depth: int) -> None:
         raise NotWritable(f"{short(value)} is not an object")
     if depth > _MAX_DEPTH:
         raise NotWritable(f"the value nests deeper than {_MAX_DEPTH} levels")
-    fields = message.DESCRIPTOR.fields_by_name
+    descriptor = type(message).DESCRIPTOR
+    fields = descriptor.fields_by_name
     for name, item in value.items():
         field = fields.get(name)
         if field is None:
-            raise NotWritable(f"{message.DESCRIPTOR.name} has no such field").below(name)
+            raise NotWritable(f"{descriptor.name} has no such field").below(name)
         oneof = field.containing_oneof
-        if oneof is not None and message.WhichOneof(oneof.name) not in (None, name):
+        if oneof is not None and Empty.WhichOneof(message, oneof.name) not in (None, name):
             raise NotWritable(f"of {oneof.name} only one can be set").below(name)
         try:
             _put(message, field, item, depth)
@@ -209,7 +214,7 @@ def _put(message: Any, field: Any, value: Any, depth: int) -> None:
         _put_list(getattr(message, field.name), field, value, depth)
     elif field.type in NESTING:
         inner = getattr(message, field.name)
-        inner.SetInParent()
+        Empty.SetInParent(inner)
         _fill(inner, value, depth + 1)
     else:
         _assigned(setattr, message, field.name, _scalar(field, value))

@@ -516,3 +516,21 @@ def test_a_bundle_may_hold_compiled_files() -> None:
         [file("r.proto", 'import "b.proto"; message R { optional B b = 1; }', root=True), file("b.proto", base)]
     )
     assert made.decode(b"\x0a\x02\x08\x05", "R") == {"b": {"n": 5}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["HasField", "WhichOneof", "SerializeToString", "IsInitialized", "SetInParent", "DESCRIPTOR", "__class__", "Clear"],
+)
+def test_a_field_is_named_like_a_method(name: str) -> None:
+    text = f"""syntax = "proto2";
+    message Inner {{ optional string {name} = 1; required int32 n = 2; }}
+    message M {{ optional string {name} = 1; optional int32 b = 2; optional Inner inner = 3;
+                 oneof one {{ int32 x = 4; int32 y = 5; }} }}"""
+    serde = ProtobufSerde(text)
+    value = {name: "v", "b": 1, "inner": {name: "w", "n": 3}, "x": 4}
+    assert serde.decode(serde.encode(value, "M"), "M") == value
+    with pytest.raises(DataRefused, match="only one can be set"):
+        serde.encode({name: "v", "x": 1, "y": 2}, "M")
+    with pytest.raises(DataRefused, match="required fields are missing"):
+        serde.encode({name: "v", "inner": {name: "w"}}, "M")
