@@ -169,6 +169,7 @@ const CAPITALS = /\b(ssl|tls|url|id|ttl|mqtt|http|qos|sql|pem)\b/g;
 export const wordsOf = (name: string) =>
   name
     .replaceAll("_", " ")
+    .replace(/\bclientid\b/, "client id")
     .replace(CAPITALS, (word) => (word === "qos" ? "QoS" : word.toUpperCase()))
     .replace(/^./, (first) => first.toUpperCase());
 /** Text with its backticked parts as code. */

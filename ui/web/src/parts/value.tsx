@@ -115,9 +115,12 @@ export function columnOf<Row extends object>({ title, member }: DeclaredColumn, 
 const heading = (member: string) =>
   wordsOf(member.replace(/(?<=.)_(s|ms|bytes)$/, (unit) => (unit === "_bytes" ? "_size" : "")));
 
+/** Whether a member has the value of another one under the name of the last release. */
+const isOldName = (member: string, object: Members) => member === "client_id" && "clientid" in object;
+
 /** All members of an object: single values as a list, objects and lists of objects below it. */
 export function Facts({ object, label, of = "" }: { object: Members; label: string; of?: string }) {
-  const entries = Object.entries(object);
+  const entries = Object.entries(object).filter(([member]) => !isOldName(member, object));
   const isTable = (value: unknown): value is Members[] =>
     Array.isArray(value) && value.length > 0 && value.every(isMembers);
   const isPart = (value: unknown) => isTable(value) || (isMembers(value) && !isPayload(value));
@@ -155,7 +158,7 @@ const ROWS_SHOWN = 100;
 /** Objects of one object as a table, the first ones of many. */
 export function Rows({ rows, label }: { rows: Members[]; label: string }) {
   const shown = rows.slice(0, ROWS_SHOWN);
-  const members = [...new Set(shown.flatMap((row) => Object.keys(row)))];
+  const members = [...new Set(shown.flatMap((row) => Object.keys(row).filter((member) => !isOldName(member, row))))];
   return (
     <>
       <Table
