@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,10 +41,7 @@ def operations(node: Node) -> list[tuple[str, str, Need]]:
 
 
 def _filled(path: str) -> str:
-    for name in ("name", "client_id", "id", "number", "version"):
-        path = path.replace(f"{{{name}}}", "1")
-    assert "{" not in path, path
-    return path
+    return re.sub(r"\{[^}]+\}", "1", path)
 
 
 def _token(node: Node, name: str, **spec: Any) -> str:
@@ -123,6 +121,8 @@ def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
         (operator, "GET", "/topics/tail?filter=plant/%23&seconds=0.1", None, False),
         (operator, "GET", "/streams/inside/records", None, True),
         (operator, "GET", "/streams/outside/records", None, False),
+        (operator, "GET", "/clients/c1/messages", None, False),
+        (operator, "GET", "/lake/tables/t1/preview", None, False),
         (operator, "GET", "/rules/elsewhere", None, True),
         (editor, "POST", "/rules", rule, True),
         (editor, "POST", "/rules", {**rule, "name": "b", "sql": 'SELECT * FROM "plant/#"'}, False),
@@ -153,7 +153,11 @@ def test_a_token_shows_its_last_use_and_what_it_may_do(node: Node) -> None:
             "role": "operator",
             "kinds": ["clients", "jobs"],
             "topics": None,
-            "rights": {"clients": ["read", "change", "job"], "jobs": ["read", "change", "job"]},
+            "rights": {
+                "clients": ["read", "change", "job"],
+                "jobs": ["read", "change", "job"],
+                "nodes": ["read"],
+            },
         }
         shown = node.call("GET", "/tokens/used")
         assert shown["last_used_from"] == "127.0.0.1"

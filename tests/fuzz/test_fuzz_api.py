@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from broker.admin.rights import ROLES
 from tests.support.node import TOKEN, Node, running
 from tests.support.plain_http import NO_TLS
 
@@ -105,6 +106,32 @@ def test_no_call_of_the_api_is_answered_by_500(node: Node, seed: int) -> None:
             if answer.status_code >= 500 and answer.status_code != 503:
                 failed.append(f"{number}: {method} {path} {query} {(content or b'')[:600]!r}: {answer.text[:300]}")
     assert failed == []
+    assert "api.failed" not in node.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "spec", [*({"role": role} for role in ROLES), {"role": "administrator", "topics": ["t/#"]}], ids=json.dumps
+)
+def test_no_call_of_any_role_is_answered_by_500(node: Node, spec: dict[str, Any]) -> None:
+    name = "-".join(["fuzz", *spec])
+    token = node.call("PUT", f"/tokens/{name}-{spec['role']}", spec).get("token") or ""
+    caller = Caller(node.call("GET", "/openapi.json"), len(token) + ROLES.index(spec["role"]))
+    failed: list[str] = []
+    refused = 0
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    with httpx.Client(base_url=node.url, headers=headers, timeout=60, verify=NO_TLS, trust_env=False) as client:
+        for number in range(_CALLS // 5):
+            method, path, body, query = caller.call()
+            if spec["role"] == "administrator" and "/tokens" in path:
+                continue  # else it may delete its own
+            content = None if body is None else _json(body)
+            answer = client.request(method, path, content=content, params=query)
+            refused += answer.status_code == 403
+            assert answer.status_code != 401 or path.endswith("/session"), (method, path, answer.text[:300])
+            if answer.status_code >= 500 and answer.status_code != 503:
+                failed.append(f"{number}: {method} {path} {query} {(content or b'')[:600]!r}: {answer.text[:300]}")
+    assert failed == []
+    assert refused > 0 or spec == {"role": "administrator"}
     assert "api.failed" not in node.log.read_text()
 
 

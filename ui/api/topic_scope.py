@@ -28,6 +28,8 @@ _ON_TOPICS: Final = OF_MESSAGES | {
 }  # fmt: skip
 # Members whose values are messages and events: data, which may have members of any name.
 _DATA: Final = frozenset(("payload", "message", "messages_in", "event", "events", "test_cases"))
+# Operations that return messages on any topic, chosen by something else.
+_OF_ANY_TOPIC: Final = frozenset(("peekClientMessages", "previewTable"))
 _STREAM_RECORDS: Final = frozenset(("getStreamPositions", "readStreamRecords"))
 
 
@@ -39,6 +41,8 @@ async def require_topics(
     Raises:
         ApiProblem: 403.
     """
+    if need.operation in _OF_ANY_TOPIC and (refusal := actor.topic_refusal(need.resource, ["#"])) is not None:
+        raise ApiProblem(403, "forbidden", refusal)
     reads_records = need.operation in _STREAM_RECORDS
     if need.resource not in _ON_TOPICS or (
         need.does == "read" and not reads_records and need.resource not in OF_MESSAGES
