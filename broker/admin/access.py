@@ -233,6 +233,7 @@ class AccessService:
         access = self._access = server.hub.access
         self._attributes = server.hub.logins.attributes
         self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)
+        self._allows_weak = config.get("password_hashing", PasswordHashingSettings).allow_weak_imports
         authentication = config.get("authentication", AuthenticationSettings)
         authorization = config.get("authorization", AuthorizationSettings)
         self.settings = {
@@ -351,7 +352,7 @@ class AccessService:
         Raises:
             Invalid: with a problem for each that cannot be imported.
         """
-        return await imported_users(body, self._pool)
+        return await imported_users(body, self._pool, allow_weak=self._allows_weak)
 
     async def check(self, check: AccessCheck) -> AccessDecision:
         """Decide whether a client would be allowed an action, and give the reason.

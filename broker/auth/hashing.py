@@ -35,6 +35,10 @@ class PasswordHashingSettings(Settings):
         default=True, description="Whether users can log in by SCRAM too: both of its hashes are kept, and clients do "
         "the rounds."
     )  # fmt: skip
+    allow_weak_imports: bool = Field(
+        default=False, description="Whether users may be imported whose passwords are hashed by MD5 or SHA-1. They "
+        "keep these hashes until they get another password; a stolen file of them gives the passwords away."
+    )  # fmt: skip
     threads: int = Field(default=0, ge=0, le=256, description="Threads that hash; 0 is one less than there are cores.")
     max_waiting: int = Field(
         default=1000, ge=1, description="Logins that may wait for a thread. Addresses take turns; of more, the newest "

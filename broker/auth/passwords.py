@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-Algorithm = Literal["pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha256", "sha512"]
+Algorithm = Literal["pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha256", "sha512", "sha1", "md5"]
+# Algorithms of users that were imported while ``password_hashing.allow_weak_imports`` was set.
+WEAK: Final[tuple[Algorithm, ...]] = ("sha1", "md5")
 
 DEFAULT_ITERATIONS: Final[Mapping[str, int]] = {
     "pbkdf2_sha256": 600_000,
@@ -72,9 +74,12 @@ class Credential:
 
     def as_spec(self) -> dict[str, Any]:
         """Credential in the form of the configuration."""
-        spec = {"algorithm": self.algorithm, "salt": _encoded(self.salt), "stored_key": _encoded(self.stored_key)}
+        stored_key = _encoded(self.stored_key)
+        spec: dict[str, Any] = {"algorithm": self.algorithm, "salt": _encoded(self.salt), "stored_key": stored_key}
         if self.iterations:
             return {**spec, "iterations": self.iterations, "server_key": _encoded(self.server_key)}
+        if self.algorithm in WEAK:
+            spec["is_weak"] = True
         return {**spec, "salt_position": "suffix"} if self.is_salt_last else spec
 
     @classmethod
@@ -91,6 +96,7 @@ class Credential:
         except (KeyError, TypeError, AttributeError, ValueError):
             raise ValueError("needs algorithm, salt and stored_key") from None
         is_known = algorithm in DEFAULT_ITERATIONS or algorithm in ("sha256", "sha512")
+        is_known = is_known or (algorithm in WEAK and spec.get("is_weak") is True)
         if not is_known or not isinstance(iterations, int) or not stored:
             raise ValueError("has no algorithm that is known")
         if (algorithm in DEFAULT_ITERATIONS) != (iterations > 0):

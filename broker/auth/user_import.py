@@ -3,8 +3,8 @@
 Each has a ``name`` (or ``user_id``), ``password_hash`` in hexadecimal, ``salt`` and ``algorithm``: ``sha256`` and
 ``sha512`` (the salt in front, or behind with ``salt_position = suffix``) or ``pbkdf2_sha256``, ``..384`` and ``..512``
 with ``iterations``. ``salt_encoding`` says how the salt is written: ``utf8``, ``hex`` or ``base64``. Members that are
-the same for all may be next to ``users``. Weaker hashes are refused. A hash of PBKDF2 lets its user log in by SCRAM as
-well.
+the same for all may be next to ``users``. ``md5`` and ``sha1`` need ``password_hashing.allow_weak_imports``. A hash of
+PBKDF2 lets its user log in by SCRAM as well.
 """
 
 from __future__ import annotations
@@ -25,36 +25,40 @@ from broker.core.errors import Invalid, Problem
 
 MAX_IMPORT: Final = 100_000
 _MOST_PROBLEMS: Final = 100
-_WEAK: Final = ("plain", "md4", "md5", "sha", "sha1")
+_REFUSED: Final = ("plain", "md4")
 _HASHED: Final = frozenset(("sha256", "sha512", *passwords.DEFAULT_ITERATIONS))
+# Names that others have for an algorithm.
+_OTHER_NAMES: Final = {"sha": "sha1"}
 
 
 class UserImport(Settings, strict=True):
     """Users with hashes of their passwords. Members that are the same for all may be next to the list."""
 
     users: list[dict[str, Any]] = Field(max_length=MAX_IMPORT, description="The users.")
-    algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512"] = "sha256"
+    algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha1", "sha", "md5"] = (
+        "sha256"
+    )
     iterations: int | None = None
     salt_position: Literal["prefix", "suffix"] = "prefix"
     salt_encoding: Literal["utf8", "hex", "base64"] = Field(default="utf8", description="How the salts are written.")
 
 
-async def imported_users(body: UserImport, pool: HashPool) -> list[User]:
-    """The users of an import, ready to be adopted.
+async def imported_users(body: UserImport, pool: HashPool, *, allow_weak: bool = False) -> list[User]:
+    """The users of an import, ready to be adopted; with ``allow_weak`` also those with weak hashes.
 
     Raises:
         Invalid: with a problem for each that cannot be imported.
     """
     shared = body.model_dump(exclude={"users"}, exclude_unset=True)
-    return await pool.run(lambda: _all(body.users, shared))
+    return await pool.run(lambda: _all(body.users, shared, allow_weak))
 
 
-def _all(members: list[Any], shared: Mapping[str, Any]) -> list[User]:
+def _all(members: list[Any], shared: Mapping[str, Any], allow_weak: bool) -> list[User]:
     problems = []
     users = {}
     for number, entry in enumerate(members):
         try:
-            user = _one({**shared, **entry} if isinstance(entry, Mapping) else {})
+            user = _one({**shared, **entry} if isinstance(entry, Mapping) else {}, allow_weak)
             users[user.name] = user
         except ValueError as error:
             problems.append(Problem(str(error), f"/users/{number}"))
@@ -65,14 +69,19 @@ def _all(members: list[Any], shared: Mapping[str, Any]) -> list[User]:
     return list(users.values())
 
 
-def _one(spec: Mapping[str, Any]) -> User:
+def _one(spec: Mapping[str, Any], allow_weak: bool) -> User:
     name = spec.get("name", spec.get("user_id", spec.get("username")))
     if not isinstance(name, str) or not name or not name.isprintable():
         raise ValueError("needs a name, a string")
-    algorithm = spec.get("algorithm", spec.get("password_hash_algorithm", "sha256"))
-    if algorithm in _WEAK:
-        raise ValueError(f"passwords hashed by {algorithm} are not kept; give them a new password")
-    if algorithm not in _HASHED:
+    algorithm: Any = spec.get("algorithm", spec.get("password_hash_algorithm", "sha256"))
+    if isinstance(algorithm, str):
+        algorithm = _OTHER_NAMES.get(algorithm, algorithm)
+    if algorithm in _REFUSED or (algorithm in passwords.WEAK and not allow_weak):
+        raise ValueError(
+            f"passwords hashed by {algorithm} are not kept; give them a new password"
+            + ("" if algorithm in _REFUSED else ", or set password_hashing.allow_weak_imports = true")
+        )
+    if algorithm not in _HASHED and algorithm not in passwords.WEAK:
         raise ValueError(f"there is no algorithm {algorithm!r}; there are {', '.join(sorted(_HASHED))}")
     return User(name, (_credential(spec, algorithm),), is_superuser=_is_true(spec.get("is_superuser", False)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from typing import Any
 
 import pytest
@@ -190,3 +191,20 @@ async def test_an_import_says_what_is_wrong_with_whom(user: Any, says: str) -> N
     with pytest.raises(Invalid, match=says) as raised:
         await imported_users(parsed(UserImport, {"users": [good, user]}, "no users were imported"), store.pool)
     assert raised.value.problems[0].pointer == "/users/1"
+
+
+@on_loop
+@pytest.mark.parametrize("algorithm", ["md5", "sha", "sha1"])
+async def test_weak_hashes_are_imported_only_where_that_is_allowed(algorithm: str) -> None:
+    digest = hashlib.new({"sha": "sha1"}.get(algorithm, algorithm), b"saltpencil")
+    entry = {"name": "old", "password_hash": digest.hexdigest(), "salt": "salt", "algorithm": algorithm}
+    body = UserImport(users=[entry])
+    store = Store()
+    with pytest.raises(Invalid) as raised:
+        await imported_users(body, store.pool)
+    assert "allow_weak_imports" in str(raised.value.problems[0])
+    store.users.adopt(await imported_users(body, store.pool, allow_weak=True))
+    again = Store(*store.section.load())
+    for place in (store, again):
+        assert await place.decide("old", b"pencil") == "allow"
+        assert await place.decide("old", b"wrong") == "deny"
