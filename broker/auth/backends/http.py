@@ -207,7 +207,7 @@ class HttpRequests:
 
     async def _sent(self, facts: Facts) -> tuple[int, bytes]:
         headers = self._filled_headers(facts)
-        url = self._url.filled(facts, lambda value: quote(value, safe=""))
+        url = self._url.filled(facts, _in_url)
         values = {member: template.filled(facts) for member, template in self._body.items()}
         content: bytes | None = None
         if self._method == "GET":
@@ -267,6 +267,13 @@ class HttpRequests:
         self._is_form = headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
         self._headers = [(name, Template(text)) for name, text in headers.items()]
         self._secrets_version = version
+
+
+def _in_url(value: str) -> str:
+    """A value in the path or query of a request. Raises ``BackendUnavailable`` for one that is a step of a path."""
+    if value in (".", ".."):
+        raise BackendUnavailable(f"expected a value that may be part of a path, got {value!r}")
+    return quote(value, safe="")
 
 
 def _context(settings: HttpRequestSettings) -> ssl.SSLContext | None:

@@ -195,6 +195,9 @@ async def test_values_are_encoded_for_where_they_are() -> None:
             assert request.path == "/auth/a%26b%3Dc%2F..%2F%22%7D"
             assert request.query == {"from": "127.0.0.1", "client": "c 1&x=y"}
             assert request.header("x-client") == "id c 1&x=y"
+            for step in (".", ".."):  # would lead to another path of the service
+                assert await code_of(node, username=step, client_id="c2") == reason.SERVER_UNAVAILABLE
+            assert len(service.received) == 1
 
 
 @on_loop
