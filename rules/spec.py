@@ -107,7 +107,8 @@ class RuleSpec(_Model):
     def _as_sent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Members that only rules in jq have stay away from others."""
         members: dict[str, Any] = dump(self)
-        reads = members.pop("reads", [])
+        by_alias = members.pop("from", [])
+        reads = members.pop("reads", by_alias)
         if self.language == "jq":
             return {**members, "from": reads}
         for name in ("language", "jq"):

@@ -14,6 +14,7 @@ from typer.models import CommandInfo, TyperInfo
 
 from broker.cli import (
     access,
+    apply,
     bridges,
     catalogues,
     config,
@@ -56,6 +57,8 @@ _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     catalogues.events,
     catalogues.functions,
     lake.audit,
+    apply.apply,
+    apply.export,
     doctor.doctor,
     version,
 )
