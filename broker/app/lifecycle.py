@@ -20,7 +20,7 @@ from broker.app.reload import ConfigReload, overrides_of
 from broker.app.settings import NodeSettings
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
-from broker.core.errors import ConfigError, SluiceError
+from broker.core.errors import ConfigError, SluiceError, did_you_mean
 from broker.core.hosts import address_text
 from broker.core.process import keep_files_private
 from broker.observe.log import get_logger, setup
@@ -42,6 +42,7 @@ def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     keep_pandas_out()
     keep_files_private()
     try:
+        check_profile(os.environ)
         config = _configuration(options)
         run(_serve(config, options, companion), config.get("node", NodeSettings).event_loop)
     except ConfigError as error:
@@ -166,7 +167,9 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     run_file = RunFile(data_dir)
     run_file.write(mqtt_address, local_address)
     started.callback(run_file.remove)
-    _log.info("node.ready", mqtt=mqtt_address, api=api_address, data_dir=str(data_dir))
+    _log.info(
+        "node.ready", mqtt=mqtt_address, api=api_address, data_dir=str(data_dir), security_profile=_SECURITY_PROFILE
+    )
     print(f"sluice ready mqtt={mqtt_address} api={api_address}", flush=True)
     return node, api
 
@@ -230,6 +233,24 @@ class RunFile:
         """Forget it."""
         with suppress(FileNotFoundError):
             self._file.unlink()
+
+
+PROFILE_VARIABLE: Final = "SLUICE_SECURITY_PROFILE"
+# The only profile: what others relax by a profile has settings of its own here.
+_SECURITY_PROFILE: Final = "hardened"
+
+
+def check_profile(environ: Mapping[str, str]) -> None:
+    """Check the security profile that the environment asks for.
+
+    Raises:
+        ConfigError: it is not one that this broker has.
+    """
+    profile = environ.get(PROFILE_VARIABLE, _SECURITY_PROFILE)
+    if profile != _SECURITY_PROFILE:
+        rename = did_you_mean(profile, [_SECURITY_PROFILE])
+        advice = f"; {rename}" if rename else ". To accept clients without credentials: access.allow_anonymous = true"
+        raise ConfigError([f"{PROFILE_VARIABLE}: expected {_SECURITY_PROFILE}, got {profile!r}{advice}"])
 
 
 TOKEN_VARIABLE: Final = "SLUICE_API_TOKEN"

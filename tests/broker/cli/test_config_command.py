@@ -126,3 +126,17 @@ def test_the_sample_has_every_setting_and_loads_as_the_defaults(
     unset = {key for key in defaults.leaves() if loaded.origin(key) == "default"}
     assert all(defaults.leaves()[key] == {} for key in unset)
     assert all(entry.key in text for entry in defaults.describe())
+
+
+@pytest.mark.parametrize(
+    ("profile", "advice"), [("hardend", "did you mean 'hardened'?"), ("legacy", "access.allow_anonymous = true")]
+)
+def test_an_unknown_security_profile_stops_the_start(
+    profile: str, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_SECURITY_PROFILE", profile)
+    assert main(["serve", "--data-dir", "data"]) == 1
+    said = capsys.readouterr().err
+    assert f"SLUICE_SECURITY_PROFILE: expected hardened, got {profile!r}" in said
+    assert advice in said
+    assert not Path("data").exists()
