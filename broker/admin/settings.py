@@ -44,8 +44,9 @@ NOT_BY_KEY: Final[Mapping[str, str]] = {
     "authentication": "sluice access authenticators apply",
     "authorization.sources": "sluice access sources apply",
 }
-# Maximum parts of a key.
+# Maximum parts of a key, and digits of the number of an item.
 _MOST_PARTS: Final = 32
+_MOST_DIGITS: Final = 6
 _PART: Final = re.compile(r'\.?(?:([\w-]+)|"((?:[^"\\]|\\.)*)")|\[(\d{1,6})\]', re.ASCII)
 _BARE: Final = re.compile(r"[\w-]+", re.ASCII)
 _READ_ONLY: Final = frozenset(
@@ -374,7 +375,12 @@ def _parsed(name: str) -> KeyPath:
         if match is None or len(parts) == _MOST_PARTS or (parts and name[at] not in ".["):
             break
         bare, quoted, number = match.groups()
-        parts.append(bare or number or json.loads(f'"{quoted}"', strict=False))
+        try:
+            part = bare or number or json.loads(f'"{quoted}"', strict=False)
+            part.encode()
+        except ValueError:  # an escape that JSON does not have, or half of a character
+            break
+        parts.append(part)
         at = match.end()
     if not parts or at < len(name):
         problem = Problem('expected a key such as mqtt.max_packet_size or mqtt.client_attrs_init[0]."set as"', "/key")
@@ -393,9 +399,13 @@ def _text(tree: Any, path: KeyPath) -> str:
     return text
 
 
+def _is_number(part: str) -> bool:
+    return part.isdecimal() and len(part) <= _MOST_DIGITS
+
+
 def _inside(node: Any, part: str) -> Any:
     if isinstance(node, list):
-        return node[int(part)] if part.isdecimal() and int(part) < len(node) else None
+        return node[int(part)] if _is_number(part) and int(part) < len(node) else None
     return node.get(part) if isinstance(node, dict) else None
 
 
@@ -459,7 +469,7 @@ def _set_item(items: Any, path: KeyPath, value: Any, name: str) -> None:
     *above, last = path
     for part in above:
         items = _inside(items, part)
-    if isinstance(items, list) and last.isdecimal() and int(last) <= len(items):
+    if isinstance(items, list) and _is_number(last) and int(last) <= len(items):
         items[int(last) : int(last) + 1] = [value]
     elif isinstance(items, dict):
         items[last] = value

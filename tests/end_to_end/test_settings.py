@@ -56,7 +56,17 @@ def test_a_setting_is_shown_with_its_help_default_and_source(node: Node) -> None
     assert node.call("GET", "/config/store.durability")["needs_restart"]
     missing = node.call("GET", "/config/mqtt.max_inflite", expect=404)
     assert "did you mean 'max_inflight'" in missing["detail"]
-    for wrong in ("a..b", "mqtt[x]", "mqtt.", "%22", "a[" + "9" * 50 + "]", ".".join("a" * 100)):
+    for wrong in (
+        "a..b",
+        "mqtt[x]",
+        "mqtt.",
+        "%22",
+        "%22%5Cx%22",
+        "%22%5Cud800%22",
+        "mqtt.client_attrs_init." + "9" * 5000,
+        "a[" + "9" * 50 + "]",
+        ".".join("a" * 100),
+    ):
         assert node.call("GET", f"/config/{wrong}", expect=(404, 422))
 
 
