@@ -33,6 +33,7 @@ HTTP = ConnectorType(
     make=_make,
     action=HttpActionSettings,
     lanes=16,
+    reads_secrets_again=True,
     key_of=_key_of,
     requires=("aiohttp",),
 )

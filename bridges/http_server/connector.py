@@ -138,4 +138,5 @@ HTTP_SERVER = ConnectorType(
     connector=HttpServerSettings,
     make=HttpServerConnector,
     source=HttpServerSourceSettings,
+    reads_secrets_again=True,
 )

@@ -321,6 +321,8 @@ class ConnectorType:
     is_pipelined: bool = False
     """True if batches that follow each other arrive in that order although none is waited for, and one that
     fails makes those behind it fail as well."""
+    reads_secrets_again: bool = False
+    """True if each request has the secrets as they are then; others connect again where one changed."""
     key_of: Callable[[Any], Callable[[Row, Message], Hashable]] | None = None
     """Gives for the parameters of an action what its rows' order is kept by: a plain and quick function, the same for
     rows that must stay in order. None for the client."""

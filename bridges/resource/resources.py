@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -26,12 +26,16 @@ from bridges.resource.settings.secret import hider
 from bridges.resource.specs import ActionSpec, ConnectorSpec, SourceSpec
 from bridges.resource.supervisor import Member, Supervisor
 from bridges.resource.tasks import SerialTasks
+from broker.config.secret_text import secrets_in
+from broker.config.secrets import Secret
 from broker.config.ssrf import AddressGuard
+from broker.config.vault import NAMED_SECRETS
 from broker.core.action import DISABLED, STOPPED, Row
 from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.feature import Services
 from broker.core.kinds import are
 from broker.core.message import Message
+from broker.core.placeholders import NAMED_SECRET
 from broker.observe.log import get_logger
 
 _log = get_logger(__name__)
@@ -55,6 +59,7 @@ class Resources:
         self.buffer_ids = BufferIds(services.storage.values)
         self.supervisors: dict[str, Supervisor] = {}
         self.connector_specs: dict[str, ConnectorSpec] = {}
+        self._secrets: dict[str, Sequence[Secret | None]] = {}
         self.actions: dict[str, Action] = {}
         self.sources: dict[str, Ingress] = {}
         self.is_running = False
@@ -71,10 +76,19 @@ class Resources:
         if supervisor is None:
             supervisor = self.supervisors[spec.name] = Supervisor(spec.id, spec.resource_opts, self.services.node.clock)
         self.connector_specs[spec.name] = spec
+        self._secrets[spec.name] = _named_secrets_of(spec)
         make = partial(self.make_connector, spec, supervisor.lost, supervisor.memory)
         supervisor.equip(spec.resource_opts, make, hider(spec.parameters))
         if self.is_running:
             self.changes.add(spec.id, partial(self._restart_connector, spec))
+
+    def secrets_changed(self) -> None:
+        """Let connectors connect again whose named secrets have other values than when they last did."""
+        for name, spec in self.connector_specs.items():
+            before = self._secrets[name]
+            now = self._secrets[name] = _named_secrets_of(spec)
+            if before != now and not self.registry.known(spec.type).reads_secrets_again:
+                self.supervisors[name].lost("a secret that it logs in with changed")
 
     async def _restart_connector(self, spec: ConnectorSpec) -> None:
         supervisor = self.supervisors.get(spec.name)
@@ -104,6 +118,7 @@ class Resources:
         """Disconnect and forget it. Nothing uses it now."""
         supervisor = self.supervisors.pop(name)
         spec = self.connector_specs.pop(name)
+        del self._secrets[name]
         if self.is_running:
             self.changes.add(spec.id, supervisor.end)
 
@@ -370,3 +385,9 @@ def _lane_key(spec: ActionSpec, kind: ConnectorType) -> Callable[[Row, Message],
     if strategy == "per_clientid" or kind.key_of is None:
         return lambda row, message: message.client.client_id
     return kind.key_of(spec.parameters)
+
+
+def _named_secrets_of(spec: ConnectorSpec) -> Sequence[Secret | None]:
+    """The values of the named secrets that a connector refers to; None for one that does not exist."""
+    names = [name for secret in secrets_in(spec.parameters) for name in NAMED_SECRET.findall(secret.written)]
+    return [None if (secret := NAMED_SECRETS.find(name)) is None else secret.value for name in names]

@@ -120,10 +120,10 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
         return [str(user) for user in self._all_users().get(name, ()) if not is_deleted_too(user)]
 
     def consequences(self, change: Change) -> Iterator[str]:
-        """The connections that keep a value which is replaced."""
+        """The connections that end with a value which is replaced."""
         (kind, name), before, after = change.target, change.before, change.after
         if kind == self.kind and before is not None and after is not None and self._users_of(name):
-            yield "Connections that are open keep the value that they logged in with, until they connect again."
+            yield "Connectors that logged in with it connect again."
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the secrets of the configuration. Nothing is changed or deleted where the key is not theirs.

@@ -397,6 +397,7 @@ class Node:
         self.rules = self._feature(features.RULES, "rule_engine")
         self.lake = features.load(features.LAKE)(self.services, self.config.get("lake"), ssrf)
         self.bridges = features.load(features.BRIDGES)(self.services, ssrf)
+        self.secrets.on_changed.connect(self.bridges.resources.secrets_changed)
         self.features: Sequence[Feature] = (
             self.schema_validation,
             self.transforms,

@@ -249,7 +249,7 @@ def test_a_secret_in_use_says_by_whom_and_goes_with_them_only(node: Node) -> Non
     assert node.call("GET", "/connectors/c1")["headers"] == {"X-Key": "${secret:used}"}
     effect = node.call("PUT", "/secrets/used?dry_run=true", {"value": "another"})
     assert [affected["name"] for affected in effect["affected"]] == ["c2", "c1"]
-    assert "keep the value that they logged in with" in str(effect["consequences"])
+    assert "connect again" in str(effect["consequences"])
     assert node.call("DELETE", "/secrets/used", expect=409)["code"] == "in_use"
     node.call("DELETE", "/secrets/used?cascade=true")
     for path in ("/secrets/used", "/connectors/c1", "/connectors/c2"):
@@ -349,6 +349,28 @@ def test_a_secret_in_sql_is_a_key_and_nothing_else(node: Node, expression: str, 
     answer = node.call("POST", "/rules", rule, expect=422)
     assert expected in str(answer["errors"])
     assert not leaks(str(answer))
+
+
+def test_a_connector_logs_in_again_by_itself_after_one_put(node: Node) -> None:
+    put(node, "login", "first")
+    put(node, "other")
+    host, port = node.mqtt
+    connector = {"name": "self", "type": "mqtt", "server": f"{host}:{port}", "username": "sluice"}
+    options = {"health_check_interval": "1s", "reconnect_interval": "1s"}
+    node.call("POST", "/connectors", {**connector, "password": "${secret:login}", "resource_opts": options})
+    action = {"name": "out", "type": "mqtt", "connector": "self", "parameters": {"topic": "t", "payload": "p"}}
+    node.call("POST", "/actions", action)
+
+    def logins() -> list[str]:
+        return [row["connected_at"] for row in node.call("GET", "/clients?username=sluice")["items"]]
+
+    eventually(lambda: len(logins()) == 1)
+    [first] = logins()
+    put(node, "other", "another value")
+    put(node, "login", "second")
+    eventually(lambda: logins() and logins() != [first])
+    eventually(lambda: node.call("GET", "/connectors/self")["status"] == "connected")
+    node.call("DELETE", "/connectors/self?cascade=true")
 
 
 def test_a_table_does_not_sign(node: Node) -> None:
