@@ -53,6 +53,7 @@ class SecretSpec(Settings):
         default=None,
         description="The secret itself: up to 64 KiB of text. Write-only: no answer has it. Left out, or as "
         "`******`, the stored one stays.",
+        json_schema_extra={"x-first": True},
     )
     description: str = Field(default="", max_length=1000, description="What it opens, and who issued it.")
     updated_at: str | None = Field(default=None, description="Read-only; ignored.")

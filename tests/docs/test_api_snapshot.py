@@ -62,6 +62,7 @@ _OPEN: Final = frozenset(
         "SettingView.value",
         "SettingsTree.value",
         "TablePreview.rows",
+        "TablesForJob.tables",
         "TailedMessage.properties",
         "TestCase.event",
         "TestMessage.properties",

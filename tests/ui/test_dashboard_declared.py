@@ -229,6 +229,7 @@ def test_a_secret_that_is_typed_is_neither_kept_in_the_browser_nor_shown_again(p
     page.goto(f"{broker.url}/new/secrets")
     page.get_by_label("Name (required)").fill("kafka")
     page.get_by_label("Value").fill("open-sesame")
+    assert page.locator("details.more").get_by_label("Value").count() == 0, "it is not among further settings"
     page.wait_for_function("() => Object.values(localStorage).some(draft => draft.includes('kafka'))")
     assert "open-sesame" not in page.evaluate("JSON.stringify(localStorage)")
     page.click("button:text-is('Create')")

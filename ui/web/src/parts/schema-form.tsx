@@ -28,6 +28,8 @@ export interface JsonSchema {
   $defs?: Record<string, JsonSchema>;
   discriminator?: { propertyName: string; mapping?: Record<string, string> };
   "x-unit"?: "seconds" | "bytes";
+  /** Shown with the required members. */
+  "x-first"?: boolean;
 }
 
 type Value = unknown;
@@ -202,7 +204,11 @@ function isPlain(value: Value, raw: JsonSchema, schemas: Schemas): boolean {
 function MembersOf({ context, schema, value, at, onChange }: FieldProps) {
   const given = isMembers(value) ? value : {};
   const isSet = (name: string) => !isPlain(given[name], schema.properties?.[name] ?? {}, context.schemas);
-  const [shownFirst] = useState(() => new Set([...(schema.required ?? []), ...Object.keys(given).filter(isSet)]));
+  const [shownFirst] = useState(() => {
+    const members = Object.entries(schema.properties ?? {});
+    const marked = members.filter(([, one]) => one["x-first"]).map(([name]) => name);
+    return new Set([...(schema.required ?? []), ...marked, ...Object.keys(given).filter(isSet)]);
+  });
   const names = Object.keys(schema.properties ?? {})
     .filter((name) => at !== "" || !context.skip.has(name))
     .sort((a, b) => Number(b === "name") - Number(a === "name"));
