@@ -20,9 +20,11 @@ _names: set[str] = set()
 class LazyModule:
     """Stands in for a module. What was used once is an attribute, found as fast as a module's own."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_optional: bool = False) -> None:
+        """An optional one may not be installed, and is imported when it is first used."""
         self._name = name
-        _names.add(name)
+        if not is_optional:
+            _names.add(name)
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(import_module(self._name), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 from pydantic import Field
@@ -14,6 +15,12 @@ from broker.config.ssrf import AddressGuard
 from broker.config.vault import NAMED_SECRETS
 from broker.core.errors import ConfigError
 from broker.core.hosts import split_address
+
+
+def check_installed(module: str, extra: str) -> None:
+    """Raise ``ConfigError`` unless the library of a server is installed."""
+    if find_spec(module) is None:
+        raise ConfigError([f"{extra}: {module} is not installed. Try: pip install 'sluicemq[{extra}]'"])
 
 
 class OptionalTls(ClientTls):

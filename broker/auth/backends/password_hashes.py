@@ -23,7 +23,7 @@ from broker.core.lazy_module import LazyModule
 if TYPE_CHECKING:
     import bcrypt
 else:
-    bcrypt = LazyModule("bcrypt")
+    bcrypt = LazyModule("bcrypt", is_optional=True)
 
 HashName = Literal["bcrypt", "pbkdf2", "scrypt", "sha512", "sha256", "sha", "md5", "plain"]
 MacName = Literal["sha", "sha224", "sha256", "sha384", "sha512"]
@@ -126,7 +126,11 @@ def _bcrypt(password: bytes, stored: str) -> bool:
         raise HashUnusable("expected a bcrypt hash ($2b$...), got another form")
     if int(match[1]) > _MAX_BCRYPT_COST:
         raise HashUnusable(f"the cost of the bcrypt hash is above {_MAX_BCRYPT_COST}")
-    return b"\0" not in password and bcrypt.checkpw(password[:_BCRYPT_BYTES], stored.encode())
+    try:
+        check = bcrypt.checkpw
+    except ModuleNotFoundError:
+        raise HashUnusable("bcrypt is not installed. Try: pip install bcrypt") from None
+    return b"\0" not in password and check(password[:_BCRYPT_BYTES], stored.encode())
 
 
 def _scrypt(password: bytes, stored: str) -> bool:

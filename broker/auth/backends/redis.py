@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.auth.backends.authenticator import OutsideAuthenticator
 from broker.auth.backends.backend import BackendUnavailable, Outside, Unreachable
-from broker.auth.backends.connections import OptionalTls, Servers
+from broker.auth.backends.connections import OptionalTls, Servers, check_installed
 from broker.auth.backends.rows import Row, RowAuthenticatorSettings, RowVerifier
 from broker.auth.backends.source import OutsideSourceSettings, RowSource
 from broker.auth.backends.templates import OF_CLIENT, OF_LOGIN, Facts, Template, checked_template
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from redis import asyncio as client
     from redis import exceptions
 else:
-    client = LazyModule("redis.asyncio")
-    exceptions = LazyModule("redis.exceptions")
+    client = LazyModule("redis.asyncio", is_optional=True)
+    exceptions = LazyModule("redis.exceptions", is_optional=True)
 
 # Commands of an authenticator, and of a source of rules: they only read.
 _OF_LOGIN: Final = ("HMGET", "HGETALL")
@@ -108,6 +108,7 @@ class RedisCommand:
     """One command about clients, and connections to the server."""
 
     def __init__(self, settings: Any, outside: Outside) -> None:
+        check_installed("redis", "redis")
         self._settings = settings
         self._servers = Servers(settings, outside.guard)
         self._timeout_s = settings.timeout

@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.auth.backends.authenticator import OutsideAuthenticator
 from broker.auth.backends.backend import BackendUnavailable, Outside, Unreachable
-from broker.auth.backends.connections import OptionalTls, Servers
+from broker.auth.backends.connections import OptionalTls, Servers, check_installed
 from broker.auth.backends.rows import Row, RowAuthenticatorSettings, RowVerifier
 from broker.auth.backends.source import MOST_ROWS, OutsideSourceSettings, RowSource
 from broker.auth.backends.templates import OF_CLIENT, OF_LOGIN, Facts, Template, checked_template
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import asyncmy
     import asyncpg
 else:
-    asyncmy = LazyModule("asyncmy")
-    asyncpg = LazyModule("asyncpg")
+    asyncmy = LazyModule("asyncmy", is_optional=True)
+    asyncpg = LazyModule("asyncpg", is_optional=True)
 
 _QUOTED: Final = re.compile(r"'[^']*\$\{[^']*'|\"[^\"]*\$\{[^\"]*\"")
 _CLOSE_S: Final = 3.0
@@ -380,6 +380,7 @@ _SERVERS: Final = {"postgresql": Postgresql, "mysql": Mysql}
 
 
 def _query(name: str, settings: Any, outside: Outside) -> SqlQuery:
+    check_installed({"postgresql": "asyncpg", "mysql": "asyncmy"}[name], name)
     server = _SERVERS[name](settings, settings.pool_size, settings.timeout, outside.guard)
     return SqlQuery(cast("_Server", server), settings.query)
 

@@ -10,9 +10,11 @@ import bcrypt
 import pytest
 from pydantic import ValidationError
 
+from broker.auth.backends.connections import check_installed
 from broker.auth.backends.redis import RedisAuthenticatorSettings, RedisSourceSettings
 from broker.codec.packets import ConnAck, Connect, PubAck, Publish, SubscriptionRequest
-from broker.core import reason
+from broker.core import lazy_module, reason
+from broker.core.errors import ConfigError
 from tests.support.access import BUILTIN, access
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.redis_server import PASSWORD, RedisServer
@@ -165,3 +167,13 @@ def test_commands_that_cannot_be_used_are_refused(cmd: str, problem: str) -> Non
     assert problem in str(raised.value)
     with pytest.raises(ValidationError):
         RedisSourceSettings.model_validate({"type": "redis", "server": "127.0.0.1:6379", "cmd": cmd})
+
+
+def test_a_library_that_is_not_installed_is_named_with_its_extra() -> None:
+    with pytest.raises(ConfigError) as raised:
+        check_installed("no_such_library", "redis")
+    assert "pip install 'sluicemq[redis]'" in raised.value.problems[0]
+
+
+def test_optional_libraries_are_not_imported_before_they_are_used() -> None:
+    assert not {"redis.asyncio", "asyncpg", "asyncmy", "bcrypt"} & lazy_module._names
