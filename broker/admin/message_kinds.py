@@ -1,4 +1,4 @@
-"""Messages that the broker keeps: retained and delayed ones."""
+"""Messages that the broker keeps: retained, delayed and captured ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,155 @@ _DELAYED_ID = Parameter(
     help="Its id, as 'sluice delayed ls' shows it.",
 )  # fmt: skip
 
+_CAPTURE = Parameter(
+    name="name", text="Its name.", is_required=True, is_argument=True, shortest=1, longest=64,
+    help="Its name, as 'sluice captures ls' shows it.",
+)  # fmt: skip
+
 RESOURCES = (
+    Resource(
+        name="capture",
+        path="/captures",
+        menu="Broker",
+        tag="Captures",
+        service="captures",
+        at="all",
+        commands="captures",
+        page="Capture",
+        about="Record messages of a topic filter or a client through every stage.",
+        named_by="name",
+        verbs=(
+            Verb(
+                id="listCaptures",
+                text="List captures. Returns those that run and those that ended, by name.",
+                call="all",
+                row="broker.admin.captures:CaptureView",
+                key="name",
+                page_text="Captures, by name.",
+                command=Command(
+                    columns=("name", "filter", "client_id", "records", "skipped", "bytes", "ends_at", "ended")
+                ),
+            ),
+            Verb(
+                id="startCapture",
+                text="Start a capture. Records messages on topics of a filter, of one client or of all, with every "
+                "stage that they meet and the values before and after, until a bound is reached. It continues "
+                "over reconnects of the client.",
+                call="begin",
+                method="POST",
+                body=(
+                    Parameter(
+                        name="name",
+                        text="Letters, digits, `_`, `-` and `.`.",
+                        is_required=True,
+                        is_argument=True,
+                        shortest=1,
+                        longest=64,
+                        help="Name of the capture.",
+                    ),
+                    Parameter(name="filter", text="A topic filter.", default="#", help="Topic filter of the messages."),
+                    Parameter(
+                        name="client_id",
+                        text="The client that publishes; empty for all.",
+                        default="",
+                        option="--client",
+                        help="Client that publishes; else all.",
+                    ),
+                    Parameter(
+                        name="max_records",
+                        text="Ends after this number of messages; 0 is no limit.",
+                        type=int,
+                        default=0,
+                        least=0,
+                        most=10_000_000,
+                        option="--count",
+                        help="End after this number of messages.",
+                    ),
+                    Parameter(
+                        name="seconds",
+                        text="Ends after this number of seconds.",
+                        type=float,
+                        default=600,
+                        least=1,
+                        most=604_800,
+                        help="End after this number of seconds, at most 7 days.",
+                    ),
+                    Parameter(
+                        name="max_bytes",
+                        text="Ends at this size of its file, in bytes.",
+                        type=int,
+                        default=16 * 1024 * 1024,
+                        least=1024,
+                        most=1024 * 1024 * 1024,
+                        help="End at this size of its file, in bytes.",
+                    ),
+                    Parameter(
+                        name="max_records_per_s",
+                        text="Messages per second; those beyond are counted as skipped.",
+                        type=int,
+                        default=200,
+                        least=1,
+                        most=1000,
+                        option="--rate",
+                        help="Maximum messages per second.",
+                    ),
+                ),
+                body_text="Messages to capture, and when to end.",
+                answer="broker.admin.captures:CaptureView",
+                problems=(409, 422, 503),
+                does="change",
+                command=Command(name="start", help="Start a capture, until a number of messages, a time or a size."),
+            ),
+            Verb(
+                id="getCapture",
+                text="Show a capture. Returns its bounds, and its number of records so far.",
+                call="get",
+                path="/{name}",
+                takes=(_CAPTURE,),
+                answer="broker.admin.captures:CaptureView",
+                problems=(404,),
+                command=Command(name="show"),
+            ),
+            Verb(
+                id="listCaptureRecords",
+                text="List the records of a capture. Returns its messages, oldest first, each with its stages.",
+                call="read",
+                path="/{name}/records",
+                takes=(_CAPTURE,),
+                row="broker.admin.captures:CaptureRecord",
+                model="CaptureRecordList",
+                key="number",
+                page_text="Messages, oldest first.",
+                problems=(404,),
+                command=Command(name="records", columns=("number", "at", "client_id", "outcome", "error")),
+            ),
+            Verb(
+                id="stopCapture",
+                text="Stop a capture. Its file stays.",
+                call="end",
+                method="POST",
+                path="/{name}:stop",
+                takes=(_CAPTURE,),
+                answer="broker.admin.captures:CaptureView",
+                problems=(404,),
+                does="change",
+                command=Command(name="stop"),
+            ),
+            Verb(
+                id="deleteCapture",
+                text="Delete a capture. Stops it, and deletes its file.",
+                call="delete",
+                method="DELETE",
+                path="/{name}",
+                takes=(_CAPTURE,),
+                problems=(404,),
+                does="change",
+                effect="capture",
+                exists="get",
+                command=Command(name="rm", question="Delete capture {name!r}?"),
+            ),
+        ),
+    ),
     Resource(
         name="retained message",
         area="operations",

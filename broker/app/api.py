@@ -143,6 +143,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         alarms=AlarmService(node.alarms, node.clock),
         audit_log=node.audit_log,
         saturation=node.saturation,
+        captures=node.captures,
         history=node.history,
         not_ready=node.health.not_ready,
         ready_remark=node.health.remark,

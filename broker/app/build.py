@@ -15,6 +15,7 @@ from broker.admin.access import USERS, AccessService
 from broker.admin.accounts import Accounts
 from broker.admin.api_settings import ApiSettings
 from broker.admin.audit_log import AuditLog
+from broker.admin.captures import Captures
 from broker.admin.delayed import DelayedService
 from broker.admin.impact import ClientImpact
 from broker.admin.named_secrets import NamedSecrets
@@ -198,6 +199,7 @@ class Node:
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
         self._trace(AddressGuard(ssrf))
+        self.captures = Captures(data_dir / "captures", self.server.hub.plans.recorders, self.clock)
         self.saturation = SaturationLog(
             config.get("saturation_log", SaturationLogSettings),
             data_dir / "saturation",

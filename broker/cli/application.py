@@ -100,6 +100,7 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "config": (config.add_to,),
     "jobs": (jobs.add_to,),
     "topics": (topics.add_to,),
+    "captures": (topics.add_captures,),
     "clients": (traffic.add_clients,),
     "sessions": (traffic.add_sessions,),
     "subscriptions": (traffic.add_subscriptions,),

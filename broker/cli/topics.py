@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 
@@ -114,6 +115,18 @@ def add_to(group: typer.Typer) -> None:
     """Add looking at the tree, and the busiest topics."""
     for function in (tree, top):
         command(group, function.__name__)(function)
+
+
+def add_captures(group: typer.Typer) -> None:
+    """Add downloading a capture."""
+
+    @command(group, "download")
+    def download(
+        call: Call, name: Annotated[str, typer.Argument(help="Its name, as 'sluice captures ls' shows it.")]
+    ) -> None:
+        """Print the records of a capture, one JSON object a line."""
+        for line in call.api.lines(f"/captures/{quote(name, safe='')}/file"):
+            print(json.dumps(line, ensure_ascii=False))
 
 
 @api_command()

@@ -90,15 +90,10 @@ class Sampler:
         return (is_drawn if context is None else context.is_sampled) and self._has_room()
 
     def _has_room(self) -> bool:
-        bucket = self._bucket
-        if bucket is None:
+        if self._bucket is None or self._bucket.try_take(time.monotonic()):
             return True
-        now_s = time.monotonic()
-        if bucket.wait_s(now_s, 1):
-            self._beyond.value += 1
-            return False
-        bucket.spend(1, now_s)
-        return True
+        self._beyond.value += 1
+        return False
 
     def begins(self, recording: Recording) -> None:
         """Give the message a context, which goes with it from now on."""

@@ -81,7 +81,10 @@ def _operations(context: ApiContext) -> APIRouter:
         add_streams(router, context.streams, calls)
     if context.lake is not None:
         context.lake.starts_audits(partial(context.jobs.start, "audit"))
-    parts: Sequence[tuple[Callable[..., None], Any]] = ((topics.add_tails, context.tails),)
+    parts: Sequence[tuple[Callable[..., None], Any]] = (
+        (topics.add_tails, context.tails),
+        (topics.add_capture_files, context.captures),
+    )
     for add, part in parts:
         if part is not None:
             add(router, part)

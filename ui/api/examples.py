@@ -62,6 +62,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "createBan": {"as": "clientid", "who": "meter-9", "reason": "sends too much", "until": "infinity"},
     "createAccount": {"name": "ann", "role": "operator", "topics": ["plant/#"], "description": "Ann of the plant"},
     "createToken": {"name": "spark", "streams": ["hot"], "description": "the cluster of the plant"},
+    "startCapture": {"name": "night", "filter": "meters/#", "max_records": 100},
     "createSecret": {"name": "historian", "value": "a long password", "description": "the plant's historian"},
     "createGroup": {"group": "$share/pool/jobs/#", "strategy": "round_robin"},
     "probeConnector": _CONNECTOR,

@@ -1,12 +1,13 @@
-"""Tails of topics."""
+"""Tails of topics, and files of captures."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import StreamingResponse
 
+from broker.admin.captures import CaptureRecord, Captures
 from broker.admin.tails import MAX_BYTES, MAX_MESSAGES, MessageTails, check_filter
 from broker.core import jsontext
 from ui.api.json_bodies import plain
@@ -53,6 +54,26 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         check_filter(filter)
         lines = tails.stream(filter, messages_per_s, bytes_per_s, count, seconds, _line)
         return StreamingResponse(while_identified(request, lines), media_type=_LINES)
+
+
+def add_capture_files(router: APIRouter, captures: Captures) -> None:
+    """Add ``/captures/{name}/file``."""
+    ops = Operations(router, "Captures", "capture", "all")
+
+    @ops.get(
+        "/captures/{name}/file",
+        "downloadCapture",
+        "Download a capture",
+        answer=CaptureRecord,
+        media=_LINES,
+        problems=(404,),
+        outcome="Messages, a line each",
+    )
+    def download(name: Annotated[str, Path(description="Its name.", max_length=64)]) -> StreamingResponse:
+        """Returns the records of a capture so far, one JSON object per line."""
+        captures.check(name)
+        headers = {"Content-Disposition": f'attachment; filename="{name}.jsonl"'}
+        return StreamingResponse(captures.lines(name), media_type=_LINES, headers=headers)
 
 
 def _line(value: Any) -> bytes:

@@ -1,0 +1,465 @@
+"""Captures: messages of a topic filter or a client through every stage, with values before and after, in files.
+
+A capture ends after a number of messages, a time, or a size. It continues over reconnects of its client, and takes a
+limited number of messages per second; others are skipped. Nothing is stored in the message's own way: lines
+are gathered on the loop and written by a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from broker.core import json_values, jsontext
+from broker.core.bucket import TokenBucket
+from broker.core.client import Client
+from broker.core.clock import Clock
+from broker.core.errors import AlreadyExists, Invalid, NotFound, PeerError, Problem, Unavailable
+from broker.core.kinds import counted
+from broker.core.marks import marked
+from broker.core.message import Message
+from broker.core.times import rfc3339
+from broker.core.topic import TopicFilter
+from broker.observe.log import get_logger
+from broker.pipeline.recording import RecordedStep, Recorders, Recording
+
+_log = get_logger(__name__)
+
+# Captures that run at a time, and that are kept.
+MAX_RUNNING: Final = 16
+MAX_KEPT: Final = 100
+MAX_SECONDS: Final = 7 * 24 * 3600
+MAX_BYTES: Final = 1024 * 1024 * 1024
+# Bytes of a payload in a record; the rest is cut off.
+MAX_PAYLOAD_BYTES: Final = 64 * 1024
+# Bytes of the rows of a rule in a record; those behind are left out.
+MAX_ROWS_BYTES: Final = 256 * 1024
+# Bytes of records that wait for the thread; those beyond are skipped.
+_MAX_PENDING_BYTES: Final = 8 * 1024 * 1024
+# Seconds for which records are gathered.
+_FLUSH_S: Final = 0.2
+_READ_BYTES: Final = 256 * 1024
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+Reason = Literal["", "messages", "seconds", "bytes", "stopped", "broker stopped", "not written"]
+
+
+class CaptureView(TypedDict):
+    """A capture: its filter and client, its bounds, its number of records and of messages that it skipped since there
+    were too many, its size, and why it ended (`ended`: `messages`, `seconds`, `bytes`, `stopped`, `broker stopped`,
+    `not written`; empty while it runs)."""
+
+    name: str
+    filter: str
+    client_id: str
+    records: int
+    skipped: int
+    bytes: int
+    started_at: str
+    ends_at: str
+    ended: str
+    max_records: int
+    max_bytes: int
+    max_records_per_s: int
+
+
+class CapturedStep(TypedDict):
+    """One stage of a message: microseconds from its arrival, and for how long it took. `after` is the message behind a
+    stage that changed it, `rows` are those of a rule, `state` is the result of a delivery."""
+
+    stage: str
+    name: str
+    at_us: float
+    took_us: float
+    after: NotRequired[json_values.WireMessage]
+    rows: NotRequired[list[Any]]
+    refusal: NotRequired[str]
+    error: NotRequired[str]
+    state: NotRequired[str]
+
+
+class CaptureRecord(TypedDict):
+    """A message of a capture: its publisher, the message at its arrival, the outcome (`passed` or `refused`), and every
+    stage that it met. `is_cut` is true if a payload is not shown whole."""
+
+    number: int
+    at: str
+    client_id: str
+    username: str | None
+    address: str | None
+    message: json_values.WireMessage
+    outcome: str
+    error: str
+    is_cut: bool
+    steps: list[CapturedStep]
+
+
+@dataclass(slots=True)
+class _Bounds:
+    filter: str
+    client_id: str
+    started_ns: int
+    ends_ns: int
+    max_records: int
+    max_bytes: int
+    max_records_per_s: int
+
+
+@dataclass(slots=True)
+class Capture:
+    """One capture; while it runs, a ``broker.pipeline.recording.Recorder``."""
+
+    name: str
+    bounds: _Bounds
+    clock: Clock
+    records: int = 0
+    skipped: int = 0
+    size_bytes: int = 0
+    ended: Reason = ""
+    pending: list[bytes] = field(default_factory=list)
+    pending_bytes: int = 0
+    _filter: TopicFilter | None = None
+    _bucket: TokenBucket | None = None
+
+    def __post_init__(self) -> None:
+        self._filter = TopicFilter.parse(self.bounds.filter)
+        rate = self.bounds.max_records_per_s
+        self._bucket = TokenBucket(rate, rate, self.clock.monotonic_s())
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def reads(self, topic: str) -> bool:
+        """See ``Recorder``."""
+        return self._filter is not None and self._filter.matches(topic)
+
+    def may_choose(self, client: Client) -> bool:
+        """See ``Recorder``."""
+        return not self.bounds.client_id or client.client_id == self.bounds.client_id
+
+    def skip(self) -> int:
+        """See ``Recorder``."""
+        return 0
+
+    def chooses(self, message: Message, *, is_drawn: bool) -> bool:
+        """See ``Recorder``."""
+        if self.ended or not self.may_choose(message.client):
+            return False
+        bounds = self.bounds
+        if bounds.max_records and self.records >= bounds.max_records:
+            return False
+        assert self._bucket is not None
+        if self._bucket.try_take(self.clock.monotonic_s()):
+            return True
+        self.skipped += 1
+        return False
+
+    def begins(self, recording: Recording) -> None:
+        """See ``Recorder``."""
+
+    def ends(self, recording: Recording) -> None:
+        """See ``Recorder``."""
+        bounds = self.bounds
+        if self.ended or (bounds.max_records and self.records >= bounds.max_records):
+            return
+        line = jsontext.encode(_record(self.records + 1, recording)) + b"\n"
+        if self.pending_bytes + len(line) > _MAX_PENDING_BYTES:
+            self.skipped += 1
+            return
+        if self.size_bytes + len(line) > bounds.max_bytes:
+            self.ended = "bytes"
+            return
+        self.pending.append(line)
+        self.pending_bytes += len(line)
+        self.size_bytes += len(line)
+        self.records += 1
+        if self.records == bounds.max_records:
+            self.ended = "messages"
+
+    def view(self) -> CaptureView:
+        """View for the API."""
+        bounds = self.bounds
+        return {
+            "name": self.name,
+            "filter": bounds.filter,
+            "client_id": bounds.client_id,
+            "records": self.records,
+            "skipped": self.skipped,
+            "bytes": self.size_bytes,
+            "started_at": rfc3339(bounds.started_ns),
+            "ends_at": rfc3339(bounds.ends_ns),
+            "ended": self.ended,
+            "max_records": bounds.max_records,
+            "max_bytes": bounds.max_bytes,
+            "max_records_per_s": bounds.max_records_per_s,
+        }
+
+
+class Captures:
+    """The captures of a node. Used on the event loop."""
+
+    def __init__(self, folder: Path, recorders: Recorders, clock: Clock) -> None:
+        self._folder = folder
+        self._recorders = recorders
+        self._clock = clock
+        self._captures: dict[str, Capture] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Find the captures of earlier runs."""
+        for path in sorted(self._folder.glob("*.json")):
+            with suppress(OSError, ValueError, TypeError, KeyError, PeerError):
+                kept = json.loads(path.read_text())
+                capture = Capture(path.stem, _Bounds(**kept["bounds"]), self._clock)
+                capture.records = kept["records"]
+                capture.skipped = kept["skipped"]
+                capture.ended = kept["ended"] or "broker stopped"
+                with suppress(FileNotFoundError):
+                    capture.size_bytes = self._file(path.stem).stat().st_size
+                self._captures[capture.name] = capture
+
+    async def stop(self) -> None:
+        """End all that run, and write what is left."""
+        for capture in self._captures.values():
+            if not capture.ended:
+                capture.ended = "broker stopped"
+        if self._writing is not None:
+            await self._writing
+
+    # -- the API's --
+
+    def all(self) -> list[CaptureView]:
+        """All captures, by name."""
+        return [self._captures[name].view() for name in sorted(self._captures)]
+
+    def get(self, name: str) -> CaptureView:
+        """One capture. Raises ``NotFound``."""
+        return self._capture(name).view()
+
+    async def begin(
+        self,
+        name: str,
+        filter: str = "#",
+        client_id: str = "",
+        max_records: int = 0,
+        seconds: float = 600,
+        max_bytes: int = 16 * 1024 * 1024,
+        max_records_per_s: int = 200,
+    ) -> CaptureView:
+        """Begin a capture.
+
+        Raises:
+            Invalid: a member cannot be used.
+            AlreadyExists: there is one of that name.
+            Unavailable: too many run, or are kept.
+        """
+        if not _NAME.fullmatch(name):
+            text = f"expected letters, digits, '_', '-' and '.', at most 64, got {name[:80]!r}"
+            raise Invalid("the capture cannot begin", [Problem(text, "/name")])
+        try:
+            TopicFilter.parse(filter)
+        except PeerError as error:
+            raise Invalid("the capture cannot begin", [Problem(str(error), "/filter")]) from None
+        if name in self._captures:
+            raise AlreadyExists("capture", name)
+        running = sum(not capture.ended for capture in self._captures.values())
+        if running >= MAX_RUNNING:
+            text = f"expected at most {MAX_RUNNING} captures that run, got one more. Try: stop one"
+            raise Unavailable(text, retry_after_s=10)
+        if len(self._captures) >= MAX_KEPT:
+            text = f"expected at most {counted(MAX_KEPT, 'capture')}, got one more. Try: delete one"
+            raise Unavailable(text, retry_after_s=10)
+        now_ns = self._clock.now_ns()
+        bounds = _Bounds(
+            filter, client_id, now_ns, now_ns + int(seconds * 1e9), max_records, max_bytes, max_records_per_s
+        )
+        capture = self._captures[name] = Capture(name, bounds, self._clock)
+        try:
+            await asyncio.to_thread(self._write, capture, b"")
+        except OSError as error:
+            del self._captures[name]
+            raise Unavailable(f"{self._folder}: {(error.strerror or str(error)).lower()}", retry_after_s=10) from None
+        self._recorders.add(capture)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all(), name="captures")
+        return capture.view()
+
+    async def end(self, name: str) -> CaptureView:
+        """End a capture; its file stays. Raises ``NotFound``."""
+        capture = self._capture(name)
+        if not capture.ended:
+            capture.ended = "stopped"
+            await self._flush(capture)
+        return capture.view()
+
+    async def delete(self, name: str) -> None:
+        """End a capture and delete its file. Raises ``NotFound``."""
+        await self.end(name)
+        del self._captures[name]
+        await asyncio.to_thread(self._unlink, name)
+
+    async def read(self, name: str) -> list[CaptureRecord]:
+        """The records of a capture, oldest first. Raises ``NotFound``."""
+        await self._flush(self._capture(name))
+        data = await asyncio.to_thread(self._data, name)
+        return [json.loads(line) for line in data.splitlines()]
+
+    async def lines(self, name: str) -> AsyncIterator[bytes]:
+        """The file of a capture, piece by piece. Raises ``NotFound``."""
+        await self._flush(self._capture(name))
+        at = 0
+        while piece := await asyncio.to_thread(self._piece, name, at):
+            at += len(piece)
+            yield piece
+
+    def check(self, name: str) -> None:
+        """Raise ``NotFound`` where there is no capture of that name."""
+        self._capture(name)
+
+    def _capture(self, name: str) -> Capture:
+        capture = self._captures.get(name)
+        if capture is None:
+            raise NotFound("capture", name)
+        return capture
+
+    # -- files --
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.jsonl"
+
+    async def _write_all(self) -> None:
+        """Write what the captures have gathered until all have ended."""
+        while running := [capture for capture in self._captures.values() if not capture.ended or capture.pending]:
+            now_ns = self._clock.now_ns()
+            for capture in running:
+                if not capture.ended and now_ns >= capture.bounds.ends_ns:
+                    capture.ended = "seconds"
+                await self._flush(capture)
+            await asyncio.sleep(_FLUSH_S)
+
+    async def _flush(self, capture: Capture) -> None:
+        data = b"".join(capture.pending)
+        capture.pending = []
+        capture.pending_bytes = 0
+        if capture.ended:
+            self._recorders.remove(capture)
+        if not (data or capture.ended):
+            return
+        try:
+            await asyncio.to_thread(self._write, capture, data)
+        except OSError as error:
+            _log.warning("capture.not_written", capture=capture.name, reason=str(error))
+            capture.ended = "not written"
+            self._recorders.remove(capture)
+
+    def _write(self, capture: Capture, data: bytes) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._file(capture.name).open("ab") as file:
+            file.write(data)
+        bounds = {name: getattr(capture.bounds, name) for name in _Bounds.__slots__}
+        kept = {"bounds": bounds, "records": capture.records, "skipped": capture.skipped, "ended": capture.ended}
+        temporary = self._folder / f"{capture.name}.new"
+        temporary.write_text(json.dumps(kept))
+        temporary.replace(self._folder / f"{capture.name}.json")
+
+    def _unlink(self, name: str) -> None:
+        for suffix in ("json", "jsonl"):
+            with suppress(FileNotFoundError):
+                os.unlink(self._folder / f"{name}.{suffix}")
+
+    def _data(self, name: str) -> bytes:
+        with suppress(FileNotFoundError):
+            return self._file(name).read_bytes()
+        return b""
+
+    def _piece(self, name: str, at: int) -> bytes:
+        with suppress(FileNotFoundError), self._file(name).open("rb") as file:
+            file.seek(at)
+            return file.read(_READ_BYTES)
+        return b""
+
+
+def _record(number: int, recording: Recording) -> CaptureRecord:
+    message = recording.message
+    client = message.client
+    refusal = None if recording.outcome is None else recording.outcome.refusal
+    entered = recording.entered
+    messages: Sequence[Message | None] = [message, *(step.after for step in recording.steps)]
+    return {
+        "number": number,
+        "at": rfc3339(recording.start_ns),
+        "client_id": client.client_id,
+        "username": client.username,
+        "address": client.peer_name,
+        "message": _wire(message),
+        "outcome": "passed" if refusal is None else "refused",
+        "error": recording.error,
+        "is_cut": any(shown is not None and len(shown.payload) > MAX_PAYLOAD_BYTES for shown in messages),
+        "steps": [_step(step, recording.start_ns, entered) for step in recording.steps],
+    }
+
+
+def _step(step: RecordedStep, start_ns: int, entered: Message) -> CapturedStep:
+    shown: CapturedStep = {
+        "stage": step.stage,
+        "name": step.name,
+        "at_us": (step.start_ns - start_ns) / 1000,
+        "took_us": (step.end_ns - step.start_ns) / 1000,
+    }
+    if step.after is not None and step.after != (step.before or entered):
+        shown["after"] = _wire(step.after)
+    if step.stage == "rules":
+        shown["rows"] = _rows(step.rows)
+    if step.refusal is not None:
+        shown["refusal"] = step.refusal.text or step.refusal.reason
+    if step.error:
+        shown["error"] = step.error
+    if step.state:
+        shown["state"] = step.state
+    return shown
+
+
+def _rows(rows: Sequence[Any]) -> list[Any]:
+    """Rows as JSON has them, as many as fit."""
+    left = _Left(MAX_ROWS_BYTES)
+    shown = []
+    for row in rows:
+        shown.append(marked(_plain(row, left)))
+        if left.size_bytes < 0:
+            break
+    return shown
+
+
+@dataclass(slots=True)
+class _Left:
+    size_bytes: int
+
+
+def _plain(value: Any, left: _Left) -> Any:
+    """A value as JSON has it, within the bytes that are left; text in place of values that JSON cannot hold."""
+    if isinstance(value, dict):
+        return {str(name): _plain(item, left) for name, item in value.items() if left.size_bytes >= 0}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, left) for item in value if left.size_bytes >= 0]
+    left.size_bytes -= len(value) if isinstance(value, (str, bytes)) else 8
+    if isinstance(value, (str, bytes)):
+        return value[:MAX_PAYLOAD_BYTES]
+    return value if value is None or isinstance(value, (bool, int, float)) else str(value)
+
+
+def _wire(message: Message) -> json_values.WireMessage:
+    payload = message.payload[:MAX_PAYLOAD_BYTES]
+    if len(payload) < len(message.payload):
+        message = message.changed(message.topic, payload, message.qos, message.retain, message.properties)
+    return json_values.message_to_wire(message)

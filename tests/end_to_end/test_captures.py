@@ -1,0 +1,135 @@
+"""Captures: messages through every stage with values before and after, bounded, over reconnects and restarts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.end_to_end.clients import Client
+from tests.end_to_end.test_telemetry import set_up_stages
+from tests.support.node import Node, eventually, running, sluice
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("captures")
+    with running(folder / "node", config="lake.run_spark = false\noverload.enable = false\n") as node:
+        set_up_stages(node, folder)
+        yield node
+        assert "Traceback" not in node.log.read_text()
+
+
+def start(node: Node, name: str, **body: Any) -> None:
+    node.call("POST", "/captures", {"name": name, **body})
+
+
+def records(node: Node, name: str, count: int) -> list[dict[str, Any]]:
+    """The records of a capture, once there are so many."""
+
+    def read() -> list[dict[str, Any]]:
+        items: list[dict[str, Any]] = node.call("GET", f"/captures/{name}/records")["items"]
+        return items if len(items) >= count else []
+
+    return eventually(read)
+
+
+def test_a_capture_shows_every_stage_with_values_before_and_after(node: Node) -> None:
+    start(node, "stages", filter="meters/#", max_records=2)
+    with Client(node, "reader") as reader, Client(node, "meter") as meter:
+        reader.subscribe("meters/#", 1)
+        meter.publish("other", "not captured")
+        meter.publish("meters/1", '{"temp": 21}')
+        meter.publish("meters/2", "not an object")
+        meter.publish("meters/3", '{"temp": 1}')  # beyond max_records
+        passed, refused = records(node, "stages", 2)
+        assert reader.take().topic == "meters/1"
+    assert passed["message"]["topic"] == "meters/1"
+    assert json.loads(passed["message"]["payload"]["data"]) == {"temp": 21}
+    steps = {step["stage"]: step for step in passed["steps"]}
+    assert json.loads(steps["transformation"]["after"]["payload"]["data"]) == {"temp": 21, "seen": True}
+    assert steps["rules"]["name"] == "warm"
+    assert steps["rules"]["rows"] == [{"temp": 21}]
+    assert (steps["delivery"]["name"], steps["delivery"]["state"]) == ("reader", "sent")
+    assert "after" not in steps["validation"]
+    assert "commit" in steps
+    assert refused["outcome"] == "refused"
+    assert "meters" in refused["error"]
+    assert refused["steps"][-1]["stage"] == "validation"
+    assert node.call("GET", "/captures/stages")["ended"] == "messages"
+
+
+def test_a_capture_of_a_client_goes_on_over_reconnects_and_takes_no_other(node: Node) -> None:
+    start(node, "client", client_id="wanderer", seconds=3600)
+    for number in range(3):
+        with Client(node, "wanderer") as wanderer, Client(node, "settled") as settled:
+            for qos in (0, 1):
+                settled.publish("plain", "x", qos)
+                wanderer.publish("plain", str(number), qos)
+    found = records(node, "client", 6)
+    assert {record["client_id"] for record in found} == {"wanderer"}
+    assert [record["message"]["payload"]["data"] for record in found] == ["0", "0", "1", "1", "2", "2"]
+    assert node.call("POST", "/captures/client:stop")["ended"] == "stopped"
+    with Client(node, "wanderer") as wanderer:
+        wanderer.publish("plain", "late")
+    assert len(records(node, "client", 6)) == 6
+
+
+def test_commands_start_list_download_and_delete(node: Node) -> None:
+    assert sluice(node, "captures", "start", "cli", "--filter", "plain", "--count", "1").returncode == 0
+    with Client(node, "meter") as meter:
+        meter.publish("plain", "1")
+    records(node, "cli", 1)
+    assert "cli" in sluice(node, "captures", "ls").stdout
+    (line,) = sluice(node, "captures", "download", "cli").stdout.splitlines()
+    assert json.loads(line)["message"]["topic"] == "plain"
+    removed = sluice(node, "captures", "rm", "cli", "--yes")
+    assert removed.returncode == 0, removed.stderr
+    node.call("GET", "/captures/cli", expect=404)
+    assert not list((node.data_dir / "captures").glob("cli.*"))
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"name": "../x"}, 422),
+        ({"name": ".hidden"}, 422),
+        ({"name": "x", "filter": "a/#/b"}, 422),
+        ({"name": "x", "seconds": 1e9}, 422),
+        ({"name": "x", "max_bytes": 1 << 40}, 422),
+        ({"name": "x", "unknown": 1}, 422),
+    ],
+)
+def test_what_cannot_be_captured_is_refused(node: Node, body: dict[str, Any], status: int) -> None:
+    node.call("POST", "/captures", body, expect=status)
+    node.call("GET", "/captures/..%2Fapi.token/file", expect=404)
+
+
+def test_bytes_rate_and_time_are_bounds(node: Node) -> None:
+    start(node, "small", filter="large", max_bytes=10_000)
+    start(node, "slow", filter="large", max_records_per_s=1)
+    start(node, "short", filter="large", seconds=1)
+    with Client(node, "meter") as meter:
+        for _ in range(10):
+            meter.publish("large", "x" * 5000)
+    assert eventually(lambda: node.call("GET", "/captures/small")["ended"]) == "bytes"
+    assert node.call("GET", "/captures/small")["bytes"] <= 10_000
+    slow = node.call("GET", "/captures/slow")
+    assert slow["records"] + slow["skipped"] == 10
+    assert slow["skipped"] > 0
+    assert eventually(lambda: node.call("GET", "/captures/short")["ended"]) == "seconds"
+
+
+def test_captures_are_listed_after_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path / "node", config="lake.run_spark = false\n") as node:
+        start(node, "kept", filter="a")
+        with Client(node, "meter") as meter:
+            meter.publish("a", "1")
+        records(node, "kept", 1)
+        node.kill()
+        node.start()
+        assert node.call("GET", "/captures/kept")["ended"] == "broker stopped"
+        assert len(records(node, "kept", 1)) == 1
