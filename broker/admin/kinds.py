@@ -296,6 +296,40 @@ RESOURCES = (
         ),
     ),
     Resource(
+        name="receiver",
+        path="/topics",
+        tag="Topics",
+        service="traffic.receivers",
+        at="all",
+        commands="topics",
+        verbs=(
+            Verb(
+                id="getTopicReceivers",
+                text="Explain who gets a topic. Returns the stages that act on the topic, each subscription that "
+                "matches it with the reason why a message is delivered or not, and each share group with the members "
+                "that can be chosen. With `client_id`, also whether that client may publish there, and which rule "
+                "decides.",
+                call="who",
+                path=":who",
+                takes=(
+                    Parameter(
+                        name="topic", text="A topic name, without wildcards.", is_required=True, is_argument=True
+                    ),
+                    Parameter(name="client_id", text="The publisher.", option="--client", help="The publisher."),
+                    Parameter(name="qos", text="The QoS of the message.", type=int, default=0, least=0, most=2),
+                    Parameter(name="retain", text="Whether it is retained.", type=bool, default=False),
+                    limit(100, "Maximum number of subscriptions."),
+                ),
+                answer="broker.admin.topic_receivers:TopicReceivers",
+                command=Command(
+                    name="who",
+                    help="Show who gets a topic, by which filter, and why others do not.",
+                    show="broker.cli.topics:print_receivers",
+                ),
+            ),
+        ),
+    ),
+    Resource(
         name="stage",
         area="authoring",
         path="/pipeline",

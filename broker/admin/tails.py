@@ -103,10 +103,11 @@ class RefusalView(TypedDict):
 
 class PublishedView(TypedDict):
     """A published message: topic, delivery options and payload. `schema` names the bound schema that the payload was
-    decoded by, `schema_error` says why it could not be."""
+    decoded by, `schema_error` says why it could not be. Of a decoded one `raw` is the payload in base64."""
 
     topic: str
     payload: PayloadView
+    raw: str | None
     schema: str | None
     schema_error: str | None
     qos: int
@@ -116,13 +117,15 @@ class PublishedView(TypedDict):
 
 
 class TailedMessage(PublishedView):
-    """A message of a tail as it was published. `became` is what the stages made of it, where they changed it."""
+    """A message of a tail as it was published; `address` is where its publisher connected from. `became` is what the
+    stages made of it, where they changed it."""
 
     kind: Literal["message"]
     at: str
     clientid: str
     client_id: OldClientId
     username: str | None
+    address: str | None
     outcome: Literal["passed", "transformed", "dropped"]
     refusal: RefusalView | None
     became: PublishedView | None
@@ -219,6 +222,7 @@ class MessageTails:
             "clientid": message.client.client_id,
             "client_id": message.client.client_id,
             "username": message.client.username,
+            "address": message.client.peer_name,
             "outcome": "dropped" if refusal is not None else "passed" if became is None else "transformed",
             "refusal": _refusal(refusal),
             "became": None if became is None else self.published(became, tailed.became_bytes),
@@ -229,12 +233,14 @@ class MessageTails:
         payload = message.payload
         schema = None
         error = None
+        raw = None
         encoding, data = _read(payload)
         if decodes and len(payload) == size_bytes and (bound := self._bound(message.topic)) is not None:
             schema, decode = bound
             try:
                 data = decode(payload)
                 encoding = "json"
+                raw = base64.b64encode(payload).decode()
             except SchemaError as problem:
                 error = str(problem)
         properties = dict(message.properties or {})
@@ -247,6 +253,7 @@ class MessageTails:
                 "size_bytes": size_bytes,
                 "truncated": len(payload) < size_bytes,
             },
+            "raw": raw,
             "schema": schema,
             "schema_error": error,
             "qos": message.qos,

@@ -136,7 +136,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         tokens=node.tokens,
         logins=ApiLogins(node.access.limits),
         delayed=node.delayed,
-        traffic=Traffic(node.server.hub, node.tails),
+        traffic=Traffic(node.server.hub, node.tails, node.pipeline.stages),
         tails=node.tails,
         receivers=node.services.endpoints.receivers,
         reload=reload,

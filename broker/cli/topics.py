@@ -192,3 +192,25 @@ def latest_event(call: Call, topic_filter: str) -> dict[str, Any]:
         )
     event: dict[str, Any] = items[0]["event"]
     return event
+
+
+def print_receivers(answer: Mapping[str, Any]) -> None:
+    """Print who gets a topic: the publisher's right, the stages, the subscriptions, the share groups."""
+    if answer["becomes"]:
+        say(f"becomes {answer['becomes']} by a rewrite")
+    if publisher := answer["publisher"]:
+        access = publisher["access"]
+        by = f"by {access['source']} {access['rule'] or ''}".rstrip()
+        say(f"{publisher['client_id']} {'may' if access['allowed'] else 'may not'} publish there, {by}")
+    if answer["stages"]:
+        print_columns(answer["stages"], ("stage", "name", "enabled", "does"))
+    if answer["subscriptions"]:
+        print_columns(answer["subscriptions"], ("client_id", "filter", "qos", "gets", "why"))
+    for group in answer["groups"]:
+        say(f"{group['group']}: {group['choice']}")
+        if group["members"]:
+            print_columns(group["members"], ("client_id", "can_get", "why", "inflight"))
+    if not answer["subscriptions"] and not answer["groups"]:
+        say("No client gets it.")
+    elif answer["subscriptions_total"] > len(answer["subscriptions"]):
+        say(f"{len(answer['subscriptions'])} of {answer['subscriptions_total']} subscriptions; --limit shows more")

@@ -352,6 +352,10 @@ class Router(Generic[S]):
         """Every plain subscription that matches a topic name."""
         return [value for _, value in self._match(topic)]
 
+    def subscribed(self, topic: str) -> list[tuple[S, Subscription]]:
+        """The same with those that get nothing, since access rules withhold the topic."""
+        return [value for _, value in self._plain.match(topic)]
+
     def _match(self, topic: str) -> list[tuple[str, tuple[S, Subscription]]]:
         matched = self._plain.match(topic)
         if self._leaving:

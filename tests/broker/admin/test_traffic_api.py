@@ -379,6 +379,43 @@ async def test_subscriptions_are_found_by_client_filter_and_topic() -> None:
 
 
 @on_loop
+async def test_who_gets_a_topic_has_a_reason_for_each() -> None:
+    rules: list[Spec] = [
+        {"permission": "deny", "action": "publish", "topics": ["a/#"], "who": {"clientid": "reader"}},
+        {"permission": "deny", "action": "subscribe", "topics": ["a/secret"], "who": {"clientid": "denied"}},
+        {"permission": "allow", "topics": ["#"]},
+    ]
+    making = access(rules=rules, trusts_anonymous=True, trusted_client_attributes=["clientid"])
+    async with running(access=making) as node, api(node) as http:
+        for name, qos, no_local in (("reader", 1, False), ("denied", 1, False), ("own", 0, True)):
+            client = await node.client(name, 5)
+            await client.subscribe(SubscriptionRequest("a/#", qos, no_local))
+        await leave(node, "away", "a/+")
+        for name in ("w1", "w2"):
+            client = await node.client(name, 5)
+            await client.subscribe(SubscriptionRequest("$share/pool/a/#", 1))
+        answer = await http.get("/topics:who", params={"topic": "a/secret", "client_id": "own"})
+        assert answer.status_code == 200, answer.text
+        shown = answer.json()
+        rows = {row["client_id"]: (row["gets"], row["why"]) for row in shown["subscriptions"]}
+        assert rows == {
+            "reader": (True, "connected"),
+            "denied": (False, "access denied by 'rule 2' of file"),
+            "own": (False, "it published the message itself, and its subscription has No Local"),
+            "away": (True, "away: messages of QoS 1 and 2 wait for it"),
+        }
+        (group,) = shown["groups"]
+        assert (group["group"], group["strategy"], group["member_count"]) == ("$share/pool/a/#", "round_robin", 2)
+        assert [member["can_get"] for member in group["members"]] == [True, True]
+        assert shown["publisher"]["access"]["allowed"]
+        answer = await http.get("/topics:who", params={"topic": "a/b", "client_id": "reader", "limit": 1})
+        assert not answer.json()["publisher"]["access"]["allowed"]
+        assert answer.json()["publisher"]["access"]["rule"]
+        assert (answer.json()["subscriptions_total"], len(answer.json()["subscriptions"])) == (4, 1)
+        assert (await http.get("/topics:who", params={"topic": "a/#"})).status_code == 422
+
+
+@on_loop
 async def test_retained_messages_are_listed_shown_and_deleted() -> None:
     store = MemoryStore()
     async with running(store) as node, api(node) as http:

@@ -182,9 +182,14 @@ export const resourceOf = (path: string) => RESOURCES.find((resource) => resourc
 /** The kind that the API calls so in a sentence. */
 export const kindNamed = (name: string) => KINDS.find((kind) => kind.name === name || kind.one.toLowerCase() === name);
 
+/** Pages that show more than a list, by their group. */
+const OWN: Record<string, { path: string; many: string }[]> = { Traffic: [{ path: "topics", many: "Topics" }] };
 const GROUPS = ["Traffic", "Data", "Delivery", "Diagnose", "Administration"];
 /** The groups of the navigation with their lists. */
-export const MENU = GROUPS.map((group) => ({ group, pages: PAGES.filter(({ menu }) => menu === group) }));
+export const MENU = GROUPS.map((group) => ({
+  group,
+  pages: [...(OWN[group] ?? []), ...PAGES.filter(({ menu }) => menu === group)],
+}));
 
 /** Where the page of an item is, for links: its list has the path. */
 export const itemAt = (path: string, name: string) =>

@@ -8,6 +8,7 @@ import { linkNow } from "../api/channel";
 import { Refused } from "../api/client";
 import { KINDS } from "../api/kinds";
 import { overviewSearch } from "../parts/ranges";
+import { topicSearch } from "../parts/topic-search";
 import { Shell } from "./shell";
 import "./app.css";
 
@@ -33,6 +34,12 @@ const overview = createRoute({
   component: lazyRouteComponent(() => import("../pages/overview/overview"), "Overview"),
   validateSearch: overviewSearch,
 });
+const topics = createRoute({
+  getParentRoute: () => root,
+  path: "/topics",
+  component: lazyRouteComponent(() => import("../pages/topics/topics"), "Topics"),
+  validateSearch: topicSearch,
+});
 const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
 const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
 const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: ObjectPage });
@@ -43,7 +50,7 @@ const deeper = KINDS.filter(({ path }) => path.includes("/")).flatMap(({ path })
   createRoute({ getParentRoute: () => root, path: `/${path}/$name`, component: () => <ObjectPage path={path} /> }),
 ]);
 const router = createRouter({
-  routeTree: root.addChildren([start, overview, create, list, object, ...(deeper as unknown as [])]),
+  routeTree: root.addChildren([start, overview, topics, create, list, object, ...(deeper as unknown as [])]),
   defaultPreload: false,
   scrollRestoration: true,
 });

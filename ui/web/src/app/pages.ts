@@ -20,5 +20,6 @@ const KEYS: Record<string, string> = {
 export const PAGES: { title: string; to: string; key?: string }[] = [
   { title: "Start", to: "/", key: "s" },
   { title: "Overview", to: "/overview", key: "o" },
+  { title: "Topics", to: "/topics", key: "p" },
   ...[...KINDS, ...RESOURCES].map(({ many, path }) => ({ title: many, to: `/${path}`, key: KEYS[path] })),
 ];

@@ -1,6 +1,7 @@
 // A list that belongs to one item, as it is declared: its time line, its messages.
 
 import { useQuery } from "@tanstack/react-query";
+import type { ReactNode } from "react";
 import { getAny } from "../api/client";
 import { type Call, type List } from "../api/kinds";
 import { useEvery } from "../api/live";
@@ -15,11 +16,14 @@ export function ItemList({
   name,
   title,
   empty,
+  action,
 }: {
   part: List & Call;
   name: string;
   title: string;
   empty: string;
+  /** What can be done with a row. */
+  action?: (row: Record<string, unknown>) => ReactNode;
 }) {
   const path = part.path.replace(`{${part.parameter}}`, encodeURIComponent(name));
   const { data, error } = useQuery({
@@ -36,7 +40,12 @@ export function ItemList({
         <Table
           kind="cards live"
           label={title}
-          columns={part.columns.map((declared) => columnOf(declared, rows))}
+          columns={[
+            ...part.columns.map((declared) => columnOf(declared, rows)),
+            ...(action
+              ? [{ title: "Do", head: <span className="hidden">Do</span>, kind: "num verbs" as const, show: action }]
+              : []),
+          ]}
           rows={rows}
           keyOf={(_, at) => rows.length - at}
         />
