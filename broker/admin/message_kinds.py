@@ -20,7 +20,7 @@ RESOURCES = (
     Resource(
         name="capture",
         path="/captures",
-        menu="Broker",
+        menu="Diagnose",
         tag="Captures",
         service="captures",
         at="all",

@@ -162,7 +162,7 @@ def _delivery(rulings: Rulings, topic: str, qos: int) -> AccessVerdict:
     if verdict is None:  # the subscription was allowed by another rule, or by none
         return {"allowed": True, "source": "no_match", "rule": None}
     kind = subscribe_kind(qos)
-    rule = next((rule for rule in rulings.rules() if rule.is_about_delivery(kind, topic)), None)
+    rule = next((rule for rule in rulings.bound() if rule.is_about_delivery(kind, topic)), None)
     return {"allowed": verdict, "source": rule.source if rule else "rules", "rule": rule.name if rule else None}
 
 

@@ -36,6 +36,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServe
             "shards": [{"shard": 0, "first_offset": "0", "next_offset": "7"}],
         }  # fmt: skip
         server.answers[("GET", "/lake/tables/readings")] = (200, table)
+        server.answers[("POST", "/lake/tables:open")] = (200, {"tables": [table]})
         server.answers[("GET", "/streams/raw/positions")] = (200, positions)
         yield server
 

@@ -183,7 +183,9 @@ export const resourceOf = (path: string) => RESOURCES.find((resource) => resourc
 export const kindNamed = (name: string) => KINDS.find((kind) => kind.name === name || kind.one.toLowerCase() === name);
 
 /** Pages that show more than a list, by their group. */
-const OWN: Record<string, { path: string; many: string }[]> = { Traffic: [{ path: "topics", many: "Topics" }] };
+const OWN: Record<string, { path: string; many: string; right: string }[]> = {
+  Traffic: [{ path: "topics", many: "Topics", right: "topics" }],
+};
 const GROUPS = ["Traffic", "Data", "Delivery", "Diagnose", "Administration"];
 /** The groups of the navigation with their lists. */
 export const MENU = GROUPS.map((group) => ({
