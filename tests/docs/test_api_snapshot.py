@@ -28,6 +28,7 @@ _OPEN: Final = frozenset(
         "BacktestSample.before",
         "ChangeView.after",
         "ChangeView.before",
+        "CapturedStep.rows",
         "ClientView.connect_properties",
         "ConnectorTypeView.parameters",
         "DeadLetterView.row",
