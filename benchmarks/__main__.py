@@ -47,7 +47,12 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> int:
     """The number of benchmarks that missed what is wanted of them."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which, of {', '.join(BENCHMARKS)}; all by default")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which, of {', '.join(BENCHMARKS)}; all by default",
+    )
     wanted = parser.parse_args().names or BENCHMARKS
     if unknown := sorted(set(wanted) - set(BENCHMARKS)):
         parser.error(f"there is no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}")
@@ -55,11 +60,16 @@ def main() -> int:
     file = RESULTS / f"{datetime.now(UTC):%Y-%m-%d-%H%M}.txt"
     missed = 0
     with file.open("w") as kept:
-        _tell(kept, f"# {_commit()}, Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}")
+        _tell(
+            kept,
+            f"# {_commit()}, Python {platform.python_version()}, {os.cpu_count()} cores, {platform.machine()}",
+        )
         for name in wanted:
             _tell(kept, f"\n## {name}")
             command = [sys.executable, "-m", f"benchmarks.{name}"]
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ) as process:
                 assert process.stdout is not None
                 for line in process.stdout:
                     _tell(kept, line.rstrip())
@@ -74,7 +84,9 @@ def _tell(kept: object, line: str) -> None:
 
 
 def _commit() -> str:
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
     return done.stdout.strip() or "no commit"
 
 

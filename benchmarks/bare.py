@@ -47,14 +47,24 @@ _QOS_1 = ("--qos", "1", "--subqos", "1")
 CASES = (
     Case("QoS 0, 1 to 1", {MOSQUITTO: 5, NATS: 0.7}, _RATE, ("--count", "400000")),
     Case("QoS 0, 5 to 1", {MOSQUITTO: 5, NATS: 0.7}, _RATE, ("--pubs", "5", "--count", "400000")),
-    Case("QoS 0, 1 to 10", {MOSQUITTO: 12, NATS: 0.8}, _RATE, ("--subs", "10", "--count", "100000")),
-    Case("QoS 0, 1 to 1, 100 topics", {MOSQUITTO: 3}, _RATE, ("--topics", "100", "--count", "400000")),
+    Case(
+        "QoS 0, 1 to 10", {MOSQUITTO: 12, NATS: 0.8}, _RATE, ("--subs", "10", "--count", "100000")
+    ),
+    Case(
+        "QoS 0, 1 to 1, 100 topics", {MOSQUITTO: 3}, _RATE, ("--topics", "100", "--count", "400000")
+    ),
     Case("QoS 1, 1 to 1", {MOSQUITTO: 3}, _RATE, (*_QOS_1, "--count", "60000")),
     Case("QoS 1, 10 to 1", {MOSQUITTO: 3}, _RATE, (*_QOS_1, "--pubs", "10", "--count", "100000")),
-    Case("QoS 2, 1 to 1", {MOSQUITTO: 2}, _RATE, ("--qos", "2", "--subqos", "2", "--count", "60000")),
+    Case(
+        "QoS 2, 1 to 1", {MOSQUITTO: 2}, _RATE, ("--qos", "2", "--subqos", "2", "--count", "60000")
+    ),
 )
 LATENCY = Case(
-    "QoS 1 at 1,000/s, p99", {MOSQUITTO: 0.5}, "p99_ms", (*_QOS_1, "--rate", "1000", "--count", "5000"), mode="latency"
+    "QoS 1 at 1,000/s, p99",
+    {MOSQUITTO: 0.5},
+    "p99_ms",
+    (*_QOS_1, "--rate", "1000", "--count", "5000"),
+    mode="latency",
 )
 
 
@@ -62,7 +72,9 @@ def main() -> None:
     """Run the cases and print a table; the exit code tells whether every wanted ratio was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="turns per broker and case")
-    parser.add_argument("--serve", type=int, metavar="PORT", help="only run Sluice bare, on this port")
+    parser.add_argument(
+        "--serve", type=int, metavar="PORT", help="only run Sluice bare, on this port"
+    )
     options = parser.parse_args()
     if options.serve is not None:
         serve(options.serve)
@@ -86,7 +98,9 @@ def compare(case: Case, ours: int, peers: Mapping[str, int], rounds: int) -> boo
     lost = 0.0
     for _ in range(rounds):
         for port, values in figures.items():
-            result = load(port, case.arguments + case.ours if port == ours else case.arguments, case.mode)
+            result = load(
+                port, case.arguments + case.ours if port == ours else case.arguments, case.mode
+            )
             values.append(result[case.figure])
             lost += result.get("expected", 0) - result.get("received", 0) if port == ours else 0
     mine = statistics.median(figures[ours])
@@ -109,7 +123,11 @@ class _Told:
         """A peer's figure and the ratio: how many times faster Sluice is, or how many times sooner."""
         is_time, wanted = self.case.mode == "latency", self.case.wanted[name]
         ratio = other / self.mine if is_time else self.mine / other
-        verdict = f"wanted {wanted:g} x, {'ok' if ratio >= wanted else 'MISSED'}" if wanted else "for comparison"
+        verdict = (
+            f"wanted {wanted:g} x, {'ok' if ratio >= wanted else 'MISSED'}"
+            if wanted
+            else "for comparison"
+        )
         self.is_reached = self.is_reached and ratio >= wanted
         self.parts.append(f"{name} {_shown(other, is_time=is_time)} {ratio:6.2f} x ({verdict})")
 
@@ -157,7 +175,9 @@ def mosquitto() -> Iterator[int]:
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "mosquitto.conf")
-        configuration.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n")
+        configuration.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\nset_tcp_nodelay true\n"
+        )
         yield from _running([program(MOSQUITTO), "-c", str(configuration)], port)
 
 
@@ -232,7 +252,9 @@ def free_port() -> int:
 
 
 def _running(command: list[str], port: int) -> Iterator[int]:
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     try:
         wait_for(port, process)
         yield port

@@ -52,7 +52,9 @@ class Broker:
     def __init__(self, ready: dict[str, str]) -> None:
         self.mqtt, self.pid = ready["mqtt"], int(ready["pid"])
         headers = {"Authorization": f"Bearer {TOKEN}", "Prefer": "respond-async"}
-        self._api = httpx.Client(base_url=f"http://{ready['api']}", headers=headers, timeout=60, trust_env=False)
+        self._api = httpx.Client(
+            base_url=f"http://{ready['api']}", headers=headers, timeout=60, trust_env=False
+        )
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """The answer of the API."""
@@ -68,8 +70,12 @@ class Broker:
 
 def main() -> int:
     """Print the medians of turns without the work and beside it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("work", nargs="?", choices=sorted(WORK), help="default: both, one after the other")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "work", nargs="?", choices=sorted(WORK), help="default: both, one after the other"
+    )
     parser.add_argument("--records", type=int, default=2_000_000, help="of the stream")
     parser.add_argument("--rate", type=float, default=2_000.0, help="messages a second")
     parser.add_argument("--seconds", type=float, default=8.0, help="of a turn")
@@ -93,20 +99,44 @@ def _compare(work: str, options: argparse.Namespace) -> None:
             with WORK[work](broker, options) as done:
                 turns["beside"].append(_turn(broker, options, done, counts=work == "replay"))
     for name, found in turns.items():
-        p50, p99, cpu, lag, other_per_s = (statistics.median(values) for values in zip(*found, strict=True))
+        p50, p99, cpu, lag, other_per_s = (
+            statistics.median(values) for values in zip(*found, strict=True)
+        )
         longest = max(turn.lag_ms for turn in found)
         print(
             f"{name:8} the {work}: acknowledged after {p50:.1f} ms (p99 {p99:.1f}), {cpu:.1f} us a message, "
             f"loop held {lag:.0f} ms (at most {longest:.0f}); {other_per_s:,.0f} records/s beside"
         )
     pairs = zip(turns["beside"], turns["without"], strict=True)
-    print(f"processor time a message: {statistics.median(one.cpu_us / other.cpu_us for one, other in pairs):.2f} times")
+    print(
+        f"processor time a message: {statistics.median(one.cpu_us / other.cpu_us for one, other in pairs):.2f} times"
+    )
 
 
 def _fill(mqtt: str, records: int) -> None:
     command = [
-        *(sys.executable, "-m", "benchmarks.load", "throughput", "--port", mqtt.rpartition(":")[2], "--subs", "0"),
-        *("--pubs", "4", "--topics", "2500", "--block", "2500", "--window", "2500", "--count", str(records)),
+        *(
+            sys.executable,
+            "-m",
+            "benchmarks.load",
+            "throughput",
+            "--port",
+            mqtt.rpartition(":")[2],
+            "--subs",
+            "0",
+        ),
+        *(
+            "--pubs",
+            "4",
+            "--topics",
+            "2500",
+            "--block",
+            "2500",
+            "--window",
+            "2500",
+            "--count",
+            str(records),
+        ),
         *("--qos", "1", "--timeout", "600"),
     ]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -116,7 +146,9 @@ def _nothing() -> int:
     return 0
 
 
-def _turn(broker: Broker, options: argparse.Namespace, done: Any = _nothing, *, counts: bool = False) -> Turn:
+def _turn(
+    broker: Broker, options: argparse.Namespace, done: Any = _nothing, *, counts: bool = False
+) -> Turn:
     """One turn; ``counts``: the broker publishes what the work beside it gets through."""
     lags, over = [0.0], threading.Event()
 
@@ -141,7 +173,10 @@ def _turn(broker: Broker, options: argparse.Namespace, done: Any = _nothing, *, 
 def _acknowledged(mqtt: str, rate: float, seconds: float) -> list[float]:
     """Publish at a rate; the seconds until each acknowledgement."""
     link, total, sent = connect(link_to(mqtt), "beside"), int(rate * seconds), 0
-    packets = [publish(f"bench/0000/{number:04d}", payload_of(128), 1, number + 1) for number in range(1000)]
+    packets = [
+        publish(f"bench/0000/{number:04d}", payload_of(128), 1, number + 1)
+        for number in range(1000)
+    ]
     waiting, taken, rest = deque[float](), list[float](), b""
     began = time.perf_counter()
     while len(taken) < total:

@@ -25,7 +25,13 @@ from benchmarks.pipeline import OBJECTS, create, serving
 from tests.support import peers
 from tests.support.processes import ServerProcess, free_port, is_open
 
-SLUICE, MOSQUITTO, UNBOUNDED, NATS, LEAST = "sluice", "mosquitto", "mosquitto unbounded", "nats-server", "least"
+SLUICE, MOSQUITTO, UNBOUNDED, NATS, LEAST = (
+    "sluice",
+    "mosquitto",
+    "mosquitto unbounded",
+    "nats-server",
+    "least",
+)
 _ONE_OPEN = ("--qos", "1")
 _PIPELINE = ("--topics", "bench")
 
@@ -58,7 +64,9 @@ CASES = (
         UNBOUNDED,
     ),
     Case("pipeline, QoS 0, 1,000 to 1", 1.0, (), 100_000, (SLUICE, MOSQUITTO), ours=_PIPELINE),
-    Case("pipeline, QoS 1, 1,000 to 1", 1.5, _ONE_OPEN, 60_000, (SLUICE, MOSQUITTO), ours=_PIPELINE),
+    Case(
+        "pipeline, QoS 1, 1,000 to 1", 1.5, _ONE_OPEN, 60_000, (SLUICE, MOSQUITTO), ours=_PIPELINE
+    ),
 )
 
 
@@ -94,44 +102,75 @@ def main() -> None:
     """Run the cases and print a table; the exit status tells whether every wanted ratio was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="turns per broker and case")
-    parser.add_argument("--messages", type=int, help="messages of a turn, in place of each case's own number")
+    parser.add_argument(
+        "--messages", type=int, help="messages of a turn, in place of each case's own number"
+    )
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--brokers", default="", help="of the brokers these only, separated by commas")
-    parser.add_argument("--json", action="store_true", help="print an object for each broker and case, one a line")
+    parser.add_argument(
+        "--brokers", default="", help="of the brokers these only, separated by commas"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print an object for each broker and case, one a line"
+    )
     options = parser.parse_args()
     cases = [case for case in CASES if options.only in case.name]
     wanted = {name for case in cases for name in case.brokers} & set(
         options.brokers.split(",") if options.brokers else _START
     )
     with ExitStack() as running, tempfile.TemporaryDirectory() as folder:
-        brokers = {name: running.enter_context(_START[name](Path(folder))) for name in _START if name in wanted}
+        brokers = {
+            name: running.enter_context(_START[name](Path(folder)))
+            for name in _START
+            if name in wanted
+        }
         reached = [
-            compare(case, brokers, options.rounds, options.messages or case.messages, is_json=options.json)
+            compare(
+                case,
+                brokers,
+                options.rounds,
+                options.messages or case.messages,
+                is_json=options.json,
+            )
             for case in cases
         ]
     sys.exit(0 if all(reached) else 1)
 
 
-def compare(case: Case, brokers: Mapping[str, Broker], rounds: int, messages: int, *, is_json: bool) -> bool:
+def compare(
+    case: Case, brokers: Mapping[str, Broker], rounds: int, messages: int, *, is_json: bool
+) -> bool:
     """Load the brokers in turns and print their figures; returns whether the goal was reached."""
-    turns: dict[str, list[dict[str, float]]] = {name: [] for name in case.brokers if name in brokers}
+    turns: dict[str, list[dict[str, float]]] = {
+        name: [] for name in case.brokers if name in brokers
+    }
     for _ in range(rounds):
         for name, results in turns.items():
-            results.append(load(brokers[name], (*case.arguments, *(case.ours if name == SLUICE else ())), messages))
+            results.append(
+                load(
+                    brokers[name],
+                    (*case.arguments, *(case.ours if name == SLUICE else ())),
+                    messages,
+                )
+            )
     figures = {name: _figures(case.name, name, results) for name, results in turns.items()}
     ours, compared = figures[SLUICE], figures.get(case.against, figures[SLUICE])
     for one in figures.values():
         print(json.dumps(_as_json(one)) if is_json else one.line(compared.cpu_us), flush=True)
-    is_reached = ours.cpu_us <= case.wanted * compared.cpu_us and not (case.loses_nothing and ours.lost)
+    is_reached = ours.cpu_us <= case.wanted * compared.cpu_us and not (
+        case.loses_nothing and ours.lost
+    )
     if not is_json and compared is not ours:
         verdict = "reached" if is_reached else "MISSED"
-        print(f"{'':28} at most {case.wanted:g} x {case.against}, nothing lost: {verdict}", flush=True)
+        print(
+            f"{'':28} at most {case.wanted:g} x {case.against}, nothing lost: {verdict}", flush=True
+        )
     return is_reached
 
 
 def _figures(case: str, broker: str, results: list[dict[str, float]]) -> Figures:
     cpu_us, per_s, delivered_per_s = (
-        statistics.median(one[name] for one in results) for name in ("cpu_us", "per_s", "delivered_per_s")
+        statistics.median(one[name] for one in results)
+        for name in ("cpu_us", "per_s", "delivered_per_s")
     )
     lost = max(1 - one["delivered"] / (one["acknowledged"] or one["sent"]) for one in results)
     return Figures(case, broker, cpu_us, per_s, delivered_per_s, lost)
@@ -143,7 +182,14 @@ def _as_json(figures: Figures) -> dict[str, float | str]:
 
 def load(broker: Broker, arguments: tuple[str, ...], messages: int) -> dict[str, float]:
     """One run of the load generator."""
-    command = [sys.executable, "-m", "benchmarks.fleet_load", f"127.0.0.1:{broker.port}", "--pid", str(broker.pid)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.fleet_load",
+        f"127.0.0.1:{broker.port}",
+        "--pid",
+        str(broker.pid),
+    ]
     command += ["--messages", str(messages), *arguments]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, float] = json.loads(done.stdout)
@@ -152,7 +198,10 @@ def load(broker: Broker, arguments: tuple[str, ...], messages: int) -> dict[str,
 
 @contextmanager
 def _sluice(_folder: Path) -> Iterator[Broker]:
-    with serving("overload.enable=false") as (ready, _):  # else other programs on the machine make it refuse clients
+    with serving("overload.enable=false") as (
+        ready,
+        _,
+    ):  # else other programs on the machine make it refuse clients
         for kind, spec in OBJECTS:
             create(ready["api"], kind, spec)
         yield Broker(int(ready["mqtt"].rpartition(":")[2]), int(ready["pid"]))
@@ -166,7 +215,9 @@ def _mosquitto(folder: Path) -> Iterator[Broker]:
 
 @contextmanager
 def _unbounded(folder: Path) -> Iterator[Broker]:
-    with peers.mosquitto(folder / "unbounded", "set_tcp_nodelay true", "max_queued_messages 0") as peer:
+    with peers.mosquitto(
+        folder / "unbounded", "set_tcp_nodelay true", "max_queued_messages 0"
+    ) as peer:
         yield Broker(peer.port, peer.process.pid)
 
 
@@ -180,7 +231,9 @@ def _nats(folder: Path) -> Iterator[Broker]:
 def _least(folder: Path) -> Iterator[Broker]:
     port = free_port()
     command = (sys.executable, "-m", "benchmarks.least", str(port))
-    process = ServerProcess(command, folder, lambda: is_open(port), environ={"PYTHONPATH": str(ROOT)})
+    process = ServerProcess(
+        command, folder, lambda: is_open(port), environ={"PYTHONPATH": str(ROOT)}
+    )
     process.start()
     try:
         yield Broker(port, process.pid)

@@ -35,12 +35,19 @@ _PATIENCE_S: Final = 30
 
 def main() -> None:
     """Load a broker and print what it took."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("address", help="HOST:PORT of the broker")
     add("--pid", type=int, required=True, help="process of the broker, for its processor time")
     add("--devices", type=int, default=1000)
-    add("--subs", type=int, default=1, help="subscribers; more than one have the topics of equally many devices each")
+    add(
+        "--subs",
+        type=int,
+        default=1,
+        help="subscribers; more than one have the topics of equally many devices each",
+    )
     add("--qos", type=int, default=0, help="QoS of the devices, 0 or 1")
     add("--subqos", type=int, default=0, help="QoS of the subscriptions, 0 or 1")
     add("--messages", type=int, default=200_000, help="messages in all")
@@ -48,7 +55,11 @@ def main() -> None:
     add("--topics", default="fleet", help="first level of the topics")
     add("--open", type=int, default=1, help="QoS 1 messages of a device that are sent at once")
     add("--everything", action="store_true", help="each subscriber has the topics of all devices")
-    add("--persistent", action="store_true", help="the subscribers' sessions outlive their connections")
+    add(
+        "--persistent",
+        action="store_true",
+        help="the subscribers' sessions outlive their connections",
+    )
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(200_000, hard), hard))
@@ -78,7 +89,9 @@ class _Device:
         first = self.packet_id % _PACKET_IDS + 1
         self.packet_id, self.unacknowledged = first + count - 1, count
         head, tail = self.head, self.tail
-        self.link.send(b"".join([head + PACKET_ID_BYTES[one] + tail for one in range(first, first + count)]))
+        self.link.send(
+            b"".join([head + PACKET_ID_BYTES[one] + tail for one in range(first, first + count)])
+        )
 
 
 class _Run:
@@ -94,10 +107,14 @@ class _Run:
         self._packet_id_at = self._size - len(payload) - 2 if delivered_qos else 0
         self._subscribers = self._subscribe(topics)
         to = link_to(options.address)
-        self._devices = [connect(to, f"device{number}-{os.getpid()}") for number in range(options.devices)]
+        self._devices = [
+            connect(to, f"device{number}-{os.getpid()}") for number in range(options.devices)
+        ]
         self._packets = [publish(topic, payload, options.qos) for topic in topics]
         self._id_at = len(self._packets[0]) - len(payload) - 2
-        self._clock = ~options.pid << 3 | 2  # of the processor time of another process, as clock_getcpuclockid gives it
+        self._clock = (
+            ~options.pid << 3 | 2
+        )  # of the processor time of another process, as clock_getcpuclockid gives it
         self.delivered = self.acknowledged = 0
         self._ended_s = self._used_s = 0.0
 
@@ -115,7 +132,9 @@ class _Run:
         return found
 
     def _connect_subscriber(self, number: int, *, is_clean: bool) -> socket.socket:
-        return connect(link_to(self._options.address), f"subscriber{number}-{os.getpid()}", is_clean=is_clean)
+        return connect(
+            link_to(self._options.address), f"subscriber{number}-{os.getpid()}", is_clean=is_clean
+        )
 
     def end_sessions(self) -> None:
         """Sessions that outlive their connections would wait for the messages of later turns."""
@@ -144,7 +163,9 @@ class _Run:
         """QoS 0: a message of each device in turn, as many on their way as there are devices."""
         sent = lost = 0
         messages, devices = self._options.messages, len(self._devices)
-        sends = [(link.send, packet) for link, packet in zip(self._devices, self._packets, strict=True)]
+        sends = [
+            (link.send, packet) for link, packet in zip(self._devices, self._packets, strict=True)
+        ]
         while sent < messages:
             for send, packet in sends[sent % devices :][: min(_SLICE, messages - sent)]:
                 send(packet)
@@ -156,15 +177,23 @@ class _Run:
 
     def _with_acks(self) -> None:
         """QoS 1: a device sends its next message when the one before was acknowledged."""
-        messages, at_once, subscribers = self._options.messages, self._options.open, self._subscribers
+        messages, at_once, subscribers = (
+            self._options.messages,
+            self._options.open,
+            self._subscribers,
+        )
         poll, poll_for = self._poll.poll, self._poll.register
         by_fd: dict[int, _Device] = {}
         for link, packet in zip(self._devices, self._packets, strict=True):
             poll_for(link, select.EPOLLIN)
-            device = by_fd[link.fileno()] = _Device(link, packet[: self._id_at], packet[self._id_at + 2 :])
+            device = by_fd[link.fileno()] = _Device(
+                link, packet[: self._id_at], packet[self._id_at + 2 :]
+            )
             device.send(at_once)
         left, acknowledged = messages - at_once * len(by_fd), 0
-        while acknowledged < messages and (ready := poll(_PATIENCE_S, len(by_fd) + len(subscribers))):
+        while acknowledged < messages and (
+            ready := poll(_PATIENCE_S, len(by_fd) + len(subscribers))
+        ):
             for fd, _ in ready:
                 if fd in subscribers:
                     self._take_from(subscribers[fd])

@@ -47,10 +47,14 @@ OBJECTS = (
 
 def main() -> int:
     """The number of rates at which a figure was missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rate", type=float, nargs="*", default=RATES, help="messages a second")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to publish")
-    parser.add_argument("--interval", type=float, default=1.0, help="the table's commit interval in seconds")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, help="the table's commit interval in seconds"
+    )
     options = parser.parse_args()
     return sum(not measure(rate, options.seconds, options.interval) for rate in options.rate)
 
@@ -68,9 +72,15 @@ def measure(rate: float, seconds: float, interval_s: float) -> bool:
             {"name": "fresh", "stream": "fresh", "commit_interval": f"{interval_s * 1000:g}ms"},
         )
         table = Path(folder) / "lake" / "fresh"
-        _until(lambda: DeltaTable.is_deltatable(str(table)) and DeltaTable(str(table)).file_uris(), "the first row")
+        _until(
+            lambda: DeltaTable.is_deltatable(str(table)) and DeltaTable(str(table)).file_uris(),
+            "the first row",
+        )
         delays, beside_us = delays_of(publisher, table, rate, seconds)
-    p50, (p95, p99) = statistics.median(delays), (statistics.quantiles(delays, n=100)[at] for at in (94, 98))
+    p50, (p95, p99) = (
+        statistics.median(delays),
+        (statistics.quantiles(delays, n=100)[at] for at in (94, 98)),
+    )
     ratio = beside_us / alone_us
     print(
         f"publish to row at {rate:,.0f} messages/s: {len(delays):,} rows, p50 {p50:.2f} s, p95 {p95:.2f} s, "
@@ -85,7 +95,9 @@ def measure(rate: float, seconds: float, interval_s: float) -> bool:
     return p99 <= interval_s + WANTED_S and ratio <= WANTED_RATIO
 
 
-def delays_of(publisher: Publisher, table: Path, rate: float, seconds: float) -> tuple[list[float], float]:
+def delays_of(
+    publisher: Publisher, table: Path, rate: float, seconds: float
+) -> tuple[list[float], float]:
     """The delay of each row in seconds, and the broker's processor time for a message in µs."""
     seen, delays, used_us = DeltaTable(str(table)), dict[int, float](), list[float]()
     first, total = publisher.sent, int(rate * seconds)
@@ -98,7 +110,9 @@ def delays_of(publisher: Publisher, table: Path, rate: float, seconds: float) ->
         found_at, files = time.time(), set(seen.file_uris())
         for file in files - known:
             rows = pq.read_table(file, columns=["seq", "sent"])
-            for sequence, sent in zip(rows["seq"].to_pylist(), rows["sent"].to_pylist(), strict=True):
+            for sequence, sent in zip(
+                rows["seq"].to_pylist(), rows["sent"].to_pylist(), strict=True
+            ):
                 if sequence >= first:
                     # The job joins small files now and then: a row that moved to another file was visible before.
                     delays.setdefault(int(sequence), found_at - sent)

@@ -54,7 +54,10 @@ AVRO = {
         {"name": "temperature", "type": "double"},
         {"name": "humidity", "type": ["null", "double"]},
         {"name": "voltage", "type": "double"},
-        {"name": "state", "type": {"type": "enum", "name": "state", "symbols": ["ok", "low", "fault"]}},
+        {
+            "name": "state",
+            "type": {"type": "enum", "name": "state", "symbols": ["ok", "low", "fault"]},
+        },
         {"name": "seq", "type": "int"},
         {"name": "fw", "type": "string"},
     ],
@@ -202,7 +205,11 @@ def _figures() -> Iterator[tuple[str, float, float | None]]:
     yield "Protobuf, decode and check", best["protobuf"], 8.0
     yield "transformation of three operations", best["transform"], 6.0
     yield "variform, three nested functions", best["variform"], 1.0
-    yield "50 validations on other topics, beyond one here", best["among others"] - best["json"], NOISE_US
+    yield (
+        "50 validations on other topics, beyond one here",
+        best["among others"] - best["json"],
+        NOISE_US,
+    )
     yield "JSON Schema check and transformation", best["both"], None
     yield "refusal by a JSON Schema, one of many", best["refused"], round(best["both"], 2)
     yield "refusal by a JSON Schema, with its reason", best["explained"], None

@@ -79,7 +79,10 @@ def commit(spec: TableSpec, commits: int) -> tuple[list[float], list[float], int
         if len(took_s) % LOOK_EVERY == 0:
             most_bytes = max(most_bytes, _metadata_bytes(spec))
         if len(took_s) % 1000 == 0:
-            print(f"{len(took_s):,} commits, the last 1,000 in {_mean_ms(took_s[-1000:]):.0f} ms each", flush=True)
+            print(
+                f"{len(took_s):,} commits, the last 1,000 in {_mean_ms(took_s[-1000:]):.0f} ms each",
+                flush=True,
+            )
     return took_s, tidied_s, most_bytes
 
 
@@ -93,7 +96,9 @@ def report(spec: TableSpec, took_s: list[float], tidied_s: list[float], metadata
     ordered = sorted(took_s)
     p50_s, p99_s = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
     print(f"p50 {p50_s * 1000:.0f} ms, p99 {p99_s * 1000:.0f} ms, max {ordered[-1] * 1000:.0f} ms")
-    print(f"tidied {len(tidied_s)} times, {sum(tidied_s):.1f} s in all, at most {max(tidied_s, default=0):.1f} s")
+    print(
+        f"tidied {len(tidied_s)} times, {sum(tidied_s):.1f} s in all, at most {max(tidied_s, default=0):.1f} s"
+    )
     print(f"first tenth {first:.0f} ms each, last tenth {last:.0f} ms: {last / first:.2f} times")
     print(f"{metadata / 1e6:.1f} MB of metadata at most, {len(table.files())} data files")
     return int(p99_s > P99_S or last > GROWTH * first or metadata > METADATA_BYTES)
@@ -102,7 +107,8 @@ def report(spec: TableSpec, took_s: list[float], tidied_s: list[float], metadata
 def _records(first: int) -> pa.RecordBatch:
     schema = arrow_schema(ROWS_COLUMNS)
     payloads = [
-        json.dumps({"temp": number / 10, "device": f"meter-{number % 50}"}) for number in range(first, first + ROWS)
+        json.dumps({"temp": number / 10, "device": f"meter-{number % 50}"})
+        for number in range(first, first + ROWS)
     ]
     return pa.RecordBatch.from_pylist(
         [
@@ -133,7 +139,9 @@ def _mean_ms(took_s: list[float]) -> float:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--commits", type=int, default=10_000)
     parser.add_argument("--format", choices=("delta", "iceberg"), default="iceberg")
     parser.add_argument("--directory", type=Path, default=None)

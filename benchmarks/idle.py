@@ -34,22 +34,32 @@ def main() -> int:
         ours = _measured("sluice", count, _sluice(folder))
         if shutil.which("mosquitto", path=_PATH):
             theirs = _measured("mosquitto", count, _mosquitto(folder))
-            _tell("memory, Sluice / mosquitto", f"{ours['rss_per_conn'] / max(theirs['rss_per_conn'], 1):.1f}")
+            _tell(
+                "memory, Sluice / mosquitto",
+                f"{ours['rss_per_conn'] / max(theirs['rss_per_conn'], 1):.1f}",
+            )
             ratio = ours["conn_per_s"] / theirs["conn_per_s"]
-            _tell("connect rate, Sluice / mosquitto", f"{ratio:.2f} (wanted 1, {'ok' if ratio >= 1 else 'MISSED'})")
+            _tell(
+                "connect rate, Sluice / mosquitto",
+                f"{ratio:.2f} (wanted 1, {'ok' if ratio >= 1 else 'MISSED'})",
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return int(ours["rss_per_conn"] > WANTED_BYTES)
 
 
-def _measured(name: str, count: int, started: tuple[subprocess.Popen[bytes], int]) -> dict[str, Any]:
+def _measured(
+    name: str, count: int, started: tuple[subprocess.Popen[bytes], int]
+) -> dict[str, Any]:
     process, port = started
     try:
         command = [
             sys.executable, "-m", "benchmarks.load", "connect", "--port", str(port), "--count", str(count),
             "--pid", str(process.pid),
         ]  # fmt: skip
-        found: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        found: dict[str, Any] = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        )
     finally:
         process.terminate()
         process.wait(30)
@@ -73,7 +83,9 @@ def _sluice(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
 def _mosquitto(folder: Path) -> tuple[subprocess.Popen[bytes], int]:
     port = _free_port()
     config = folder / "mosquitto.conf"
-    config.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 1000\n")
+    config.write_text(
+        f"listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 1000\n"
+    )
     process = subprocess.Popen(
         [shutil.which("mosquitto", path=_PATH) or "mosquitto", "-c", str(config)],
         stdout=subprocess.DEVNULL,
@@ -108,7 +120,9 @@ def _tell(what: str, found: str) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=10_000, help="connections")
     return parser.parse_args()
 

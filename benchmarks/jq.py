@@ -47,7 +47,9 @@ def payload(size: int) -> str:
     """A telemetry message of about so many bytes."""
     head = {"temp": 25.5, "device": "meter-0042", "state": "ok"}
     series = max(0, (size - 60) // 6)
-    return json.dumps({**head, "series": [number % 100 + 0.5 for number in range(series)]}, separators=(",", ":"))
+    return json.dumps(
+        {**head, "series": [number % 100 + 0.5 for number in range(series)]}, separators=(",", ":")
+    )
 
 
 def run_inline(text: str) -> None:

@@ -67,9 +67,17 @@ class Figure:
 
     def line(self, case: str) -> str:
         """Of the table."""
-        wanted = "" if self.wanted is None else f"at {'most' if self.at_most else 'least'} {self.wanted:,g}"
+        wanted = (
+            ""
+            if self.wanted is None
+            else f"at {'most' if self.at_most else 'least'} {self.wanted:,g}"
+        )
         verdict = "" if self.wanted is None else "reached" if self.is_reached else "MISSED"
-        value = f"{self.value:,.0f}" if self.value >= 1000 or self.value == int(self.value) else f"{self.value:.1f}"
+        value = (
+            f"{self.value:,.0f}"
+            if self.value >= 1000 or self.value == int(self.value)
+            else f"{self.value:.1f}"
+        )
         return f"{case:28} {self.what:36} {value:>10} {self.unit:13} {wanted:16} {verdict}".rstrip()
 
     def as_json(self, case: str) -> str:
@@ -80,19 +88,27 @@ class Figure:
 def main() -> None:
     """Run the cases and print their figures; the exit status tells whether all that is wanted was reached."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200_000, help="records of one turn of the throughput cases")
+    parser.add_argument(
+        "--count", type=int, default=200_000, help="records of one turn of the throughput cases"
+    )
     parser.add_argument("--turns", type=int, default=3, help="turns of the cases to Kafka")
     parser.add_argument("--outage", type=int, default=60, help="seconds that Kafka is away")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--json", action="store_true", help="print an object for each figure, one a line")
+    parser.add_argument(
+        "--json", action="store_true", help="print an object for each figure, one a line"
+    )
     options = parser.parse_args()
     count, turns = options.count, options.turns
     with tempfile.TemporaryDirectory() as folder, Kafka(Path(folder) / "kafka") as kafka:
         cases: dict[str, Callable[[], list[Figure]]] = {
-            "to Kafka, buffer in memory": lambda: to_kafka(kafka, count, turns, "memory_only", wanted=TO_KAFKA),
+            "to Kafka, buffer in memory": lambda: to_kafka(
+                kafka, count, turns, "memory_only", wanted=TO_KAFKA
+            ),
             "to Kafka, buffer on disk": lambda: to_kafka(kafka, count, turns, "disk"),
             "the same, QoS 1": lambda: to_kafka(kafka, count, turns, "disk", qos=1),
-            "the same, exactly once": lambda: to_kafka(kafka, count, turns, "disk", qos=1, exactly_once=True),
+            "the same, exactly once": lambda: to_kafka(
+                kafka, count, turns, "disk", qos=1, exactly_once=True
+            ),
             "added latency": lambda: added_latency(kafka),
             "from Kafka": lambda: from_kafka(kafka, count),
             "outage": lambda: outage(kafka, options.outage),
@@ -123,7 +139,9 @@ def to_kafka(
     with serving() as (ready, _):
         action = _write_to(kafka, ready["api"], buffer, exactly_once=exactly_once)
         _to_kafka_once(ready, action, count // 4, qos)
-        rates, used_us = zip(*(_to_kafka_once(ready, action, count, qos) for _ in range(turns)), strict=True)
+        rates, used_us = zip(
+            *(_to_kafka_once(ready, action, count, qos) for _ in range(turns)), strict=True
+        )
         assert action.topic_size() >= action.count("success")
     return [
         Figure("records", statistics.median(rates), "a second", wanted),
@@ -132,7 +150,9 @@ def to_kafka(
     ]
 
 
-def _to_kafka_once(ready: dict[str, str], action: Action, count: int, qos: int) -> tuple[float, float]:
+def _to_kafka_once(
+    ready: dict[str, str], action: Action, count: int, qos: int
+) -> tuple[float, float]:
     """Records a second, and microseconds of the broker for each."""
     pid, before = _pid(ready), action.count("matched")
     load = ("--pubs", "10", "--subs", "0", "--topics", "10", "--window", "200")
@@ -148,12 +168,16 @@ def _to_kafka_once(ready: dict[str, str], action: Action, count: int, qos: int) 
 def added_latency(kafka: Kafka) -> list[Figure]:
     """From the publish to Kafka's time of the append, at a steady rate."""
     with serving() as (ready, _):
-        action = _write_to(kafka, ready["api"], "memory_only", message_timestamp_type="LogAppendTime")
+        action = _write_to(
+            kafka, ready["api"], "memory_only", message_timestamp_type="LogAppendTime"
+        )
         pump = Pump(ready["mqtt"], LATENCY_RATE, qos=0, with_stamp=True)
         pump.run_for(15)
         action.wait_for(pump.sent)
         records = action.records()
-    taken_ms = np.array([record.timestamp - json.loads(record.value)["at"] for record in records[LATENCY_RATE:]])
+    taken_ms = np.array(
+        [record.timestamp - json.loads(record.value)["at"] for record in records[LATENCY_RATE:]]
+    )
     p50, p99 = np.percentile(taken_ms, [50, 99])
     return [
         Figure(f"p50 at {LATENCY_RATE:,} a second", p50, "ms"),
@@ -187,7 +211,9 @@ def outage(kafka: Kafka, seconds: int) -> list[Figure]:
     return [
         Figure("rows that waited", waiting, "rows"),
         Figure("lost", lost, "rows", 0, at_most=True),
-        Figure(f"drained, of {INFLOW:,} a second", waiting / drained_s / INFLOW, "times", DRAIN_TIMES),
+        Figure(
+            f"drained, of {INFLOW:,} a second", waiting / drained_s / INFLOW, "times", DRAIN_TIMES
+        ),
         Figure("memory that it took", growth, "MB", GROWTH_MB, at_most=True),
     ]
 
@@ -201,7 +227,8 @@ class Action:
     def count(self, what: str) -> int:
         """One of its counters."""
         request = urllib.request.Request(
-            f"http://{self._api}/api/v1/actions/out/metrics", headers={"Authorization": f"Bearer {TOKEN}"}
+            f"http://{self._api}/api/v1/actions/out/metrics",
+            headers={"Authorization": f"Bearer {TOKEN}"},
         )
         with urllib.request.urlopen(request) as answer:
             number: int = json.load(answer)[what]
@@ -237,14 +264,20 @@ class Action:
         return asyncio.run(ask())
 
 
-def _write_to(kafka: Kafka, api: str, buffer: str, *, exactly_once: bool = False, **config: str) -> Action:
+def _write_to(
+    kafka: Kafka, api: str, buffer: str, *, exactly_once: bool = False, **config: str
+) -> Action:
     topic = asyncio.run(Topic(kafka, _PARTITIONS).make(**config))
     create(api, "connectors", {"name": "k", "type": "kafka", "bootstrap_hosts": kafka.bootstrap})
     parameters = {"topic": topic.name, "message": {"key": "${clientid}", "value": "${payload}"}}
     options = {"buffer_mode": buffer, "max_buffer_bytes": "4GB"}
     spec = {"name": "out", "type": "kafka", "connector": "k", "resource_opts": options}
     create(api, "actions", {**spec, "parameters": {**parameters, "exactly_once": exactly_once}})
-    rule = {"name": "out", "sql": 'SELECT clientid, payload FROM "bench/#"', "actions": ["kafka:out"]}
+    rule = {
+        "name": "out",
+        "sql": 'SELECT clientid, payload FROM "bench/#"',
+        "actions": ["kafka:out"],
+    }
     create(api, "rules", rule)
     return Action(api, topic)
 
@@ -268,7 +301,9 @@ class Pump:
                 time.sleep(wait_s)
             at = round(time.time() * 1000, 3) if self._with_stamp else 0
             payload = json.dumps({"at": at}).encode().ljust(128)
-            packets = [publish("bench/0/0", payload, self._qos, number + 1) for number in range(self._each)]
+            packets = [
+                publish("bench/0/0", payload, self._qos, number + 1) for number in range(self._each)
+            ]
             self._link.sendall(b"".join(packets))
             self.sent += self._each
             left = 4 * self._each * self._qos
@@ -287,13 +322,21 @@ def from_kafka(kafka: Kafka, count: int) -> list[Figure]:
         pid = _pid(ready)
         before_s = cpu_s(pid)
         link = _subscribed(host, int(port))
-        create(ready["api"], "connectors", {"name": "k", "type": "kafka", "bootstrap_hosts": kafka.bootstrap})
+        create(
+            ready["api"],
+            "connectors",
+            {"name": "k", "type": "kafka", "bootstrap_hosts": kafka.bootstrap},
+        )
         parameters = {
             "topics": [topic.name],
             "offset_reset_policy": "earliest",
             "publish": {"topic": "out/t", "qos": 0},
         }
-        create(ready["api"], "sources", {"name": "in", "type": "kafka", "connector": "k", "parameters": parameters})
+        create(
+            ready["api"],
+            "sources",
+            {"name": "in", "type": "kafka", "connector": "k", "parameters": parameters},
+        )
         size, received, first = len(publish("out/t", bytes(128), 0)), 0, 0.0
         while received < count * size:
             received += len(link.recv(1 << 20))
@@ -305,7 +348,9 @@ def from_kafka(kafka: Kafka, count: int) -> list[Figure]:
 
 async def _filled(kafka: Kafka, count: int) -> Topic:
     topic = await Topic(kafka, _PARTITIONS).make()
-    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, max_batch_size=1 << 19, linger_ms=5)
+    producer = AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap, max_batch_size=1 << 19, linger_ms=5
+    )
     await producer.start()
     for number in range(count):
         await producer.send(topic.name, b"x" * 128, partition=number % _PARTITIONS)
@@ -331,7 +376,17 @@ def _pid(ready: dict[str, str]) -> int:
 @contextmanager
 def _loading(ready: dict[str, str], mode: str, *arguments: str) -> Iterator[None]:
     port = ready["mqtt"].rpartition(":")[2]
-    command = [sys.executable, "-m", "benchmarks.load", mode, "--port", port, "--timeout", "300", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.load",
+        mode,
+        "--port",
+        port,
+        "--timeout",
+        "300",
+        *arguments,
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL):
         yield
 

@@ -49,7 +49,13 @@ from tests.support.s3_server import KEYS, S3Server
 
 LOG = LogShard(16)
 PAYLOAD = b'{"device":"meter-%04d","temperature":%d.%02d,"pressure":%d,"status":"running-ok","site":"plant-7"}'
-COLUMNS = {"device": "string", "temperature": "double", "pressure": "long", "status": "string", "site": "string"}
+COLUMNS = {
+    "device": "string",
+    "temperature": "double",
+    "pressure": "long",
+    "status": "string",
+    "site": "string",
+}
 NESTED_PAYLOAD = b'{"device":"meter-%04d","is":{"t":%d.%02d,"p":%d},"in":[{"status":"running-ok","site":"plant-7"}]}'
 NESTED_COLUMNS = {
     "device": "string",
@@ -89,7 +95,9 @@ def main() -> int:
                 elif options.tables:
                     _split(place, options.rows, spec, options.tables)
                 else:
-                    missed += asyncio.run(measure(place, options.rows, spec, wanted, payload)).missed
+                    missed += asyncio.run(
+                        measure(place, options.rows, spec, wanted, payload)
+                    ).missed
         finally:
             shutil.rmtree(place)
     return missed
@@ -101,7 +109,9 @@ def _compare(place: Path, rows: int, table: dict[str, Any], payload: bytes) -> i
     for name, layout in (("plain", {}), ("by-day", {"partition_by": ["day(_published_at)"]})):
         (place / name).mkdir()
         path = {"path": f"{table['path']}-{name}"}
-        run = asyncio.run(measure(place / name, rows, {**table, **path, **layout}, WANTED_PER_S, payload, days=3))
+        run = asyncio.run(
+            measure(place / name, rows, {**table, **path, **layout}, WANTED_PER_S, payload, days=3)
+        )
         cpu_us.append(run.cpu_us)
         print(name, flush=True)
     share = cpu_us[0] / cpu_us[1]
@@ -114,17 +124,24 @@ def _split(place: Path, rows: int, table: dict[str, Any], tables: int) -> None:
     payload = PAYLOAD.replace(b"plant-7", b"plant-%02d")
     cpu_us: dict[str, list[float]] = {"one table": [], f"{tables} tables": []}
     for turn in range(2):
-        for name, layout in zip(cpu_us, ({}, {"tables": "t_${site}", "max_tables": tables}), strict=True):
+        for name, layout in zip(
+            cpu_us, ({}, {"tables": "t_${site}", "max_tables": tables}), strict=True
+        ):
             there = place / f"{name}-{turn}".replace(" ", "-")
             there.mkdir()
             one = {**table, **layout, "path": f"{table['path']}-{there.name}"}
             cpu_us[name].append(asyncio.run(measure_fill(there, rows, one, payload, tables)))
-            print(f"{table['format']}, {name}: {cpu_us[name][-1]:.2f} s of processor time a million rows", flush=True)
+            print(
+                f"{table['format']}, {name}: {cpu_us[name][-1]:.2f} s of processor time a million rows",
+                flush=True,
+            )
     alone, split = (min(one) for one in cpu_us.values())
     print(f"{tables} tables {alone / split:.0%} of the rows a second of processor time of one")
 
 
-async def measure_fill(place: Path, rows: int, table: dict[str, Any], payload: bytes, sites: int) -> float:
+async def measure_fill(
+    place: Path, rows: int, table: dict[str, Any], payload: bytes, sites: int
+) -> float:
     """Fill a table once Spark runs; the processor time of the job a row, in microseconds."""
     (place / "data").mkdir()
     store = RocksStore(place / "data", "os")
@@ -190,15 +207,23 @@ async def measure(
         first = await api.wait_for(lambda report: report["rows"] > 0)
         first_at, first_rows = time.monotonic(), first["rows"]
         at_first_s = _cpu_s(psutil.Process(spark.state()["pid"]))
-        print(f"{table['format']}: {first_rows:,} rows after {first_at - began:.1f} s, Spark's start included")
+        print(
+            f"{table['format']}: {first_rows:,} rows after {first_at - began:.1f} s, Spark's start included"
+        )
         await api.wait_for(lambda report: report["rows"] >= rows)
         filled = (rows - first_rows) / (time.monotonic() - first_at)
         missed = _tell(f"sustained over the other {rows - first_rows:,} rows", filled, wanted_per_s)
-        cpu_us = (_cpu_s(psutil.Process(spark.state()["pid"])) - at_first_s) * 1e6 / (rows - first_rows)
+        cpu_us = (
+            (_cpu_s(psutil.Process(spark.state()["pid"])) - at_first_s) * 1e6 / (rows - first_rows)
+        )
         print(f"{cpu_us:.2f} s of processor time a million of them")
         missed += _tell("of a replay", rows / await api.replay(0, rows), REPLAY_PER_S)
-        took_s = sorted([await api.replay(start, start + FEW) for start in range(0, 5 * FEW, FEW)])[2]
-        print(f"{took_s:.1f} s for a replay of {FEW} rows (wanted {FEW_S:g}, {'ok' if took_s <= FEW_S else 'MISSED'})")
+        took_s = sorted([await api.replay(start, start + FEW) for start in range(0, 5 * FEW, FEW)])[
+            2
+        ]
+        print(
+            f"{took_s:.1f} s for a replay of {FEW} rows (wanted {FEW_S:g}, {'ok' if took_s <= FEW_S else 'MISSED'})"
+        )
         missed += took_s > FEW_S
         driver = psutil.Process(spark.state()["pid"])
         [java] = [one for one in driver.children() if one.name() == "java"]
@@ -266,20 +291,29 @@ def _cpu_s(process: psutil.Process) -> float:
     for one in (process, *process.children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
             times.append(one.cpu_times())
-    return float(sum(one.user + one.system + one.children_user + one.children_system for one in times))
+    return float(
+        sum(one.user + one.system + one.children_user + one.children_system for one in times)
+    )
 
 
-def fill(store: RocksStore, rows: int, payload: bytes = PAYLOAD, days: int = 1, sites: int = 0) -> None:
+def fill(
+    store: RocksStore, rows: int, payload: bytes = PAYLOAD, days: int = 1, sites: int = 0
+) -> None:
     """Append the records, in commit groups as the broker makes them, evenly over the days before now, and in turn of so
     many sites, where the payload has a place for one."""
     now, apart = time.time_ns() // 1000, days * DAY_US // rows
     for first in range(0, rows, GROUP):
         numbers = range(first, min(first + GROUP, rows))
-        records = [_record(number, payload, now - (rows - number) * apart, sites=sites) for number in numbers]
+        records = [
+            _record(number, payload, now - (rows - number) * apart, sites=sites)
+            for number in numbers
+        ]
         store.commit(Batch({LOG: records}))
 
 
-def _record(number: int, template: bytes, at_us: int, device: int | None = None, sites: int = 0) -> StreamRecord:
+def _record(
+    number: int, template: bytes, at_us: int, device: int | None = None, sites: int = 0
+) -> StreamRecord:
     device = number % 50 if device is None else device
     site = (number % sites,) if sites else ()
     payload = template % (device, number % 40, number % 100, 1000 + number % 30, *site)
@@ -288,13 +322,20 @@ def _record(number: int, template: bytes, at_us: int, device: int | None = None,
 
 
 def _tell(what: str, per_s: float, wanted: int) -> int:
-    print(f"{per_s:,.0f} rows/s {what} (wanted {wanted:,}, {'ok' if per_s >= wanted else 'MISSED'})", flush=True)
+    print(
+        f"{per_s:,.0f} rows/s {what} (wanted {wanted:,}, {'ok' if per_s >= wanted else 'MISSED'})",
+        flush=True,
+    )
     return int(per_s < wanted)
 
 
 def _peak_bytes(pid: int) -> int:
     """The most memory that a process ever had resident."""
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM")]
+    [line] = [
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    ]
     return int(line.split()[1]) * 1024
 
 
@@ -324,8 +365,18 @@ class Api:
     async def replay(self, start: int, end: int) -> float:
         """Order a replay, as the broker does; the seconds until the broker knows that it is done."""
         began, id = time.monotonic(), f"r{time.monotonic_ns()}"
-        order = {"id": id, "ranges": [{"shard": 0, "start": start, "end": end}], "retype": None, "cancel": False}
-        order |= {"accept_gap": False, "clean": None, "columns": self._table["columns"], "rule_text": None}
+        order = {
+            "id": id,
+            "ranges": [{"shard": 0, "start": start, "end": end}],
+            "retype": None,
+            "cancel": False,
+        }
+        order |= {
+            "accept_gap": False,
+            "clean": None,
+            "columns": self._table["columns"],
+            "rule_text": None,
+        }
         self._table["replay"] = order
 
         def is_over(report: dict[str, Any]) -> bool:
@@ -345,8 +396,18 @@ class Api:
         """The document for a request."""
         if path.endswith("/positions"):
             held = self._store.range_of(LOG)
-            shard = {"shard": 0, "first_offset": str(held.first_offset), "next_offset": str(held.next_offset)}
-            place = {"stream": "readings", "kind": "rows", "epoch": "benchmark", "log": LOG.log, "shards": [shard]}
+            shard = {
+                "shard": 0,
+                "first_offset": str(held.first_offset),
+                "next_offset": str(held.next_offset),
+            }
+            place = {
+                "stream": "readings",
+                "kind": "rows",
+                "epoch": "benchmark",
+                "log": LOG.log,
+                "shards": [shard],
+            }
             return {**place, **self._ranges.access(LOG.log)}
         if path.endswith("/report"):
             self._report = json.loads(body)
@@ -376,14 +437,26 @@ def _handler(api: Api) -> type[BaseHTTPRequestHandler]:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=3_000_000)
-    parser.add_argument("--keys", type=int, default=0, help="measure a table with so many keys instead")
-    parser.add_argument("--tables", type=int, default=0, help="compare so many tables by a template with one")
-    parser.add_argument("--format", choices=FORMATS, action="append", help="default: both, one after the other")
+    parser.add_argument(
+        "--keys", type=int, default=0, help="measure a table with so many keys instead"
+    )
+    parser.add_argument(
+        "--tables", type=int, default=0, help="compare so many tables by a template with one"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, action="append", help="default: both, one after the other"
+    )
     parser.add_argument("--shape", choices=SHAPES, default="flat", help="of the rows")
     parser.add_argument("--s3", action="store_true", help="table in an S3 store on this machine")
-    parser.add_argument("--by-day", action="store_true", help="compare a table with a partition a day with one without")
+    parser.add_argument(
+        "--by-day",
+        action="store_true",
+        help="compare a table with a partition a day with one without",
+    )
     parser.add_argument("--directory", type=Path, default=None)
     return parser.parse_args()
 

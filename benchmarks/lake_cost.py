@@ -41,7 +41,12 @@ OBJECTS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("streams", {"name": "cost", "topics": ["plant/#"]}),
     ("rules", {"name": "cost", "sql": SQL, "actions": []}),
 )
-COLUMNS = (("device", "string"), ("celsius", "double"), ("fahrenheit", "double"), ("status", "string"))
+COLUMNS = (
+    ("device", "string"),
+    ("celsius", "double"),
+    ("fahrenheit", "double"),
+    ("status", "string"),
+)
 TABLE = {
     "name": "cost",
     "stream": "cost",
@@ -112,7 +117,9 @@ class Usage:
     def print(self, rows: int) -> None:
         """Print the figures by phase and by process."""
         phases = ", ".join(f"{phase} {seconds:.1f}" for phase, seconds in self.cpu_s.items())
-        print(f"{rows:,} records: {self.total_s:.1f} s of processor time ({phases}), at most {self.most_mb:,.0f} MB")
+        print(
+            f"{rows:,} records: {self.total_s:.1f} s of processor time ({phases}), at most {self.most_mb:,.0f} MB"
+        )
         for name, seconds in sorted(self._cpu_of.items(), key=lambda one: -one[1]):
             print(f"  {seconds:6.1f} s  {self.at_most.get(name, 0.0):6.0f} MB  {name}", flush=True)
 
@@ -133,7 +140,10 @@ def _tell(usage: Usage) -> int:
         ("s of processor time", usage.total_s, WANTED_CPU_S),
         ("MB", usage.most_mb, WANTED_MB),
     ):
-        print(f"{value:,.1f} {name} (wanted {wanted:,g}, {'ok' if value <= wanted else 'MISSED'})", flush=True)
+        print(
+            f"{value:,.1f} {name} (wanted {wanted:,g}, {'ok' if value <= wanted else 'MISSED'})",
+            flush=True,
+        )
         missed += value > wanted
     return missed
 
@@ -186,7 +196,11 @@ def _wait_for(find: Callable[[], Any], name: str) -> Any:
 def _publish(link: Any, rows: int) -> None:
     for first in range(0, rows, BLOCK):
         numbers = range(first, min(first + BLOCK, rows))
-        link.sendall(b"".join(publish(f"plant/7/meter/{number % 50}", _payload(number), 0) for number in numbers))
+        link.sendall(
+            b"".join(
+                publish(f"plant/7/meter/{number % 50}", _payload(number), 0) for number in numbers
+            )
+        )
 
 
 def _payload(number: int) -> bytes:
@@ -194,10 +208,14 @@ def _payload(number: int) -> bytes:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--format", choices=("delta", "iceberg"), default="delta")
-    parser.add_argument("--set", action="append", default=[], help="a setting of the broker, as NAME=VALUE")
+    parser.add_argument(
+        "--set", action="append", default=[], help="a setting of the broker, as NAME=VALUE"
+    )
     return parser.parse_args()
 
 

@@ -38,7 +38,11 @@ def main() -> int:
                 raise SystemExit(f"no rows within {PATIENCE_S:g} s: {tables(ready['api'])}")
             _publish(link, options.rate, 1.0)
         _publish(link, options.rate, options.settle)
-        [job] = [one for one in psutil.Process(int(ready["pid"])).children() if "bridges.spark.job" in one.cmdline()]
+        [job] = [
+            one
+            for one in psutil.Process(int(ready["pid"])).children()
+            if "bridges.spark.job" in one.cmdline()
+        ]
         used_s, began = _cpu_s(job), time.monotonic()
         _publish(link, options.rate, options.seconds)
         cores = (_cpu_s(job) - used_s) / (time.monotonic() - began)
@@ -85,8 +89,12 @@ def _name(process: psutil.Process) -> str:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=float, default=4.0, help="messages a second, over both tables")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rate", type=float, default=4.0, help="messages a second, over both tables"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to measure")
     parser.add_argument("--settle", type=float, default=30.0, help="how long to wait first")
     return parser.parse_args()

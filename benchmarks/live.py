@@ -34,7 +34,11 @@ from websockets.asyncio.client import ClientConnection, connect
 TOKEN = "token-of-the-benchmark"
 PAGES = 10
 MOST = 0.05
-CHANNELS: dict[str, dict[str, Any]] = {"status": {}, "alarms": {}, "lists": {"kind": "actions", "limit": 200}}
+CHANNELS: dict[str, dict[str, Any]] = {
+    "status": {},
+    "alarms": {},
+    "lists": {"kind": "actions", "limit": 200},
+}
 NAMES = (
     "messages_received messages_internal messages_sent messages_dropped messages_resent_already_taken "
     "rules_matched actions_messages rule_failed_exception schema_validation_failed "
@@ -68,9 +72,14 @@ def main() -> int:
             turns["after"].append(_turn(process, mqtt, options.count))
     for name, found in turns.items():
         cpu_us, rate = (statistics.median(one[at] for one in found) for at in (0, 1))
-        print(f"{name:6} tabs: {cpu_us:.1f} us of processor time per message, {rate:,.0f} messages/s", flush=True)
+        print(
+            f"{name:6} tabs: {cpu_us:.1f} us of processor time per message, {rate:,.0f} messages/s",
+            flush=True,
+        )
     ten, after = (
-        statistics.median(one[0] / without[0] - 1 for one, without in zip(turns[name], turns["none"], strict=True))
+        statistics.median(
+            one[0] / without[0] - 1 for one, without in zip(turns[name], turns["none"], strict=True)
+        )
         for name in ("ten", "after")
     )
     print(f"ten tabs: {ten:+.1%} per message (at most {MOST:.0%}); after they left: {after:+.1%}")
@@ -101,7 +110,9 @@ def _broker(folder: Path) -> Iterator[tuple[psutil.Process, str, str]]:
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as started:
         assert started.stdout is not None
-        fields = dict(word.split("=", 1) for word in started.stdout.readline().split() if "=" in word)
+        fields = dict(
+            word.split("=", 1) for word in started.stdout.readline().split() if "=" in word
+        )
         try:
             yield psutil.Process(started.pid), fields["mqtt"], f"http://{fields['api']}"
         finally:
@@ -110,7 +121,9 @@ def _broker(folder: Path) -> Iterator[tuple[psutil.Process, str, str]]:
 
 def _fill(url: str) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    with httpx.Client(base_url=f"{url}/api/v1", headers=headers, timeout=60, trust_env=False) as api:
+    with httpx.Client(
+        base_url=f"{url}/api/v1", headers=headers, timeout=60, trust_env=False
+    ) as api:
         for number in range(100):
             topic = "bench/#" if number < 5 else f"other/{number}"
             rule = {"name": f"rule-{number}", "sql": f'SELECT topic, qos FROM "{topic}"'}
@@ -120,7 +133,9 @@ def _fill(url: str) -> None:
 @contextmanager
 def _tabs(url: str) -> Iterator[None]:
     command = [sys.executable, "-m", "benchmarks.live", "--watch", url]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as started:
         assert started.stdin is not None
         assert started.stdout is not None
         assert started.stdout.readline() == "ready\n"
@@ -131,15 +146,29 @@ def _tabs(url: str) -> Iterator[None]:
 
 async def _watch(url: str) -> None:
     """Ten tabs that read what they get, until standard input ends."""
-    address, headers = f"{url.replace('http', 'ws', 1)}/api/v1/live", {"Authorization": f"Bearer {TOKEN}"}
-    opened = [await connect(address, additional_headers=headers, max_size=None) for _ in range(PAGES)]
+    address, headers = (
+        f"{url.replace('http', 'ws', 1)}/api/v1/live",
+        {"Authorization": f"Bearer {TOKEN}"},
+    )
+    opened = [
+        await connect(address, additional_headers=headers, max_size=None) for _ in range(PAGES)
+    ]
     readers = [asyncio.create_task(_read(page)) for page in opened]
     for page in opened:
         for channel, parameters in CHANNELS.items():
-            sent = {"kind": "subscribe", "id": channel, "channel": channel, "parameters": parameters}
+            sent = {
+                "kind": "subscribe",
+                "id": channel,
+                "channel": channel,
+                "parameters": parameters,
+            }
             await page.send(json.dumps(sent))
     api = httpx.AsyncClient(base_url=f"{url}/api/v1", headers=headers, timeout=60, trust_env=False)
-    polls = [asyncio.create_task(_poll(api, path, every_s)) for path, every_s in POLLS.items() for _ in opened]
+    polls = [
+        asyncio.create_task(_poll(api, path, every_s))
+        for path, every_s in POLLS.items()
+        for _ in opened
+    ]
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     for poll in polls:

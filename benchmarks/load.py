@@ -27,7 +27,15 @@ import numpy as np
 
 from broker.codec.decode import decode_packet
 from broker.codec.encode import encode_packet
-from broker.codec.packets import ConnAck, Connect, Packet, Publish, SubAck, Subscribe, SubscriptionRequest
+from broker.codec.packets import (
+    ConnAck,
+    Connect,
+    Packet,
+    Publish,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+)
 
 _READ_BYTES = 1 << 20
 
@@ -38,7 +46,11 @@ def main() -> None:
     run = {"throughput": throughput, "latency": latency, "connect": connections}[options.mode]
     figures = run(options)
     shown = ("name", "mode", "pubs", "subs", "topics", "size")
-    print(json.dumps(figures | {name: getattr(options, name) for name in shown} | {"qos": _qos(options)}))
+    print(
+        json.dumps(
+            figures | {name: getattr(options, name) for name in shown} | {"qos": _qos(options)}
+        )
+    )
 
 
 def throughput(options: argparse.Namespace) -> dict[str, Any]:
@@ -90,7 +102,9 @@ def latency(options: argparse.Namespace) -> dict[str, Any]:
     inward, outward = connect(options, f"ls-{os.getpid()}"), connect(options, f"lp-{os.getpid()}")
     subscribe(inward, "lat/#", options.subqos)
     pad, qos = b"x" * (options.size - 8), min(options.qos, options.subqos)
-    reader = LatencyReader(inward, options.size, len(publish("lat/1", b"x" * options.size, qos)), qos, options.count)
+    reader = LatencyReader(
+        inward, options.size, len(publish("lat/1", b"x" * options.size, qos)), qos, options.count
+    )
     reader.start()
     started = time.perf_counter()
     for number in range(options.count):
@@ -126,13 +140,19 @@ def connections(options: argparse.Namespace) -> dict[str, Any]:
     each_us = (cpu_s(options.pid) - used_s) / options.count * 1e6
     time.sleep(1)
     each = (resident_bytes(options.pid) - before) // options.count if options.pid else None
-    return {"conn_per_s": round(options.count / taken_s), "cpu_us_per_conn": round(each_us), "rss_per_conn": each}
+    return {
+        "conn_per_s": round(options.count / taken_s),
+        "cpu_us_per_conn": round(each_us),
+        "rss_per_conn": each,
+    }
 
 
 class Subscriber(threading.Thread):
     """Counts what arrives by its size, and acknowledges QoS 1."""
 
-    def __init__(self, link: socket.socket, size: int, qos: int, expected: int, packet_id_at: int) -> None:
+    def __init__(
+        self, link: socket.socket, size: int, qos: int, expected: int, packet_id_at: int
+    ) -> None:
         super().__init__(daemon=True)
         self._link, self._size, self._qos, self._expected = link, size, qos, expected
         self._packet_id_at = packet_id_at
@@ -181,8 +201,12 @@ class Qos2Subscriber(Subscriber):
             rest += bytes(buffer[:read])
             answers, at = [], 0
             while at < len(rest):
-                size, answer, id_at = (4, 0x70, 2) if rest[at] == 0x62 else (self._size, 0x50, self._packet_id_at)
-                packets = np.frombuffer(rest, np.uint8, (len(rest) - at) // size * size, at).reshape(-1, size)
+                size, answer, id_at = (
+                    (4, 0x70, 2) if rest[at] == 0x62 else (self._size, 0x50, self._packet_id_at)
+                )
+                packets = np.frombuffer(
+                    rest, np.uint8, (len(rest) - at) // size * size, at
+                ).reshape(-1, size)
                 other = np.flatnonzero(packets[:, 0] != rest[at])
                 packets = packets[: other[0]] if len(other) else packets
                 if not len(packets):
@@ -204,7 +228,14 @@ class Publisher(threading.Thread):
     """Sends blocks of packets; with QoS 1 and 2 a window at a time, waiting for its acknowledgements."""
 
     def __init__(
-        self, link: socket.socket, topics: list[str], payload: bytes, qos: int, count: int, window: int, block: int
+        self,
+        link: socket.socket,
+        topics: list[str],
+        payload: bytes,
+        qos: int,
+        count: int,
+        window: int,
+        block: int,
     ) -> None:
         super().__init__(daemon=True)
         self._link, self._topics, self._payload = link, topics, payload
@@ -218,7 +249,9 @@ class Publisher(threading.Thread):
             for number in range(in_block)
         ]
         size, block = len(packets[0]), b"".join(packets)
-        releases = b"".join(b"\x62\x02" + struct.pack("!H", number + 1) for number in range(in_block))
+        releases = b"".join(
+            b"\x62\x02" + struct.pack("!H", number + 1) for number in range(in_block)
+        )
         while self._left > 0:
             count = min(in_block, self._left)
             self._link.sendall(block[: count * size])
@@ -242,9 +275,17 @@ class Publisher(threading.Thread):
 class LatencyReader(threading.Thread):
     """Reads messages that carry the time they were sent."""
 
-    def __init__(self, link: socket.socket, payload_size: int, size: int, qos: int, expected: int) -> None:
+    def __init__(
+        self, link: socket.socket, payload_size: int, size: int, qos: int, expected: int
+    ) -> None:
         super().__init__(daemon=True)
-        self._link, self._at, self._size, self._qos, self._expected = link, size - payload_size, size, qos, expected
+        self._link, self._at, self._size, self._qos, self._expected = (
+            link,
+            size - payload_size,
+            size,
+            qos,
+            expected,
+        )
         self.seconds: list[float] = []
 
     def run(self) -> None:
@@ -279,10 +320,16 @@ def connect(
     link.connect((options.host, options.port))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     password = options.password.encode() if options.password else None
-    link.sendall(encode_packet(Connect(client_id, clean_start=is_clean, username=options.username, password=password)))
+    link.sendall(
+        encode_packet(
+            Connect(client_id, clean_start=is_clean, username=options.username, password=password)
+        )
+    )
     answer = _read_packet(link)
     if not isinstance(answer, ConnAck) or answer.reason_code:
-        raise SystemExit(f"the broker at {options.host}:{options.port} refused {client_id}: {answer}")
+        raise SystemExit(
+            f"the broker at {options.host}:{options.port} refused {client_id}: {answer}"
+        )
     return link
 
 
@@ -347,7 +394,9 @@ def _qos(options: argparse.Namespace) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("mode", choices=["throughput", "latency", "connect"])
     add("--name", default="", help="shown in the result")
@@ -362,12 +411,27 @@ def _parser() -> argparse.ArgumentParser:
     add("--subqos", type=int, default=0, help="QoS of the subscriptions")
     add("--count", type=int, default=200_000, help="messages in all, or connections")
     add("--size", type=int, default=128, help="payload in bytes")
-    add("--block", type=int, default=0, help="QoS 0 messages sent at once; default 500, or one of every topic")
-    add("--window", type=int, default=20, help="QoS 1 or 2 messages sent before acknowledgements are awaited")
+    add(
+        "--block",
+        type=int,
+        default=0,
+        help="QoS 0 messages sent at once; default 500, or one of every topic",
+    )
+    add(
+        "--window",
+        type=int,
+        default=20,
+        help="QoS 1 or 2 messages sent before acknowledgements are awaited",
+    )
     add("--rate", type=float, default=1000, help="messages per second, for latency")
     add("--filter", default="bench/#", help="topic filter of the subscribers")
     add("--timeout", type=float, default=60, help="seconds")
-    add("--idle", type=float, default=3, help="seconds without a message after which a subscriber is done")
+    add(
+        "--idle",
+        type=float,
+        default=3,
+        help="seconds without a message after which a subscriber is done",
+    )
     add("--pid", type=int, default=0, help="process of the broker, for its memory")
     return parser
 

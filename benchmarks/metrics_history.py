@@ -57,7 +57,9 @@ async def _measured(series: int) -> tuple[float, float, int]:
         store = RocksStore(directory, "os")
         writer = Writer(store, asyncio.get_running_loop())
         history = MetricsHistory(metrics, StoredValues(writer), clock, MetricsHistorySettings())
-        counters = [metrics.counter("rule_matched", rule=f"rule-{number}") for number in range(series)]
+        counters = [
+            metrics.counter("rule_matched", rule=f"rule-{number}") for number in range(series)
+        ]
         history.start()
         samples, writings = list[float](), list[float]()
         for resolution in RESOLUTIONS:

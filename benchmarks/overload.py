@@ -52,7 +52,9 @@ class Pings:
 
 def main() -> None:
     """Run both loads once; the exit status tells whether the broker behaved as wanted."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=_COUNT, help="messages of the regular load")
     options = parser.parse_args()
     with serving() as (ready, _):
@@ -72,19 +74,31 @@ async def measure(mqtt: str, api: str, count: int) -> int:
             rates.append(await loaded(port, times, count))
         pings.append(measured)
         memory.append(memory_bytes(api))
-    for name, rate, measured, used in zip(("regular", f"{TIMES} times"), rates, pings, memory[1:], strict=True):
+    for name, rate, measured, used in zip(
+        ("regular", f"{TIMES} times"), rates, pings, memory[1:], strict=True
+    ):
         print(
-            f"{name:8} {rate:>9,.0f} QoS 1 messages/s   {measured.told()}   memory {used / 2**20:.0f} MiB", flush=True
+            f"{name:8} {rate:>9,.0f} QoS 1 messages/s   {measured.told()}   memory {used / 2**20:.0f} MiB",
+            flush=True,
         )
     cut_off = pings[-1].cut_off
     is_prompt = pings[-1].p99_s <= WANTED_P99_S
-    print(f"old clients cut off: {cut_off}; p99 within {WANTED_P99_S:g} s: {'ok' if is_prompt else 'MISSED'}")
+    print(
+        f"old clients cut off: {cut_off}; p99 within {WANTED_P99_S:g} s: {'ok' if is_prompt else 'MISSED'}"
+    )
     return 0 if is_prompt and not cut_off else 1
 
 
 async def loaded(port: str, times: int, count: int) -> float:
     """QoS 1 messages a second under so many times the regular load."""
-    one = ["--pubs", str(_PUBLISHERS * times), "--window", str(_WINDOW * times), "--count", str(count * times)]
+    one = [
+        "--pubs",
+        str(_PUBLISHERS * times),
+        "--window",
+        str(_WINDOW * times),
+        "--count",
+        str(count * times),
+    ]
     loads = [await start_load(port, [*one, "--qos", "1", "--subqos", "1"])]
     if times > 1:
         flood = ["--pubs", str(times), "--count", str(count * times * 10), "--filter", "flood/#"]
@@ -95,12 +109,24 @@ async def loaded(port: str, times: int, count: int) -> float:
 
 async def start_load(port: str, arguments: list[str]) -> asyncio.subprocess.Process:
     """A load generator in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.load", "throughput", "--port", port, "--idle", "1", *arguments]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.load",
+        "throughput",
+        "--port",
+        port,
+        "--idle",
+        "1",
+        *arguments,
+    ]
     return await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=subprocess.PIPE)
 
 
 @contextlib.asynccontextmanager
-async def pinging(links: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> AsyncIterator[Pings]:
+async def pinging(
+    links: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]],
+) -> AsyncIterator[Pings]:
     """Ping on all links meanwhile."""
     pings = Pings()
 
@@ -157,7 +183,9 @@ def memory_bytes(api: str) -> int:
     """The resident memory of the broker, as it says itself."""
     with urllib.request.urlopen(f"http://{api}/metrics") as answer:
         lines: list[str] = answer.read().decode().splitlines()
-    return int(float(next(line for line in lines if line.startswith("sluice_memory_bytes ")).split()[1]))
+    return int(
+        float(next(line for line in lines if line.startswith("sluice_memory_bytes ")).split()[1])
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,12 @@ CASES = (
         "deliver_per_s",
         ("--qos", "1", "--subqos", "1", "--count", "60000"),
     ),
-    Case("pipeline on, QoS 1, 10 to 0", {MOSQUITTO: 0}, "pub_per_s", ("--qos", "1", "--pubs", "10", "--subs", "0")),
+    Case(
+        "pipeline on, QoS 1, 10 to 0",
+        {MOSQUITTO: 0},
+        "pub_per_s",
+        ("--qos", "1", "--pubs", "10", "--subs", "0"),
+    ),
 )
 SCHEMA = {
     "type": "object",
@@ -108,15 +113,26 @@ def serving(*settings: str, tree: Path = ROOT) -> Iterator[tuple[dict[str, str],
         command = [
             *(sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", folder),
             *("--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0"),
-            *(part for setting in ("store.durability=os", *settings) for part in ("--set", setting)),
+            *(
+                part
+                for setting in ("store.durability=os", *settings)
+                for part in ("--set", setting)
+            ),
         ]
         environ = {**os.environ, "SLUICE_API_TOKEN": TOKEN}
         process = subprocess.Popen(
-            command, cwd=tree, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            cwd=tree,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         try:
             assert process.stdout is not None
-            ready = dict(word.split("=") for word in process.stdout.readline().split() if "=" in word)
+            ready = dict(
+                word.split("=") for word in process.stdout.readline().split() if "=" in word
+            )
             yield {**ready, "pid": str(process.pid)}, folder
         finally:
             process.terminate()
@@ -136,7 +152,9 @@ def tables(api: str) -> list[dict[str, Any]]:
 
 def _ask(api: str, path: str, body: bytes | None = None) -> Any:
     headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"http://{api}/api/v1/{path}", body, headers)) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://{api}/api/v1/{path}", body, headers)
+    ) as answer:
         return json.load(answer)
 
 

@@ -15,7 +15,9 @@ from benchmarks.pipeline import create, serving
 
 AFTER = ("--filter", "after/#")
 CASES = (
-    Case("rule and republish, QoS 0", {MOSQUITTO: 1.7}, "deliver_per_s", ("--count", "300000"), AFTER),
+    Case(
+        "rule and republish, QoS 0", {MOSQUITTO: 1.7}, "deliver_per_s", ("--count", "300000"), AFTER
+    ),
     Case(
         "the same, QoS 1, 10 to 1",
         {MOSQUITTO: 0},

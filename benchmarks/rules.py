@@ -30,7 +30,10 @@ PAYLOAD = (
     b'"seq":12345,"fw":"1.4.20"}'
 )
 ITEMS = json.dumps(
-    {"device": "meter-0042", "values": [{"k": f"s{number}", "v": number / 4} for number in range(100)]},
+    {
+        "device": "meter-0042",
+        "values": [{"k": f"s{number}", "v": number / 4} for number in range(100)],
+    },
     separators=(",", ":"),
 ).encode()
 CANONICAL = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "bench/#" WHERE payload.temp > 20'
@@ -87,7 +90,12 @@ def statement(sql: str) -> Run:
 
 def rules(*statements: str) -> RulesTap:
     """The stage with rules that have no actions: compiled, counted, found by topic."""
-    return tap([compile_statement(sql, standard(), RuleContext("bench", {}, lambda: 0)) for sql in statements])
+    return tap(
+        [
+            compile_statement(sql, standard(), RuleContext("bench", {}, lambda: 0))
+            for sql in statements
+        ]
+    )
 
 
 def tap(compiled: Sequence[Statement]) -> RulesTap:
@@ -141,7 +149,9 @@ def main() -> int:
         took = microseconds(statement(sql), PAYLOAD)
         print(f"{name:28}{took:8.2f} µs {1e6 / took:12,.0f} a second")
     canonical = statement(CANONICAL)
-    print(f"{'canonical to JSON':28}{microseconds(lambda m: json_bytes(canonical(m)), PAYLOAD):8.2f} µs")
+    print(
+        f"{'canonical to JSON':28}{microseconds(lambda m: json_bytes(canonical(m)), PAYLOAD):8.2f} µs"
+    )
     missed += _elsewhere() + _compiling()
     return missed
 
@@ -158,7 +168,9 @@ def _elsewhere() -> int:
     alone, beside = microseconds(stage(CANONICAL), PAYLOAD), microseconds(call, PAYLOAD)
     is_missed = beside > alone * 1.15
     verdict = "missed" if is_missed else "reached"
-    print(f"beside {RULES_ELSEWHERE:,} rules on other topics: {beside / alone:.2f} times as long; no change {verdict}")
+    print(
+        f"beside {RULES_ELSEWHERE:,} rules on other topics: {beside / alone:.2f} times as long; no change {verdict}"
+    )
     print(f"  planning a topic among them, once a topic: {planned_ms:.2f} ms")
     return is_missed
 
@@ -166,7 +178,9 @@ def _elsewhere() -> int:
 def _compiling() -> int:
     slowest = max((compiling_ms(sql), sql) for sql in (CANONICAL, EACH, *STATEMENTS.values()))
     is_missed = slowest[0] > 10
-    print(f"compile, the slowest of these: {slowest[0]:.2f} ms; at most 10 {'missed' if is_missed else 'reached'}")
+    print(
+        f"compile, the slowest of these: {slowest[0]:.2f} ms; at most 10 {'missed' if is_missed else 'reached'}"
+    )
     return is_missed
 
 

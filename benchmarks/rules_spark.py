@@ -36,10 +36,26 @@ from rules.sql.spark.values import RECORDS
 from rules.sql.syntax.parser import parse
 
 CANONICAL = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "bench/#" WHERE payload.temp > 20'
-OUTPUT = [{"name": "t", "type": "double"}, {"name": "f", "type": "double"}, {"name": "clientid", "type": "string"}]
+OUTPUT = [
+    {"name": "t", "type": "double"},
+    {"name": "f", "type": "double"},
+    {"name": "clientid", "type": "string"},
+]
 WANTED_PER_S = 400_000
 SCHEMA = arrow_schema(
-    ("shard", "offset", "ts", "topic", "payload", "qos", "retain", "client_id", "username", "properties", "rule")
+    (
+        "shard",
+        "offset",
+        "ts",
+        "topic",
+        "payload",
+        "qos",
+        "retain",
+        "client_id",
+        "username",
+        "properties",
+        "rule",
+    )
 )
 PARTS = 8
 
@@ -52,8 +68,13 @@ def main() -> int:
         _fill(directory / "records", options.rows)
         prepare_environment(directory, os.environ)
         find_java(directory / "_spark").apply(os.environ)
-        scratch, java_options = directory / "scratch", "-XX:+UseSerialGC"  # SQL needs both of Java's compilers
-        session = start_session(options.master, driver_memory="1g", work_dir=scratch, java_options=java_options)
+        scratch, java_options = (
+            directory / "scratch",
+            "-XX:+UseSerialGC",
+        )  # SQL needs both of Java's compilers
+        session = start_session(
+            options.master, driver_memory="1g", work_dir=scratch, java_options=java_options
+        )
         try:
             return _measure(session.read.parquet(str(directory / "records")), options.rows)
         finally:
@@ -67,11 +88,17 @@ def _measure(records: Any, rows: int) -> int:
     _time("identity in mapInArrow", lambda: needed.mapInArrow(_identity, needed.schema), rows)
     compiled = _time("compiled rule in mapInArrow", lambda: rule_rows(records, rule, OUTPUT), rows)
     tree = parse(CANONICAL)
-    statement = to_spark(tree, sources(tree), standard(), FieldType("struct", fields={"temp": FieldType("double")}))
+    statement = to_spark(
+        tree, sources(tree), standard(), FieldType("struct", fields={"temp": FieldType("double")})
+    )
     records.createOrReplaceTempView(RECORDS)
     regular = f"SELECT * FROM ({statement.sql}) WHERE NOT {IRREGULAR}"
     _time("Spark SQL alone", lambda: records.sparkSession.sql(regular), rows)
-    _time("Spark SQL, what it cannot answer for compiled", lambda: sql_rows(records, rule, statement), rows)
+    _time(
+        "Spark SQL, what it cannot answer for compiled",
+        lambda: sql_rows(records, rule, statement),
+        rows,
+    )
     return int(compiled < WANTED_PER_S)
 
 
@@ -105,18 +132,21 @@ def _fill(directory: Path, rows: int) -> None:
             "client_id": pa.array([f"client-{number % 100}" for number in range(each)]),
         }
         whole = [arrays.get(field.name, pa.nulls(each, field.type)) for field in SCHEMA]
-        pq.write_table(pa.Table.from_arrays(whole, schema=SCHEMA), directory / f"part-{part}.parquet")
+        pq.write_table(
+            pa.Table.from_arrays(whole, schema=SCHEMA), directory / f"part-{part}.parquet"
+        )
 
 
 def _payload(source: random.Random) -> bytes:
-    text = (
-        f'{{"temp":{source.uniform(0, 45):.2f},"hum":{source.randint(0, 100)},"device":"meter-{source.randint(1, 999)}"'
-    )
+    reading = f'"temp":{source.uniform(0, 45):.2f},"hum":{source.randint(0, 100)}'
+    text = f'{{{reading},"device":"meter-{source.randint(1, 999)}"'
     return f'{text},"pad":"{"x" * (117 - len(text))}"}}'.encode()
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--master", default="local[2]")
     return parser.parse_args()

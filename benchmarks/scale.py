@@ -59,7 +59,10 @@ def main() -> int:
     """Run all parts, or one; 1 when a figure is not what is wanted."""
     options = _options()
     if options.part is None:
-        parts = [[sys.executable, "-m", "benchmarks.scale", part, "--count", str(options.count)] for part in PARTS]
+        parts = [
+            [sys.executable, "-m", "benchmarks.scale", part, "--count", str(options.count)]
+            for part in PARTS
+        ]
         return max(subprocess.run(command, check=False).returncode for command in parts)
     folder = Path(tempfile.mkdtemp(prefix="scale-"))
     try:
@@ -87,10 +90,15 @@ async def retained(folder: Path, count: int) -> int:
     grown = _resident() - before
     data = held.size_bytes
     _tell("retained, load", f"{count / loaded_s:,.0f}/s, {data / 1e6:,.0f} MB of data")
-    _tell("retained, resident memory", f"{grown / 1e6:,.0f} MB more, {grown / data:.2f} of the data")
+    _tell(
+        "retained, resident memory", f"{grown / 1e6:,.0f} MB more, {grown / data:.2f} of the data"
+    )
     for text in (_topic(count // 2), "site7/#", "site7/+/temp", "+/dev77/temp", "+/+/none", "#"):
         found, taken_s, longest_ms = await _walked(held, text)
-        _tell(f"retained, {text}", f"{found:,} found in {taken_s * 1e3:,.1f} ms, slices of {longest_ms:.1f} ms at most")
+        _tell(
+            f"retained, {text}",
+            f"{found:,} found in {taken_s * 1e3:,.1f} ms, slices of {longest_ms:.1f} ms at most",
+        )
     _tell("retained, resident memory after '#'", f"{(_resident() - before) / 1e6:,.0f} MB more")
     replaced_s = await _timed(writer, lambda: _replace(held, 20_000, count))
     _tell("retained, replaced", f"{20_000 / replaced_s:,.0f}/s")
@@ -101,7 +109,9 @@ async def retained(folder: Path, count: int) -> int:
     again = Retained(Writer(store, asyncio.get_running_loop()), SystemClock())
     for _ in again.load():
         pass
-    _tell("retained, opened again", f"{again.count:,} there after {time.perf_counter() - began:.2f} s")
+    _tell(
+        "retained, opened again", f"{again.count:,} there after {time.perf_counter() - began:.2f} s"
+    )
     return int(grown > _RETAINED_BYTES)
 
 
@@ -152,7 +162,10 @@ def _subscribed(name: str, shape: str, count: int) -> None:
     put_s = _each(count, lambda n: trie.put(filters[n].levels, owners[n], n))
     gc.collect()
     grown = _resident() - before
-    topics = [filters[n].filter.replace("+", "x").replace("#", "y/z") for n in random.sample(range(count), 20_000)]
+    topics = [
+        filters[n].filter.replace("+", "x").replace("#", "y/z")
+        for n in random.sample(range(count), 20_000)
+    ]
     match_s = _each(len(topics), lambda n: trie.match(topics[n]))
     remove_s = _each(count, lambda n: trie.remove(filters[n].levels, owners[n]))
     times = " ".join(f"{what} {taken * 1e6:.2f} µs" for what, taken in (
@@ -215,7 +228,10 @@ async def plans(folder: Path, count: int) -> int:
     messages = 200_000
     rates = {}
     for topics in (1, 100, 10_000, min(count, 1_000_000)):
-        packets = [encode_packet(Publish(f"site{n % _SITES:03}/dev{n:07}/temp", _PAYLOAD)) for n in range(topics)]
+        packets = [
+            encode_packet(Publish(f"site{n % _SITES:03}/dev{n:07}/temp", _PAYLOAD))
+            for n in range(topics)
+        ]
         pieces = list(_pieces(packets, max(messages, topics)))
         if topics <= 10_000:
             for piece in pieces[: max(1, len(pieces) // 5)]:
@@ -226,7 +242,10 @@ async def plans(folder: Path, count: int) -> int:
             hub.context.pending_writes.flush()
         rates[topics] = max(messages, topics) / (time.perf_counter() - started)
         name = "all of them new" if topics > 10_000 else f"{topics:,} in turn"
-        _tell(f"plans, topics: {name}", f"{rates[topics]:,.0f}/s, {rates[topics] / rates[1]:.2f} of one topic")
+        _tell(
+            f"plans, topics: {name}",
+            f"{rates[topics]:,.0f}/s, {rates[topics] / rates[1]:.2f} of one topic",
+        )
     await server.stop(1)
     return 0
 
@@ -245,13 +264,17 @@ async def start(folder: Path, count: int) -> int:
     for _ in hub.load():
         pass
     for number in range(count):
-        hub.retained.retain(Message(_topic(number), _PAYLOAD, 1, True, Client("loader"), time.time_ns()))
+        hub.retained.retain(
+            Message(_topic(number), _PAYLOAD, 1, True, Client("loader"), time.time_ns())
+        )
         if number % 1000 == 0:
             await writer.committed()
     from broker.core.subscription import Subscription
 
     for number in range(sessions):
-        session: Session = hub.life.new_session(f"client-{number}", hub.zones.default, is_durable=True)
+        session: Session = hub.life.new_session(
+            f"client-{number}", hub.zones.default, is_durable=True
+        )
         session.expiry_s = 86_400
         subscription = Subscription(TopicFilter.parse(f"site{number % _SITES}/dev{number}/cmd"), 1)
         hub.subscriptions.add(session, subscription, is_new=True)
@@ -266,7 +289,9 @@ async def start(folder: Path, count: int) -> int:
     server = _server(RocksStore(folder, "os"))
     gc.disable()  # as the server does
     longest = 0.0
-    step = time.thread_time()  # what the thread itself takes: what else the machine does is not the step's
+    step = (
+        time.thread_time()
+    )  # what the thread itself takes: what else the machine does is not the step's
     for _ in server.hub.load():
         longest = max(longest, time.thread_time() - step)
         step = time.thread_time()
@@ -274,7 +299,10 @@ async def start(folder: Path, count: int) -> int:
     gc.enable()
     there = f"{len(server.hub.sessions):,} sessions, {server.hub.retained.count:,} retained"
     _tell("start", f"{there}: {taken_s:.1f} s, in steps of {longest * 1e3:.0f} ms at most")
-    _tell("start, resident memory", f"{(_resident() - before) / max(sessions, 1):,.0f} bytes a session")
+    _tell(
+        "start, resident memory",
+        f"{(_resident() - before) / max(sessions, 1):,.0f} bytes a session",
+    )
     await server.hub.context.writer.close()
     return int(taken_s > _START_WITHIN_S or longest > _START_STEP_S)
 
@@ -313,9 +341,16 @@ def _tell(what: str, found: str) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", nargs="?", choices=PARTS, help="one part; all without")
-    parser.add_argument("--count", type=int, default=1_000_000, help="retained topics, and subscriptions of each shape")
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=1_000_000,
+        help="retained topics, and subscriptions of each shape",
+    )
     return parser.parse_args()
 
 

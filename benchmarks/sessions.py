@@ -39,7 +39,10 @@ class Case:
 CASES = (
     Case("1,000 devices, 1 open; 100 subscribers, 10 devices each", 2, ("--subs", "100"), 30_000),
     Case(
-        "100 devices, 1 open; 100 subscribers to all", 2, ("--devices", "100", "--subs", "100", "--everything"), 1_000
+        "100 devices, 1 open; 100 subscribers to all",
+        2,
+        ("--devices", "100", "--subs", "100", "--everything"),
+        1_000,
     ),
     Case("1 publisher, 20 open; 1 subscriber", 0.8, ("--devices", "1", "--open", "20"), 20_000),
 )
@@ -47,7 +50,9 @@ CASES = (
 
 def main() -> None:
     """Run the cases and print a table; the exit status tells whether every wanted ratio was reached."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3, help="turns per broker and case")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     options = parser.parse_args()
@@ -57,7 +62,9 @@ def main() -> None:
             UNSYNCED: running.enter_context(_sluice("os")),
             NATS: running.enter_context(_nats(Path(folder))),
         }
-        reached = [_compare(case, brokers, options.rounds) for case in CASES if options.only in case.name]
+        reached = [
+            _compare(case, brokers, options.rounds) for case in CASES if options.only in case.name
+        ]
     sys.exit(0 if all(reached) else 1)
 
 
@@ -69,7 +76,8 @@ def _compare(case: Case, brokers: Mapping[str, Broker], rounds: int) -> bool:
     print(case.name)
     for name, results in turns.items():
         acknowledged, delivered, cpu_us = (
-            statistics.median(one[figure] for one in results) for figure in ("per_s", "delivered_per_s", "cpu_us")
+            statistics.median(one[figure] for one in results)
+            for figure in ("per_s", "delivered_per_s", "cpu_us")
         )
         lost = 1 - min(one["acknowledged"] / one["sent"] for one in results)
         print(
@@ -79,7 +87,9 @@ def _compare(case: Case, brokers: Mapping[str, Broker], rounds: int) -> bool:
         )
     pairs = zip(turns[SLUICE], turns[NATS], strict=True)
     ratio = statistics.median(ours["per_s"] / theirs["per_s"] for ours, theirs in pairs)
-    print(f"  {ratio:.2f} times the rate, wanted {case.wanted:g}: {'reached' if ratio >= case.wanted else 'MISSED'}")
+    print(
+        f"  {ratio:.2f} times the rate, wanted {case.wanted:g}: {'reached' if ratio >= case.wanted else 'MISSED'}"
+    )
     return ratio >= case.wanted
 
 

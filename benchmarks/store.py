@@ -35,7 +35,9 @@ SECONDS = 1.5
 
 def record(number: int) -> StreamRecord:
     payload = PAYLOAD % (number % 10_000_000)
-    return StreamRecord(time.time_ns() // 1000, f"site/{number % 50}/meter", payload, 1, False, f"c{number % 50}")
+    return StreamRecord(
+        time.time_ns() // 1000, f"site/{number % 50}/meter", payload, 1, False, f"c{number % 50}"
+    )
 
 
 @contextmanager
@@ -61,7 +63,9 @@ def commits(directory: Path, durability: Literal["fsync", "os"], size: int) -> t
     return size * count / took, took / count * 1000
 
 
-async def written(directory: Path, durability: Literal["fsync", "os"], count: int) -> tuple[float, float]:
+async def written(
+    directory: Path, durability: Literal["fsync", "os"], count: int
+) -> tuple[float, float]:
     """Records a second through the writer, and microseconds of the loop an append takes, 256 outstanding at a turn."""
     records = [record(number) for number in range(1000)]
     with store_in(directory, durability) as store:
@@ -90,7 +94,9 @@ def download(url: str, ticket: str) -> bytes:
     """The body of a range, by the cheapest client there is."""
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port)
-    connection.request("GET", f"{parts.path}?{parts.query}", headers={"Authorization": f"Bearer {ticket}"})
+    connection.request(
+        "GET", f"{parts.path}?{parts.query}", headers={"Authorization": f"Bearer {ticket}"}
+    )
     answer, body = connection.getresponse(), bytearray()
     while piece := answer.read(1024 * 1024):
         body += piece
@@ -103,7 +109,9 @@ async def served(directory: Path, count: int, group: int) -> tuple[float, float,
     place = Path(tempfile.mkdtemp(dir=directory))
     store = RocksStore(place, "os")
     for start in range(0, count, group):
-        store.commit(Batch({LOG: [record(number) for number in range(start, min(count, start + group))]}))
+        store.commit(
+            Batch({LOG: [record(number) for number in range(start, min(count, start + group))]})
+        )
     sealer = Sealer(store)
     while sealer.seal(LOG):
         pass
@@ -119,7 +127,12 @@ async def served(directory: Path, count: int, group: int) -> tuple[float, float,
     quarter = count // 4
     started = time.perf_counter()
     await asyncio.gather(
-        *(asyncio.to_thread(download, f"{url}{n * quarter}&to={(n + 1) * quarter}", access["ticket"]) for n in range(4))
+        *(
+            asyncio.to_thread(
+                download, f"{url}{n * quarter}&to={(n + 1) * quarter}", access["ticket"]
+            )
+            for n in range(4)
+        )
     )
     together = time.perf_counter() - started
     await ranges.stop()
@@ -138,9 +151,13 @@ def main() -> None:
     for durability in durabilities:
         for size in (1, 10, 100, 1000, 10_000):
             rate, took_ms = commits(options.directory, durability, size)
-            print(f"commit {durability:5} groups of {size:6}: {rate:12,.0f} records/s {took_ms:8.3f} ms")
+            print(
+                f"commit {durability:5} groups of {size:6}: {rate:12,.0f} records/s {took_ms:8.3f} ms"
+            )
         rate, append_us = asyncio.run(written(options.directory, durability, options.records // 2))
-        print(f"writer {durability:5} 256 at a turn    : {rate:12,.0f} records/s {append_us:8.3f} µs an append")
+        print(
+            f"writer {durability:5} 256 at a turn    : {rate:12,.0f} records/s {append_us:8.3f} µs an append"
+        )
     for group in (10, 1000):
         rate, speed, together = asyncio.run(served(options.directory, options.records, group))
         name = f"ranges, groups of {group:4}, sealed"

@@ -92,7 +92,9 @@ def reconnect(count: int, rounds: int) -> bool:
                     found = storm(broker, count)
                     storms[broker.name].append(found)
                     _tell(broker.name, count, found)
-    medians = {name: statistics.median(one.seconds for one in found) for name, found in storms.items()}
+    medians = {
+        name: statistics.median(one.seconds for one in found) for name, found in storms.items()
+    }
     ours = storms["sluice"]
     p99_s = statistics.quantiles([s for one in ours for s in one.waited_s], n=100)[98]
     ended = sum(one.ended for one in ours)
@@ -230,14 +232,19 @@ def unread(count: int, seconds: float, qos: int) -> bool:
         pings, ends_at = Pings(), time.monotonic() + seconds
         links = [connect(to, f"ping-{number}") for number in range(_PINGERS)]
         threads = [threading.Thread(target=_ping, args=(link, pings, ends_at)) for link in links]
-        threads.append(threading.Thread(target=_publish, args=(connect(to, "publisher"), ends_at, qos)))
+        threads.append(
+            threading.Thread(target=_publish, args=(connect(to, "publisher"), ends_at, qos))
+        )
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     is_reached = pings.p99_s <= WANTED_P99_S
     wanted = f"wanted p99 {WANTED_P99_S * 1000:.0f} ms, {'ok' if is_reached else 'MISSED'}"
-    print(f"{count:,} subscribers of QoS {qos} that do not read: {pings.told()} ({wanted})", flush=True)
+    print(
+        f"{count:,} subscribers of QoS {qos} that do not read: {pings.told()} ({wanted})",
+        flush=True,
+    )
     return not is_reached
 
 
@@ -252,7 +259,9 @@ def _ping(link: socket.socket, pings: Pings, ends_at: float) -> None:
 
 def _publish(link: socket.socket, ends_at: float, qos: int, window: int = 20) -> None:
     """With QoS 0 as fast as the broker reads."""
-    block = b"".join(publish("unread/a", b"x" * 128, qos, number + 1 if qos else 0) for number in range(window))
+    block = b"".join(
+        publish("unread/a", b"x" * 128, qos, number + 1 if qos else 0) for number in range(window)
+    )
     while time.monotonic() < ends_at:
         link.sendall(block)
         if qos:
@@ -317,19 +326,29 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
     certificate, private = folder / "cert.pem", folder / "key.pem"
     certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
     private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
     )
     private.chmod(0o600)
     return certificate, private
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--case", choices=("all", "reconnect", "unread"), default="all")
     parser.add_argument("--count", type=int, default=10_000, help="devices that reconnect")
     parser.add_argument("--rounds", type=int, default=3, help="storms per broker")
-    parser.add_argument("--subscribers", type=int, default=1_500, help="subscribers that do not read")
-    parser.add_argument("--seconds", type=float, default=15, help="how long messages are published to them")
+    parser.add_argument(
+        "--subscribers", type=int, default=1_500, help="subscribers that do not read"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=15, help="how long messages are published to them"
+    )
     parser.add_argument("--probe", type=int, metavar="PORT", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.probe:

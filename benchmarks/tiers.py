@@ -75,12 +75,18 @@ def _publishing(rounds: int, count: int) -> float:
             for (ready, _), own, others in zip((plain, tiered), costs, ranges, strict=True):
                 pid, child = int(ready["pid"]), _ranges_pid(int(ready["pid"]))
                 before, child_before = cpu_s(pid), cpu_s(child)
-                load(int(ready["mqtt"].rpartition(":")[2]), ("--qos", "1", "--count", str(count), "--idle", "2"))
+                load(
+                    int(ready["mqtt"].rpartition(":")[2]),
+                    ("--qos", "1", "--count", str(count), "--idle", "2"),
+                )
                 if turn:  # the first is for warming up
                     own.append((cpu_s(pid) - before) / count * 1e6)
                     others.append((cpu_s(child) - child_before) / count * 1e6)
     for name, own, others in zip(("without a tier", "with a tier"), costs, ranges, strict=True):
-        print(f"{name:16} {median(own):7.2f} µs a message ({min(own):.2f} to {max(own):.2f}), ", end="")
+        print(
+            f"{name:16} {median(own):7.2f} µs a message ({min(own):.2f} to {max(own):.2f}), ",
+            end="",
+        )
         print(f"range server {median(others):.2f}", flush=True)
     ratio = median(costs[1]) / median(costs[0])
     print(f"{'ratio':16} {ratio:7.3f}", flush=True)
@@ -106,7 +112,12 @@ class _s3(AbstractContextManager[tuple[str, list[dict[str, Any]]]]):
     def __enter__(self) -> tuple[str, list[dict[str, Any]]]:
         self._server.__enter__()
         self._server.make_bucket("tiers")
-        store = {"url": "s3://tiers", "endpoint": self._server.endpoint, "region": "us-east-1", **KEYS}
+        store = {
+            "url": "s3://tiers",
+            "endpoint": self._server.endpoint,
+            "region": "us-east-1",
+            **KEYS,
+        }
         return "s3://tiers/bench", [store]
 
     def __exit__(self, *_: object) -> None:
@@ -137,15 +148,23 @@ def _moving(name: str, place: Path, records: int, url: str, stores: list[dict[st
     while held.next_offset < records:
         uploads.step()
     took_s, used_s = time.perf_counter() - began_s, time.process_time() - used_s
-    print(f"{name}: {records:,} records, {size / 1e6:.0f} MB, {held.segments} segments, {objects / 1e6:.0f} MB")
-    print(f"  uploaded at {size / took_s / 1e6:.0f} MB/s, {used_s / records * 1e6:.2f} µs a record", flush=True)
+    print(
+        f"{name}: {records:,} records, {size / 1e6:.0f} MB, {held.segments} segments, {objects / 1e6:.0f} MB"
+    )
+    print(
+        f"  uploaded at {size / took_s / 1e6:.0f} MB/s, {used_s / records * 1e6:.2f} µs a record",
+        flush=True,
+    )
     store.trim(LOG, records)
     follower.refresh()
     reader = TieredReader(follower, opened)
     began_s, used_s = time.perf_counter(), time.process_time()
     read = sum(len(message) for message in reader.messages(LOG, 0, records))
     took_s, used_s = time.perf_counter() - began_s, time.process_time() - used_s
-    print(f"  read at {read / took_s / 1e6:.0f} MB/s, {used_s / records * 1e6:.2f} µs a record", flush=True)
+    print(
+        f"  read at {read / took_s / 1e6:.0f} MB/s, {used_s / records * 1e6:.2f} µs a record",
+        flush=True,
+    )
     store.close()
 
 

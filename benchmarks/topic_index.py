@@ -74,7 +74,9 @@ def topic(number: int) -> str:
 def _measured(place: Path, records: int, topics: int) -> int:
     with_store = RocksStore(place, "os")
     fill(with_store, records, topics)
-    with_store.commit(Batch(puts={INDEXED + b"%d" % LOG.log: msgspec.json.encode(Wanted(1, 10 * 1024**3, None))}))
+    with_store.commit(
+        Batch(puts={INDEXED + b"%d" % LOG.log: msgspec.json.encode(Wanted(1, 10 * 1024**3, None))})
+    )
     follower = Follower(place, place / "ranges")
     upkeep = Upkeep(place, follower, 0.1, lambda report: None)
     began_s, cpu_s = time.perf_counter(), _cpu_s()
@@ -84,17 +86,27 @@ def _measured(place: Path, records: int, topics: int) -> int:
     frames_bytes, index_bytes = _size(place / "rocksdb"), _size(place / FOLDER)
     print(f"{records:,} records, {topics:,} topics")
     print(f"built in {took_s:.0f} s, {cpu_s / records * 1e6:.1f} µs of processor time a record")
-    print(f"{index_bytes / records:.1f} bytes a record on disk, beside {frames_bytes / records:.1f}", flush=True)
+    print(
+        f"{index_bytes / records:.1f} bytes a record on disk, beside {frames_bytes / records:.1f}",
+        flush=True,
+    )
     _wait_for_compaction()
     chance = random.Random(7)
     chosen = [topic(chance.randrange(topics)) for _ in range(TOPICS_READ)]
     reads = [_read(follower, upkeep.index, one, records) for one in chosen]
     first_ms = median(read.first_ms for read in reads)
     ratio = sum(read.read_bytes for read in reads) / sum(read.own_bytes for read in reads)
-    print(f"one topic: first record after {first_ms:.1f} ms, at most {max(read.first_ms for read in reads):.1f}")
-    print(f"all after {median(read.all_ms for read in reads):.1f} ms; {ratio:.2f} bytes read for one", flush=True)
+    print(
+        f"one topic: first record after {first_ms:.1f} ms, at most {max(read.first_ms for read in reads):.1f}"
+    )
+    print(
+        f"all after {median(read.all_ms for read in reads):.1f} ms; {ratio:.2f} bytes read for one",
+        flush=True,
+    )
     scan = _read(follower, None, chosen[0], records)
-    print(f"without the index: all after {scan.all_ms:,.0f} ms, {scan.read_bytes / max(1, scan.own_bytes):,.0f} bytes")
+    print(
+        f"without the index: all after {scan.all_ms:,.0f} ms, {scan.read_bytes / max(1, scan.own_bytes):,.0f} bytes"
+    )
     upkeep.index.close()
     with_store.close()
     return int(first_ms > FIRST_MS or ratio > RATIO)
@@ -102,7 +114,10 @@ def _measured(place: Path, records: int, topics: int) -> int:
 
 def fill(store: RocksStore, records: int, topics: int) -> None:
     chance, start_us = random.Random(1), 1_700_000_000_000_000
-    names, clients = [topic(number) for number in range(topics)], [f"c{number}" for number in range(topics)]
+    names, clients = (
+        [topic(number) for number in range(topics)],
+        [f"c{number}" for number in range(topics)],
+    )
     for first in range(0, records, GROUP):
         group = []
         for number in range(first, min(records, first + GROUP)):
@@ -110,7 +125,9 @@ def fill(store: RocksStore, records: int, topics: int) -> None:
             payload = b'{"device":"meter-%06d","kwh":%.3f,"volt":%.1f,"amps":%.2f,"ok":true,"n":%d}' % (
                 one, chance.random() * 1e5, 220 + chance.random() * 20, chance.random() * 16, number,
             )  # fmt: skip
-            group.append(StreamRecord(start_us + number * 100, names[one], payload, 1, False, clients[one]))
+            group.append(
+                StreamRecord(start_us + number * 100, names[one], payload, 1, False, clients[one])
+            )
         store.commit(Batch({LOG: group}))
 
 
@@ -122,7 +139,11 @@ def _read(follower: Follower, index: TopicIndex | None, name: str, end: int) -> 
         first_s = first_s or time.perf_counter() - began_s
         found.append(piece)
     all_s, read = time.perf_counter() - began_s, _read_bytes() - before
-    own = pa.ipc.open_stream(b"".join([frames.SCHEMA_MESSAGE, *found, frames.END_MESSAGE])).read_all().nbytes
+    own = (
+        pa.ipc.open_stream(b"".join([frames.SCHEMA_MESSAGE, *found, frames.END_MESSAGE]))
+        .read_all()
+        .nbytes
+    )
     return Read(first_s * 1e3, all_s * 1e3, own, read)
 
 

@@ -40,7 +40,9 @@ CASES = (
 
 def main() -> int:
     """Print the figures. The exit status is 1 if the mean cost of a kind of look exceeds its target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each way to look")
     rounds = parser.parse_args().rounds
     ratios: dict[str, list[float]] = {}
@@ -67,7 +69,10 @@ def main() -> int:
             base = median(each["nobody looks"])
             for look, figures in each.items():
                 ratio = median(figures) / base
-                print(f"{name:36} {look:24} {median(figures):7.3f} µs each  {ratio:5.3f} x", flush=True)
+                print(
+                    f"{name:36} {look:24} {median(figures):7.3f} µs each  {ratio:5.3f} x",
+                    flush=True,
+                )
                 ratios.setdefault(look, []).append(ratio)
     return int(max(map(mean, ratios.values())) > WANTED)
 
@@ -91,7 +96,9 @@ def tree(api: str) -> Iterator[None]:
 
     def look() -> None:
         while not ended.wait(1):
-            request = urllib.request.Request(f"http://{api}/api/v1/topics?under=bench", headers=_HEADERS)
+            request = urllib.request.Request(
+                f"http://{api}/api/v1/topics?under=bench", headers=_HEADERS
+            )
             with urllib.request.urlopen(request) as answer:
                 answer.read()
 

@@ -31,13 +31,19 @@ CASES = (
     ("QoS 0, 1,000 devices to 1", FLEET, ("--messages", "40000")),
     ("QoS 1, 1,000 devices to 1, QoS 0", FLEET, ("--qos", "1", "--messages", "20000")),
     ("pipeline, QoS 0, 1,000 devices to 1", FLEET, ("--topics", "bench", "--messages", "20000")),
-    ("pipeline, QoS 1, 1,000 devices to 1", FLEET, ("--topics", "bench", "--qos", "1", "--messages", "12000")),
+    (
+        "pipeline, QoS 1, 1,000 devices to 1",
+        FLEET,
+        ("--topics", "bench", "--qos", "1", "--messages", "12000"),
+    ),
 )
 
 
 def main() -> int:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each broker")
     parser.add_argument("--before", type=Path, help="another work tree")
     parser.add_argument("--only", default="", help="cases whose name contains this")
@@ -52,7 +58,10 @@ def main() -> int:
             OFF: ((), ROOT),
             "contexts only": (on, ROOT),
             SAMPLED: ((*on, "telemetry.trace_all=true", "telemetry.ratio=0.01"), ROOT),
-            "every message": ((*on, "telemetry.trace_all=true", "telemetry.max_traces_per_s=0"), ROOT),
+            "every message": (
+                (*on, "telemetry.trace_all=true", "telemetry.max_traces_per_s=0"),
+                ROOT,
+            ),
         }
         brokers = {
             name: stack.enter_context(serving("overload.enable=false", *values, tree=tree))[0]
@@ -73,7 +82,9 @@ def main() -> int:
             for name, each in figures.items():
                 ratio = median(each) / base
                 ratios.setdefault(name, []).append(ratio)
-                print(f"{case:36} {name:18} {median(each):7.3f} µs each  {ratio:5.3f} x", flush=True)
+                print(
+                    f"{case:36} {name:18} {median(each):7.3f} µs each  {ratio:5.3f} x", flush=True
+                )
     return int(mean(ratios[SAMPLED]) > WANTED)
 
 
@@ -83,7 +94,15 @@ def _cost_us(ready: dict[str, str], kind: str, arguments: tuple[str, ...]) -> fl
     pid = int(ready["pid"])
     before_ns = _cpu_ns(pid)
     if kind == FLEET:
-        command = [sys.executable, "-m", "benchmarks.fleet_load", ready["mqtt"], "--pid", str(pid), *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.fleet_load",
+            ready["mqtt"],
+            "--pid",
+            str(pid),
+            *arguments,
+        ]
         done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
         json.loads(done.stdout)
     else:
@@ -93,7 +112,9 @@ def _cost_us(ready: dict[str, str], kind: str, arguments: tuple[str, ...]) -> fl
 
 def _cpu_ns(pid: int) -> int:
     """Processor time that the threads of a process have used, more exact than in hundredths of a second."""
-    return sum(int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(
+        int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")
+    )
 
 
 if __name__ == "__main__":

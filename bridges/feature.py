@@ -47,14 +47,21 @@ class BridgesFeature(Feature):
         self.services = (self.connectors, self.actions, self.sources)
         services.contributors.extend((self.actions, self.sources))
         self._watch = BridgeWatch(
-            self.resources.actions, self.resources.sources, services.monitoring.alarms, services.node.clock
+            self.resources.actions,
+            self.resources.sources,
+            services.monitoring.alarms,
+            services.node.clock,
         )
         self.ticks = Ticks(self._tick), Ticks(self._watch.look, LOOK_S)
 
     def start(self) -> None:
         """Load the objects of the configuration; rows wait in their buffers until ``connect``."""
         refused = []
-        loading: dict[str, Any] = {"connectors": self.connectors, "actions": self.actions, "sources": self.sources}
+        loading: dict[str, Any] = {
+            "connectors": self.connectors,
+            "actions": self.actions,
+            "sources": self.sources,
+        }
         for section, service in loading.items():
             refused += service.load(self._services.storage.section(section).load())
         if refused:

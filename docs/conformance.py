@@ -53,20 +53,25 @@ class Statements:
     @property
     def ids(self) -> set[str]:
         """Every statement known, excused or not."""
-        return {name for section in self.sections for rule in section.rules for name in rule.ids} | set(self.excused)
+        return {
+            name for section in self.sections for rule in section.rules for name in rule.ids
+        } | set(self.excused)
 
 
 def load(path: Path = STATEMENTS) -> Statements:
     """The list of statements."""
     found = tomllib.loads(path.read_text())
     sections = tuple(
-        Section(section["number"], section["title"], tuple(map(_rule, section["rule"]))) for section in found["section"]
+        Section(section["number"], section["title"], tuple(map(_rule, section["rule"])))
+        for section in found["section"]
     )
     return Statements(sections, found["clients"] | found["not_applicable"])
 
 
 def _rule(row: dict[str, Any]) -> Rule:
-    ids = [f"5:{number}" for number in row.get("v5", ())] + [f"3:{number}" for number in row.get("v3", ())]
+    ids = [f"5:{number}" for number in row.get("v5", ())] + [
+        f"3:{number}" for number in row.get("v3", ())
+    ]
     own = [f"own:{row['own']}"] if "own" in row else []
     return Rule((*ids, *own), row["must"], row.get("violation", ""))
 
@@ -86,7 +91,10 @@ def marked_tests(directory: Path = ROOT / "tests") -> dict[str, list[str]]:
 def _marks(body: list[ast.stmt], outer: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            named = (*outer, *(text for decorator in node.decorator_list for text in _statements_of(decorator)))
+            named = (
+                *outer,
+                *(text for decorator in node.decorator_list for text in _statements_of(decorator)),
+            )
             if isinstance(node, ast.ClassDef):
                 yield from _marks(node.body, named)
             elif node.name.startswith("test_"):
@@ -110,11 +118,18 @@ def page() -> str:
     statements, tests = load(), marked_tests()
     parts = [_TITLE]
     for section in statements.sections:
-        lines = [f"## {section.title}", "", "| statements | the server must | held by |", "| --- | --- | --- |"]
+        lines = [
+            f"## {section.title}",
+            "",
+            "| statements | the server must | held by |",
+            "| --- | --- | --- |",
+        ]
         lines += [_row(rule, statements.excused, tests) for rule in section.rules]
         parts.append("\n".join(lines))
     excused = [f"| `{name}` | {why} |" for name, why in sorted(statements.excused.items())]
-    parts.append("\n".join(["## Without a test", "", "| statement | why |", "| --- | --- |", *excused]))
+    parts.append(
+        "\n".join(["## Without a test", "", "| statement | why |", "| --- | --- |", *excused])
+    )
     return "\n\n".join(parts)
 
 

@@ -71,7 +71,9 @@ async def _node() -> Any:
     """A node that is put together and not started."""
     with TemporaryDirectory() as directory:
         data_dir = Path(directory)
-        node = Node(load_config(section_models(), data_dir=data_dir, environ={}), data_dir, "not used")
+        node = Node(
+            load_config(section_models(), data_dir=data_dir, environ={}), data_dir, "not used"
+        )
         try:
             yield node
         finally:

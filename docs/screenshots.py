@@ -59,13 +59,19 @@ LACKING: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ),
     ("streams", {"name": "warm"}),
     ("connectors", {"name": "shop", "type": "http", "url": "http://127.0.0.1:9/"}),
-    ("actions", {"name": "orders", "type": "http", "connector": "shop", "parameters": {"path": "/orders"}}),
+    (
+        "actions",
+        {"name": "orders", "type": "http", "connector": "shop", "parameters": {"path": "/orders"}},
+    ),
     (
         "rules",
         {
             "name": "warm",
             "sql": WARM,
-            "actions": [{"type": "stream", "stream": "warm"}, {"type": "bridge", "bridge": "http:orders"}],
+            "actions": [
+                {"type": "stream", "stream": "warm"},
+                {"type": "bridge", "bridge": "http:orders"},
+            ],
         },
     ),
 )
@@ -75,13 +81,29 @@ LACKING: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 def demo(folder: str) -> Iterator[httpx.Client]:
     """The demo with rows in its table, and a client of its API."""
     port = free_port()
-    command = [sys.executable, "-m", "broker.cli.main", "demo", "--no-browser", "--data-dir", f"{folder}/demo-data"]
+    command = [
+        sys.executable,
+        "-m",
+        "broker.cli.main",
+        "demo",
+        "--no-browser",
+        "--data-dir",
+        f"{folder}/demo-data",
+    ]
     command += ["--mqtt", "127.0.0.1:0", "--api", f"127.0.0.1:{port}"]
-    process = subprocess.Popen(command, env=os.environ | {"SLUICE_API_TOKEN": TOKEN}, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, env=os.environ | {"SLUICE_API_TOKEN": TOKEN}, stdout=subprocess.DEVNULL
+    )
     try:
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60, verify=NO_TLS) as http:
-            eventually(lambda: http.get("/api/v1/lake/tables/telemetry").json()["rows"], 180, what="rows in the table")
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60, verify=NO_TLS
+        ) as http:
+            eventually(
+                lambda: http.get("/api/v1/lake/tables/telemetry").json()["rows"],
+                180,
+                what="rows in the table",
+            )
             yield http
     finally:
         process.terminate()
@@ -91,18 +113,30 @@ def demo(folder: str) -> Iterator[httpx.Client]:
 def main() -> None:
     """Draw each page at 1280 pixels in light colours, and the first also at 390 in dark ones."""
     IMAGES.mkdir(exist_ok=True)
-    browser_path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    browser_path = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     with TemporaryDirectory() as folder, demo(folder) as http, sync_playwright() as playwright:
         for path, spec in LACKING:
             http.post(f"/api/v1/{path}", json=spec).raise_for_status()
-        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"])
+        browser = playwright.chromium.launch(
+            executable_path=browser_path, args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
         page.set_default_timeout(PATIENCE_MS)
         address = str(http.base_url).rstrip("/")
-        page.request.post(f"{address}/api/v1/session", data={"token": TOKEN}, headers={"Origin": address})
+        page.request.post(
+            f"{address}/api/v1/session", data={"token": TOKEN}, headers={"Origin": address}
+        )
         for name, (path, shown) in PAGES.items():
             if name == "overview":
-                eventually(lambda: http.get("/api/v1/status").json()["uptime_s"] > CHARTED_S, 400, what="charts")
+                eventually(
+                    lambda: http.get("/api/v1/status").json()["uptime_s"] > CHARTED_S,
+                    400,
+                    what="charts",
+                )
             page.goto(f"{address}{path}")
             page.wait_for_selector(shown)
             page.wait_for_timeout(3000)  # charts and trials have drawn a few values

@@ -22,7 +22,15 @@ from docs.reference_pages.cli import cli
 
 ROOT: Final = Path(__file__).parent.parent
 UNCHECKED: Final = ("docs/reference/",)
-PACKAGES: Final = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
+PACKAGES: Final = (
+    "broker",
+    "rules",
+    "schema_validation",
+    "transforms",
+    "bridges",
+    "ui",
+    "pyspark_sluice",
+)
 INSTEAD: Final = {
     r"(?:(?:begin|start)s? )?anew": "restart; create again",
     r"for good(?! reason)": "permanently",
@@ -133,10 +141,18 @@ NAMES_OF_PARAMETERS: Final = NAMES[:4]
 """Parameters that say nothing about their value."""
 
 
-def compiled(words: Mapping[str, str], flags: re.RegexFlag = re.IGNORECASE) -> list[tuple[re.Pattern[str], str]]:
+def compiled(
+    words: Mapping[str, str], flags: re.RegexFlag = re.IGNORECASE
+) -> list[tuple[re.Pattern[str], str]]:
     """Patterns of whole words, in which a space is any white space."""
     return [
-        (re.compile(r"\b(?:" + re.sub(r" (?!\))", r"\\s+", pattern).replace(" )", r"\s)") + r")\b", flags), instead)
+        (
+            re.compile(
+                r"\b(?:" + re.sub(r" (?!\))", r"\\s+", pattern).replace(" )", r"\s)") + r")\b",
+                flags,
+            ),
+            instead,
+        )
         for pattern, instead in words.items()
     ]
 
@@ -147,7 +163,9 @@ _OPENINGS: Final = compiled(OPENINGS, re.NOFLAG)
 _CODE: Final = re.compile(r"^```.*?^```|``[^`]+``|`[^`]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 
 
-def findings(name: str, text: str, patterns: Iterable[tuple[re.Pattern[str], str]] = _PATTERNS) -> Iterator[str]:
+def findings(
+    name: str, text: str, patterns: Iterable[tuple[re.Pattern[str], str]] = _PATTERNS
+) -> Iterator[str]:
     """Each place of ``text``, as ``NAME:LINE: "WORD", write: INSTEAD``."""
     for pattern, instead in patterns:
         for match in pattern.finditer(text):
@@ -176,7 +194,11 @@ def source_text(module: Path) -> str:
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of each string that stands alone: docstrings, and strings under a constant or a field."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             yield node.lineno, node.value.value.lstrip()
 
 
@@ -202,7 +224,9 @@ def code_findings(module: Path, name: str) -> Iterator[str]:
     yield from findings(name, source_text(module), _PHRASES)
     tree = ast.parse(module.read_bytes())
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
-    fields = {id(line.target) for node in classes for line in node.body if isinstance(line, ast.AnnAssign)}
+    fields = {
+        id(line.target) for node in classes for line in node.body if isinstance(line, ast.AnnAssign)
+    }
     for line, text in [*docstrings(tree), *comments(module)]:
         for pattern, instead in _OPENINGS:
             if match := pattern.match(text):
@@ -222,7 +246,9 @@ def code_findings(module: Path, name: str) -> Iterator[str]:
 def modules(places: Iterable[str]) -> list[Path]:
     """The modules in packages (or modules) that are given as paths from the project's folder."""
     paths = [ROOT / place for place in places]
-    return sorted(module for path in paths for module in ([path] if path.is_file() else path.rglob("*.py")))
+    return sorted(
+        module for path in paths for module in ([path] if path.is_file() else path.rglob("*.py"))
+    )
 
 
 def share() -> Iterator[str]:
@@ -232,14 +258,21 @@ def share() -> Iterator[str]:
         texts = [text for _, text in docstrings(ast.parse(module.read_bytes()))]
         for package in ("/".join(module.relative_to(ROOT).parts[:-1][:2]), "all"):
             docstring_count, opening_count = counts.get(package, (0, 0))
-            counts[package] = [docstring_count + len(texts), opening_count + sum(map(has_opening, texts))]
+            counts[package] = [
+                docstring_count + len(texts),
+                opening_count + sum(map(has_opening, texts)),
+            ]
     for package, (docstring_count, opening_count) in counts.items():
         yield f"{package}: {opening_count} of {docstring_count} ({opening_count / max(docstring_count, 1):.1%})"
 
 
 def everything() -> Iterator[str]:
     """The findings in all pages, help texts and modules."""
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]:
         name = str(page.relative_to(ROOT))
         if not name.startswith(UNCHECKED):
             yield from findings(name, prose(page.read_text()))
@@ -256,7 +289,11 @@ def main(arguments: list[str]) -> int:
         print(*share(), sep="\n")
         return 0
     places = [
-        *(place for module in modules(arguments) for place in code_findings(module, str(module.relative_to(ROOT)))),
+        *(
+            place
+            for module in modules(arguments)
+            for place in code_findings(module, str(module.relative_to(ROOT)))
+        ),
         *(() if arguments else everything()),
     ]
     print(*places, sep="\n", end="\n" if places else "")

@@ -62,7 +62,11 @@ def _declared(found: Any) -> str:
     expression = found.get("License-Expression") or found.get("License") or ""
     if expression and len(expression) < 60:
         return str(POLICY["spelt"].get(expression, expression))
-    kinds = [one.rpartition(" :: ")[2] for one in found.get_all("Classifier") or () if one.startswith("License")]
+    kinds = [
+        one.rpartition(" :: ")[2]
+        for one in found.get_all("Classifier") or ()
+        if one.startswith("License")
+    ]
     return " AND ".join(POLICY["spelt"].get(kind, kind) for kind in kinds) or "unknown"
 
 
@@ -70,7 +74,9 @@ def licence_problems() -> Iterator[str]:
     """Packages of ``run.txt`` whose licence is neither accepted nor noted with a reason."""
     for package in locked("run.txt"):
         if package.is_for_this_machine and package.name not in POLICY["noted"]:
-            terms = set(re.split(r" (?:AND|OR) ", package.licence.replace("(", "").replace(")", "")))
+            terms = set(
+                re.split(r" (?:AND|OR) ", package.licence.replace("(", "").replace(")", ""))
+            )
             if terms - set(POLICY["accepted"]):
                 yield f"{package.name} {package.version}: {package.licence} is not in locks/licences.toml"
 
@@ -99,7 +105,9 @@ def sbom() -> int:
             "version": package.version,
             "purl": f"pkg:pypi/{package.name}@{package.version}",
             "licenses": [{"expression": package.licence}],
-            "properties": [{"name": "sluice:sha256-of-a-file", "value": value} for value in package.hashes],
+            "properties": [
+                {"name": "sluice:sha256-of-a-file", "value": value} for value in package.hashes
+            ],
         }
         for package in locked("run.txt")
         if package.is_for_this_machine
@@ -115,8 +123,15 @@ def audit() -> int:
     packages = [one for one in locked("dev.txt") if one.is_for_this_machine]
     pins = [f"{one.name}=={one.version}" for one in packages]
     with TemporaryDirectory() as directory:
-        project = {"name": "audited", "version": "0", "requires-python": f"=={sys.version.split()[0]}"}
-        lines = [f"{key} = {json.dumps(value)}" for key, value in (project | {"dependencies": pins}).items()]
+        project = {
+            "name": "audited",
+            "version": "0",
+            "requires-python": f"=={sys.version.split()[0]}",
+        }
+        lines = [
+            f"{key} = {json.dumps(value)}"
+            for key, value in (project | {"dependencies": pins}).items()
+        ]
         # What a package needs is locked already: told so, uv asks no index and builds nothing, Spark's 450 MB least.
         for one in packages:
             known = f'name = "{one.name}"\nversion = "{one.version}"\nrequires-dist = []'
@@ -125,9 +140,13 @@ def audit() -> int:
         command = [sys.executable, "-m", "uv", "audit", "--quiet", "--project", directory]
         try:
             environ = {"UV_HTTP_RETRIES": "0"} | os.environ
-            done = subprocess.run(command, capture_output=True, text=True, timeout=AUDIT_S, env=environ)
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=AUDIT_S, env=environ
+            )
         except subprocess.TimeoutExpired:
-            done = subprocess.CompletedProcess(command, 2, "", f"error: no answer within {AUDIT_S} s")
+            done = subprocess.CompletedProcess(
+                command, 2, "", f"error: no answer within {AUDIT_S} s"
+            )
     if done.returncode == 0:
         print(f"audit: no known vulnerability in {len(pins)} packages")
     elif "error:" in done.stderr:
@@ -139,7 +158,11 @@ def audit() -> int:
     return 0
 
 
-COMMANDS: Final[Mapping[str, Callable[[], int]]] = {"licences": licences, "sbom": sbom, "audit": audit}
+COMMANDS: Final[Mapping[str, Callable[[], int]]] = {
+    "licences": licences,
+    "sbom": sbom,
+    "audit": audit,
+}
 
 if __name__ == "__main__":
     sys.exit(COMMANDS[sys.argv[1]]())

@@ -155,7 +155,9 @@ class StreamClient:
                     at = _next_offset(batch, at, end, is_dense=topic_filter is None)
                     pauses = Pauses(self._deadline_s)
                     yield batch
-                if topic_filter is not None:  # an answer that is cut is an error, so this one was whole
+                if (
+                    topic_filter is not None
+                ):  # an answer that is cut is an error, so this one was whole
                     return
                 if at < end:
                     raise OSError(f"the answer ended at offset {at} of [{start}, {end})")
@@ -165,7 +167,10 @@ class StreamClient:
                 if error.code == 416:
                     # A range server that has just started may lag behind the log; only what is really gone ends this.
                     check_held(where, shard, at, end)
-                pauses.wait(error, f"{where.ranges_url} answers {error.code} for stream {self.stream!r}: {detail}")
+                pauses.wait(
+                    error,
+                    f"{where.ranges_url} answers {error.code} for stream {self.stream!r}: {detail}",
+                )
             except (OSError, HTTPException, pa.ArrowException) as error:
                 pauses.wait(error, f"no records from {where.ranges_url}: {_reason(error)}")
                 where = self._again(where)
@@ -176,7 +181,10 @@ class StreamClient:
         url = f"{where.ranges_url.rstrip('/')}/streams/{where.log}/{shard}?from={start}&to={end}"
         if topic_filter is not None:
             url += f"&filter={urllib.parse.quote(topic_filter, safe='')}"
-        with open_url(url, where.ticket, timeout_s=self._timeout_s) as answer, pa.ipc.open_stream(answer) as reader:
+        with (
+            open_url(url, where.ticket, timeout_s=self._timeout_s) as answer,
+            pa.ipc.open_stream(answer) as reader,
+        ):
             yield from reader
 
     def _again(self, before: Positions) -> Positions:
@@ -250,14 +258,21 @@ class Pauses:
 
 
 def open_url(
-    url: str, token: str, *, method: str = "GET", body: bytes | None = None, timeout_s: float = REQUEST_TIMEOUT_S
+    url: str,
+    token: str,
+    *,
+    method: str = "GET",
+    body: bytes | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> Any:
     """Send one request and return the answer as a readable file; raises as ``urllib`` does."""
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     request = urllib.request.Request(url, headers=headers, method=method, data=body)
     if urllib.parse.urlsplit(url).hostname in _LOOPBACK:
         # A proxy from the environment cannot reach this machine's own loopback.
-        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout_s)
+        return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+            request, timeout=timeout_s
+        )
     return urllib.request.urlopen(request, timeout=timeout_s)
 
 
@@ -278,7 +293,11 @@ def _detail(error: urllib.error.HTTPError) -> str:
         document = json.loads(error.read(65536))
     except (OSError, ValueError, HTTPException):
         return ""
-    return str(document.get("detail") or document.get("title") or "") if isinstance(document, dict) else ""
+    return (
+        str(document.get("detail") or document.get("title") or "")
+        if isinstance(document, dict)
+        else ""
+    )
 
 
 def _reason(error: BaseException) -> str:
@@ -292,7 +311,9 @@ def _next_offset(batch: pa.RecordBatch, expected: int, end: int, *, is_dense: bo
     offsets = batch.column(batch.schema.get_field_index("offset"))
     first = offsets[0].as_py()
     last = offsets[-1].as_py()
-    is_next = first == expected and last - first + 1 == batch.num_rows if is_dense else first >= expected
+    is_next = (
+        first == expected and last - first + 1 == batch.num_rows if is_dense else first >= expected
+    )
     if not is_next or last >= end:
         raise SourceError(
             f"the broker sent offsets {first} to {last} in {batch.num_rows} records where {expected} and on, below "

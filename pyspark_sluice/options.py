@@ -77,7 +77,9 @@ class Options:
 
     def start(self, client: StreamClient, default: str) -> tuple[Positions, dict[int, int]]:
         """Start of reading per shard, and the positions it was derived from."""
-        return _resolve(client, self.starting_offsets, self.starting_time, default, "startingOffsets")
+        return _resolve(
+            client, self.starting_offsets, self.starting_time, default, "startingOffsets"
+        )
 
     def end(self, client: StreamClient, default: str) -> tuple[Positions, dict[int, int]]:
         """End of a batch read, per shard."""
@@ -89,7 +91,9 @@ def _resolve(
 ) -> tuple[Positions, dict[int, int]]:
     where = client.positions(at=time)
     if time is not None:
-        return where, {shard.shard: shard.next if shard.at is None else shard.at for shard in where.shards}
+        return where, {
+            shard.shard: shard.next if shard.at is None else shard.at for shard in where.shards
+        }
     text = (offsets or default).strip()
     if text.lower() == "earliest":
         return where, where.first()
@@ -118,7 +122,9 @@ def parse_offsets(text: str, where: Positions, option: str) -> dict[int, int]:
         ) from error
     unknown = set(offsets) - {shard.shard for shard in where.shards}
     if unknown:
-        raise SourceError(f"{option} names shard {min(unknown)}, which stream {where.stream!r} does not have")
+        raise SourceError(
+            f"{option} names shard {min(unknown)}, which stream {where.stream!r} does not have"
+        )
     return {**where.first(), **offsets}
 
 

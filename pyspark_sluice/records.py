@@ -47,7 +47,10 @@ def spark_schema(columns: Sequence[str]) -> str:
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
     """The Arrow schema of these columns, exactly as Spark derives it; any other one is refused by Spark."""
     return pa.schema(
-        [pa.field("shard", pa.int32()) if name == "shard" else WIRE_SCHEMA.field(name) for name in columns]
+        [
+            pa.field("shard", pa.int32()) if name == "shard" else WIRE_SCHEMA.field(name)
+            for name in columns
+        ]
     )
 
 

@@ -14,7 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 from pyspark_sluice.client import Positions, StreamClient, check_epoch, check_held, check_not_back
 from pyspark_sluice.errors import SourceError
@@ -101,11 +106,15 @@ class _Ranges:
         piece = partition.piece
         rows = 0
         wanted = self._options.topic_filter
-        for batch in self._options.client().read(partition.where, piece.shard, piece.start, piece.end, wanted):
+        for batch in self._options.client().read(
+            partition.where, piece.shard, piece.start, piece.end, wanted
+        ):
             rows += batch.num_rows
             yield project(batch, piece.shard, schema)
         if wanted is None and rows != piece.end - piece.start:
-            raise SourceError(f"{rows} records came for offsets [{piece.start}, {piece.end}) of shard {piece.shard}")
+            raise SourceError(
+                f"{rows} records came for offsets [{piece.start}, {piece.end}) of shard {piece.shard}"
+            )
 
     def _split(self, where: Positions, start: Offsets, end: Offsets) -> list[SluicePartition]:
         pieces = split(start, end, self._options.partitions, self._options.min_partition_rows)
@@ -144,7 +153,9 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
     def getDefaultReadLimit(self) -> Any:
         return ReadMaxRows(self._options.max_rows)
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
         """The end of the next batch.
 
         Spark 4.1 gives neither start nor limit, and with ``availableNow`` it takes one batch, which must have all. So a
@@ -165,16 +176,23 @@ class SluiceStreamReader(_Ranges, SupportsTriggerAvailableNow, DataSourceStreamR
                 _, begun = self._options.start(self._connected(), "earliest")
         if begun is not None:
             if self._target is not None:
-                available = {shard: min(to, self._target.get(shard, to)) for shard, to in available.items()}
+                available = {
+                    shard: min(to, self._target.get(shard, to)) for shard, to in available.items()
+                }
             check_not_back(where, begun)
-            available = begun if self._is_early(begun, available) else advance(begun, available, most)
+            available = (
+                begun if self._is_early(begun, available) else advance(begun, available, most)
+            )
         if available != begun:
             self._batch_end, self._batch_at = available, time.monotonic()
         return _offset(where.epoch, available)
 
     def _is_early(self, begun: Offsets, available: Offsets) -> bool:
         """True if too few records wait for a batch so soon after the previous one."""
-        if self._target is not None or time.monotonic() - self._batch_at >= self._options.max_delay_s:
+        if (
+            self._target is not None
+            or time.monotonic() - self._batch_at >= self._options.max_delay_s
+        ):
             return False
         waiting = sum(to - begun.get(shard, 0) for shard, to in available.items())
         return waiting < min(self._options.min_rows, self._options.max_rows)
@@ -220,7 +238,9 @@ def _offset(epoch: str, shards: Offsets) -> dict[str, Any]:
 
 def _shards(offset: dict[str, Any]) -> dict[int, int]:
     if offset.get("v") != 1:
-        raise SourceError(f"the checkpoint's offset has version {offset.get('v')}; this source reads version 1")
+        raise SourceError(
+            f"the checkpoint's offset has version {offset.get('v')}; this source reads version 1"
+        )
     return {int(shard): int(at) for shard, at in offset["s"].items()}
 
 

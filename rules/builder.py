@@ -82,7 +82,9 @@ class RuleBuilder:
         try:
             statement = self.statement(checked)
         except Invalid as error:
-            problems += map(about_sources, error.problems) if checked.language == "jq" else error.problems
+            problems += (
+                map(about_sources, error.problems) if checked.language == "jq" else error.problems
+            )
         steps = []
         for position, action in enumerate(checked.actions):
             try:
@@ -96,11 +98,21 @@ class RuleBuilder:
         counts = Counts(checked.name)
         counts.parts += [step.counts for step in steps]
         program = self._program_for_templates(checked, statement)
-        rule = Rule(checked.name, statement, steps, counts, self._services.node.clock.now_ns, checked.enable, program)
+        rule = Rule(
+            checked.name,
+            statement,
+            steps,
+            counts,
+            self._services.node.clock.now_ns,
+            checked.enable,
+            program,
+        )
         rule.decides = checked.decides
         if calls_jq(statement.tree):
             context = self._context(checked.name)
-            rule.variables = lambda message: all_columns(message, context.node, context.metadata, context.now_ms)
+            rule.variables = lambda message: all_columns(
+                message, context.node, context.metadata, context.now_ms
+            )
         if asked := waiting_of(statement.tree, self._functions):
             rule.may_wait = lambda: asked.waits(self._services.schemas)
         link = Link(rule.statement.sources, checked.decides, calls_jq(rule.statement.tree))
@@ -127,7 +139,9 @@ class RuleBuilder:
     def statement(self, checked: RuleSpec) -> Statement:
         """The compiled statement of a rule. Raises ``Invalid``."""
         prepared = self._prepared.pop((checked.name, checked.sql), None)
-        return prepared or compile_statement(checked.sql, self._functions, self._context(checked.name))
+        return prepared or compile_statement(
+            checked.sql, self._functions, self._context(checked.name)
+        )
 
     def _program_for_templates(self, checked: RuleSpec, statement: Statement) -> Program | None:
         """A function that builds only the columns that templates name, if all actions are templates."""
@@ -142,7 +156,9 @@ class RuleBuilder:
 
     def _context(self, name: str) -> RuleContext:
         now_ns = self._services.node.clock.now_ns
-        return RuleContext(self._services.node.name, {"rule_id": name}, lambda: now_ns() // 1_000_000)
+        return RuleContext(
+            self._services.node.name, {"rule_id": name}, lambda: now_ns() // 1_000_000
+        )
 
     def _step(self, action: Any, rule: str, position: str) -> Step:
         """The action at a position (``0``, or ``0.1`` for a fallback), bound to its target."""
@@ -150,7 +166,9 @@ class RuleBuilder:
             self._step(fallback, rule, f"{position}.{number}")
             for number, fallback in enumerate(getattr(action, "fallback_actions", ()))
         ]
-        counts = ActionCounts(rule, position, action.type, [fallback.counts for fallback in fallbacks])
+        counts = ActionCounts(
+            rule, position, action.type, [fallback.counts for fallback in fallbacks]
+        )
         services = self._services
         if isinstance(action, BridgeAction):
             state = partial(services.endpoints.sinks.state_of, action.bridge)
@@ -165,7 +183,9 @@ class RuleBuilder:
         if isinstance(action, RepublishAction):
             services = self._services
             max_depth = self._settings.max_republish_depth
-            return republish(action, rule, services.messaging.publisher, max_depth, services.node.clock.now_ns)
+            return republish(
+                action, rule, services.messaging.publisher, max_depth, services.node.clock.now_ns
+            )
         if isinstance(action, Effect):
             return stop_message(rule, disconnect=action.type == "disconnect")
         return console(rule)
@@ -183,7 +203,9 @@ def calls_jq(tree: exp.Select) -> bool:
 
 
 def _inside(problem: Problem, pointer: str) -> Problem:
-    return Problem(problem.message, pointer + problem.pointer, problem.line, problem.column, problem.suggestion)
+    return Problem(
+        problem.message, pointer + problem.pointer, problem.line, problem.column, problem.suggestion
+    )
 
 
 def _nothing_to_drop(spec: RuleSpec) -> Problem:

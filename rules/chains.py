@@ -36,21 +36,33 @@ def chain_problems(name: str, rules: Mapping[str, Link]) -> list[Problem]:
     if circle:
         other = circle[-2]
         shown = " → ".join(circle)
-        text = f"the rule would read itself: {shown}" if len(circle) == 2 else f"rows would go round: {shown}"
+        text = (
+            f"the rule would read itself: {shown}"
+            if len(circle) == 2
+            else f"rows would go round: {shown}"
+        )
         return [_at(sources, other, text)]
     if _length(name, rules, {}) > MAX_LENGTH:
         longest = max(sources.rules, key=lambda other: _length(other, rules, {}))
-        return [_at(sources, longest, f"more than {MAX_LENGTH} rules would read one another in a row")]
+        return [
+            _at(sources, longest, f"more than {MAX_LENGTH} rules would read one another in a row")
+        ]
     return _undecidable(name, sources, rules) if rules[name].decides else []
 
 
 def chained(rules: Mapping[str, Link]) -> list[str]:
     """The rules for which anything must hold: those that read others or stop messages."""
-    return [name for name, link in rules.items() if link.sources is not None and (link.sources.rules or link.decides)]
+    return [
+        name
+        for name, link in rules.items()
+        if link.sources is not None and (link.sources.rules or link.decides)
+    ]
 
 
 def _read_by(sources: Sources) -> list[str]:
-    names = [text.removeprefix(RULE_PREFIX) for text in sources.texts if text.startswith(RULE_PREFIX)]
+    names = [
+        text.removeprefix(RULE_PREFIX) for text in sources.texts if text.startswith(RULE_PREFIX)
+    ]
     return list(dict.fromkeys(names))
 
 
@@ -82,7 +94,9 @@ def _length(name: str, rules: Mapping[str, Link], known: dict[str, int]) -> int:
     """Number of rules in a row behind a rule, itself included; rows that go round are another rule's mistake."""
     if name not in known:
         known[name] = 0
-        known[name] = 1 + max((_length(other, rules, known) for other in _reads(name, rules)), default=0)
+        known[name] = 1 + max(
+            (_length(other, rules, known) for other in _reads(name, rules)), default=0
+        )
     return known[name]
 
 
@@ -94,10 +108,21 @@ def _undecidable(name: str, sources: Sources, rules: Mapping[str, Link]) -> list
     problems = []
     for other in _read_by(sources):
         behind = [rules[reader] for reader in _all_behind(other, rules) if reader in rules]
-        if any(link.sources is not None and (link.sources.events or link.sources.ingress) for link in behind):
-            problems.append(_at(sources, other, f"'{name}' stops messages, and rule '{other}' runs on events"))
+        if any(
+            link.sources is not None and (link.sources.events or link.sources.ingress)
+            for link in behind
+        ):
+            problems.append(
+                _at(sources, other, f"'{name}' stops messages, and rule '{other}' runs on events")
+            )
         if any(link.may_be_late for link in behind):
-            problems.append(_at(sources, other, f"'{name}' stops messages, and rows of '{other}' may come late, by jq"))
+            problems.append(
+                _at(
+                    sources,
+                    other,
+                    f"'{name}' stops messages, and rows of '{other}' may come late, by jq",
+                )
+            )
     return problems
 
 
@@ -126,6 +151,10 @@ def _unknown(name: str, other: str, rules: Mapping[str, Link]) -> Problem:
 
 def _at(sources: Sources, other: str, text: str, suggestion: str | None = None) -> Problem:
     text_in_from = RULE_PREFIX + other
-    places = [place for text, place in zip(sources.texts, sources.places, strict=False) if text == text_in_from]
+    places = [
+        place
+        for text, place in zip(sources.texts, sources.places, strict=False)
+        if text == text_in_from
+    ]
     line, column = places[0] if places else (None, None)
     return Problem(text, "/sql", line, column, suggestion)

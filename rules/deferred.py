@@ -107,7 +107,9 @@ class Deferrals:
     order is kept.
     """
 
-    def __init__(self, node: str, queues: Queues, pool: WorkerPool, bounds: Bounds, metrics: Metrics) -> None:
+    def __init__(
+        self, node: str, queues: Queues, pool: WorkerPool, bounds: Bounds, metrics: Metrics
+    ) -> None:
         self._node = node
         self._queues = queues
         self._pool = pool
@@ -120,9 +122,13 @@ class Deferrals:
         self._ending: set[asyncio.Task[None]] = set()
         self._is_running = False
         self._put_off = metrics.counter("rule_deferred", "messages and events that rules put off")
-        self._completed = metrics.counter("rule_deferred_done", "messages and events that were deferred and are done")
+        self._completed = metrics.counter(
+            "rule_deferred_done", "messages and events that were deferred and are done"
+        )
         self._deleted = metrics.counter(
-            "rule_deferred_dropped", "messages and events put off and never done, by reason", reason="rule_deleted"
+            "rule_deferred_dropped",
+            "messages and events put off and never done, by reason",
+            reason="rule_deleted",
         )
 
     def begin(self) -> None:
@@ -198,7 +204,9 @@ class Deferrals:
 
     def _arrange(self) -> None:
         """A task for each rule that has a queue and runs, none for others."""
-        for name in [name for name, (rule, _) in self._tasks.items() if self._rules.get(name) is not rule]:
+        for name in [
+            name for name, (rule, _) in self._tasks.items() if self._rules.get(name) is not rule
+        ]:
             self._end_task(name)
         for name, queue in self._open.items():
             current = self._rules.get(name)
@@ -229,11 +237,15 @@ class Deferrals:
                 self.busy.discard(rule.name)
             try:
                 records = await queue.read(_BATCH_RECORDS, _BATCH_BYTES)
-                waiting = deque(_Deferred(offset, payload, self._node, rule.name) for offset, payload in records)
+                waiting = deque(
+                    _Deferred(offset, payload, self._node, rule.name) for offset, payload in records
+                )
                 while waiting:
                     await self._evaluate(rule, waiting)
                     await self._complete(rule, queue, waiting)
-            except Unavailable as error:  # the store; what was done is not there, so it is done again
+            except (
+                Unavailable
+            ) as error:  # the store; what was done is not there, so it is done again
                 _log.warning("rule.deferred_waits", rule=rule.name, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
                 await self._go_back(queue)
@@ -267,7 +279,9 @@ class Deferrals:
             for answer in asked:
                 answer.cancel()
 
-    async def _complete(self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]) -> None:
+    async def _complete(
+        self, rule: DeferredRule, queue: DurableQueue, waiting: deque[_Deferred]
+    ) -> None:
         """Do the actions of the first ones that have an outcome, and note how far it came in the turn of the loop that
         ends each, for both to be in one commit group."""
         turn = _Turn()
@@ -275,7 +289,9 @@ class Deferrals:
             entry = waiting.popleft()
             for _ in rule.complete(entry.outcome, entry.message):
                 if turn.is_over or self.uncommitted_bytes > _TURN_BYTES:
-                    await queue.committed()  # what was made takes its time to be written, and so does this
+                    await (
+                        queue.committed()
+                    )  # what was made takes its time to be written, and so does this
                     turn = _Turn()
             self._completed.value += 1
             if turn.is_over or not (waiting and waiting[0].is_done):
@@ -360,7 +376,9 @@ def _plain(columns: Mapping[str, Any]) -> dict[str, Any]:
     return plain
 
 
-def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int) -> Callable[[G], Result]:
+def in_order(
+    run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows: int
+) -> Callable[[G], Result]:
     """A compiled rule that makes lists of rows: raises ``DeferralNeeded`` where there are more, or as below."""
 
     def run_in_order(source: G) -> Result:
@@ -374,7 +392,9 @@ def in_order(run: Callable[[G], Result], is_busy: Callable[[], bool], most_rows:
     return run_in_order
 
 
-def with_questions(run: Callable[[G], Result], is_busy: Callable[[], bool]) -> Callable[[G], Result]:
+def with_questions(
+    run: Callable[[G], Result], is_busy: Callable[[], bool]
+) -> Callable[[G], Result]:
     """A compiled rule that may have to ask another process: it raises ``Waits`` there.
 
     While the rule has something put off it raises ``DeferralNeeded`` at once, so that nothing overtakes that.

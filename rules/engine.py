@@ -59,10 +59,16 @@ class RuleEngine:
             wanted.update(sources.events, sources.ingress)
             for name in sources.events:
                 self._by_event.setdefault(name, []).append(rule)
-            rule.readers = [self._row_call(rule.name, reader) for reader in readers.get(rule.name, ())]
+            rule.readers = [
+                self._row_call(rule.name, reader) for reader in readers.get(rule.name, ())
+            ]
             rule.deferrals = self._deferrals
         self._by_topic.use(
-            (rule.name, rule, [topic_filter.levels for topic_filter in rule.statement.sources.filters])
+            (
+                rule.name,
+                rule,
+                [topic_filter.levels for topic_filter in rule.statement.sources.filters],
+            )
             for rule in self._rules
         )
         if self._deferrals is not None:
@@ -99,7 +105,9 @@ class RuleEngine:
     def _readers_of_source(self, source: str) -> list[Rule]:
         """The rules that read what a connector brings in, under either of its names."""
         names = [prefix + source for prefix in SOURCE_PREFIXES]
-        return [rule for rule in self._rules if any(map(rule.statement.sources.matches_event, names))]
+        return [
+            rule for rule in self._rules if any(map(rule.statement.sources.matches_event, names))
+        ]
 
     def _row_call(self, source: str, reader: Rule) -> RowCall:
         """Hands rows of one rule to a rule that reads them: their columns, and the common ones they do not have."""
@@ -109,7 +117,13 @@ class RuleEngine:
         now_ns = self._now_ns
 
         def read(row: Row, message: Message) -> Refusal | None:
-            columns = {"node": node, "timestamp": now_ns() // 1_000_000, **row, "event": event, "metadata": metadata}
+            columns = {
+                "node": node,
+                "timestamp": now_ns() // 1_000_000,
+                **row,
+                "event": event,
+                "metadata": metadata,
+            }
             return reader.run_on_event(Event(columns), message)
 
         return read
@@ -129,7 +143,9 @@ def as_strings(value: Any) -> Any:
     return [as_strings(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def event_message(name: str, columns: Mapping[str, Any], now_ns: int, about: Message | None = None) -> Message:
+def event_message(
+    name: str, columns: Mapping[str, Any], now_ns: int, about: Message | None = None
+) -> Message:
     """A message that stands for an event towards actions.
 
     Its topic is the event's own or its event topic; user properties and the rules it came through are those of the
@@ -143,12 +159,21 @@ def event_message(name: str, columns: Mapping[str, Any], now_ns: int, about: Mes
     event = EVENT_TYPES.get(name)
     return Message(
         topic=topic if isinstance(topic, str) and topic else event.topic if event else name,
-        payload=payload.encode() if isinstance(payload, str) else payload if isinstance(payload, bytes) else b"",
+        payload=payload.encode()
+        if isinstance(payload, str)
+        else payload
+        if isinstance(payload, bytes)
+        else b"",
         qos=qos if qos in _EVENT_QOS else 0,
         retain=False,
-        client=Client(client_id if isinstance(client_id, str) else "", username if isinstance(username, str) else None),
+        client=Client(
+            client_id if isinstance(client_id, str) else "",
+            username if isinstance(username, str) else None,
+        ),
         received_ns=now_ns,
-        properties=about.properties if about is not None else _user_properties(columns.get("pub_props")),
+        properties=about.properties
+        if about is not None
+        else _user_properties(columns.get("pub_props")),
         via=about.via if about is not None else (),
         receipt=about.receipt if about is not None else None,
     )
@@ -162,7 +187,11 @@ def _user_properties(columns: Any) -> Properties | None:
     if isinstance(pairs, (list, tuple)):
         return {"User-Property": [(str(pair["key"]), str(pair["value"])) for pair in pairs]}
     single = columns.get("User-Property")
-    return {"User-Property": [(str(k), str(v)) for k, v in single.items()]} if isinstance(single, Mapping) else None
+    return (
+        {"User-Property": [(str(k), str(v)) for k, v in single.items()]}
+        if isinstance(single, Mapping)
+        else None
+    )
 
 
 # The tap in the pipeline: rules read messages, in order; those with the action drop or disconnect may stop one.

@@ -39,20 +39,28 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
     "activated_at": _Column(f"Start of the alarm, {_MS}", _AT_MS),
     "authz_source": _Column("What decided: a source of access rules, or a default", "built_in"),
     "check": _Column(
-        "The check that failed: its index, type and schema", {"index": 0, "type": "json", "schema": "meter"}
+        "The check that failed: its index, type and schema",
+        {"index": 0, "type": "json", "schema": "meter"},
     ),
     "clean_start": _Column("True if the client asked for a new session", True),
     "client_attrs": _Column("Attributes of the client", {}),
     "clientid": _Column("Client identifier", "meter-1"),
-    "conn_props": _Column("Properties of CONNECT", {"Session-Expiry-Interval": 60, **_USER_PROPERTY}),
+    "conn_props": _Column(
+        "Properties of CONNECT", {"Session-Expiry-Interval": 60, **_USER_PROPERTY}
+    ),
     "connected_at": _Column(f"Time of the connection, {_MS}", _AT_MS),
     "deactivated_at": _Column(f"End of the alarm, {_MS}", _AT_MS + 60_000),
-    "details": _Column("Figures of the alarm; each alarm has its own", {"sessions": 1, "largest": {"meter-1": 1_200}}),
+    "details": _Column(
+        "Figures of the alarm; each alarm has its own",
+        {"sessions": 1, "largest": {"meter-1": 1_200}},
+    ),
     "disconn_props": _Column("Properties of the client's DISCONNECT", {"User-Property": {}}),
     "disconnected_at": _Column(f"Time of the disconnection, {_MS}", _AT_MS),
     "event": _Column("Name of the event", ""),
     "expiry_interval": _Column("Session expiry interval in seconds", 60),
-    "flags": _Column("Flags of PUBLISH; `sys` on messages of the broker", {"retain": False, "dup": False}),
+    "flags": _Column(
+        "Flags of PUBLISH; `sys` on messages of the broker", {"retain": False, "dup": False}
+    ),
     "from_clientid": _Column("Client identifier of the publisher", "meter-1"),
     "from_username": _Column("User name of the publisher", "meter"),
     "id": _Column("Identifier of the message", "18EA83D9BFE560310000000000000006"),
@@ -61,7 +69,9 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
     "is_superuser": _Column("True if access rules do not apply to the client", False),
     "keepalive": _Column("Keep-alive interval in seconds", 60),
     "kind": _Column("Type of the failure", "transformation_eval_operation_failure"),
-    "message": _Column("Description of the alarm in one sentence", "1 sessions have more than 1,000 bytes waiting"),
+    "message": _Column(
+        "Description of the alarm in one sentence", "1 sessions have more than 1,000 bytes waiting"
+    ),
     "metadata": _Column("`rule_id`: the rule that reads the event", {"rule_id": "seen"}),
     "mountpoint": _Column("Always absent", None),
     "name": _Column("Name of the alarm", "session_queue_high"),
@@ -73,7 +83,9 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
     "peername": _Column("Address and port of the client", "192.0.2.7:50416"),
     "proto_name": _Column("Protocol name in CONNECT", "MQTT"),
     "proto_ver": _Column("Protocol level in CONNECT: 3, 4 or 5", 5),
-    "pub_props": _Column("Properties of PUBLISH", {"Content-Type": "application/json", **_USER_PROPERTY}),
+    "pub_props": _Column(
+        "Properties of PUBLISH", {"Content-Type": "application/json", **_USER_PROPERTY}
+    ),
     "puback_props": _Column("Properties of PUBACK or PUBCOMP", {"User-Property": {}}),
     "publish_received_at": _Column(f"Time when the broker received the message, {_MS}", _AT_MS),
     "qos": _Column("Quality of service", 1),
@@ -126,7 +138,9 @@ _ABOUT: Final[Mapping[str, _About]] = {
         'clientid, topic, reason FROM "{topic}"',
         {**_RECEIVER, "reason": _Column("Reason, such as `queue_full` or `expired`", "no_local")},
     ),
-    "client.connected": _About("A client connected.", 'clientid, username, peername, proto_ver FROM "{topic}"'),
+    "client.connected": _About(
+        "A client connected.", 'clientid, username, peername, proto_ver FROM "{topic}"'
+    ),
     "client.disconnected": _About(
         "A client's connection ended.",
         'clientid, reason, disconnected_at - connected_at AS lasted_ms FROM "{topic}"',
@@ -135,9 +149,12 @@ _ABOUT: Final[Mapping[str, _About]] = {
         "The broker answered CONNECT, also where it refused the client.",
         'clientid, peername, reason_code FROM "{topic}"',
     ),
-    "client.ping": _About("A client sent PINGREQ.", 'clientid, keepalive, timestamp FROM "{topic}"'),
+    "client.ping": _About(
+        "A client sent PINGREQ.", 'clientid, keepalive, timestamp FROM "{topic}"'
+    ),
     "client.check_authn_complete": _About(
-        "Authentication of a client ended.", 'clientid, username, peerhost, reason_code FROM "{topic}"'
+        "Authentication of a client ended.",
+        'clientid, username, peerhost, reason_code FROM "{topic}"',
     ),
     "client.check_authz_complete": _About(
         "Access rules allowed or denied a publish or a subscription.",
@@ -160,8 +177,12 @@ _ABOUT: Final[Mapping[str, _About]] = {
         'topic, clientid, transformation, reason, payload FROM "{topic}"',
         {**_FAILED, "reason": _Column("What failed", "variable 'payload.site' has no value")},
     ),
-    "alarm.activated": _About("An alarm became active.", 'name, message, activated_at FROM "{topic}"'),
-    "alarm.deactivated": _About("An alarm ended.", 'name, deactivated_at - activated_at AS lasted_ms FROM "{topic}"'),
+    "alarm.activated": _About(
+        "An alarm became active.", 'name, message, activated_at FROM "{topic}"'
+    ),
+    "alarm.deactivated": _About(
+        "An alarm ended.", 'name, deactivated_at - activated_at AS lasted_ms FROM "{topic}"'
+    ),
 }
 
 
@@ -171,9 +192,13 @@ def catalogue() -> list[dict[str, Any]]:
 
 
 def _shown(name: str, about: _About) -> dict[str, Any]:
-    columns = {column: about.columns.get(column, _COLUMNS[column]) for column in EVENT_COLUMNS[name]}
+    columns = {
+        column: about.columns.get(column, _COLUMNS[column]) for column in EVENT_COLUMNS[name]
+    }
     example = {
-        column: column_info.example for column, column_info in columns.items() if column_info.example is not None
+        column: column_info.example
+        for column, column_info in columns.items()
+        if column_info.example is not None
     }
     topic = about.topic or EVENT_TYPES[name].topic
     return {
@@ -181,7 +206,12 @@ def _shown(name: str, about: _About) -> dict[str, Any]:
         "topic": topic,
         "text": about.text,
         "columns": [
-            {"name": column, "type": kind.name, "nullable": kind.nullable, "text": columns[column].text}
+            {
+                "name": column,
+                "type": kind.name,
+                "nullable": kind.nullable,
+                "text": columns[column].text,
+            }
             for column, kind in EVENT_COLUMNS[name].items()
         ],
         "example": {**example, "event": name},

@@ -59,7 +59,9 @@ class RulesFeature(Feature):
         self.services = (self.service,)
         services.contributors.append(self.service)
         if services.node.backtest:
-            self.service.jobs = Backtests(services, self.settings, services.storage.section(SCHEMAS).load)
+            self.service.jobs = Backtests(
+                services, self.settings, services.storage.section(SCHEMAS).load
+            )
 
     def start(self) -> None:
         """Load the rules of the configuration.
@@ -106,8 +108,12 @@ def _deferrals(services: Services, settings: RulesSettings) -> Deferrals:
     """The evaluation of rules off the publish path, and the use of jq in this process, by the settings."""
     metrics = services.monitoring.metrics
     JqDefaults.timeout_s = settings.jq_function_default_timeout
-    metrics.gauge("jq_inline_evaluations", lambda: Counts.inline, "jq programs run on the publish path")
-    metrics.gauge("jq_programs_cached", lambda: program_of.cache_info().currsize, "compiled jq programs kept")
+    metrics.gauge(
+        "jq_inline_evaluations", lambda: Counts.inline, "jq programs run on the publish path"
+    )
+    metrics.gauge(
+        "jq_programs_cached", lambda: program_of.cache_info().currsize, "compiled jq programs kept"
+    )
     pool = WorkerPool(settings.jq_workers, settings.jq_worker_memory, metrics)
     bounds = Bounds(settings.jq_queue_records, settings.jq_queue_bytes)
     return Deferrals(services.node.name, services.storage.queues, pool, bounds, metrics)

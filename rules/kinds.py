@@ -38,15 +38,26 @@ KINDS = (
             "Last error": "last_error",
         },
         read_only="rules.service:RuleReadOnly",
-        abilities=Abilities(can_patch=True, can_reorder=True, metrics="rules.metrics:RuleMetricsView", switches=ENABLE),
+        abilities=Abilities(
+            can_patch=True,
+            can_reorder=True,
+            metrics="rules.metrics:RuleMetricsView",
+            switches=ENABLE,
+        ),
     ),
 )
 
-_RULE = Parameter(name="name", type="name", is_required=True, is_argument=True, help="The name of a rule.")
-_NUMBER = Parameter(name="number", text="The number of a version.", type=int, least=1, is_required=True)
+_RULE = Parameter(
+    name="name", type="name", is_required=True, is_argument=True, help="The name of a rule."
+)
+_NUMBER = Parameter(
+    name="number", text="The number of a version.", type=int, least=1, is_required=True
+)
 _KNOWN = "sluice rules ls"
 _MODELS = "ui.api.models.rules"
-_BACKTEST = Parameter(name="id", text="The identifier of a back-test.", is_required=True, longest=64)
+_BACKTEST = Parameter(
+    name="id", text="The identifier of a back-test.", is_required=True, longest=64
+)
 _TRIED = (
     trial("testRule", "/rules:test", "test", f"{_MODELS}:RuleTest", "rules.trials.tester:RuleOutcome",
           "Run SQL on one event. Returns the rows, `no_result` where FROM or WHERE does not match, or the "

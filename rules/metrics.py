@@ -135,7 +135,10 @@ class Counts(CounterSet):
             "failed": value["failed_exception"] + value["failed_no_result"],
             "failed.exception": value["failed_exception"],
             "failed.no_result": value["failed_no_result"],
-            **{f"actions.{name}": sum(counts[name] for counts in actions) for name in ActionCounts.SHOWN},
+            **{
+                f"actions.{name}": sum(counts[name] for counts in actions)
+                for name in ActionCounts.SHOWN
+            },
         }
 
 
@@ -163,9 +166,17 @@ class Totals:
     def actions(self) -> int:
         """Rows handed to actions; one that two actions took counts twice."""
         present = self._present()
-        return self._actions_before + sum([action.total.value for counts in present for action in counts.parts])
+        return self._actions_before + sum(
+            [action.total.value for counts in present for action in counts.parts]
+        )
 
     def register(self, metrics: Metrics) -> None:
         """Show them with the node's metrics."""
-        metrics.total("rules_matched", lambda: self.matched, "Messages and events that rules ran on, of all rules.")
-        metrics.total("actions_messages", lambda: self.actions, "Rows handed to actions, of all rules.")
+        metrics.total(
+            "rules_matched",
+            lambda: self.matched,
+            "Messages and events that rules ran on, of all rules.",
+        )
+        metrics.total(
+            "actions_messages", lambda: self.actions, "Rows handed to actions, of all rules."
+        )

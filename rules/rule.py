@@ -143,12 +143,20 @@ class Rule:
         name = self.name
         finish = self._finish
         counts = self.counts
-        program = self.statement.on_message if self.for_templates is None or self.readers else self.for_templates
+        program = (
+            self.statement.on_message
+            if self.for_templates is None or self.readers
+            else self.for_templates
+        )
         may_wait = self.may_wait is not None and (self.may_wait() or self._is_busy())
         run = self._runner(program, self.variables, may_wait)
         matched = counts.matched
         passed = counts.passed
-        only = self.steps[0].run if len(self.steps) == 1 and not (self.readers or is_recorded) else None
+        only = (
+            self.steps[0].run
+            if len(self.steps) == 1 and not (self.readers or is_recorded)
+            else None
+        )
         timed = measured(run, counts.timing)
 
         def run_on_message(message: Message) -> Refusal | None:
@@ -227,10 +235,18 @@ class Rule:
         actions = sum(1 + len(step.fallbacks) for step in self.steps) + len(self.readers)
         return min(INLINE_ROWS, INLINE_WORK // (10 * max(1, actions)))
 
-    def _defer(self, item: Message | Event, message: Message, program: Program, needed: Waits | DeferralNeeded) -> None:
+    def _defer(
+        self,
+        item: Message | Event,
+        message: Message,
+        program: Program,
+        needed: Waits | DeferralNeeded,
+    ) -> None:
         """Evaluate it later, when it is counted too; a failure if nothing can be deferred."""
         if self.deferrals is None:
-            self._failed(program, needed if isinstance(needed, Exception) else Unavailable(str(needed)))
+            self._failed(
+                program, needed if isinstance(needed, Exception) else Unavailable(str(needed))
+            )
             return
         try:
             self.deferrals.defer(self.name, item, message, self.now_ns() // 1_000_000)
@@ -267,7 +283,9 @@ class Rule:
             if is_first:
                 CHAIN.end()
 
-    def _act_on_many(self, rows: Sequence[Row], message: Message, most_bytes: int) -> Iterator[Refusal | None]:
+    def _act_on_many(
+        self, rows: Sequence[Row], message: Message, most_bytes: int
+    ) -> Iterator[Refusal | None]:
         """The same row by row, within a maximum of bytes of rows: each may hold all of a large payload."""
         made_bytes = 0
         for number, row in enumerate(rows, 1):
@@ -314,7 +332,13 @@ class Rule:
         """One line a minute for each rule, however often it fails: making a line costs more than most rules."""
         if error.time_ns >= self._quiet_until_ns:
             self._quiet_until_ns = error.time_ns + _LOG_EVERY_NS
-            _log.warning(event, rule=self.name, error=error.text, failed=self.counts.failed_exception.value, **fields)
+            _log.warning(
+                event,
+                rule=self.name,
+                error=error.text,
+                failed=self.counts.failed_exception.value,
+                **fields,
+            )
 
 
 def _too_large(most_bytes: int, left: int) -> EvaluationError:
@@ -342,7 +366,10 @@ def rows_of(statement: Statement) -> RowsOf:
     def rows(message: Message) -> Sequence[tuple[Row, bytes]]:
         result = run(message) if reads(message.topic) else None
         results = result if isinstance(result, list) else [] if result is None else [result]
-        defined_rows = [{name: value for name, value in row.items() if value is not UNDEFINED} for row in results]
+        defined_rows = [
+            {name: value for name, value in row.items() if value is not UNDEFINED}
+            for row in results
+        ]
         return [(row, json_bytes(row)) for row in defined_rows]
 
     return rows

@@ -122,7 +122,11 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         """Rules that cannot be used, with why: rules the configuration holds, and readers of rules that are gone."""
         self._totals = Totals(lambda: (saved.rule.counts for saved in self._built()))
         self._totals.register(services.monitoring.metrics)
-        directory = None if services.node.data_dir is None else services.node.data_dir / "versions" / "rules"
+        directory = (
+            None
+            if services.node.data_dir is None
+            else services.node.data_dir / "versions" / "rules"
+        )
         self._versions = Versions(directory, services.node.clock.now_ns)
 
     # The five verbs
@@ -138,7 +142,9 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
                 self._objects.check_free(checked_name(spec))
                 saved = self._made_or_unusable(spec)
                 self._objects.adopt(saved.name, saved)
-                self._versions.adopt(saved.name, _version_of(saved), self._section.where(saved.name))
+                self._versions.adopt(
+                    saved.name, _version_of(saved), self._section.where(saved.name)
+                )
             except SluiceError as error:
                 refused.append(self._objects.refusal(spec, error))
         self._changed()
@@ -147,13 +153,20 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
     def failures(self) -> Sequence[str]:
         """A sentence for each rule that cannot be used: file, rule, problem."""
         return [
-            self._objects.refusal({"name": name}, SluiceError(sentence)) for name, sentence in self._unusable.items()
+            self._objects.refusal({"name": name}, SluiceError(sentence))
+            for name, sentence in self._unusable.items()
         ]
 
     def mistyped(self) -> Mapping[str, str]:
         """The rules that run and could not be saved as schemas are now, by name, with the first reason."""
-        errors = {saved.name: self._types.check(saved.rule.statement).errors for saved in self._built()}
-        return {name: str(errors_of_rule[0]) for name, errors_of_rule in errors.items() if errors_of_rule}
+        errors = {
+            saved.name: self._types.check(saved.rule.statement).errors for saved in self._built()
+        }
+        return {
+            name: str(errors_of_rule[0])
+            for name, errors_of_rule in errors.items()
+            if errors_of_rule
+        }
 
     def states(self) -> Mapping[str, int]:
         """Number of rules by their state."""
@@ -227,7 +240,10 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
     def metrics(self, name: str) -> dict[str, Any]:
         """Counts of a rule since it was saved, or since its counters were set to zero."""
         saved = self._usable(name)
-        return {**self._metrics(name, saved.rule.counts), "actions": [step.view() for step in saved.rule.steps]}
+        return {
+            **self._metrics(name, saved.rule.counts),
+            "actions": [step.view() for step in saved.rule.steps],
+        }
 
     def reset_metrics(self, name: str) -> None:
         """Set the counters of a rule to zero."""
@@ -238,7 +254,9 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
     def tick(self) -> Iterator[None]:
         """Sample the rates; called every ``broker.observe.counter_rates.STEP_S``."""
         for saved in self._built():
-            saved.rule.counts.rate.note_all(saved.rule.counts, self._services.node.clock.monotonic_s())
+            saved.rule.counts.rate.note_all(
+                saved.rule.counts, self._services.node.clock.monotonic_s()
+            )
             yield
 
     # Versions
@@ -358,26 +376,39 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
                 "rule": saved.rule.statement.sources.rules,
             }
             user = Reference(self.kind, saved.spec.name)
-            yield from ((user, Reference(kind, name)) for kind, names in used.items() for name in names)
+            yield from (
+                (user, Reference(kind, name)) for kind, names in used.items() for name in names
+            )
             yield from ((user, named) for named in schemas_in(saved.rule.statement.tree))
 
     def consequences(self, change: Change) -> Iterator[str]:
         """Number of rows made by a rule that is deleted or disabled."""
         kind, name = change.target
         saved = self._objects.find(name) if kind == self.kind else None
-        if not isinstance(saved, BuiltRule) or not saved.spec.enable or (change.after or {}).get("enable", False):
+        if (
+            not isinstance(saved, BuiltRule)
+            or not saved.spec.enable
+            or (change.after or {}).get("enable", False)
+        ):
             return
         did = saved.rule.counts.as_dict()
         if not did["matched"]:
             return
-        targets = [str(used) for user, used in self.uses() if user.name == name and used.kind in ("stream", "action")]
+        targets = [
+            str(used)
+            for user, used in self.uses()
+            if user.name == name and used.kind in ("stream", "action")
+        ]
         to = f" for {', '.join(targets)}" if targets else ""
         yield f"It made rows of {did['passed']:,} of {counted(did['matched'], 'message')}{to}. It would make no more."
 
     def effects_of_schema(self, schema: str, schemas: SchemaLookup) -> Sequence[SchemaEffect]:
         """The rules that would be touched if schemas were as ``schemas`` has them."""
         then = TypeChecker(
-            replace(self._services, schemas=schemas), self._functions, self._settings, self._statement_of
+            replace(self._services, schemas=schemas),
+            self._functions,
+            self._settings,
+            self._statement_of,
         )
         rules = (
             TypedRule(saved.spec.name, saved.rule.statement, tuple(sorted(_streams(saved.spec))))
@@ -395,7 +426,12 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         Raises:
             Invalid: the SQL does not parse or check, or the event cannot be read.
         """
-        return tester.test(body, self._functions.trial(), self._services.node.name, self._services.node.clock.now_ns)
+        return tester.test(
+            body,
+            self._functions.trial(),
+            self._services.node.name,
+            self._services.node.clock.now_ns,
+        )
 
     def test_many(self, body: Mapping[str, Any]) -> tester.RuleOutcomes:
         """Run SQL on each of ``body["events"]``. Raises ``Invalid`` as ``test``."""
@@ -463,28 +499,52 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         node = self._services.node.name
         payload = self._types.payload(statement)
         try:
-            form = to_spark(statement.tree, statement.sources, self._functions, payload, rule=name, node=node)
+            form = to_spark(
+                statement.tree, statement.sources, self._functions, payload, rule=name, node=node
+            )
         except NotInSpark as refusal:
             problem = refusal.problem
             where = f"line {problem.line}, column {problem.column}: " if problem.line else ""
             source = f"-- In Spark the compiled rule runs. Why it is not Spark SQL:\n-- {where}{problem.message}"
             shown = problem_to_wire(problem)
-            return {"language": "spark-sql", "source": source, "sql": None, "columns": [], "problem": shown}
-        columns: list[SparkColumn] = [{"name": column, "type": kind} for column, kind in form.columns]
-        return {"language": "spark-sql", "source": form.sql, "sql": form.sql, "columns": columns, "problem": None}
+            return {
+                "language": "spark-sql",
+                "source": source,
+                "sql": None,
+                "columns": [],
+                "problem": shown,
+            }
+        columns: list[SparkColumn] = [
+            {"name": column, "type": kind} for column, kind in form.columns
+        ]
+        return {
+            "language": "spark-sql",
+            "source": form.sql,
+            "sql": form.sql,
+            "columns": columns,
+            "problem": None,
+        }
 
     def rule_for_spark(self, name: str) -> dict[str, Any]:
         """Members that the lake needs to run a rule on its own: ``name``, ``sql``, ``node`` and ``columns``."""
         statement = self._usable(name).rule.statement
         columns = [
-            {"name": column, "type": column_text(kind)} for column, kind in self._types.inferred(statement).columns
+            {"name": column, "type": column_text(kind)}
+            for column, kind in self._types.inferred(statement).columns
         ]
-        return {"name": name, "sql": statement.sql, "node": self._services.node.name, "columns": columns}
+        return {
+            "name": name,
+            "sql": statement.sql,
+            "node": self._services.node.name,
+            "columns": columns,
+        }
 
     def rows_of(self, rule: str | None) -> RowsOf:
         """See ``Contributor.rows_of``."""
         if rule is None:
-            return rows_of(self._builder.statement(parse_spec({"name": "replay", "sql": 'SELECT * FROM "#"'})))
+            return rows_of(
+                self._builder.statement(parse_spec({"name": "replay", "sql": 'SELECT * FROM "#"'}))
+            )
         source_rule = self._usable(rule).rule
         reason = None
         if not source_rule.statement.sources.filters:
@@ -492,7 +552,10 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         elif source_rule.variables is not None or source_rule.may_wait is not None:
             reason = "it calls jq or another process, which a replay does not wait for"
         if reason is not None:
-            raise Invalid("the replay cannot be started", [Problem(f"rule {rule!r} cannot run: {reason}", "/rule")])
+            raise Invalid(
+                "the replay cannot be started",
+                [Problem(f"rule {rule!r} cannot run: {reason}", "/rule")],
+            )
         return rows_of(source_rule.statement)
 
     def inferred(self, name: str) -> Inferred:
@@ -527,7 +590,10 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
     def try_on(self, message: Message, drafts: Drafts) -> Trial:
         """Result of the rules for a message."""
         return tester.try_on(
-            self._built(), message, self._services.node.name, self._services.node.clock.now_ns() // 1_000_000
+            self._built(),
+            message,
+            self._services.node.name,
+            self._services.node.clock.now_ns() // 1_000_000,
         )
 
     # Keeping and showing
@@ -549,7 +615,10 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         ):  # one that a schema was changed under can be switched off
             self._types.refuse_mistakes(name, saved.rule.statement)
         self._check_cases(saved, force)
-        if replaced is not None and (saved.spec.sql, saved.spec.actions) == (replaced.spec.sql, replaced.spec.actions):
+        if replaced is not None and (saved.spec.sql, saved.spec.actions) == (
+            replaced.spec.sql,
+            replaced.spec.actions,
+        ):
             saved.rule.take_over(replaced.rule)
             replaced = None
         return self._save(saved, change, retired=replaced)
@@ -557,7 +626,9 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
     def _compiled(self, spec: Spec) -> BuiltRule:
         return self._builder.make(spec)
 
-    def _save(self, saved: BuiltRule, change: str | None = None, retired: BuiltRule | None = None) -> Spec:
+    def _save(
+        self, saved: BuiltRule, change: str | None = None, retired: BuiltRule | None = None
+    ) -> Spec:
         is_new = saved.name not in self._objects
         self._objects.put(saved.spec.name, saved)
         if not is_new:
@@ -576,11 +647,15 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
     def _run_cases(self, spec: RuleSpec, statement: Statement) -> Sequence[CaseResult]:
         node = self._services.node.name
         now_ms = self._services.node.clock.now_ns() // 1_000_000
-        return run_cases(spec.tests, lambda event: tester.run(statement, event, node, now_ms, spec.name))
+        return run_cases(
+            spec.tests, lambda event: tester.run(statement, event, node, now_ms, spec.name)
+        )
 
     def _metrics(self, name: str, counts: Counts) -> dict[str, Any]:
         """Counters, rates, and how long a run takes: see ``rules.metrics.RuleMetrics``."""
-        times = {name: counts.timing.quantile_s(share) for name, share in (("p50", 0.5), ("p99", 0.99))}
+        times = {
+            name: counts.timing.quantile_s(share) for name, share in (("p50", 0.5), ("p99", 0.99))
+        }
         return {
             **counts.as_dict(),
             **counts.rate.as_dict(),
@@ -593,7 +668,12 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
         name = saved.name
         counts = saved.rule.counts
         counts.register(metrics)
-        metrics.gauge("rule_matched_rate", lambda: counts.rate.last, "Matches a second, of the last 5 s.", rule=name)
+        metrics.gauge(
+            "rule_matched_rate",
+            lambda: counts.rate.last,
+            "Matches a second, of the last 5 s.",
+            rule=name,
+        )
         metrics.gauge(
             "rule_evaluation_p99_seconds",
             lambda: counts.timing.quantile_s(0.99) or 0.0,
@@ -603,7 +683,9 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
 
     def _changed(self) -> None:
         links = self._links()
-        self._unusable = {saved.name: saved.sentence for saved in self._objects if isinstance(saved, UnusableRule)}
+        self._unusable = {
+            saved.name: saved.sentence for saved in self._objects if isinstance(saved, UnusableRule)
+        }
         for name in chained(links):
             if problems := chain_problems(name, links):
                 self._unusable[name] = "; ".join(map(str, problems))
@@ -632,7 +714,10 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
 
     def _links(self) -> dict[str, Link]:
         """Sources of each rule, for the checks of chains."""
-        return {saved.name: saved.link if isinstance(saved, BuiltRule) else _UNUSABLE for saved in self._objects}
+        return {
+            saved.name: saved.link if isinstance(saved, BuiltRule) else _UNUSABLE
+            for saved in self._objects
+        }
 
     def _check_chains(self, saved: BuiltRule) -> None:
         """Raise ``Invalid`` when the rule conflicts with other rules, or breaks one that reads it."""
@@ -663,7 +748,9 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
             "updated_at": rfc3339_or_none(version.saved_ms, MILLISECONDS),
         }
         if isinstance(saved, UnusableRule):
-            nothing: dict[str, Any] = {member: [] for member in ("from", "columns", "warnings", "action_details")}
+            nothing: dict[str, Any] = {
+                member: [] for member in ("from", "columns", "warnings", "action_details")
+            }
             return {
                 **shown,
                 "state": "failed",
@@ -705,8 +792,12 @@ def _version_of(saved: BuiltRule | UnusableRule) -> Spec:
 
 
 def _streams(spec: RuleSpec) -> set[str]:
-    return {action.stream for action in all_actions(spec.actions) if isinstance(action, StreamAction)}
+    return {
+        action.stream for action in all_actions(spec.actions) if isinstance(action, StreamAction)
+    }
 
 
 def _sinks(spec: RuleSpec) -> set[str]:
-    return {action.bridge for action in all_actions(spec.actions) if isinstance(action, BridgeAction)}
+    return {
+        action.bridge for action in all_actions(spec.actions) if isinstance(action, BridgeAction)
+    }

@@ -16,16 +16,23 @@ class RulesSettings(Settings):
 
     ignore_sys_message: bool = Field(default=True, description="Leave out messages on $SYS topics.")
     max_republish_depth: int = Field(
-        default=16, ge=1, le=1000, description="How many rules in a row may republish what another one republished."
+        default=16,
+        ge=1,
+        le=1000,
+        description="How many rules in a row may republish what another one republished.",
     )
     unusable_rules: Literal["keep", "refuse"] = Field(
         default="keep",
         description="Handling of a rule of the configuration that cannot be used when the broker starts: it is "
         "kept in state failed and all others run, or the broker does not start.",
     )
-    backtest_timeout: Duration = Field(default=300.0, gt=0, description="How long a back-test may run.")
+    backtest_timeout: Duration = Field(
+        default=300.0, gt=0, description="How long a back-test may run."
+    )
     backtest_memory: Size = Field(
-        default=1024**3, ge=64 * 1024**2, description="Memory that the process of a back-test may take for its work."
+        default=1024**3,
+        ge=64 * 1024**2,
+        description="Memory that the process of a back-test may take for its work.",
     )
     backtest_max_messages: int = Field(
         default=10_000_000, ge=1, description="How many messages a back-test reads at most."
@@ -57,7 +64,8 @@ class RulesSettings(Settings):
         default=1024**3, ge=1024**2, description="How many bytes one rule may have waiting so."
     )
     ssrf: SsrfSettings = Field(
-        default_factory=SsrfSettings, description="Which servers the broker calls for schemas of type external_http."
+        default_factory=SsrfSettings,
+        description="Which servers the broker calls for schemas of type external_http.",
     )
     type_check: Literal["error", "warning", "off"] = Field(
         default="error",

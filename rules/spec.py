@@ -48,12 +48,17 @@ class Expectation(_Model):
     def _is_one(self) -> Expectation:
         if len(self.model_fields_set) == 1 and self.outcome is not None:
             return self
-        raise ValueError('must be one of {"rows": [...]}, {"no_result": true}, {"error": true} and {"error": "text"}')
+        raise ValueError(
+            'must be one of {"rows": [...]}, {"no_result": true}, {"error": true} and {"error": "text"}'
+        )
 
     @property
     def outcome(self) -> str | None:
         """``rows``, ``no_result`` or ``error``, as the test API names them."""
-        return next((name for name in ("rows", "no_result", "error") if getattr(self, name) is not None), None)
+        return next(
+            (name for name in ("rows", "no_result", "error") if getattr(self, name) is not None),
+            None,
+        )
 
 
 class TestCase(_Model):
@@ -101,7 +106,9 @@ class RuleSpec(_Model):
     def _name(cls, value: str) -> str:
         if _NAME.fullmatch(value) and len(value) <= MAX_NAME_BYTES:
             return value
-        raise ValueError("must begin with a letter or digit and hold letters, digits, '-', '_' and '.' only")
+        raise ValueError(
+            "must begin with a letter or digit and hold letters, digits, '-', '_' and '.' only"
+        )
 
     @model_serializer(mode="wrap")
     def _as_sent(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -170,9 +177,19 @@ def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
     sources = spec.get("from", ())
     problems = []
     if spec.get("sql") not in (None, "", _standing_for(program, sources)):
-        problems.append(Problem("a rule in jq takes no sql", "/sql", suggestion="leave it out, or leave out language"))
+        problems.append(
+            Problem(
+                "a rule in jq takes no sql",
+                "/sql",
+                suggestion="leave it out, or leave out language",
+            )
+        )
     if not isinstance(program, str) or not program.strip():
-        problems.append(Problem("expected a jq program", "/jq", suggestion="write . for all columns as they are"))
+        problems.append(
+            Problem(
+                "expected a jq program", "/jq", suggestion="write . for all columns as they are"
+            )
+        )
     else:
         problems += _problems(program)
     if not _are_sources(sources):
@@ -185,7 +202,11 @@ def with_sql(spec: Mapping[str, Any]) -> dict[str, Any]:
 def about_sources(problem: Problem) -> Problem:
     """A problem of the statement that a program stands for, at its place in the request body: all but the sources is
     checked."""
-    return replace(problem, pointer="/from", line=None, column=None) if problem.pointer == "/sql" else problem
+    return (
+        replace(problem, pointer="/from", line=None, column=None)
+        if problem.pointer == "/sql"
+        else problem
+    )
 
 
 def statement(program: str, sources: Sequence[str]) -> str:
@@ -197,7 +218,9 @@ def statement(program: str, sources: Sequence[str]) -> str:
 
 def _standing_for(program: Any, sources: Any) -> str | None:
     """The statement, as a rule that is shown has it and that is sent back."""
-    return statement(program, sources) if isinstance(program, str) and _are_sources(sources) else None
+    return (
+        statement(program, sources) if isinstance(program, str) and _are_sources(sources) else None
+    )
 
 
 def _are_sources(sources: Any) -> bool:

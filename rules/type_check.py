@@ -97,7 +97,10 @@ class Checked:
         """Errors and warnings in the order of the SQL; those of actions last."""
         reports = (*self.errors, *self.warnings)
         return tuple(
-            sorted(reports, key=lambda problem: (problem.line is None, problem.line or 0, problem.column or 0))
+            sorted(
+                reports,
+                key=lambda problem: (problem.line is None, problem.line or 0, problem.column or 0),
+            )
         )
 
 
@@ -131,7 +134,9 @@ class TypeChecker:
         )
         if level == "error":
             return Checked(inferred, mistakes, (*warnings, *templates))
-        return Checked(inferred, (), (*(mistakes if level == "warning" else ()), *warnings, *templates))
+        return Checked(
+            inferred, (), (*(mistakes if level == "warning" else ()), *warnings, *templates)
+        )
 
     def refuse_mistakes(self, name: str, statement: Statement) -> None:
         """Raise ``Invalid`` with every certain mistake, where the setting says that such a rule is not saved."""
@@ -145,18 +150,26 @@ class TypeChecker:
 
     def fields(self, sources: Sequence[str]) -> InputFields:
         """Fields that a rule on these sources could read, by the current schemas."""
-        inputs = inputs_of(sources, self._services.schemas.payload_type, partial(self._row_type, frozenset()))
+        inputs = inputs_of(
+            sources, self._services.schemas.payload_type, partial(self._row_type, frozenset())
+        )
         columns = {**columns_of(inputs)}
         if "payload" in columns and (payload := payload_of(inputs)).name != "unknown":
             columns["payload"] = payload
-        fields = [field for name, kind in columns.items() for field in _fields(name_text(name), kind, _DEEPEST)]
+        fields = [
+            field
+            for name, kind in columns.items()
+            for field in _fields(name_text(name), kind, _DEEPEST)
+        ]
         return {"fields": fields[:_MOST_FIELDS], "is_open": is_open(inputs)}
 
     def payload(self, statement: Statement) -> FieldType:
         """The type of the payloads that a statement reads."""
         return payload_of(self._inputs(statement))
 
-    def shown(self, statement: Statement, actions: Sequence[Any] = (), *, is_running: bool = True) -> dict[str, Any]:
+    def shown(
+        self, statement: Statement, actions: Sequence[Any] = (), *, is_running: bool = True
+    ) -> dict[str, Any]:
         """The members of a rule as it is shown that depend on types.
 
         After a schema was changed under a rule, ``warnings`` holds what would be refused if the rule were saved now. It
@@ -192,7 +205,9 @@ class TypeChecker:
             "spark_schema": arrow_schema.spark_schema(inferred.columns),
         }
 
-    def _inputs(self, statement: Statement, within: frozenset[str] = frozenset()) -> Sequence[Input]:
+    def _inputs(
+        self, statement: Statement, within: frozenset[str] = frozenset()
+    ) -> Sequence[Input]:
         """Sources of the statement; ``within`` are the rules it is checked for, which must not read each other."""
         row_type = partial(self._row_type, within)
         return inputs_of(statement.sources.texts, self._services.schemas.payload_type, row_type)
@@ -219,7 +234,9 @@ class TypeChecker:
             serde: Any = self._services.schemas.serde(name)
         except NotFound:
             return UNKNOWN
-        kind: FieldType = serde.field_type(message_type) if hasattr(serde, "field_type") else UNKNOWN
+        kind: FieldType = (
+            serde.field_type(message_type) if hasattr(serde, "field_type") else UNKNOWN
+        )
         return kind
 
 
@@ -268,7 +285,12 @@ def effects(rules: Iterable[TypedRule], now: TypeChecker, then: TypeChecker) -> 
         if reasons:
             breaks = bool(mistakes) or any(columns.values())
             schema_effects.append(
-                SchemaEffect(Reference("rule", rule.name), breaks, "; ".join(reasons), rule.streams if columns else ())
+                SchemaEffect(
+                    Reference("rule", rule.name),
+                    breaks,
+                    "; ".join(reasons),
+                    rule.streams if columns else (),
+                )
             )
     return schema_effects
 
@@ -277,7 +299,9 @@ def _mistakes(inferred: Inferred) -> set[str]:
     return {str(report.problem) for report in inferred.reports if report.is_mistake}
 
 
-def _changed_columns(before: Mapping[str, FieldType], after: Mapping[str, FieldType]) -> dict[str, bool]:
+def _changed_columns(
+    before: Mapping[str, FieldType], after: Mapping[str, FieldType]
+) -> dict[str, bool]:
     """Columns of another type, in words, and whether that breaks their readers."""
     changed = {}
     for name in dict.fromkeys((*before, *after)):

@@ -59,7 +59,9 @@ class MemberChange(TypedDict):
 VersionDifference = TypedDict(
     "VersionDifference", {"from": int, "to": int, "changes": list[MemberChange], "text": str}
 )  # fmt: skip
-VersionDifference.__doc__ = """Two versions of a rule: what changed, by member, and as a unified diff."""
+VersionDifference.__doc__ = (
+    """Two versions of a rule: what changed, by member, and as a unified diff."""
+)
 
 
 class Version(msgspec.Struct, frozen=True):
@@ -72,7 +74,11 @@ class Version(msgspec.Struct, frozen=True):
 
     def as_row(self) -> VersionRow:
         """View for the API, in a list."""
-        return {"version": self.number, "saved_at": rfc3339_or_none(self.saved_ms, MILLISECONDS), "change": self.change}
+        return {
+            "version": self.number,
+            "saved_at": rfc3339_or_none(self.saved_ms, MILLISECONDS),
+            "change": self.change,
+        }
 
 
 class _History(msgspec.Struct):
@@ -105,7 +111,9 @@ class Versions:
             kept = msgspec.json.decode(data, type=_History)
             self._write(name, kept)
         if kept is None:
-            kept = self._unwritten[name] = _History(None, [Version(1, None, f"found in {where}", spec)])
+            kept = self._unwritten[name] = _History(
+                None, [Version(1, None, f"found in {where}", spec)]
+            )
         self._remember(name, kept)
         if kept.versions[-1].spec != spec:
             self._append(name, kept, spec, f"changed in {where}")
@@ -176,7 +184,12 @@ class Versions:
             replace_file(self._file(name), _encoded(history))
             del self._unwritten[name]
         except OSError as error:
-            log.warning("rule.version_not_written", rule=name, directory=str(self._directory), reason=str(error))
+            log.warning(
+                "rule.version_not_written",
+                rule=name,
+                directory=str(self._directory),
+                reason=str(error),
+            )
 
     def _remember(self, name: str, history: _History) -> None:
         self._newest[name], self._created_ms[name] = history.versions[-1], history.created_ms
@@ -208,14 +221,21 @@ class Versions:
 
 def difference(before: Version, after: Version) -> VersionDifference:
     """Changes between two versions: member by member, and as a unified diff."""
-    members = [name for name in {**before.spec, **after.spec} if before.spec.get(name) != after.spec.get(name)]
+    members = [
+        name
+        for name in {**before.spec, **after.spec}
+        if before.spec.get(name) != after.spec.get(name)
+    ]
     old, new = (f"version {version.number}" for version in (before, after))
-    lines = difflib.unified_diff(_as_lines(before.spec), _as_lines(after.spec), old, new, lineterm="")
+    lines = difflib.unified_diff(
+        _as_lines(before.spec), _as_lines(after.spec), old, new, lineterm=""
+    )
     return {
         "from": before.number,
         "to": after.number,
         "changes": [
-            {"member": name, "before": before.spec.get(name), "after": after.spec.get(name)} for name in members
+            {"member": name, "before": before.spec.get(name), "after": after.spec.get(name)}
+            for name in members
         ],
         "text": "\n".join(lines),
     }

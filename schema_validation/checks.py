@@ -65,7 +65,9 @@ def schema_check(index: int, spec: SchemaCheckSpec, schemas: SchemaLookup) -> Ch
     try:
         serde = serde_of(spec, schemas)
     except NotFound as error:
-        return _always(CheckFailure(index, spec.type, spec.schema_name, Misfit("", str(error)), True))
+        return _always(
+            CheckFailure(index, spec.type, spec.schema_name, Misfit("", str(error)), True)
+        )
     if isinstance(serde, JsonSchemaSerde) and spec.type == "json":
         return _json_check(index, spec.schema_name, serde)
     if not isinstance(serde, SchemaSerde) or serde.kind != spec.type:
@@ -83,7 +85,9 @@ def _json_check(index: int, schema: str, serde: JsonSchemaSerde) -> Check:
         try:
             value = message.json()
         except JsonError as error:
-            return CheckFailure(index, "json", schema, Misfit("payload", f"not JSON: {error}"), True)
+            return CheckFailure(
+                index, "json", schema, Misfit("payload", f"not JSON: {error}"), True
+            )
         if is_valid(value):
             return None
         return CheckFailure(index, "json", schema, partial(explain, value), True)
@@ -135,7 +139,9 @@ def any_pass(checks: Sequence[Check]) -> Check:
             try:
                 failure = check(message)
             except Exception as error:  # noqa: BLE001 # the next check may still pass
-                failure = CheckFailure(index, "", None, Misfit("", f"internal error: {error!r:.200}"), False)
+                failure = CheckFailure(
+                    index, "", None, Misfit("", f"internal error: {error!r:.200}"), False
+                )
             if failure is None:
                 return None
             first = first or failure

@@ -37,7 +37,9 @@ def check_compiles_in_time(source: str) -> None:
         return
     command = [sys.executable, "-m", "schema_validation.compile_limit"]
     try:
-        done = subprocess.run(command, input=source.encode(), capture_output=True, timeout=DEADLINE_S, check=False)
+        done = subprocess.run(
+            command, input=source.encode(), capture_output=True, timeout=DEADLINE_S, check=False
+        )
     except subprocess.TimeoutExpired:
         raise _too_slow() from None
     if done.returncode == 0 and float(done.stdout) > _MOST_HELD_S:

@@ -103,7 +103,9 @@ class ConfluentRegistry:
         if failed is not None and time.monotonic() < failed[0]:
             raise SchemaError(failed[1])
         if is_waited_for():
-            serde: Serde = answer_to(_Asked(("schema", id(self), schema_id), lambda: self._fetching(schema_id)))
+            serde: Serde = answer_to(
+                _Asked(("schema", id(self), schema_id), lambda: self._fetching(schema_id))
+            )
             return serde
         if not _is_on_loop():
             return self._fetched(schema_id)
@@ -117,10 +119,14 @@ class ConfluentRegistry:
         """The number of an Avro schema under a subject, registered when it is not yet."""
         if is_waited_for():
             about = ("subject", id(self), subject)
-            registered: int = answer_to(_Asked(about, lambda: self._on_thread(self._registered, subject, source)))
+            registered: int = answer_to(
+                _Asked(about, lambda: self._on_thread(self._registered, subject, source))
+            )
             return registered
         if _is_on_loop():
-            raise SchemaError(f"registering at '{self.spec.name}' waits for the network, which is not done here")
+            raise SchemaError(
+                f"registering at '{self.spec.name}' waits for the network, which is not done here"
+            )
         return self._registered(subject, source)
 
     def _registered(self, subject: str, source: str) -> int:
@@ -195,8 +201,12 @@ class ConfluentRegistry:
             inner = self._call("GET", f"/subjects/{quote(subject, safe='')}/versions/{version}")
             kind, source = self._content(inner)
             below = self._referred(inner, depth + 1)
-            reference = Reference(str(item.get("name")), subject, version if isinstance(version, int) else 0)
-            references.append(Referred(reference, kind, source, standing_alone(kind, source, below), below))
+            reference = Reference(
+                str(item.get("name")), subject, version if isinstance(version, int) else 0
+            )
+            references.append(
+                Referred(reference, kind, source, standing_alone(kind, source, below), below)
+            )
         return tuple(references)
 
     def _content(self, content: Any) -> tuple[str, str]:
@@ -208,7 +218,10 @@ class ConfluentRegistry:
         return str(kind), content["schema"]
 
     def _call(self, method: str, path: str, body: Any = None) -> Any:
-        headers = [("Accept", "application/vnd.schemaregistry.v1+json, application/json"), *_login(self.spec.auth)]
+        headers = [
+            ("Accept", "application/vnd.schemaregistry.v1+json, application/json"),
+            *_login(self.spec.auth),
+        ]
         if body is not None:
             headers.append(("Content-Type", "application/json"))
         try:
@@ -252,7 +265,9 @@ class _Asked:
         try:
             return await asyncio.shield(asyncio.wrap_future(answer))
         except asyncio.CancelledError:
-            if answer.cancelled():  # not this caller, but the call: the registry was closed before its turn
+            if (
+                answer.cancelled()
+            ):  # not this caller, but the call: the registry was closed before its turn
                 raise SchemaError("the schema registry was closed") from None
             raise
 
@@ -267,5 +282,12 @@ def _is_on_loop() -> bool:
 
 def _login(auth: Any) -> list[tuple[str, str]]:
     if isinstance(auth, BasicAuth):
-        return [("Authorization", "Basic " + b64encode(f"{auth.username}:{auth.password.reveal()}".encode()).decode())]
-    return [("Authorization", f"Bearer {auth.token.reveal()}")] if isinstance(auth, BearerAuth) else []
+        return [
+            (
+                "Authorization",
+                "Basic " + b64encode(f"{auth.username}:{auth.password.reveal()}".encode()).decode(),
+            )
+        ]
+    return (
+        [("Authorization", f"Bearer {auth.token.reveal()}")] if isinstance(auth, BearerAuth) else []
+    )

@@ -71,7 +71,10 @@ class Change:
 def fields_of(kind: str, source: Source) -> list[FieldView]:
     """The fields of a schema, outermost first; the whole has an empty path."""
     outline = _limited(_outline(kind, source))
-    return [{"path": entry.path, "type": entry.type, "is_optional": entry.is_optional} for entry in outline]
+    return [
+        {"path": entry.path, "type": entry.type, "is_optional": entry.is_optional}
+        for entry in outline
+    ]
 
 
 def difference(kind: str, before: Source, after: Source) -> list[Change]:
@@ -80,7 +83,9 @@ def difference(kind: str, before: Source, after: Source) -> list[Change]:
     new = {entry.key: entry for entry in _limited(_outline(kind, after))}
     changes = [change for key, entry in new.items() for change in _changes(old.get(key), entry)]
     return changes + [
-        Change("removed", entry.path, _words(entry), None) for key, entry in old.items() if key not in new
+        Change("removed", entry.path, _words(entry), None)
+        for key, entry in old.items()
+        if key not in new
     ]
 
 
@@ -111,7 +116,11 @@ def _outline(kind: str, source: Source) -> Iterator[Entry]:
 
 
 def _avro(
-    schema: AvroType, path: str, is_optional: bool, details: Mapping[str, Any], within: tuple[str, ...]
+    schema: AvroType,
+    path: str,
+    is_optional: bool,
+    details: Mapping[str, Any],
+    within: tuple[str, ...],
 ) -> Iterator[Entry]:
     others = [branch for branch in schema.branches if branch.kind != "null"]
     if schema.kind == "union" and len(others) < len(schema.branches) and len(others) == 1:
@@ -132,7 +141,13 @@ def _avro(
         own = {"default": True} if item.default is not MISSING else {}
         yield from _avro(item.type, _below(path, item.name), False, own, inside)
     if schema.items is not None:
-        yield from _avro(schema.items, f"{path}[]" if schema.kind == "array" else f"{path}{{}}", False, {}, inside)
+        yield from _avro(
+            schema.items,
+            f"{path}[]" if schema.kind == "array" else f"{path}{{}}",
+            False,
+            {},
+            inside,
+        )
     for branch in others if schema.kind == "union" else ():
         if branch.fields:
             yield from _avro(branch, f"{path}<{branch.name}>", False, {}, inside)
@@ -162,7 +177,9 @@ def _json(schema: Any, path: str, is_required: bool, depth: int) -> Iterator[Ent
         return
     properties = schema.get("properties", {})
     required = schema.get("required", ())
-    for name, inner in (properties | {name: True for name in required if name not in properties}).items():
+    for name, inner in (
+        properties | {name: True for name in required if name not in properties}
+    ).items():
         yield from _json(inner, _below(path, name), name in required, depth + 1)
     items = schema.get("items")
     if isinstance(items, Mapping):
@@ -175,7 +192,9 @@ def _message(name: str, message: Any) -> Iterator[Entry]:
         repeated = "repeated " if is_repeated(item) else ""
         oneof = {"oneof": item.containing_oneof.name} if item.containing_oneof is not None else {}
         kind = repeated + field_type_name(item)
-        yield Entry(f"{name}#{item.number}", f"{name}.{item.name}", kind, not is_required(item), oneof)
+        yield Entry(
+            f"{name}#{item.number}", f"{name}.{item.name}", kind, not is_required(item), oneof
+        )
 
 
 def _limited(entries: Iterator[Entry]) -> Iterator[Entry]:

@@ -62,7 +62,11 @@ class ExternalService(ObjectVerbs[ConfluentRegistry]):
     kind = "schema registry"
 
     def __init__(
-        self, section: ObjectSection, schemas: SchemaService, guard: AddressGuard, contributors: Contributors
+        self,
+        section: ObjectSection,
+        schemas: SchemaService,
+        guard: AddressGuard,
+        contributors: Contributors,
     ) -> None:
         super().__init__(section, _saved)
         self._guard = guard
@@ -101,7 +105,11 @@ class ExternalService(ObjectVerbs[ConfluentRegistry]):
             del self.registries[name]
 
     def _shown(self, item: ConfluentRegistry) -> Spec:
-        return {**item.spec.model_dump(mode="json"), "cached": item.known, "last_error": item.last_error}
+        return {
+            **item.spec.model_dump(mode="json"),
+            "cached": item.known,
+            "last_error": item.last_error,
+        }
 
 
 def _parsed(spec: Mapping[str, Any]) -> ConfluentSpec:
@@ -119,7 +127,9 @@ def _parsed(spec: Mapping[str, Any]) -> ConfluentSpec:
 
 def _secrets(auth: Any) -> dict[str, str]:
     """The secrets of a way to sign in, by their members."""
-    return {name: getattr(auth, name).written for name in ("password", "token") if hasattr(auth, name)}
+    return {
+        name: getattr(auth, name).written for name in ("password", "token") if hasattr(auth, name)
+    }
 
 
 def _saved(registry: ConfluentRegistry) -> Spec:

@@ -39,13 +39,19 @@ class SchemaValidationFeature(Feature):
         self._schema_section = services.storage.section(SCHEMAS)
         self._validation_section = services.storage.section(VALIDATIONS)
         gate = ValidationGate(services.messaging.events, services.monitoring.metrics)
-        sampler = Sampler(lambda: self.validations.bound_filters(), registry.sample_messages, registry.sample_bytes)
+        sampler = Sampler(
+            lambda: self.validations.bound_filters(),
+            registry.sample_messages,
+            registry.sample_bytes,
+        )
         recent = Recent(services, sampler, lambda schema: self.validations.bindings(schema))
         modes = Modes(services.storage.section(MODES), registry.compatibility)
         self.schemas = SchemaService(services, self._schema_section, modes, recent)
         services.schemas = self.schemas.registry
         self._external_section = services.storage.section(EXTERNAL)
-        self.external = ExternalService(self._external_section, self.schemas, guard, services.contributors)
+        self.external = ExternalService(
+            self._external_section, self.schemas, guard, services.contributors
+        )
         self.schemas.registry.externals = self.external.registries
         self.validations = ValidationService(services, self._validation_section, gate)
         self.schemas.registry.payload_type_of = self.validations.payload_type

@@ -30,7 +30,9 @@ MAX_ID = 2**31 - 1
 
 def identity_of(kind: str, source: Source, references: Iterable[tuple[str, str, int]] = ()) -> str:
     """SHA-256, in hexadecimal, of type, source and references; equal exactly for the same schema."""
-    text = json.dumps([kind, _canonical(kind, source), sorted(references)], sort_keys=True, ensure_ascii=False)
+    text = json.dumps(
+        [kind, _canonical(kind, source), sorted(references)], sort_keys=True, ensure_ascii=False
+    )
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -51,7 +53,9 @@ def fingerprints_of(kind: str, flat: Source, identity: str) -> dict[str, str]:
     """Fingerprints by name: for Avro those of the parsing canonical form, as in "Schema Fingerprints" of its manual."""
     if kind != "avro" or not isinstance(flat, str):
         return {"sha256": identity}
-    canonical = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(read_schema(flat).plain))
+    canonical = fastavro.schema.to_parsing_canonical_form(
+        fastavro.parse_schema(read_schema(flat).plain)
+    )
     return {
         "sha256": fastavro.schema.fingerprint(canonical, "SHA-256"),
         "crc64_avro": fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"),
@@ -65,7 +69,9 @@ def _canonical(kind: str, source: Source) -> Any:
 
 
 def _files(files: Sequence[Mapping[str, Any]]) -> list[Any]:
-    return sorted([item["path"], item.get("root") is True, _words(item["contents"])] for item in files)
+    return sorted(
+        [item["path"], item.get("root") is True, _words(item["contents"])] for item in files
+    )
 
 
 def _words(text: str) -> list[str]:

@@ -204,7 +204,9 @@ class _Avro:
 
     def root(self, shape: Shape, name: str) -> Any:
         cleaned = re.sub(r"[^A-Za-z0-9_]", "_", name) or "Message"
-        return self._type(shape, cleaned if _AVRO_NAME.fullmatch(cleaned) else f"_{cleaned}", "the message")
+        return self._type(
+            shape, cleaned if _AVRO_NAME.fullmatch(cleaned) else f"_{cleaned}", "the message"
+        )
 
     def _type(self, shape: Shape, name: str, where: str) -> Any:
         kinds = set(shape.kinds)
@@ -213,7 +215,9 @@ class _Avro:
             kinds.discard("integer")
         branches = [self._branch(kind, shape, name, where) for kind in sorted(kinds - {"null"})]
         if not branches:
-            self._warnings.append(f"{where} was never anything but null or empty; a string is assumed")
+            self._warnings.append(
+                f"{where} was never anything but null or empty; a string is assumed"
+            )
             return ["null", "string"]
         if len(branches) == 1 and not is_nullable:
             return branches[0]
@@ -224,11 +228,18 @@ class _Avro:
             return self._object(shape, name, where)
         if kind == "array":
             items = shape.item if shape.item is not None else Shape()
-            return {"type": "array", "items": self._type(items, f"{name}_item", f"an item of {where}")}
+            return {
+                "type": "array",
+                "items": self._type(items, f"{name}_item", f"an item of {where}"),
+            }
         if kind == "integer" and shape.is_wide:
-            self._warnings.append(f"{where} holds integers beyond 64 bits; as double they lose digits")
+            self._warnings.append(
+                f"{where} holds integers beyond 64 bits; as double they lose digits"
+            )
             return "double"
-        return {"boolean": "boolean", "integer": "long", "number": "double", "string": "string"}[kind]
+        return {"boolean": "boolean", "integer": "long", "number": "double", "string": "string"}[
+            kind
+        ]
 
     def _object(self, shape: Shape, name: str, where: str) -> Any:
         wrong = next((field for field in shape.fields if not _AVRO_NAME.fullmatch(field)), None)
@@ -238,7 +249,11 @@ class _Avro:
         while unique in self._names:
             unique += "_"
         self._names.add(unique)
-        return {"type": "record", "name": unique, "fields": [self._field(shape, key, unique) for key in shape.fields]}
+        return {
+            "type": "record",
+            "name": unique,
+            "fields": [self._field(shape, key, unique) for key in shape.fields],
+        }
 
     def _map(self, shape: Shape, name: str, where: str, wrong: str | None) -> Any:
         values = shape.merged_fields
@@ -256,4 +271,8 @@ class _Avro:
         if shape.is_always(key) and "null" not in inner.kinds:
             return {"name": key, "type": kind}
         branches = kind if isinstance(kind, list) else [kind]
-        return {"name": key, "type": ["null", *(item for item in branches if item != "null")], "default": None}
+        return {
+            "name": key,
+            "type": ["null", *(item for item in branches if item != "null")],
+            "default": None,
+        }

@@ -15,7 +15,13 @@ KINDS = (
         read_only="schema_validation.external_service:RegistryReadOnly",
         about="A Confluent-compatible schema registry on another server. Secrets are shown as stars; stars keep them.",
         tag="Schemas",
-        columns={"name": "name", "type": "type", "url": "url", "cached": "cached", "last error": "last_error"},
+        columns={
+            "name": "name",
+            "type": "type",
+            "url": "url",
+            "cached": "cached",
+            "last error": "last_error",
+        },
         menu="Administration",
     ),
     Kind(
@@ -159,7 +165,9 @@ RESOURCES = (
                 path="/diff",
                 takes=(
                     _NAME,
-                    Parameter(name="before", text="A version, as in the path of one.", is_required=True),
+                    Parameter(
+                        name="before", text="A version, as in the path of one.", is_required=True
+                    ),
                     Parameter(name="after", text="Another version.", default="current"),
                 ),
                 answer="schema_validation.service:SchemaDifference",

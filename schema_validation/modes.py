@@ -38,7 +38,9 @@ class Modes:
             if mode in MODES:
                 self._modes[name] = Mode(mode)
             else:
-                problems.append(f"{self._section.where(name)}: compatibility {name!r} is one of {', '.join(MODES)}")
+                problems.append(
+                    f"{self._section.where(name)}: compatibility {name!r} is one of {', '.join(MODES)}"
+                )
         return problems
 
     @property
@@ -78,5 +80,7 @@ class Modes:
         """Set the mode of a schema, or without a name the registry's; None takes it back. Saved before it counts."""
         key = _GLOBAL if name is None else name
         if mode is not self._modes.get(key):
-            self._section.save({key: None if mode is None else {"name": key, "compatibility": mode.value}})
+            self._section.save(
+                {key: None if mode is None else {"name": key, "compatibility": mode.value}}
+            )
             apply(self._modes, {key: mode})

@@ -72,7 +72,9 @@ class Sampler:
 
     name = "samples"
 
-    def __init__(self, filters: Callable[[], Sequence[TopicFilter]], max_messages: int, max_bytes: int) -> None:
+    def __init__(
+        self, filters: Callable[[], Sequence[TopicFilter]], max_messages: int, max_bytes: int
+    ) -> None:
         self._filters = filters
         self._max_messages = max_messages
         self._max_bytes = max_bytes
@@ -135,7 +137,9 @@ class Recent:
     def samples(self, filters: Sequence[str]) -> Sequence[Sample]:
         """The last messages on the topics of the filters, at most ``MAX_SAMPLES`` in all."""
         each = MAX_SAMPLES // max(1, len(filters))
-        return [sample for text in dict.fromkeys(filters) for sample in self._of_filter(text)[-each:]]
+        return [
+            sample for text in dict.fromkeys(filters) for sample in self._of_filter(text)[-each:]
+        ]
 
     def of_topic(self, text: str) -> Sequence[Sample]:
         """The last messages on the topics of a filter.
@@ -152,7 +156,10 @@ class Recent:
             self.sampler.watch(wanted)
             self.services.messaging.plans.invalidate()
             hint = "publish some and ask again: they are kept from now on"
-            raise Invalid("no messages are known", [Problem(f"none were kept of {text!r}", "/topic", suggestion=hint)])
+            raise Invalid(
+                "no messages are known",
+                [Problem(f"none were kept of {text!r}", "/topic", suggestion=hint)],
+            )
         return samples
 
     def of_stream(self, name: str) -> Sequence[Sample]:
@@ -162,7 +169,10 @@ class Recent:
         except NotFound as error:
             raise Invalid("no messages are known", [Problem(str(error), "/stream")]) from None
         if not samples:
-            raise Invalid("no messages are known", [Problem(f"the stream {name!r} holds nothing yet", "/stream")])
+            raise Invalid(
+                "no messages are known",
+                [Problem(f"the stream {name!r} holds nothing yet", "/stream")],
+            )
         return samples
 
     def _of_filter(self, text: str) -> Sequence[Sample]:
@@ -177,7 +187,9 @@ class Recent:
         return [
             spec["name"]
             for spec in self.services.storage.section("streams").load()
-            if any(covers(TopicFilter.parse(own).levels, wanted) for own in spec.get("topics") or ())
+            if any(
+                covers(TopicFilter.parse(own).levels, wanted) for own in spec.get("topics") or ()
+            )
         ]
 
     def _read(self, stream: str, text: str | None) -> Sequence[Sample]:
@@ -188,5 +200,7 @@ class Recent:
             start = max(shard.first_offset, shard.next_offset - MAX_SAMPLES)
             for _, record in history.read(stream, shard.shard, start, MAX_SAMPLES):
                 if matches is None or matches(record.topic):
-                    samples.append((record.ts_us, Sample(text or stream, record.topic, bytes(record.payload))))
+                    samples.append(
+                        (record.ts_us, Sample(text or stream, record.topic, bytes(record.payload)))
+                    )
         return [sample for _, sample in sorted(samples, key=lambda item: item[0])[-MAX_SAMPLES:]]

@@ -58,7 +58,9 @@ class Referred:
 Resolve = Callable[[str, str, "int | None"], Referred]
 
 
-def read_references(spec: Mapping[str, Any], resolve: Resolve, pointer: str = "") -> tuple[Referred, ...]:
+def read_references(
+    spec: Mapping[str, Any], resolve: Resolve, pointer: str = ""
+) -> tuple[Referred, ...]:
     """The references of a spec, resolved.
 
     Raises:
@@ -100,10 +102,14 @@ def _one(item: Any, spec: Mapping[str, Any], resolve: Resolve) -> Referred:
     elif isinstance(version, bool) or not isinstance(version, int) or version < 1:
         raise LookupError("expected a version number from 1, or 'latest'")
     if schema == spec.get("name") and version is None:
-        raise LookupError("a schema must not refer to itself; name an earlier version by its number")
+        raise LookupError(
+            "a schema must not refer to itself; name an earlier version by its number"
+        )
     target = resolve(name, schema, version)
     if target.kind != spec.get("type"):
-        raise LookupError(f"schema {schema!r} is of type {target.kind}; only schemas of one type refer to each other")
+        raise LookupError(
+            f"schema {schema!r} is of type {target.kind}; only schemas of one type refer to each other"
+        )
     return target
 
 
@@ -145,8 +151,16 @@ class _AvroExpansion:
             return raw
         if raw["type"] in ("record", "error", "enum", "fixed"):
             return self._definition(raw, namespace)
-        members = {key: self.expand(raw[key], namespace) for key in ("type", "items", "values") if key in raw}
-        return {**raw, **members} if raw["type"] not in ("array", "map") else {**raw, **members, "type": raw["type"]}
+        members = {
+            key: self.expand(raw[key], namespace)
+            for key in ("type", "items", "values")
+            if key in raw
+        }
+        return (
+            {**raw, **members}
+            if raw["type"] not in ("array", "map")
+            else {**raw, **members, "type": raw["type"]}
+        )
 
     def _named(self, name: str, namespace: str) -> Any:
         if name in PRIMITIVES:
@@ -210,7 +224,11 @@ def _with_definitions(schema: Any, referred: Sequence[Referred]) -> Any:
         inner = _embeddable(item, schema)
         place = f"#/{holder}/{key}"
         places[item.reference.name] = place
-        bare = {member: value for member, value in inner.items() if member not in ("$schema", "$id", "id")}
+        bare = {
+            member: value
+            for member, value in inner.items()
+            if member not in ("$schema", "$id", "id")
+        }
         definitions[key] = _moved(bare, {"": place})
     moved = _moved(schema, places)
     existing = moved.get(holder)
@@ -224,9 +242,13 @@ def _embeddable(item: Referred, outer: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(inner, dict):
         raise ValueError(f"{who} cannot be referred to")
     if inner.get("$schema", outer.get("$schema")) != outer.get("$schema", inner.get("$schema")):
-        raise ValueError(f"{who} is of another draft; schemas that refer to each other share '$schema'")
+        raise ValueError(
+            f"{who} is of another draft; schemas that refer to each other share '$schema'"
+        )
     if any(_has_anchors(value) for value in inner.values()):
-        raise ValueError(f"{who} gives names to its parts ($id, $anchor) and cannot be referred to; use '#/...' there")
+        raise ValueError(
+            f"{who} gives names to its parts ($id, $anchor) and cannot be referred to; use '#/...' there"
+        )
     return inner
 
 
@@ -235,7 +257,10 @@ def _has_anchors(value: Any) -> bool:
         return any(map(_has_anchors, value))
     if not isinstance(value, dict):
         return False
-    named = any(isinstance(value.get(key), str) for key in ("$id", "$anchor", "$dynamicAnchor", "$dynamicRef"))
+    named = any(
+        isinstance(value.get(key), str)
+        for key in ("$id", "$anchor", "$dynamicAnchor", "$dynamicRef")
+    )
     return named or any(map(_has_anchors, value.values()))
 
 
@@ -272,6 +297,8 @@ def _imports(referred: Sequence[Referred]) -> list[tuple[str, str]]:
     sources: list[tuple[str, str]] = []
     for item in referred:
         if not isinstance(item.source, str):
-            raise ValueError(f"schema {item.reference.schema!r} is a bundle of files and cannot be imported")
+            raise ValueError(
+                f"schema {item.reference.schema!r} is a bundle of files and cannot be imported"
+            )
         sources += [(item.reference.name, item.source), *_imports(item.referred)]
     return sources

@@ -27,7 +27,9 @@ class Registry(SchemaLookup):
     registries elsewhere by name.
     """
 
-    def __init__(self, find: Callable[[str], Schema | None], names: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self, find: Callable[[str], Schema | None], names: Callable[[], Iterable[str]]
+    ) -> None:
         self._find = find
         self._names = names
         self.payload_type_of: PayloadType = _unknown
@@ -41,7 +43,9 @@ class Registry(SchemaLookup):
     def serde(self, name: str) -> SchemaSerde:
         """The serde of a schema's version in use. Raises ``NotFound`` with a suggestion."""
         if name == SPARKPLUG_B:
-            from schema_validation.serdes.protobuf import sparkplug_serde  # protobuf's library imports slowly
+            from schema_validation.serdes.protobuf import (
+                sparkplug_serde,
+            )  # protobuf's library imports slowly
 
             return sparkplug_serde()
         return self.schema(name).current.serde
@@ -50,7 +54,8 @@ class Registry(SchemaLookup):
         """True if a schema's payloads are coded by another process; without a name, if any schema's are."""
         names = list(self._names()) if name is None else [name]
         return any(
-            (schema := self.find(schema_name)) is not None and schema.kind == EXTERNAL_HTTP for schema_name in names
+            (schema := self.find(schema_name)) is not None and schema.kind == EXTERNAL_HTTP
+            for schema_name in names
         )
 
     def tagged(self, name: str) -> SchemaSerde:
@@ -103,7 +108,9 @@ class Registry(SchemaLookup):
 
     def trial(self, schemas: Mapping[str, Schema]) -> Registry:
         """A registry with these schemas added to, or in place of, the existing ones."""
-        trial = Registry(lambda name: schemas.get(name) or self._find(name), lambda: [*schemas, *self._names()])
+        trial = Registry(
+            lambda name: schemas.get(name) or self._find(name), lambda: [*schemas, *self._names()]
+        )
         trial.payload_type_of = self.payload_type_of
         trial.externals = self.externals
         return trial
@@ -119,14 +126,22 @@ class Registry(SchemaLookup):
             raise self._missing(name)
         return self._referred(schema, local_name, number, deleted=True)
 
-    def _referred(self, schema: Schema, local_name: str, number: int | None, *, deleted: bool) -> Referred:
+    def _referred(
+        self, schema: Schema, local_name: str, number: int | None, *, deleted: bool
+    ) -> Referred:
         version = schema.latest if number is None else schema.version(number, deleted=deleted)
-        inner = tuple(self.resolve_kept(item.name, item.schema, item.version) for item in version.references)
+        inner = tuple(
+            self.resolve_kept(item.name, item.schema, item.version) for item in version.references
+        )
         reference = Reference(local_name, schema.name, version.number)
         return Referred(reference, schema.kind, version.source, version.flat, inner)
 
     def _missing(self, name: str) -> NotFound:
-        return NotFound("schema", name, did_you_mean(name, [other for other in self._names() if self.find(other)]))
+        return NotFound(
+            "schema",
+            name,
+            did_you_mean(name, [other for other in self._names() if self.find(other)]),
+        )
 
 
 class Ids:
@@ -152,7 +167,9 @@ class Ids:
         new: dict[int, str] = {}
         versions = []
         for version in schema.versions:
-            number = version.id or id_of(version.identity, lambda id: new.get(id) or self._identity(id))
+            number = version.id or id_of(
+                version.identity, lambda id: new.get(id) or self._identity(id)
+            )
             new[number] = version.identity
             versions.append(replace(version, id=number))
         return replace(schema, versions=tuple(versions))
@@ -163,7 +180,10 @@ class Ids:
     def places(self, number: int) -> Iterator[tuple[str, SchemaVersion]]:
         """Names and versions of a schema by its id, deleted ones too, live ones first."""
         versions = self._where.get(number, {}).items()
-        yield from sorted(((name, version) for (name, _), version in versions), key=lambda place: place[1].is_deleted)
+        yield from sorted(
+            ((name, version) for (name, _), version in versions),
+            key=lambda place: place[1].is_deleted,
+        )
 
 
 def _unknown(topic_filter: str, schemas: SchemaLookup) -> FieldType | None:
@@ -222,11 +242,15 @@ class TaggedSerde(SchemaSerde):
     def _opened(self, data: bytes) -> tuple[SchemaSerde, bytes]:
         """The decoder of the data, and the data without its tag."""
         if len(data) < _TAG.size or data[0] != 0:
-            raise self._refused("it has no tag: it does not begin with a zero byte and a schema's id")
+            raise self._refused(
+                "it has no tag: it does not begin with a zero byte and a schema's id"
+            )
         number = _TAG.unpack_from(data)[1]
         serde = self._by_id.get(number)
         if serde is None:
-            raise self._refused(f"its tag names the schema id {number}, which is not a version of {self._name!r}")
+            raise self._refused(
+                f"its tag names the schema id {number}, which is not a version of {self._name!r}"
+            )
         start = _TAG.size if self.kind != "protobuf" else self._after_path(data)
         return serde, data[start:]
 
@@ -245,4 +269,8 @@ class TaggedSerde(SchemaSerde):
 
 
 def _written_path(indexes: list[int]) -> bytes:
-    return b"\x00" if indexes == [0] else b"".join(varint(zigzag(number)) for number in (len(indexes), *indexes))
+    return (
+        b"\x00"
+        if indexes == [0]
+        else b"".join(varint(zigzag(number)) for number in (len(indexes), *indexes))
+    )

@@ -52,7 +52,11 @@ def source_of(spec: Mapping[str, Any]) -> Source:
         files: list[dict[str, Any]] = spec["files"]
         return files
     source = spec["source"]
-    if spec["type"] == "protobuf" and isinstance(source, Mapping) and isinstance(source.get("files"), list):
+    if (
+        spec["type"] == "protobuf"
+        and isinstance(source, Mapping)
+        and isinstance(source.get("files"), list)
+    ):
         bundle: list[dict[str, Any]] = source["files"]
         return bundle
     return source if isinstance(source, str) else jsontext.encode(source).decode()

@@ -25,7 +25,13 @@ from schema_validation.registry import Ids, Registry
 from schema_validation.serdes.base import SchemaFacts, SourceError
 from schema_validation.serdes.external_http import ExternalHttpSerde
 from schema_validation.trials import SchemaTrials
-from schema_validation.versions import Schema, SchemaVersion, next_schema, restored, without_versions
+from schema_validation.versions import (
+    Schema,
+    SchemaVersion,
+    next_schema,
+    restored,
+    without_versions,
+)
 
 
 class SchemaUsers(TypedDict):
@@ -144,7 +150,9 @@ class SchemaService(Contributor, SchemaTrials):
 
         def resolve(local_name: str, name: str, number: int | None) -> Referred:
             if name in under_way and self.registry.find(name) is None:
-                raise LookupError(f"schemas refer to each other in a circle: {' → '.join((*under_way, name))}")
+                raise LookupError(
+                    f"schemas refer to each other in a circle: {' → '.join((*under_way, name))}"
+                )
             take(name)
             return self.registry.resolve_kept(local_name, name, number)
 
@@ -199,7 +207,9 @@ class SchemaService(Contributor, SchemaTrials):
             raise AlreadyExists(self.kind, schema.name)
         return self._put(schema)
 
-    def replace(self, name: str, spec: Spec, *, force: bool = False, prepared: Prepared | None = None) -> Spec:
+    def replace(
+        self, name: str, spec: Spec, *, force: bool = False, prepared: Prepared | None = None
+    ) -> Spec:
         """Add a version and use it. A source that is a version already makes none; that version is used.
 
         Raises:
@@ -249,16 +259,22 @@ class SchemaService(Contributor, SchemaTrials):
         schema = self._objects.get(name)
         schema.version(number, deleted=True)
         effects = [
-            SchemaEffect(Reference(self.kind, user.name), False, f"version {version.number} refers to it")
+            SchemaEffect(
+                Reference(self.kind, user.name), False, f"version {version.number} refers to it"
+            )
             for user, version in self._referrers(name, number)
         ]
         left = without_versions(schema, [number])
         if number == schema.in_use:
-            effects += [SchemaEffect(user, left.is_deleted, "uses it") for user in self.users_of(name)]
+            effects += [
+                SchemaEffect(user, left.is_deleted, "uses it") for user in self.users_of(name)
+            ]
             effects += [] if left.is_deleted else self.impact_of(left)
         return effects
 
-    def delete_version(self, name: str, number: int, *, force: bool = False, permanent: bool = False) -> None:
+    def delete_version(
+        self, name: str, number: int, *, force: bool = False, permanent: bool = False
+    ) -> None:
         """Delete one version; the last that there is deletes the schema. ``permanent`` as in ``delete``.
 
         Raises:
@@ -275,7 +291,11 @@ class SchemaService(Contributor, SchemaTrials):
         if permanent and len(schema.versions) == 1:
             self._remove(name)
         elif permanent:
-            self._put(replace(left, versions=tuple(kept for kept in left.versions if kept.number != number)))
+            self._put(
+                replace(
+                    left, versions=tuple(kept for kept in left.versions if kept.number != number)
+                )
+            )
         else:
             self._put(left)
 
@@ -294,9 +314,17 @@ class SchemaService(Contributor, SchemaTrials):
             kept = versions.setdefault(int(number), {"version": int(number), **version})
             if "deleted" not in version:
                 kept.pop("deleted", None)
-        others = {member: value for member, value in members.items() if member != "versions" and value is not None}
+        others = {
+            member: value
+            for member, value in members.items()
+            if member != "versions" and value is not None
+        }
         own = {member: value for member, value in saved.items() if member not in members}
-        restored_spec = {**own, **others, "versions": [versions[number] for number in sorted(versions)]}
+        restored_spec = {
+            **own,
+            **others,
+            "versions": [versions[number] for number in sorted(versions)],
+        }
         if restored_spec != saved:
             self._put(restored(restored_spec, self.registry.resolve_kept))
 
@@ -328,7 +356,11 @@ class SchemaService(Contributor, SchemaTrials):
         old = _version_of(schema, before)
         new = _version_of(schema, after)
         changes = difference(schema.kind, old.flat, new.flat)
-        return {"before": old.number, "after": new.number, "changes": [change.view() for change in changes]}
+        return {
+            "before": old.number,
+            "after": new.number,
+            "changes": [change.view() for change in changes],
+        }
 
     def bundle_files(self, archive: bytes, root: str) -> Sequence[dict[str, Any]]:
         """The files of a gzipped tar, as ``files`` of a protobuf schema; ``root`` is a name without a folder.
@@ -341,7 +373,9 @@ class SchemaService(Contributor, SchemaTrials):
         try:
             return files_of_archive(archive, root)
         except SourceError as error:
-            raise Invalid("the bundle cannot be used", [Problem(error.message, "/bundle")]) from None
+            raise Invalid(
+                "the bundle cannot be used", [Problem(error.message, "/bundle")]
+            ) from None
 
     def bundle_with_root(self, name: str, root: str) -> Sequence[dict[str, Any]]:
         """The files of a schema's version in use, with another root. Raises ``Invalid`` where it has none."""
@@ -349,14 +383,19 @@ class SchemaService(Contributor, SchemaTrials):
         files = source if not isinstance(source, str) else []
         paths = [item["path"] for item in files if item["path"].rpartition("/")[2] == root]
         if len(paths) != 1:
-            problem = Problem(f"the schema has {len(paths)} files {root!r}; expected one", "/root_proto_file")
+            problem = Problem(
+                f"the schema has {len(paths)} files {root!r}; expected one", "/root_proto_file"
+            )
             raise Invalid("the bundle cannot be used", [problem])
         return [{**item, "root": item["path"] == paths[0]} for item in files]
 
     def users(self, name: str) -> SchemaUsers:
         """Users of the schema, and other schemas that refer to it."""
         self.registry.schema(name)
-        return {"users": [str(user) for user in self.users_of(name)], "schemas": list(self._referring(name))}
+        return {
+            "users": [str(user) for user in self.users_of(name)],
+            "schemas": list(self._referring(name)),
+        }
 
     def users_of(self, name: str) -> Sequence[Reference]:
         """Validations, transformations, rules, actions and sources that name a schema."""
@@ -375,7 +414,9 @@ class SchemaService(Contributor, SchemaTrials):
         for schema in self._objects:
             if not schema.is_deleted:
                 used = {item.schema for version in schema.versions for item in version.references}
-                yield from ((Reference(self.kind, schema.name), Reference(self.kind, name)) for name in used)
+                yield from (
+                    (Reference(self.kind, schema.name), Reference(self.kind, name)) for name in used
+                )
 
     def mode_of(self, name: str | None) -> Mode:
         return (self.own_mode_of(name) if name is not None else None) or self.modes.overall
@@ -401,7 +442,8 @@ class SchemaService(Contributor, SchemaTrials):
         """Set the compatibility mode of a schema, or without a name the registry's. Raises ``Invalid``."""
         if mode not in MODES:
             raise Invalid(
-                "the compatibility cannot be set", [Problem(f"it is one of {', '.join(MODES)}", "/compatibility")]
+                "the compatibility cannot be set",
+                [Problem(f"it is one of {', '.join(MODES)}", "/compatibility")],
             )
         schema = self.registry.find(name) if name is not None else None
         if schema is not None:
@@ -423,7 +465,11 @@ class SchemaService(Contributor, SchemaTrials):
     def _refuse_to_break(self, schema: Schema) -> None:
         broken = [item for item in self.impact_of(schema) if item.breaks]
         if broken:
-            raise InUse(self.kind, schema.name, [f"{item.user}, which it would break ({item.why})" for item in broken])
+            raise InUse(
+                self.kind,
+                schema.name,
+                [f"{item.user}, which it would break ({item.why})" for item in broken],
+            )
 
     def _referring(self, name: str, number: int | None = None) -> Sequence[str]:
         """The versions of other schemas that refer to a schema, as texts."""
@@ -437,7 +483,10 @@ class SchemaService(Contributor, SchemaTrials):
             if schema.name != name and not is_deleted_too(Reference(self.kind, schema.name))
             for version in schema.versions
             if version.references
-            and any(item.schema == name and number in (None, item.version) for item in version.references)
+            and any(
+                item.schema == name and number in (None, item.version)
+                for item in version.references
+            )
         )
 
     def _put(self, schema: Schema) -> Spec:
@@ -473,13 +522,18 @@ class SchemaService(Contributor, SchemaTrials):
         if not isinstance(serde, ExternalHttpSerde):
             return {}
         status = serde.status()
-        return {**status, "node_status": [{"node": self._services.node.name, "status": status["status"]}]}
+        return {
+            **status,
+            "node_status": [{"node": self._services.node.name, "status": status["status"]}],
+        }
 
 
 def _version_of(schema: Schema, number: str) -> SchemaVersion:
     """A version by its number, ``latest`` or ``current``. Raises ``NotFound``."""
     words = {"latest": schema.latest, "current": schema.current}
-    return words.get(number) or schema.version(int(number) if number.isascii() and number.isdecimal() else 0)
+    return words.get(number) or schema.version(
+        int(number) if number.isascii() and number.isdecimal() else 0
+    )
 
 
 def _shown_version(schema: Schema, version: SchemaVersion) -> SchemaVersionView:

@@ -25,5 +25,8 @@ class SchemaRegistrySettings(Settings):
         "the schema on; at most one a millisecond. 0 keeps none.",
     )
     sample_bytes: int = Field(
-        default=1_048_576, ge=0, le=67_108_864, description="Most bytes of payloads kept for each such filter."
+        default=1_048_576,
+        ge=0,
+        le=67_108_864,
+        description="Most bytes of payloads kept for each such filter.",
     )

@@ -48,20 +48,30 @@ class SchemaBody(Settings):
         default=None, description="The text of the schema, or a JSON value."
     )
     files: list[dict[str, Any]] | None = Field(
-        default=None, description="For `protobuf`, in place of `source`: files with `path`, `contents` and `root`."
+        default=None,
+        description="For `protobuf`, in place of `source`: files with `path`, `contents` and `root`.",
     )
     parameters: Parameters | None = Field(
         default=None, description="For `external_http`: the server, and how it is called."
     )
     references: list[dict[str, Any]] | None = Field(
-        default=None, description="Other schemas that the source names: `name`, `schema` and `version`."
+        default=None,
+        description="Other schemas that the source names: `name`, `schema` and `version`.",
     )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         is_external = self.type == "external_http"
-        refused = ("source", "files", "references") if is_external else () if self.type == "protobuf" else ("files",)
-        problems = [f"a schema of type {self.type} has no {name}" for name in refused if getattr(self, name)]
+        refused = (
+            ("source", "files", "references")
+            if is_external
+            else ()
+            if self.type == "protobuf"
+            else ("files",)
+        )
+        problems = [
+            f"a schema of type {self.type} has no {name}" for name in refused if getattr(self, name)
+        ]
         if is_external and self.parameters is None:
             problems.append("expected parameters, with at least a url")
         if not is_external and (self.source is None) == (not self.files):
@@ -76,9 +86,13 @@ class SchemaSpec(SchemaBody):
 
     name: SchemaName = Field(description="The name by which other objects use the schema.")
     description: str = Field(default="", description="A description for display.")
-    compatibility: Mode | None = Field(default=None, description="What a new version must be compatible with.")
+    compatibility: Mode | None = Field(
+        default=None, description="What a new version must be compatible with."
+    )
     tags: Texts = Field(default=[], description="Tags for display.")
-    metadata: dict[str, str] = Field(default={}, max_length=1000, description="Texts for display, by name.")
+    metadata: dict[str, str] = Field(
+        default={}, max_length=1000, description="Texts for display, by name."
+    )
 
 
 class SqlCheckSpec(Settings):

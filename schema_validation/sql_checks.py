@@ -74,7 +74,9 @@ def check_functions(schemas: Callable[[], SchemaLookup]) -> Functions:
     return functions
 
 
-def compile_sql_check(sql: str, functions: Functions, context: RuleContext, pointer: str, *, strict: bool) -> SqlCheck:
+def compile_sql_check(
+    sql: str, functions: Functions, context: RuleContext, pointer: str, *, strict: bool
+) -> SqlCheck:
     """Compile a condition.
 
     Args:
@@ -100,7 +102,9 @@ def compile_sql_check(sql: str, functions: Functions, context: RuleContext, poin
     try:
         _refuse_workers(tree)
         program = compile_for_messages(tree, functions, context)
-        return SqlCheck(program.run, asked=waiting_of(tree, functions), named=frozenset(schemas_in(tree)))
+        return SqlCheck(
+            program.run, asked=waiting_of(tree, functions), named=frozenset(schemas_in(tree))
+        )
     except Invalid as error:
         if strict:
             raise _at(error, pointer, at) from None
@@ -117,19 +121,27 @@ def _refuse_workers(tree: exp.Select) -> None:
                 continue  # which compiling the statement says, with its place
             if not program.inline_bytes:
                 message = f"jq: a message waits for its checks, and this program may not end: {program.why_not_inline}"
-                raise Invalid("the check cannot be saved", [Problem(message, "/sql", *place_of(call))])
+                raise Invalid(
+                    "the check cannot be saved", [Problem(message, "/sql", *place_of(call))]
+                )
 
 
 def _refuse_sources(tokens: list[Token]) -> None:
     for token in tokens:
         if token.kind == "keyword" and token.text in ("FROM", "FOREACH"):
-            message = f"a check has no {token.text}: its messages are those of the validation's topics"
-            raise Invalid("the check cannot be saved", [Problem(message, "/sql", token.line, token.column)])
+            message = (
+                f"a check has no {token.text}: its messages are those of the validation's topics"
+            )
+            raise Invalid(
+                "the check cannot be saved", [Problem(message, "/sql", token.line, token.column)]
+            )
 
 
 def _with_source(sql: str, tokens: list[Token]) -> tuple[str, tuple[int, int]]:
     """The text with the FROM that the language wants, and where it was put."""
-    place = next((token for token in tokens if token.kind == "keyword" and token.text == "WHERE"), tokens[-1])
+    place = next(
+        (token for token in tokens if token.kind == "keyword" and token.text == "WHERE"), tokens[-1]
+    )
     lines = sql.split("\n")
     before = sum(len(line) + 1 for line in lines[: place.line - 1]) + place.column - 1
     return sql[:before] + _SOURCE + sql[before:], (place.line, place.column)
@@ -137,7 +149,10 @@ def _with_source(sql: str, tokens: list[Token]) -> tuple[str, tuple[int, int]]:
 
 def _at(error: Invalid, pointer: str, inserted: tuple[int, int] | None) -> Invalid:
     """The error with its problems pointing into what was sent."""
-    return Invalid("the check cannot be saved", [_moved(problem, pointer, inserted) for problem in error.problems])
+    return Invalid(
+        "the check cannot be saved",
+        [_moved(problem, pointer, inserted) for problem in error.problems],
+    )
 
 
 def _moved(problem: Problem, pointer: str, inserted: tuple[int, int] | None) -> Problem:

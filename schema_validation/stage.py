@@ -57,8 +57,12 @@ class ValidationGate(RunningGate[Validation]):
     def __init__(self, events: Events, metrics: Metrics) -> None:
         super().__init__()
         self._events = events
-        self._succeeded = metrics.counter("messages_validation_succeeded", "messages that no validation stopped")
-        self._failed = metrics.counter("messages_validation_failed", "messages that a validation stopped")
+        self._succeeded = metrics.counter(
+            "messages_validation_succeeded", "messages that no validation stopped"
+        )
+        self._failed = metrics.counter(
+            "messages_validation_failed", "messages that a validation stopped"
+        )
 
     def on_topic(self, topic: str) -> list[Validation]:
         """The enabled validations of a topic, in order."""
@@ -130,7 +134,11 @@ class ValidationGate(RunningGate[Validation]):
         async def call(message: Message) -> Message | Refusal:
             for step in steps:
                 try:
-                    failure = await settled(partial(step.check, message)) if step.waits else step.check(message)
+                    failure = (
+                        await settled(partial(step.check, message))
+                        if step.waits
+                        else step.check(message)
+                    )
                 except Exception as error:  # noqa: BLE001 # an internal error must apply the failure action too
                     failure = internal_failure(error)
                 step.matched.value += 1
@@ -148,7 +156,9 @@ class ValidationGate(RunningGate[Validation]):
         are examined."""
         if step.stops:
             self._failed.value += 1
-        is_asked_for = EVENT in self._events.wanted or (message.qos and message.client.protocol_version == _HAS_REASONS)
+        is_asked_for = EVENT in self._events.wanted or (
+            message.qos and message.client.protocol_version == _HAS_REASONS
+        )
         if not (is_asked_for or step.book.explains(message, step.action)):
             step.book.pass_over()
             return step.unexplained[failure.is_payload] if step.stops else None
@@ -165,20 +175,32 @@ class ValidationGate(RunningGate[Validation]):
             action=step.action,
         )
         if EVENT in self._events.wanted:
-            columns = {"check": check, "reason": misfit.detail, "path": misfit.path, "action": step.action}
+            columns = {
+                "check": check,
+                "reason": misfit.detail,
+                "path": misfit.path,
+                "action": step.action,
+            }
             columns = {**message_columns(message), "validation": step.validation.name, **columns}
             self._events.emit(EVENT, columns, message)
         if not step.stops:
             return None
-        return _refusal(step.validation.name, step.action, failure.text, is_payload=failure.is_payload)
+        return _refusal(
+            step.validation.name, step.action, failure.text, is_payload=failure.is_payload
+        )
 
 
 def _refusal(validation: str, action: str, text: str, *, is_payload: bool) -> Refusal:
     code = reason.PAYLOAD_FORMAT_INVALID if is_payload else reason.IMPLEMENTATION_SPECIFIC_ERROR
     text = f"validation '{validation}': {text}"
-    return Refusal(ValidationGate.name, validation, REASON, code, text, disconnect=action == "disconnect")
+    return Refusal(
+        ValidationGate.name, validation, REASON, code, text, disconnect=action == "disconnect"
+    )
 
 
 def _unexplained(validation: str, action: str) -> Mapping[bool, Refusal]:
     text = f"the message does not pass; of more than {EXPLAINED} failures a second only some are explained"
-    return {is_payload: _refusal(validation, action, text, is_payload=is_payload) for is_payload in (True, False)}
+    return {
+        is_payload: _refusal(validation, action, text, is_payload=is_payload)
+        for is_payload in (True, False)
+    }

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from broker.core.errors import Conflict, InUse, Invalid, NotFound, ReadOnly, SluiceError, Unavailable
+from broker.core.errors import (
+    Conflict,
+    InUse,
+    Invalid,
+    NotFound,
+    ReadOnly,
+    SluiceError,
+    Unavailable,
+)
 from schema_validation.compatibility.verdict import MODES, Mode, Verdict
 from schema_validation.service import Prepared, SchemaService
 from schema_validation.spec import schema_name_problem
@@ -20,7 +28,13 @@ Answer = Any
 
 TYPES = {"AVRO": "avro", "JSON": "json", "PROTOBUF": "protobuf"}
 _NAMES = {kind: name for name, kind in TYPES.items()}
-_CODES = ((InUse, 42206), (ReadOnly, 42205), (Conflict, 409), (Unavailable, 50001), (NotFound, 40401))
+_CODES = (
+    (InUse, 42206),
+    (ReadOnly, 42205),
+    (Conflict, 409),
+    (Unavailable, 50001),
+    (NotFound, 40401),
+)
 _NUMBER = re.compile(r"[1-9][0-9]{0,9}", re.ASCII)
 
 
@@ -36,11 +50,17 @@ class RegistryError(Exception):
 def as_registry_error(error: SluiceError) -> RegistryError:
     """An error with the code that clients of Confluent registries know."""
     if isinstance(error, Incompatible):
-        return RegistryError(409, f"Schema being registered is incompatible with an earlier schema; {error}")
+        return RegistryError(
+            409, f"Schema being registered is incompatible with an earlier schema; {error}"
+        )
     if isinstance(error, Invalid) and error.code == "too_slow":
         return RegistryError(50002, str(error))
     code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
-    return RegistryError(42201, f"Invalid schema: {error}") if code is None else RegistryError(code, str(error))
+    return (
+        RegistryError(42201, f"Invalid schema: {error}")
+        if code is None
+        else RegistryError(code, str(error))
+    )
 
 
 class Subjects:
@@ -51,9 +71,13 @@ class Subjects:
 
     # Reading
 
-    def names(self, *, deleted: bool = False, deleted_only: bool = False, prefix: str = "") -> list[str]:
+    def names(
+        self, *, deleted: bool = False, deleted_only: bool = False, prefix: str = ""
+    ) -> list[str]:
         """``GET /subjects``."""
-        wanted = [schema for schema in self._service.all_schemas() if schema.name.startswith(prefix)]
+        wanted = [
+            schema for schema in self._service.all_schemas() if schema.name.startswith(prefix)
+        ]
         if deleted_only:
             return sorted(schema.name for schema in wanted if schema.is_deleted)
         return sorted(schema.name for schema in wanted if deleted or not schema.is_deleted)
@@ -81,7 +105,10 @@ class Subjects:
                 other.id
                 for schema in self._service.all_schemas()
                 for other in schema.live
-                if any((item.schema, item.version) == (subject, version.number) for item in other.references)
+                if any(
+                    (item.schema, item.version) == (subject, version.number)
+                    for item in other.references
+                )
             }
         )
 
@@ -105,15 +132,24 @@ class Subjects:
     def places(self, number: int, *, deleted: bool = False) -> list[tuple[str, int]]:
         """``GET /schemas/ids/{id}/versions``: subjects and their versions that hold a schema."""
         versions = self._places(number)
-        return [(schema.name, version.number) for schema, version in versions if deleted or not version.is_deleted]
+        return [
+            (schema.name, version.number)
+            for schema, version in versions
+            if deleted or not version.is_deleted
+        ]
 
-    def all(self, *, prefix: str = "", latest_only: bool = False, deleted: bool = False) -> list[Answer]:
+    def all(
+        self, *, prefix: str = "", latest_only: bool = False, deleted: bool = False
+    ) -> list[Answer]:
         """``GET /schemas``."""
         answers: list[Answer] = []
         for schema in self._service.all_schemas():
             versions = schema.versions if deleted else schema.live
             if schema.name.startswith(prefix):
-                answers += [_described(schema, version) for version in (versions[-1:] if latest_only else versions)]
+                answers += [
+                    _described(schema, version)
+                    for version in (versions[-1:] if latest_only else versions)
+                ]
         return answers
 
     # Looking up, registering
@@ -122,15 +158,23 @@ class Subjects:
         """``POST /subjects/{subject}``: the version that has this schema."""
         schema = self._schema(subject, deleted=deleted)
         identity = self._candidate(subject, body).identity
-        same = [version for version in (schema.versions if deleted else schema.live) if version.identity == identity]
+        same = [
+            version
+            for version in (schema.versions if deleted else schema.live)
+            if version.identity == identity
+        ]
         if not same:
             raise RegistryError(40403, "Schema not found")
         return _described(schema, same[-1])
 
-    def register(self, subject: str, body: Mapping[str, Any]) -> tuple[Callable[[], Prepared], Mapping[str, Any]]:
+    def register(
+        self, subject: str, body: Mapping[str, Any]
+    ) -> tuple[Callable[[], Prepared], Mapping[str, Any]]:
         """``POST /subjects/{subject}/versions``, the first half: what compiles and compares, and the spec."""
         if problem := schema_name_problem(subject):
-            raise RegistryError(42208, f"The specified subject '{subject}' is not a valid: {problem}")
+            raise RegistryError(
+                42208, f"The specified subject '{subject}' is not a valid: {problem}"
+            )
         spec = _spec(subject, body)
         return self._service.prepare(spec), spec
 
@@ -138,7 +182,9 @@ class Subjects:
         """The second half. A schema that a version has already is not registered again, and nothing changes."""
         base = self._service.registry.find(subject)
         version = prepared.schema.current
-        same = [] if base is None else [own for own in base.live if own.identity == version.identity]
+        same = (
+            [] if base is None else [own for own in base.live if own.identity == version.identity]
+        )
         if base is not None and same:
             return _described(base, same[-1])
         if base is None:
@@ -154,7 +200,9 @@ class Subjects:
         """``DELETE /subjects/{subject}``: the versions that are gone."""
         schema = self._schema(subject, deleted=True)
         if permanent and not schema.is_deleted:
-            raise RegistryError(40405, f"Subject '{subject}' was not deleted first before being permanently deleted")
+            raise RegistryError(
+                40405, f"Subject '{subject}' was not deleted first before being permanently deleted"
+            )
         if not permanent and schema.is_deleted:
             text = f"Subject '{subject}' was soft deleted. Set permanent=true to delete permanently"
             raise RegistryError(40404, text)
@@ -168,9 +216,13 @@ class Subjects:
         version = self._version(schema, number, deleted=True)
         who = f"Subject '{subject}' Version {version.number}"
         if permanent and not version.is_deleted:
-            raise RegistryError(40407, f"{who} was not deleted first before being permanently deleted")
+            raise RegistryError(
+                40407, f"{who} was not deleted first before being permanently deleted"
+            )
         if not permanent and version.is_deleted:
-            raise RegistryError(40406, f"{who} was soft deleted. Set permanent=true to delete permanently")
+            raise RegistryError(
+                40406, f"{who} was soft deleted. Set permanent=true to delete permanently"
+            )
         self._service.delete_version(subject, version.number, permanent=permanent)
         return version.number
 
@@ -200,7 +252,9 @@ class Subjects:
         """True if no new versions are taken."""
         return self._service.mode_of(subject) is Mode.DISABLED
 
-    def compatible(self, subject: str, number: str | None, body: Mapping[str, Any]) -> Callable[[], Verdict]:
+    def compatible(
+        self, subject: str, number: str | None, body: Mapping[str, Any]
+    ) -> Callable[[], Verdict]:
         """``POST /compatibility/subjects/{subject}/versions[/{version}]``; what it gives takes a while to run."""
         schema = self._service.registry.find(subject)
         if schema is None:
@@ -215,7 +269,9 @@ class Subjects:
         return candidate_of(_spec(subject, body), self._service.registry.resolve)
 
     def _schema(self, subject: str, *, deleted: bool = False) -> Schema:
-        registered = next((schema for schema in self._service.all_schemas() if schema.name == subject), None)
+        registered = next(
+            (schema for schema in self._service.all_schemas() if schema.name == subject), None
+        )
         if registered is None or (registered.is_deleted and not deleted):
             raise _no_subject(subject)
         return registered
@@ -258,7 +314,12 @@ def _spec(subject: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(body.get("schema"), str):
         raise RegistryError(42201, "Invalid schema: 'schema' is the text of a schema")
     references = body.get("references") or []
-    spec: dict[str, Any] = {"name": subject, "type": TYPES[kind], "source": body["schema"], "references": references}
+    spec: dict[str, Any] = {
+        "name": subject,
+        "type": TYPES[kind],
+        "source": body["schema"],
+        "references": references,
+    }
     metadata = body.get("metadata")
     if isinstance(metadata, Mapping) and isinstance(metadata.get("properties"), Mapping):
         spec["metadata"] = {str(key): str(value) for key, value in metadata["properties"].items()}
@@ -282,7 +343,8 @@ def _content(schema: Schema, version: SchemaVersion) -> Answer:
         content["schemaType"] = _NAMES[schema.kind]
     if version.references:
         content["references"] = [
-            {"name": item.name, "subject": item.schema, "version": item.version} for item in version.references
+            {"name": item.name, "subject": item.schema, "version": item.version}
+            for item in version.references
         ]
     return content
 

@@ -19,7 +19,13 @@ from schema_validation.compatibility.verdict import ChangeView, FieldView, Mode,
 from schema_validation.recent import Binding, Recent, Sample
 from schema_validation.registry import Registry
 from schema_validation.schemas import check_members
-from schema_validation.serdes.base import DataRefused, InferredSchema, Misfit, SchemaFacts, SchemaSerde
+from schema_validation.serdes.base import (
+    DataRefused,
+    InferredSchema,
+    Misfit,
+    SchemaFacts,
+    SchemaSerde,
+)
 from schema_validation.versions import Schema, SchemaVersion, candidate_of, verdict_on
 
 
@@ -142,7 +148,9 @@ class SchemaTrials(ABC):
             for stream in effect.streams:
                 for user in self._services.contributors.users_of("stream", stream):
                     if user.kind == "lake table":
-                        reason = f"rows of stream {stream!r} change with {effect.user}: {effect.why}"
+                        reason = (
+                            f"rows of stream {stream!r} change with {effect.user}: {effect.why}"
+                        )
                         by_user[user] = SchemaEffect(user, effect.breaks, reason)
         return list(by_user.values())
 
@@ -162,7 +170,11 @@ class SchemaTrials(ABC):
         return lambda: self._checked(spec, base, bindings, samples)
 
     def _checked(
-        self, spec: Mapping[str, Any], base: Schema | None, bindings: Sequence[Binding], samples: Sequence[Sample]
+        self,
+        spec: Mapping[str, Any],
+        base: Schema | None,
+        bindings: Sequence[Binding],
+        samples: Sequence[Sample],
     ) -> SchemaCheck:
         from schema_validation.diff import fields_of
 
@@ -170,14 +182,21 @@ class SchemaTrials(ABC):
         number = 1 if base is None else base.versions[-1].number + 1
         candidate = candidate_of(spec, self.registry.resolve, number)
         if base is not None and candidate.serde.kind != base.kind:
-            raise Invalid("a schema keeps its type", [Problem(f"the type of {base.name!r} is {base.kind}", "/type")])
+            raise Invalid(
+                "a schema keeps its type",
+                [Problem(f"the type of {base.name!r} is {base.kind}", "/type")],
+            )
         facts = {
             "name": spec["name"],
             "type": candidate.serde.kind,
             **candidate.serde.facts(),
             "fingerprints": dict(candidate.fingerprints),
             "fields": fields_of(candidate.serde.kind, candidate.flat),
-            **(self._first(spec["name"]) if base is None else self._against(base, candidate, bindings, samples)),
+            **(
+                self._first(spec["name"])
+                if base is None
+                else self._against(base, candidate, bindings, samples)
+            ),
         }
         return cast(SchemaCheck, facts)
 
@@ -187,26 +206,46 @@ class SchemaTrials(ABC):
             "version": 1,
             "is_new_version": True,
             "changes": [],
-            "compatibility": {"mode": mode, "compatible": True, "against": [], "reasons": [], "warnings": []},
+            "compatibility": {
+                "mode": mode,
+                "compatible": True,
+                "against": [],
+                "reasons": [],
+                "warnings": [],
+            },
             "impact": [],
             "messages": None,
         }
 
     def _against(
-        self, base: Schema, candidate: SchemaVersion, bindings: Sequence[Binding], samples: Sequence[Sample]
+        self,
+        base: Schema,
+        candidate: SchemaVersion,
+        bindings: Sequence[Binding],
+        samples: Sequence[Sample],
     ) -> SchemaChange:
         from schema_validation.diff import difference
 
-        same = next((version for version in base.live if version.identity == candidate.identity), None)
-        changed = Schema(base.name, base.kind, (*base.versions, candidate), candidate.number, base.compatibility)
+        same = next(
+            (version for version in base.live if version.identity == candidate.identity), None
+        )
+        changed = Schema(
+            base.name, base.kind, (*base.versions, candidate), candidate.number, base.compatibility
+        )
         effects = self.impact_of(changed)
         compatibility = verdict_on(base, candidate, self.mode_of(base.name)).view()
         return {
             "version": candidate.number if same is None else same.number,
             "is_new_version": same is None,
-            "changes": [change.view() for change in difference(base.kind, base.current.flat, candidate.flat)],
-            "compatibility": compatibility if same is None else {**compatibility, "compatible": True, "reasons": []},
-            "impact": [{"user": str(item.user), "breaks": item.breaks, "why": item.why} for item in effects],
+            "changes": [
+                change.view() for change in difference(base.kind, base.current.flat, candidate.flat)
+            ],
+            "compatibility": compatibility
+            if same is None
+            else {**compatibility, "compatible": True, "reasons": []},
+            "impact": [
+                {"user": str(item.user), "breaks": item.breaks, "why": item.why} for item in effects
+            ],
             "messages": replayed(base.current.serde, candidate.serde, bindings, samples),
         }
 
@@ -247,7 +286,10 @@ class SchemaTrials(ABC):
             problems = [json_values.problem_to_wire(problem) for problem in error.problems]
             return {"valid": False, "errors": [cast(FitError, problem) for problem in problems]}
         misfits = _misfits(serde, body)
-        return {"valid": not misfits, "errors": [{"path": misfit.path, "message": misfit.detail} for misfit in misfits]}
+        return {
+            "valid": not misfits,
+            "errors": [{"path": misfit.path, "message": misfit.detail} for misfit in misfits],
+        }
 
     def infer(self, body: Mapping[str, Any]) -> InferredSchema:
         """A schema that messages fit. Raises ``Invalid``."""
@@ -259,22 +301,34 @@ class SchemaTrials(ABC):
 
         kind = body.get("type", "json")
         if kind not in ("json", "avro"):
-            raise Invalid("no schema can be inferred", [Problem("expected the type json or avro", "/type")])
+            raise Invalid(
+                "no schema can be inferred", [Problem("expected the type json or avro", "/type")]
+            )
         sources = [name for name in ("samples", "topic", "stream") if name in body]
         if len(sources) != 1:
-            raise Invalid("no schema can be inferred", [Problem("expected one of samples, topic and stream", "")])
+            raise Invalid(
+                "no schema can be inferred",
+                [Problem("expected one of samples, topic and stream", "")],
+            )
         payloads = self._payloads(sources[0], body[sources[0]])
         name = body.get("name", "Message")
-        return lambda: infer_schema(kind, payloads, name if isinstance(name, str) else "Message", f"/{sources[0]}")
+        return lambda: infer_schema(
+            kind, payloads, name if isinstance(name, str) else "Message", f"/{sources[0]}"
+        )
 
     def _payloads(self, source: str, value: Any) -> Sequence[bytes]:
         if source == "samples":
             if not isinstance(value, list):
-                raise Invalid("no schema can be inferred", [Problem("expected a list of messages", "/samples")])
+                raise Invalid(
+                    "no schema can be inferred",
+                    [Problem("expected a list of messages", "/samples")],
+                )
             return [_sample(item, f"/samples/{index}") for index, item in enumerate(value)]
         if not isinstance(value, str):
             raise Invalid("no schema can be inferred", [Problem("expected a string", f"/{source}")])
-        samples = self._recent.of_stream(value) if source == "stream" else self._recent.of_topic(value)
+        samples = (
+            self._recent.of_stream(value) if source == "stream" else self._recent.of_topic(value)
+        )
         return [sample.payload for sample in samples]
 
 
@@ -297,7 +351,8 @@ def replayed(
         counts[_OUTCOMES[(old is None, new is None)]] += 1
         if new is not None and old is None and (str(new) in reasons or len(reasons) < _MOST_SHOWN):
             entry = reasons.setdefault(
-                str(new), {"path": new.path, "reason": new.detail, "count": 0, "topic": sample.topic}
+                str(new),
+                {"path": new.path, "reason": new.detail, "count": 0, "topic": sample.topic},
             )
             entry["count"] += 1
     result = {"tried": sum(counts.values()), **counts, "reasons": list(reasons.values())}
@@ -322,7 +377,9 @@ def _sample(item: Any, pointer: str) -> bytes:
 def _message_type(body: Mapping[str, Any]) -> str | None:
     message_type = body.get("message_type")
     if message_type is not None and not isinstance(message_type, str):
-        raise Invalid("the message type cannot be used", [Problem("expected a string", "/message_type")])
+        raise Invalid(
+            "the message type cannot be used", [Problem("expected a string", "/message_type")]
+        )
     return message_type
 
 

@@ -35,10 +35,14 @@ class Validation(GateObject):
     def bind(self, schemas: SchemaLookup) -> Check:
         """The check of a message, with the current schemas."""
         checks = [
-            self.sql[index].bind(index) if isinstance(check, SqlCheckSpec) else schema_check(index, check, schemas)
+            self.sql[index].bind(index)
+            if isinstance(check, SqlCheckSpec)
+            else schema_check(index, check, schemas)
             for index, check in enumerate(self.spec.checks)
         ]
-        strategy: Callable[[Sequence[Check]], Check] = all_pass if self.spec.strategy == "all_pass" else any_pass
+        strategy: Callable[[Sequence[Check]], Check] = (
+            all_pass if self.spec.strategy == "all_pass" else any_pass
+        )
         return strategy(checks)
 
     def schema_uses(self) -> Iterator[tuple[str, SchemaCheckSpec]]:

@@ -67,7 +67,9 @@ class ValidationService(GateObjects[Validation]):
         super().__init__(services, section, gate)
         self._validations = gate
         self._functions = check_functions(lambda: services.schemas)
-        self._context = RuleContext(services.node.name, {}, lambda: services.node.clock.now_ns() // 1_000_000)
+        self._context = RuleContext(
+            services.node.name, {}, lambda: services.node.clock.now_ns() // 1_000_000
+        )
 
     def uses(self) -> Uses:
         """Streams and schemas as of every gate, and what SQL checks name."""
@@ -78,7 +80,12 @@ class ValidationService(GateObjects[Validation]):
 
     def bound_filters(self) -> Sequence[TopicFilter]:
         """The topics whose payloads a schema checks."""
-        return [own for item in self._objects if item.spec.enable and _schema_checks(item) for own in item.filters]
+        return [
+            own
+            for item in self._objects
+            if item.spec.enable and _schema_checks(item)
+            for own in item.filters
+        ]
 
     def bindings(self, schema: str) -> Sequence[Binding]:
         """The topics that a schema is bound to, and the message type it names there."""
@@ -98,10 +105,14 @@ class ValidationService(GateObjects[Validation]):
                 if isinstance(check, TaggedUse):
                     with suppress(NotFound):
                         serde = serde_of(check, self._services.schemas)
-                        return check.schema_name, partial(serde.decode, message_type=message_type_of(check))
+                        return check.schema_name, partial(
+                            serde.decode, message_type=message_type_of(check)
+                        )
         return None
 
-    def payload_type(self, topic_filter: str, schemas: SchemaLookup | None = None) -> FieldType | None:
+    def payload_type(
+        self, topic_filter: str, schemas: SchemaLookup | None = None
+    ) -> FieldType | None:
         """The type that rules find in payloads on the topics of a filter, or None where nothing is guaranteed.
 
         It is the type that validations guarantee, as later stages change it. ``schemas`` are in place of the
@@ -117,7 +128,9 @@ class ValidationService(GateObjects[Validation]):
         trial = _tried(self._with(drafts), self._services.schemas, message)
         outcome = trial["outcome"]
         steps = [
-            cast(TrialStep, {"stage": "validation", "outcome": step.get("action", "passed"), **step})
+            cast(
+                TrialStep, {"stage": "validation", "outcome": step.get("action", "passed"), **step}
+            )
             for step in trial["results"]
         ]
         return Trial(steps, message if outcome == "pass" else None)
@@ -131,13 +144,24 @@ class ValidationService(GateObjects[Validation]):
         validations, schemas, message = self._for_trial(body)
         return _tried(validations, schemas, message)
 
-    def _compile(self, spec: Mapping[str, Any], pointer: str = "", schemas: SchemaLookup | None = None) -> Validation:
+    def _compile(
+        self, spec: Mapping[str, Any], pointer: str = "", schemas: SchemaLookup | None = None
+    ) -> Validation:
         functions = self._functions if schemas is None else check_functions(lambda: schemas)
         return compile_validation(spec, functions, self._context, pointer, strict=schemas is None)
 
     def _does(self, item: Validation) -> str:
-        checks = (check.sql if isinstance(check, SqlCheckSpec) else key_of(check) for check in item.spec.checks)
-        how = "" if len(item.spec.checks) == 1 else "all of " if item.spec.strategy == "all_pass" else "one of "
+        checks = (
+            check.sql if isinstance(check, SqlCheckSpec) else key_of(check)
+            for check in item.spec.checks
+        )
+        how = (
+            ""
+            if len(item.spec.checks) == 1
+            else "all of "
+            if item.spec.strategy == "all_pass"
+            else "one of "
+        )
         return f"checks {how}{', '.join(checks)}"
 
 
@@ -145,7 +169,9 @@ def _schema_checks(item: Validation) -> Sequence[SchemaCheckSpec]:
     return [check for check in item.spec.checks if not isinstance(check, SqlCheckSpec)]
 
 
-def _tried(validations: Sequence[Validation], schemas: SchemaLookup, message: Message) -> ValidationsTrial:
+def _tried(
+    validations: Sequence[Validation], schemas: SchemaLookup, message: Message
+) -> ValidationsTrial:
     """The gate's result in full; nothing is counted."""
     results: list[ValidationResult] = []
     outcome = "pass"
@@ -180,7 +206,9 @@ def _one(validation: Validation, schemas: SchemaLookup, message: Message) -> Val
     }
 
 
-def payload_type(validations: Iterable[Validation], topic_filter: str, schemas: SchemaLookup) -> FieldType | None:
+def payload_type(
+    validations: Iterable[Validation], topic_filter: str, schemas: SchemaLookup
+) -> FieldType | None:
     """The type of payloads that passed every schema check on these topics."""
     try:
         wanted = TopicFilter.parse(topic_filter).levels
@@ -189,7 +217,11 @@ def payload_type(validations: Iterable[Validation], topic_filter: str, schemas: 
     met: FieldType | None = None
     for validation in validations:
         spec = validation.spec
-        if spec.enable and spec.stops and any(covers(own.levels, wanted) for own in validation.filters):
+        if (
+            spec.enable
+            and spec.stops
+            and any(covers(own.levels, wanted) for own in validation.filters)
+        ):
             met = _met(met, _type_of(validation, schemas))
     return met
 
@@ -199,7 +231,9 @@ def _met(field_type: FieldType | None, other: FieldType | None) -> FieldType | N
     if field_type is None or other is None:
         return field_type if other is None else other
     return (
-        replace(meet(field_type, other), coding=field_type.coding) if field_type.coding == other.coding else field_type
+        replace(meet(field_type, other), coding=field_type.coding)
+        if field_type.coding == other.coding
+        else field_type
     )
 
 

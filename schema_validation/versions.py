@@ -104,7 +104,9 @@ class Schema:
             if version.number == number and (deleted or not version.is_deleted):
                 return version
         there_are = ", ".join(str(version.number) for version in self.live)
-        raise NotFound(f"version of schema {self.name!r}", str(number), f"there are {there_are or 'none'}")
+        raise NotFound(
+            f"version of schema {self.name!r}", str(number), f"there are {there_are or 'none'}"
+        )
 
     def as_spec(self, *, with_secrets: bool = True) -> Spec:
         """The schema as it is saved: its own members, those of the version in use, and every version."""
@@ -137,13 +139,20 @@ def recorded_versions(saved: Mapping[str, Any], then: Mapping[str, Any] | None) 
     kept = None if then is None else {version["version"] for version in then.get("versions", ())}
     versions: dict[str, Any] = {}
     for version in saved.get("versions", ()):
-        recorded = {name: value for name, value in version.items() if name not in _SOURCES and name != "version"}
+        recorded = {
+            name: value
+            for name, value in version.items()
+            if name not in _SOURCES and name != "version"
+        }
         if kept is not None and version["version"] not in kept:
             recorded |= {name: version[name] for name in _SOURCES if name in version}
             if "parameters" in version:
                 recorded["parameters"] = parse_parameters(version["parameters"], "").shown()
         versions[str(version["version"])] = recorded
-    return {"versions": versions, **{member: saved.get(member) for member in ("compatibility", "tags", "metadata")}}
+    return {
+        "versions": versions,
+        **{member: saved.get(member) for member in ("compatibility", "tags", "metadata")},
+    }
 
 
 class Incompatible(Invalid):
@@ -154,14 +163,21 @@ class Incompatible(Invalid):
     def __init__(self, name: str, verdict: Verdict) -> None:
         self.verdict = verdict
         problems = [
-            Problem(f"{finding.reader} cannot read data of {finding.writer}: {finding.reason}", "/source")
+            Problem(
+                f"{finding.reader} cannot read data of {finding.writer}: {finding.reason}",
+                "/source",
+            )
             for finding in verdict.problems[:50]
         ]
-        headline = f"schema {name!r} has compatibility {verdict.mode.value}, which this change breaks"
+        headline = (
+            f"schema {name!r} has compatibility {verdict.mode.value}, which this change breaks"
+        )
         super().__init__(headline, problems)
 
 
-def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, mode: Mode, now_ms: int) -> Schema:
+def next_schema(
+    base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, mode: Mode, now_ms: int
+) -> Schema:
     """A schema with the request body as its newest version, in use at once; ``mode`` is the registry's.
 
     The same source again makes no version: the one there is is used. Blocks for as long as compiling and comparing
@@ -173,7 +189,9 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
     """
     check_members(spec)
     if base is None:
-        return _with_members(Schema(spec["name"], spec["type"], (_made(spec, 1, resolve, now_ms),), 1), spec)
+        return _with_members(
+            Schema(spec["name"], spec["type"], (_made(spec, 1, resolve, now_ms),), 1), spec
+        )
     if spec["type"] != base.kind:
         text = f"the type of {base.name!r} is {base.kind}"
         if base.is_deleted:
@@ -186,7 +204,9 @@ def next_schema(base: Schema | None, spec: Mapping[str, Any], resolve: Resolve, 
         described = replace(same, description=spec.get("description", same.description))
         if base.kind == EXTERNAL_HTTP:  # what is not shown may differ
             described = replace(described, serde=_made(spec, same.number, resolve, now_ms).serde)
-        versions = tuple(described if version.number == same.number else version for version in base.versions)
+        versions = tuple(
+            described if version.number == same.number else version for version in base.versions
+        )
         return replace(changed, versions=versions, in_use=same.number)
     version = _made(spec, base.versions[-1].number + 1, resolve, now_ms)
     if base.live:
@@ -203,10 +223,18 @@ def verdict_on(schema: Schema, candidate: SchemaVersion, mode: Mode) -> Verdict:
     mode = schema.compatibility or mode
     held_to = schema.live if mode.is_transitive else schema.live[-1:]
     label = f"version {candidate.number}" if candidate.number else "the new version"
-    return compare(mode, schema.kind, label, candidate.flat, {version.number: version.flat for version in held_to})
+    return compare(
+        mode,
+        schema.kind,
+        label,
+        candidate.flat,
+        {version.number: version.flat for version in held_to},
+    )
 
 
-def candidate_of(spec: Mapping[str, Any], resolve: Resolve, number: int = 0, pointer: str = "") -> SchemaVersion:
+def candidate_of(
+    spec: Mapping[str, Any], resolve: Resolve, number: int = 0, pointer: str = ""
+) -> SchemaVersion:
     """The version that a spec would become. Raises ``Invalid``."""
     check_body(spec, pointer)
     return _made(spec, number, resolve, 0, pointer)
@@ -215,7 +243,8 @@ def candidate_of(spec: Mapping[str, Any], resolve: Resolve, number: int = 0, poi
 def without_versions(schema: Schema, numbers: Sequence[int]) -> Schema:
     """The schema with versions deleted, to be found by their ids only; another is used when the one in use goes."""
     versions = tuple(
-        replace(version, is_deleted=True) if version.number in numbers else version for version in schema.versions
+        replace(version, is_deleted=True) if version.number in numbers else version
+        for version in schema.versions
     )
     changed = replace(schema, versions=versions)
     if changed.live and schema.in_use in numbers:
@@ -233,12 +262,23 @@ def restored(spec: Mapping[str, Any], resolve: Resolve) -> Schema:
     if not isinstance(versions, list) or not _hold_sources(versions):
         return next_schema(None, spec, resolve, Mode.NONE, 0)
     check_members(spec)
-    restored_versions = tuple(_restored(spec, version, index, resolve) for index, version in enumerate(versions))
+    restored_versions = tuple(
+        _restored(spec, version, index, resolve) for index, version in enumerate(versions)
+    )
     schema = _with_members(
-        Schema(spec["name"], spec["type"], restored_versions, spec.get("version", restored_versions[-1].number)), spec
+        Schema(
+            spec["name"],
+            spec["type"],
+            restored_versions,
+            spec.get("version", restored_versions[-1].number),
+        ),
+        spec,
     )
     if schema.in_use not in [version.number for version in restored_versions]:
-        raise Invalid("the schema cannot be used", [Problem(f"there is no version {schema.in_use!r}", "/version")])
+        raise Invalid(
+            "the schema cannot be used",
+            [Problem(f"there is no version {schema.in_use!r}", "/version")],
+        )
     if schema.live and schema.in_use not in [version.number for version in schema.live]:
         return replace(schema, in_use=schema.latest.number)
     return schema
@@ -254,37 +294,55 @@ def _with_secrets_of(base: Schema, spec: Mapping[str, Any]) -> Mapping[str, Any]
 
 def _hold_sources(versions: Sequence[Any]) -> bool:
     """Versions as they are saved; as they are shown they have no sources."""
-    with_sources = [isinstance(item, Mapping) and any(name in item for name in _SOURCES) for item in versions]
+    with_sources = [
+        isinstance(item, Mapping) and any(name in item for name in _SOURCES) for item in versions
+    ]
     return bool(with_sources) and all(with_sources)
 
 
-def _restored(spec: Mapping[str, Any], version: Mapping[str, Any], index: int, resolve: Resolve) -> SchemaVersion:
+def _restored(
+    spec: Mapping[str, Any], version: Mapping[str, Any], index: int, resolve: Resolve
+) -> SchemaVersion:
     pointer = f"/versions/{index}"
     number = version.get("version")
     if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise Invalid("the schema cannot be used", [Problem("expected a version number from 1", pointer)])
+        raise Invalid(
+            "the schema cannot be used", [Problem("expected a version number from 1", pointer)]
+        )
     whole = {**version, "name": spec["name"], "type": spec["type"]}
     check_body(whole, pointer)
-    restored_version = _made(whole, number, resolve, _whole_number(version.get("created_at")), pointer)
-    return replace(restored_version, id=_whole_number(version.get("id")), is_deleted=version.get("deleted") is True)
+    restored_version = _made(
+        whole, number, resolve, _whole_number(version.get("created_at")), pointer
+    )
+    return replace(
+        restored_version,
+        id=_whole_number(version.get("id")),
+        is_deleted=version.get("deleted") is True,
+    )
 
 
 def _whole_number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _made(spec: Mapping[str, Any], number: int, resolve: Resolve, created_ms: int, pointer: str = "") -> SchemaVersion:
+def _made(
+    spec: Mapping[str, Any], number: int, resolve: Resolve, created_ms: int, pointer: str = ""
+) -> SchemaVersion:
     referred = read_references(spec, resolve, pointer)
     kind = spec["type"]
     source = source_of(spec)
     try:
         flat = standing_alone(kind, source, referred)
     except ValueError as error:
-        raise Invalid(f"not a usable {kind} schema", [Problem(str(error), f"{pointer}/references")]) from None
+        raise Invalid(
+            f"not a usable {kind} schema", [Problem(str(error), f"{pointer}/references")]
+        ) from None
     name = spec.get("name")
     label = f"schema '{name}' version {number}" if name and number else ""
     if kind == EXTERNAL_HTTP:
-        serde: SchemaSerde = ExternalHttpSerde(name or "", parse_parameters(spec["parameters"], pointer), label)
+        serde: SchemaSerde = ExternalHttpSerde(
+            name or "", parse_parameters(spec["parameters"], pointer), label
+        )
     else:
         serde = compile_source(kind, flat, label, pointer)
     references = tuple(item.reference for item in referred)
@@ -292,7 +350,9 @@ def _made(spec: Mapping[str, Any], number: int, resolve: Resolve, created_ms: in
     identity = identity_of(kind, source, named)
     description = spec.get("description", "")
     known_as = fingerprints_of(kind, flat, identity)
-    return SchemaVersion(number, source, flat, references, description, identity, serde, known_as, 0, created_ms)
+    return SchemaVersion(
+        number, source, flat, references, description, identity, serde, known_as, 0, created_ms
+    )
 
 
 def _known_version(base: Schema, spec: Mapping[str, Any], resolve: Resolve) -> SchemaVersion | None:
@@ -306,7 +366,9 @@ def _known_version(base: Schema, spec: Mapping[str, Any], resolve: Resolve) -> S
     except ValueError:  # not even JSON; compiling says it better
         return None
     same = [version for version in base.live if version.identity == identity]
-    return next((version for version in same if version.number == base.in_use), same[-1] if same else None)
+    return next(
+        (version for version in same if version.number == base.in_use), same[-1] if same else None
+    )
 
 
 def _with_members(schema: Schema, spec: Mapping[str, Any]) -> Schema:

@@ -20,7 +20,10 @@ class TransformsFeature(Feature):
     def __init__(self, services: Services) -> None:
         self._section = services.storage.section(SECTION)
         gate = TransformationGate(
-            services.node.name, services.node.clock, services.messaging.events, services.monitoring.metrics
+            services.node.name,
+            services.node.clock,
+            services.messaging.events,
+            services.monitoring.metrics,
         )
         self.service = TransformService(services, self._section, gate)
         self.gates = (gate,)

@@ -49,7 +49,11 @@ class TransformService(GateObjects[Transformation]):
             return None
         kind: FieldType | None = before
         for item in self._objects:
-            if kind is not None and item.spec.enable and any(overlaps(own.levels, levels) for own in item.filters):
+            if (
+                kind is not None
+                and item.spec.enable
+                and any(overlaps(own.levels, levels) for own in item.filters)
+            ):
                 kind = type_after(item, kind)
         return kind
 
@@ -74,18 +78,26 @@ class TransformService(GateObjects[Transformation]):
         source = body.get("expression")
         bindings = body.get("bindings", {})
         if not isinstance(source, str):
-            raise Invalid("the expression cannot be used", [Problem("expected a string", "/expression")])
+            raise Invalid(
+                "the expression cannot be used", [Problem("expected a string", "/expression")]
+            )
         if not isinstance(bindings, Mapping):
-            raise Invalid("the bindings cannot be used", [Problem("expected an object", "/bindings")])
+            raise Invalid(
+                "the bindings cannot be used", [Problem("expected an object", "/bindings")]
+            )
         try:
             expression = compile_expression(source, raw=bool(body.get("raw", False)))
             values = {name: from_wire(value) for name, value in bindings.items()}
             return {"value": marked(expression.evaluate(values))}
         except CompileError as error:
-            problem = Problem(error.message, "/expression", error.line, error.column, error.suggestion)
+            problem = Problem(
+                error.message, "/expression", error.line, error.column, error.suggestion
+            )
             raise Invalid("the expression does not compile", [problem]) from None
         except EvalError as error:
-            raise Invalid("the expression fails", [Problem(str(error), "/expression")], code=error.reason) from None
+            raise Invalid(
+                "the expression fails", [Problem(str(error), "/expression")], code=error.reason
+            ) from None
 
     def _compile(
         self, spec: Mapping[str, Any], pointer: str = "", schemas: SchemaLookup | None = None
@@ -94,4 +106,7 @@ class TransformService(GateObjects[Transformation]):
 
     def _does(self, item: Transformation) -> str:
         codecs = f"{item.spec.payload_decoder.type} to {item.spec.payload_encoder.type}"
-        return "; ".join(f"{operation.key} = {operation.value}" for operation in item.operations) or codecs
+        return (
+            "; ".join(f"{operation.key} = {operation.value}" for operation in item.operations)
+            or codecs
+        )

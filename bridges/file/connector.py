@@ -10,7 +10,15 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from bridges.resource.contract import ALL_DONE, Answers, Connector, ConnectorType, Context, ProbeStep, Sink
+from bridges.resource.contract import (
+    ALL_DONE,
+    Answers,
+    Connector,
+    ConnectorType,
+    Context,
+    ProbeStep,
+    Sink,
+)
 from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TryAgain
 from bridges.resource.templates import bytes_template
 from broker.config.allowed import NotAllowed, allowed
@@ -38,7 +46,10 @@ class FileSettings(Settings):
         description="Maximum size of the file; it is rotated before it grows larger.",
     )
     max_file_number: int = Field(
-        default=10, ge=0, le=100_000, description="Number of rotated files that are kept, the newest. 0 keeps none."
+        default=10,
+        ge=0,
+        le=100_000,
+        description="Number of rotated files that are kept, the newest. 0 keeps none.",
     )
     rotation: Literal["none", "hour", "day"] = Field(
         default="none", description="Additional rotation at each full hour or at midnight, UTC."
@@ -58,7 +69,8 @@ class FileActionSettings(Settings):
     """Format of a row's line."""
 
     template: str = Field(
-        default="${.}", description="The line; a template over the row. Default: the whole row as JSON."
+        default="${.}",
+        description="The line; a template over the row. Default: the whole row as JSON.",
     )
     write_mode: Literal["sync", "async"] = Field(
         default="async",

@@ -8,7 +8,14 @@ from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from bridges.http.settings import RowAnswers
-from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, TargetMissing, TargetUnusable, TryAgain
+from bridges.resource.errors import (
+    BadSettings,
+    BridgeError,
+    NeverAgain,
+    TargetMissing,
+    TargetUnusable,
+    TryAgain,
+)
 from broker.core import jsontext
 from broker.core.kinds import counted
 

@@ -28,7 +28,14 @@ from bridges.http.settings import (
     OauthAuthentication,
 )
 from bridges.resource.contract import Connector, Context, ProbeStep
-from bridges.resource.errors import BadSettings, BridgeError, NeverAgain, ReconnectFirst, TryAgain, connection_error
+from bridges.resource.errors import (
+    BadSettings,
+    BridgeError,
+    NeverAgain,
+    ReconnectFirst,
+    TryAgain,
+    connection_error,
+)
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.settings.oauth import Tokens
 from bridges.resource.settings.tls import client_context
@@ -61,7 +68,9 @@ class HttpClient(Connector):
         self._proxy_login: Callable[[], Headers] = tuple
         self._proxy = None if settings.proxy is None else origin_and_base(settings.proxy.url)[0]
         login = settings.authentication
-        self._tokens = Tokens(login, context.guard) if isinstance(login, OauthAuthentication) else None
+        self._tokens = (
+            Tokens(login, context.guard) if isinstance(login, OauthAuthentication) else None
+        )
 
     async def open(self) -> None:
         """Connect, log in, and request ``health_check_path``."""
@@ -90,7 +99,9 @@ class HttpClient(Connector):
         """Connections to addresses that the guard allows; ``pool_size`` is this class's to keep."""
         resolver = _GuardedResolver(self.context.guard)
         idle_s = self.settings.max_inactive
-        return _TrackingConnector(limit=0, resolver=resolver, use_dns_cache=False, keepalive_timeout=idle_s)
+        return _TrackingConnector(
+            limit=0, resolver=resolver, use_dns_cache=False, keepalive_timeout=idle_s
+        )
 
     async def close(self) -> None:
         """Close all connections."""
@@ -113,7 +124,10 @@ class HttpClient(Connector):
             return
         target = self._health_target(self.settings.health_check_path.reveal())
         answer = await self.ask("GET", target, _CHECK_S)
-        said = summary(f"GET {self.origin}{self._health_target(self.settings.health_check_path.address)}", answer)
+        said = summary(
+            f"GET {self.origin}{self._health_target(self.settings.health_check_path.address)}",
+            answer,
+        )
         if answer.status in (401, 403):
             raise BadSettings(said)
         if answer.status >= 500:
@@ -125,7 +139,9 @@ class HttpClient(Connector):
         """Make a connection in a pool, and keep it for a request."""
         if self._session is None or connector is None:
             raise ReconnectFirst(f"{self.origin}: not connected")
-        request = aiohttp.ClientRequest("GET", self.origin, **self._way_to(self.origin), session=self._session)
+        request = aiohttp.ClientRequest(
+            "GET", self.origin, **self._way_to(self.origin), session=self._session
+        )
         try:
             (await connector.connect(request, [], self._session.timeout)).release()
         except (aiohttp.ClientError, TimeoutError) as error:
@@ -194,7 +210,9 @@ class HttpClient(Connector):
                     if origin == self.origin:
                         answer = await self._authorized(method, target, headers, body, most_bytes)
                     else:
-                        answer = await self._elsewhere(origin, method, target, headers, body, most_bytes)
+                        answer = await self._elsewhere(
+                            origin, method, target, headers, body, most_bytes
+                        )
                 return answer
         except (aiohttp.ClientError, TimeoutError) as error:
             if limit.expired():
@@ -219,17 +237,25 @@ class HttpClient(Connector):
                 f"no connection was free for {timeout_s:g} s: pool_size is {size}, all wait for {self.origin}"
             ) from None
 
-    async def _authorized(self, method: str, target: str, headers: Headers, body: bytes, most_bytes: int) -> Answer:
+    async def _authorized(
+        self, method: str, target: str, headers: Headers, body: bytes, most_bytes: int
+    ) -> Answer:
         """With the connector's headers and credentials."""
         own = self._headers()
         if self._tokens is None:
-            return await self._exchange(self.origin, method, target, (*own, *headers), body, most_bytes)
+            return await self._exchange(
+                self.origin, method, target, (*own, *headers), body, most_bytes
+            )
         token = ("Authorization", f"Bearer {await self._tokens.token()}")
-        answer = await self._exchange(self.origin, method, target, (*own, token, *headers), body, most_bytes)
+        answer = await self._exchange(
+            self.origin, method, target, (*own, token, *headers), body, most_bytes
+        )
         if answer.status == 401:
             self._tokens.forget()
             token = ("Authorization", f"Bearer {await self._tokens.token()}")
-            answer = await self._exchange(self.origin, method, target, (*own, token, *headers), body, most_bytes)
+            answer = await self._exchange(
+                self.origin, method, target, (*own, token, *headers), body, most_bytes
+            )
         return answer
 
     async def _elsewhere(
@@ -275,13 +301,19 @@ class HttpClient(Connector):
         async with self._session.request(
             method,
             URL(f"{origin}{target}", encoded=True),
-            headers=[("User-Agent", "sluice"), *(() if origin.scheme == "https" else self._proxy_login()), *headers],
+            headers=[
+                ("User-Agent", "sluice"),
+                *(() if origin.scheme == "https" else self._proxy_login()),
+                *headers,
+            ],
             data=body or (None if method in ("GET", "HEAD", "DELETE", "OPTIONS") else b""),
             allow_redirects=False,
             **self._way_to(origin),
         ) as response:
             received = bytearray()
-            while len(received) < most_bytes and (chunk := await response.content.read(most_bytes - len(received))):
+            while len(received) < most_bytes and (
+                chunk := await response.content.read(most_bytes - len(received))
+            ):
                 received += chunk
             return Answer(response.status, response.headers, bytes(received))
 
@@ -310,13 +342,17 @@ class HttpClient(Connector):
         where = f"{host}:{port}"
         proxy = self._proxy and f"the proxy {self._proxy.host}:{self._proxy.port}"
         if isinstance(error, aiohttp.InvalidURL):  # 127.1, 2130706433
-            return BadSettings(f"{origin}: {origin.host!r} is not a valid host. Try: an IPv4 address of four numbers")
+            return BadSettings(
+                f"{origin}: {origin.host!r} is not a valid host. Try: an IPv4 address of four numbers"
+            )
         if isinstance(error, aiohttp.ClientHttpProxyError):
             if error.status == _PROXY_LOGIN_REFUSED:
                 return BadSettings(f"{proxy} refuses the login")
             return ReconnectFirst(f"{proxy} makes no tunnel to {origin.host}: {error.status}")
         if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return ReconnectFirst(f"{where}: no connection within {self.settings.connect_timeout:g} s")
+            return ReconnectFirst(
+                f"{where}: no connection within {self.settings.connect_timeout:g} s"
+            )
         if isinstance(error, aiohttp.ClientProxyConnectionError):
             return connection_error(error.os_error, str(proxy))
         if isinstance(error, aiohttp.ClientConnectorCertificateError):
@@ -326,7 +362,11 @@ class HttpClient(Connector):
         if isinstance(error, aiohttp.ClientResponseError):
             return NeverAgain(f"{origin}: the answer is not HTTP: {error.message}")
         is_silent_tls = origin.scheme == "https" and self.settings.ssl.certfile is None
-        hint = "" if not is_silent_tls or isinstance(error, aiohttp.ClientPayloadError) else _NO_CERTIFICATE
+        hint = (
+            ""
+            if not is_silent_tls or isinstance(error, aiohttp.ClientPayloadError)
+            else _NO_CERTIFICATE
+        )
         if isinstance(cause := error.__cause__, ssl.SSLError):
             return BadSettings(f"{origin}: TLS was refused: {cause.reason or cause}{hint}")
         return TryAgain(f"{origin}: the connection was closed before the answer was complete{hint}")
@@ -355,7 +395,14 @@ class _GuardedResolver(AbstractResolver):
     async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
         """See ``AbstractResolver``; raises what ``bridges.resource.probe.resolve`` does."""
         return [
-            {"hostname": host, "host": address, "port": port, "family": family, "proto": 0, "flags": 0}
+            {
+                "hostname": host,
+                "host": address,
+                "port": port,
+                "family": family,
+                "proto": 0,
+                "flags": 0,
+            }
             for address in await resolve(host, port, self._guard)
         ]
 
@@ -375,7 +422,9 @@ def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[
         return None
     try:
         url = URL(f"{origin}{target}", encoded=True).join(URL(place))
-        (url.host or "").encode("idna")  # a name with an empty label would be looked up again and again
+        (url.host or "").encode(
+            "idna"
+        )  # a name with an empty label would be looked up again and again
     except ValueError:
         return None
     if url.scheme not in ("http", "https") or not url.host:
@@ -389,11 +438,20 @@ def _fixed_headers(settings: HttpSettings) -> Headers:
     """Headers of every request. Secrets are read here: as the connector opens, and when a named secret changed."""
     authentication = settings.authentication
     try:
-        headers = [(name, one_line(name, secret.reveal())) for name, secret in settings.headers.items()]
+        headers = [
+            (name, one_line(name, secret.reveal())) for name, secret in settings.headers.items()
+        ]
         if isinstance(authentication, BasicAuthentication):
-            headers.append(("Authorization", _basic(authentication.username, authentication.password.reveal())))
+            headers.append(
+                ("Authorization", _basic(authentication.username, authentication.password.reveal()))
+            )
         elif isinstance(authentication, BearerAuthentication):
-            headers.append(("Authorization", f"Bearer {one_line('Authorization', authentication.token.reveal())}"))
+            headers.append(
+                (
+                    "Authorization",
+                    f"Bearer {one_line('Authorization', authentication.token.reveal())}",
+                )
+            )
     except NeverAgain as error:
         raise BadSettings(str(error)) from None
     return headers

@@ -77,7 +77,9 @@ def _check_segments(target: str) -> None:
     for segment in target.partition("?")[0].split("/"):
         if unquote(segment) in (".", ".."):
             path = target.partition("?")[0]
-            raise NeverAgain(f"the path {path!r} has the segment {segment!r}, which would lead elsewhere")
+            raise NeverAgain(
+                f"the path {path!r} has the segment {segment!r}, which would lead elsewhere"
+            )
 
 
 def _with_query(path: str, parameters: list[tuple[str, Callable[[Row], Any]]], row: Row) -> str:
@@ -117,7 +119,9 @@ def one_line(name: str, value: Any) -> str:
     """
     text = text_of(value).strip()
     if _BREAKS.search(text):
-        raise NeverAgain(f"header {name}: expected one line of text, got a line break (CR, LF) or NUL")
+        raise NeverAgain(
+            f"header {name}: expected one line of text, got a line break (CR, LF) or NUL"
+        )
     return header_value(text)
 
 
@@ -145,7 +149,9 @@ def of_message(message: Message) -> list[Header]:
     ]
     if client.username is not None:
         headers.append(("mqtt-username", header_value(client.username)))
-    for name, value in property_headers(message.properties or {}, message.received_ns, _PROPERTIES, _user_header):
+    for name, value in property_headers(
+        message.properties or {}, message.received_ns, _PROPERTIES, _user_header
+    ):
         text = value if isinstance(value, str) else b64encode(value).decode()
         headers.append((name, header_value(text)))
     return headers
@@ -153,4 +159,6 @@ def of_message(message: Message) -> list[Header]:
 
 def _user_header(key: str) -> str:
     """The header of a user property, with ``_`` for characters that its name cannot hold."""
-    return "mqtt-up-" + "".join(character if character in _NAME_CHARACTERS else "_" for character in key.lower())
+    return "mqtt-up-" + "".join(
+        character if character in _NAME_CHARACTERS else "_" for character in key.lower()
+    )

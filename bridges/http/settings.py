@@ -19,7 +19,16 @@ from broker.config.secrets import without_user
 from broker.config.units import Duration, Size
 
 # Headers that make the message what it is: nothing else sets them.
-_OURS: Final = ("connection", "content-length", "expect", "host", "te", "trailer", "transfer-encoding", "upgrade")
+_OURS: Final = (
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+)
 _STATUS: Final = re.compile(r"[1-5](?:xx|[0-9]{2})")
 
 
@@ -33,11 +42,17 @@ def _address(text: str) -> str:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
         shown = without_user(text)
-        raise ValueError(f"{shown!r} is not an address; write 'http://host:port' or 'https://host/path'")
+        raise ValueError(
+            f"{shown!r} is not an address; write 'http://host:port' or 'https://host/path'"
+        )
     if url.user is not None or url.password is not None:
-        raise ValueError("an address with a password in it would be shown; put it into 'authentication'")
+        raise ValueError(
+            "an address with a password in it would be shown; put it into 'authentication'"
+        )
     if "${" in text:
-        raise ValueError("the address is the same for all rows; put '${...}' into the path of the action")
+        raise ValueError(
+            "the address is the same for all rows; put '${...}' into the path of the action"
+        )
     if url.query_string or url.fragment:
         raise ValueError("an address has no query; put it into 'query' of the action")
     return text
@@ -57,14 +72,18 @@ class BasicAuthentication(Settings):
 
     mechanism: Literal["basic"]
     username: str = Field(min_length=1, pattern=r"^[^:]*$", description="Name of the client.")
-    password: SecretText = Field(description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.")
+    password: SecretText = Field(
+        description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+    )
 
 
 class BearerAuthentication(Settings):
     """A token with each request (RFC 6750)."""
 
     mechanism: Literal["bearer"]
-    token: SecretText = Field(description="Token, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.")
+    token: SecretText = Field(
+        description="Token, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+    )
 
 
 class OauthAuthentication(ClientCredentials):
@@ -74,7 +93,8 @@ class OauthAuthentication(ClientCredentials):
 
 
 Authentication = Annotated[
-    BasicAuthentication | BearerAuthentication | OauthAuthentication, Field(discriminator="mechanism")
+    BasicAuthentication | BearerAuthentication | OauthAuthentication,
+    Field(discriminator="mechanism"),
 ]
 
 
@@ -84,7 +104,9 @@ class ProxySettings(Settings):
     url: Annotated[Address, ADDRESS] = Field(
         pattern=r"^http://", description="Address of the proxy, `http://host:port`."
     )
-    username: str = Field(default="", pattern=r"^[^:]*$", description="User name; empty for no login.")
+    username: str = Field(
+        default="", pattern=r"^[^:]*$", description="User name; empty for no login."
+    )
     password: SecretText | None = Field(
         default=None, description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
     )
@@ -105,13 +127,23 @@ class HttpSettings(Settings):
     authentication: Authentication | None = Field(
         default=None, description="Authentication: basic, bearer or oauth. Default: none."
     )
-    ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS options of an https address.")
-    connect_timeout: Duration = Field(default=5.0, gt=0, le=300, description="Time limit of an attempt to connect.")
+    ssl: TlsOptions = Field(
+        default_factory=TlsOptions, description="TLS options of an https address."
+    )
+    connect_timeout: Duration = Field(
+        default=5.0, gt=0, le=300, description="Time limit of an attempt to connect."
+    )
     pool_size: int = Field(
-        default=16, ge=1, le=1024, description="Maximum connections, for all actions of the connector."
+        default=16,
+        ge=1,
+        le=1024,
+        description="Maximum connections, for all actions of the connector.",
     )
     max_inactive: Duration = Field(
-        default=60.0, ge=0, le=3600, description="Maximum idle time of a connection that is used again."
+        default=60.0,
+        ge=0,
+        le=3600,
+        description="Maximum idle time of a connection that is used again.",
     )
     proxy: ProxySettings | None = Field(
         default=None, description="HTTP proxy. Default: none; the environment is ignored."
@@ -144,7 +176,8 @@ class RowAnswers(Settings):
     """Position of each row's outcome in the answer to a batch: one element of an array for each, in order."""
 
     at: str = Field(
-        default="", description="Path of the array in the answer, such as `items`; empty for the answer itself."
+        default="",
+        description="Path of the array in the answer, such as `items`; empty for the answer itself.",
     )
     status: str = Field(
         default="status",
@@ -203,7 +236,10 @@ class HttpActionSettings(Settings):
         description="Statuses after which a row is sent again, such as `503` or `5xx`.",
     )
     max_answer_size: Size = Field(
-        default=1024 * 1024, ge=0, le=64 * 1024 * 1024, description="Maximum size of an answer; the rest is not read."
+        default=1024 * 1024,
+        ge=0,
+        le=64 * 1024 * 1024,
+        description="Maximum size of an answer; the rest is not read.",
     )
     max_redirects: int = Field(
         default=0,
@@ -219,7 +255,9 @@ class HttpActionSettings(Settings):
         default=False,
         description="Whether the MQTT message's topic, client, QoS and properties are sent as headers `mqtt-...`.",
     )
-    key: str = Field(default="", description="Key whose rows are sent in order; a template. Empty: the client.")
+    key: str = Field(
+        default="", description="Key whose rows are sent in order; a template. Empty: the client."
+    )
     check_method: Literal["head", "options", "get"] | None = Field(
         default=None,
         description="Method of a request that checks whether the path exists, if it is the same for all rows.",
@@ -229,8 +267,14 @@ class HttpActionSettings(Settings):
     @classmethod
     def _is_path(cls, value: SecretUrl) -> SecretUrl:
         text = value.reveal()
-        if "://" in value.address or "#" in text or any(ord(character) <= 0x20 for character in text):
-            raise ValueError("a path has no host, no '#' and no spaces; the host is the connector's")
+        if (
+            "://" in value.address
+            or "#" in text
+            or any(ord(character) <= 0x20 for character in text)
+        ):
+            raise ValueError(
+                "a path has no host, no '#' and no spaces; the host is the connector's"
+            )
         return value
 
     @field_validator("retry_statuses")
@@ -246,7 +290,11 @@ class HttpActionSettings(Settings):
         if self.batch == "none" and self.row_answers is not None:
             raise ValueError("row_answers reads the answer to a batch; set batch")
         if self.batch != "none" and self.method in ("get", "delete"):
-            raise ValueError(f"batch needs a body, and {self.method} has none; use post, put or patch")
+            raise ValueError(
+                f"batch needs a body, and {self.method} has none; use post, put or patch"
+            )
         if self.check_method is not None and "${" in self.path.reveal():
-            raise ValueError("check_method asks for one path, and the path has placeholders; leave it out")
+            raise ValueError(
+                "check_method asks for one path, and the path has placeholders; leave it out"
+            )
         return self

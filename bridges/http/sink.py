@@ -23,7 +23,11 @@ from rules.sql.values import string
 
 # Share of ``request_timeout`` after which a request is abandoned here, before the framework drops the connection.
 _PART_OF_TIMEOUT: Final = 0.9
-_TYPES: Final = {"none": "application/json", "json_array": "application/json", "ndjson": "application/x-ndjson"}
+_TYPES: Final = {
+    "none": "application/json",
+    "json_array": "application/json",
+    "ndjson": "application/x-ndjson",
+}
 _JOINED_TYPE: Final = "application/octet-stream"
 _LINE_BREAKS: Final = bytes.maketrans(b"\n\r", b"  ")
 _WITH_BODY: Final = ("post", "put", "patch")
@@ -52,25 +56,33 @@ class Record(NamedTuple):
 class HttpSink(Sink):
     """The requests of one action."""
 
-    def __init__(self, connector: HttpClient, settings: HttpActionSettings, context: Context) -> None:
+    def __init__(
+        self, connector: HttpClient, settings: HttpActionSettings, context: Context
+    ) -> None:
         self._connector = connector
         self._settings = settings
         self._clock = context.services.node.clock
         self._timeout_s = context.request_timeout_s * _PART_OF_TIMEOUT
         self._method = settings.method.upper()
         self._target_of = MadeOfSecrets(
-            lambda: target_template(connector.base, settings.path.reveal(), _revealed(settings.query))
+            lambda: target_template(
+                connector.base, settings.path.reveal(), _revealed(settings.query)
+            )
         )
         self._headers_of = MadeOfSecrets(lambda: header_templates(_revealed(settings.headers)))
         self._body_of = _body_template(settings)
         names = {name.lower() for name in settings.headers}
         has_type = settings.method not in _WITH_BODY or "content-type" in names
-        self._type = [] if has_type else [("Content-Type", _TYPES.get(settings.batch, _JOINED_TYPE))]
+        self._type = (
+            [] if has_type else [("Content-Type", _TYPES.get(settings.batch, _JOINED_TYPE))]
+        )
         is_one_place = "${" not in settings.path.reveal()
         self._is_asked = settings.check_method is not None
         self._judge = Judge(Statuses(settings.retry_statuses), is_one_place=is_one_place)
         self._key_name = settings.idempotency_header or ""
-        self._holds: dict[str, tuple[HttpActionSettings, float]] = connector.context.memory.setdefault("holds", {})
+        self._holds: dict[str, tuple[HttpActionSettings, float]] = (
+            connector.context.memory.setdefault("holds", {})
+        )
         """By action: up to when the service has asked to wait, whichever connection it said so on; until the action is
         changed."""
         self._name = context.name
@@ -89,7 +101,9 @@ class HttpSink(Sink):
         if self._settings.mqtt_headers:
             headers += of_message(message)
         body = self._body_of(row)
-        return Record(self._target_of()(row), headers, body, message.id.encode() if self._key_name else b"")
+        return Record(
+            self._target_of()(row), headers, body, message.id.encode() if self._key_name else b""
+        )
 
     async def send(self, records: Sequence[Record]) -> Answers:
         """Send records in order; rows after one that must be retried are retried too."""
@@ -109,7 +123,9 @@ class HttpSink(Sink):
             target = self._target_of()({})
             method = settings.check_method.upper()
             try:
-                answer = await self._connector.ask(method, target, self._timeout_s, redirects=settings.max_redirects)
+                answer = await self._connector.ask(
+                    method, target, self._timeout_s, redirects=settings.max_redirects
+                )
             except NeverAgain as error:
                 raise TargetUnusable(str(error)) from None
             if answer.status in _NOT_THERE:
@@ -153,7 +169,9 @@ class HttpSink(Sink):
             redirects=settings.max_redirects,
         )
         request = self._what(target)
-        wait_s = retry_after_s(answer, self._clock.now_ns() / 1e9) or None  # at once: after the pause of any retry
+        wait_s = (
+            retry_after_s(answer, self._clock.now_ns() / 1e9) or None
+        )  # at once: after the pause of any retry
         error = self._judge.error(answer.status, summary(request, answer), wait_s)
         if error is None:
             self._trouble = None
@@ -210,7 +228,9 @@ class HttpSink(Sink):
         left_s = until_s - self._clock.monotonic_s()
         if left_s > 0 and settings is self._settings:
             said = f"; {self._trouble}" if self._trouble is not None else ""
-            raise TryAgain(f"{self._connector.origin} asks to wait for {left_s:.0f} s{said}", left_s)
+            raise TryAgain(
+                f"{self._connector.origin} asks to wait for {left_s:.0f} s{said}", left_s
+            )
 
     def _note(self, error: BridgeError) -> None:
         if not isinstance(error, NeverAgain):
@@ -227,7 +247,10 @@ class HttpConnector(HttpClient):
 
 def _to_be_sent_again(answers: Sequence[BridgeError | None]) -> BridgeError | None:
     """The first error of rows that are retried: nothing behind them may be sent before them."""
-    return next((error for error in answers if error is not None and not isinstance(error, NeverAgain)), None)
+    return next(
+        (error for error in answers if error is not None and not isinstance(error, NeverAgain)),
+        None,
+    )
 
 
 def _body_template(settings: HttpActionSettings) -> Callable[[Row], bytes]:
@@ -243,7 +266,9 @@ def _body_template(settings: HttpActionSettings) -> Callable[[Row], bytes]:
         body = render(row) or b""
         text = string(body)
         if isinstance(text, bytes) or not jsontext.is_json(text):
-            raise NeverAgain(f"body: expected JSON in a batch of {settings.batch}, got {body[:_SHOWN]!r}")
+            raise NeverAgain(
+                f"body: expected JSON in a batch of {settings.batch}, got {body[:_SHOWN]!r}"
+            )
         return body
 
     return element

@@ -50,7 +50,11 @@ class _Tokens(Guard):
             scheme, _, token = token.partition(" ")
             token = token.strip() if scheme.lower() == "bearer" else ""
         if not _is_one_of(token, self._tokens):
-            hint = "send 'Authorization: Bearer TOKEN'" if self._header == "authorization" else f"send {self._header}"
+            hint = (
+                "send 'Authorization: Bearer TOKEN'"
+                if self._header == "authorization"
+                else f"send {self._header}"
+            )
             raise _refused("Bearer", f"the token is missing or wrong; {hint}")
 
 
@@ -58,7 +62,9 @@ class _Passwords(Guard):
     needs_body = False
 
     def __init__(self, settings: BasicAuthentication) -> None:
-        self._logins = [f"{name}:{_revealed(password, 'users')}" for name, password in settings.users.items()]
+        self._logins = [
+            f"{name}:{_revealed(password, 'users')}" for name, password in settings.users.items()
+        ]
 
     def check_headers(self, headers: Headers) -> None:
         """See ``Guard``."""
@@ -86,11 +92,15 @@ class _Signatures(Guard):
             time = headers[settings.timestamp_header]
             if not time.isdecimal() or abs(now_s - int(time[:_DIGITS])) > settings.tolerance:
                 raise _refused(
-                    "HMAC", f"{settings.timestamp_header} is not within {settings.tolerance:g} s of the broker's clock"
+                    "HMAC",
+                    f"{settings.timestamp_header} is not within {settings.tolerance:g} s of the broker's clock",
                 )
             signed = time.encode() + b"." + body
         encode = _ENCODINGS[settings.encoding]
-        good = [settings.prefix + encode(hmac.new(secret, signed, hashlib.sha256).digest()) for secret in self._secrets]
+        good = [
+            settings.prefix + encode(hmac.new(secret, signed, hashlib.sha256).digest())
+            for secret in self._secrets
+        ]
         if not _is_one_of(headers[settings.header], good):
             raise _refused("HMAC", f"the signature in {settings.header} does not fit the body")
 
@@ -140,7 +150,9 @@ def _guard_now(settings: Authentication) -> Guard:
 def _revealed(secret: SecretText, member: str) -> str:
     text = secret.reveal()
     if not text:  # any client could sign by it, or log in with it
-        raise BadSettings(f"authentication.{member}: expected a secret, got an empty one. Try: openssl rand -hex 32")
+        raise BadSettings(
+            f"authentication.{member}: expected a secret, got an empty one. Try: openssl rand -hex 32"
+        )
     return text
 
 

@@ -24,7 +24,9 @@ class HttpServerConnector(Connector):
         self.settings = settings
         self._guard: Guard | None = None
         self._here = Receivers()
-        self._listener = None if settings.listen is None else PostListener(settings.listen, self._here.find)
+        self._listener = (
+            None if settings.listen is None else PostListener(settings.listen, self._here.find)
+        )
 
     async def open(self) -> None:
         """Read the secrets, and listen."""
@@ -71,7 +73,10 @@ class HttpServerConnector(Connector):
             await asyncio.to_thread(listen.ssl.context)
             return "the certificate can be used" if listen.ssl.certfile else "not encrypted"
 
-        return [ProbeStep("authenticate", secrets), *([ProbeStep("tls", tls)] if listen is not None else [])]
+        return [
+            ProbeStep("authenticate", secrets),
+            *([ProbeStep("tls", tls)] if listen is not None else []),
+        ]
 
     def source(self, settings: HttpServerSourceSettings, context: Context) -> Source:
         """The requests that are posted to one name."""
@@ -93,13 +98,17 @@ class _Elsewhere:
 
     async def receive(self, post: Post) -> Mapping[str, Any]:
         """See ``Receiver``."""
-        raise PostRefused(404, "not_found", f"source {self._name!r} has a listener of its own; send there")
+        raise PostRefused(
+            404, "not_found", f"source {self._name!r} has a listener of its own; send there"
+        )
 
 
 class HttpServerSource(Source):
     """Takes requests while it runs."""
 
-    def __init__(self, connector: HttpServerConnector, settings: HttpServerSourceSettings, context: Context) -> None:
+    def __init__(
+        self, connector: HttpServerConnector, settings: HttpServerSourceSettings, context: Context
+    ) -> None:
         self._connector = connector
         self._settings = settings
         self._context = context
@@ -109,7 +118,9 @@ class HttpServerSource(Source):
         services = self._context.services
         name = self._context.name.partition(":")[2]
         connector = self._connector
-        receiver = PostReceiver(name, connector.guard, connector.settings, self._settings, services, feed)
+        receiver = PostReceiver(
+            name, connector.guard, connector.settings, self._settings, services, feed
+        )
         remove = connector.add(name, receiver, services.endpoints.receivers)
         try:
             await asyncio.Event().wait()
@@ -128,7 +139,9 @@ class HttpServerSource(Source):
         except NotFound as error:
             raise TargetMissing(str(error)) from None
         if schemas.waits(name):
-            raise TargetUnusable(f"schema {name!r} asks another process; decode with it in a rule, or in a validation")
+            raise TargetUnusable(
+                f"schema {name!r} asks another process; decode with it in a rule, or in a validation"
+            )
 
 
 HTTP_SERVER = ConnectorType(

@@ -92,7 +92,9 @@ class PostListener:
             for listening in self._listening
         ]
         if tls is not None:
-            self._renewing = asyncio.create_task(self._renew(tls), name=f"certificates of {settings.bind}")
+            self._renewing = asyncio.create_task(
+                self._renew(tls), name=f"certificates of {settings.bind}"
+            )
 
     async def _renew(self, used: ssl.SSLContext) -> None:
         """Read files of certificates again when they are others; those who are connected keep what they began with."""
@@ -106,10 +108,14 @@ class PostListener:
                 continue
             seen = now
             try:
-                await asyncio.to_thread(tls.context)  # one that fits, before the one in use is touched
+                await asyncio.to_thread(
+                    tls.context
+                )  # one that fits, before the one in use is touched
                 tls.load(used)
             except BadSettings as error:
-                _log.error("http_server.certificate_not_reloaded", listener=where, reason=str(error))
+                _log.error(
+                    "http_server.certificate_not_reloaded", listener=where, reason=str(error)
+                )
             else:
                 _log.info("http_server.certificate_reloaded", listener=where)
 
@@ -143,14 +149,20 @@ class PostListener:
             except ConnectionError:  # it left before it was taken
                 continue
             except OSError as error:  # no more file descriptors, no memory
-                _log.error("http_server.cannot_accept", listener=self._settings.bind, reason=str(error))
+                _log.error(
+                    "http_server.cannot_accept", listener=self._settings.bind, reason=str(error)
+                )
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            connection = _Connection(link, address[0], self._room, self._find, lambda: not self._listening)
+            connection = _Connection(
+                link, address[0], self._room, self._find, lambda: not self._listening
+            )
             if not self._room.enter(connection, address[0]):
                 link.close()
                 continue
-            task = connection.task = asyncio.create_task(connection.run(tls), name=f"post from {address[0]}")
+            task = connection.task = asyncio.create_task(
+                connection.run(tls), name=f"post from {address[0]}"
+            )
             self._serving.add(task)
             task.add_done_callback(self._serving.discard)
 
@@ -162,7 +174,12 @@ class _Connection:
     _writer: asyncio.StreamWriter
 
     def __init__(
-        self, link: socket.socket, peer_host: str, room: Room[_Connection], find: Find, ends: Callable[[], bool]
+        self,
+        link: socket.socket,
+        peer_host: str,
+        room: Room[_Connection],
+        find: Find,
+        ends: Callable[[], bool],
     ) -> None:
         self._link = link
         self._peer_host = peer_host
@@ -180,10 +197,14 @@ class _Connection:
     async def run(self, tls: ssl.SSLContext | None) -> None:
         """Serve until either side ends the connection."""
         loop = asyncio.get_running_loop()
-        options: dict[str, Any] = {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": _HANDSHAKE_S}
+        options: dict[str, Any] = (
+            {} if tls is None else {"ssl": tls, "ssl_handshake_timeout": _HANDSHAKE_S}
+        )
         protocol = asyncio.StreamReaderProtocol(self._reader)
         try:
-            transport, _ = await loop.connect_accepted_socket(lambda: protocol, self._link, **options)
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, self._link, **options
+            )
             self._writer = asyncio.StreamWriter(transport, protocol, self._reader, loop)
             try:
                 await self._serve()
@@ -203,7 +224,11 @@ class _Connection:
                     return
                 answer = await self._answer(request)
             except h11.RemoteProtocolError as error:
-                answer = _problem(error.error_status_hint, "malformed_body", f"expected an HTTP/1.1 request: {error}")
+                answer = _problem(
+                    error.error_status_hint,
+                    "malformed_body",
+                    f"expected an HTTP/1.1 request: {error}",
+                )
             await self._send(answer)
             self.is_busy = False
             self._room.answered(self)
@@ -215,25 +240,40 @@ class _Connection:
     async def _event(self) -> Any:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
-                self._writer.write(self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
+                self._writer.write(
+                    self._http.send(h11.InformationalResponse(status_code=100, headers=[])) or b""
+                )
             self._http.receive_data(await self._reader.read(_READ_BYTES))
         return event
 
     async def _answer(self, request: h11.Request) -> Answer:
         path, _, query = request.target.decode("latin-1").partition("?")
         if not path.startswith(PREFIX) or path == PREFIX:
-            return _problem(404, "no_such_path", f"there is no path {path}; sources are at {PREFIX}NAME")
+            return _problem(
+                404, "no_such_path", f"there is no path {path}; sources are at {PREFIX}NAME"
+            )
         if request.method != b"POST":
             text = f"{path} does not take {request.method.decode('latin-1')}"
             return _problem(405, "method_not_allowed", text, headers={"Allow": "POST"})
         name, _, rest = path[len(PREFIX) :].partition("/")
         receiver = self._find(unquote(name))
         if receiver is None:
-            return _problem(404, "not_found", f"there is no source {unquote(name)!r} at this listener, or not now")
-        headers = {header.decode("latin-1"): value.decode("latin-1") for header, value in request.headers}
+            return _problem(
+                404,
+                "not_found",
+                f"there is no source {unquote(name)!r} at this listener, or not now",
+            )
+        headers = {
+            header.decode("latin-1"): value.decode("latin-1") for header, value in request.headers
+        }
         parameters = dict(parse_qsl(query, keep_blank_values=True))
         post = Post(
-            unquote(rest), parameters, headers, self._peer_host, self._read, lambda: self._room.authenticated(self)
+            unquote(rest),
+            parameters,
+            headers,
+            self._peer_host,
+            self._read,
+            lambda: self._room.authenticated(self),
         )
         try:
             return Answer(200, jsontext.encode(dict(await receiver.receive(post))))
@@ -241,7 +281,12 @@ class _Connection:
             problems = [problem_to_wire(problem) for problem in error.errors]
             return _problem(error.status, error.code, str(error), problems, headers=error.headers)
         except Unavailable as error:
-            return _problem(503, error.code, str(error), headers={"Retry-After": str(int(error.retry_after_s or 1))})
+            return _problem(
+                503,
+                error.code,
+                str(error),
+                headers={"Retry-After": str(int(error.retry_after_s or 1))},
+            )
         except SluiceError as error:
             return _problem(422, error.code, str(error))
         except (h11.RemoteProtocolError, OSError, TimeoutError):
@@ -274,7 +319,11 @@ class _Connection:
         if self._ends() or self._http.their_state is not h11.DONE:
             headers.append(("Connection", "close"))
         http = self._http
-        parts = (h11.Response(status_code=answer.status, headers=headers), h11.Data(answer.body), h11.EndOfMessage())
+        parts = (
+            h11.Response(status_code=answer.status, headers=headers),
+            h11.Data(answer.body),
+            h11.EndOfMessage(),
+        )
         self._writer.write(b"".join(http.send(part) or b"" for part in parts))
         async with asyncio.timeout(_ANSWER_S):
             await self._writer.drain()
@@ -290,14 +339,27 @@ class _Connection:
 
 
 def _problem(
-    status: int, code: str, detail: str, errors: Any = (), *, headers: Mapping[str, str] | None = None
+    status: int,
+    code: str,
+    detail: str,
+    errors: Any = (),
+    *,
+    headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """A problem document (RFC 9457), like the API's."""
-    body = {"title": detail, "status": status, "detail": detail, "code": code, "errors": list(errors)}
+    body = {
+        "title": detail,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "errors": list(errors),
+    }
     try:
         data = jsontext.encode(body)
     except jsontext.JsonError:  # what was sent may hold half characters
-        data = jsontext.encode({**body, "title": ascii(detail), "detail": ascii(detail), "errors": []})
+        data = jsontext.encode(
+            {**body, "title": ascii(detail), "detail": ascii(detail), "errors": []}
+        )
     return Answer(status, data, "application/problem+json", dict(headers or {}))
 
 
@@ -309,7 +371,9 @@ async def _listening_at(host: str, port: int) -> list[socket.socket]:
     with ExitStack() as opened:
         sockets = []
         for family, _, _, _, address in dict.fromkeys(addresses):
-            link = opened.enter_context(socket.create_server(address[:2], family=family, backlog=_BACKLOG))
+            link = opened.enter_context(
+                socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+            )
             link.setblocking(False)
             sockets.append(link)
         opened.pop_all()

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from bridges.http_server.authentication import Guard
-from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings, TokenAuthentication
+from bridges.http_server.settings import (
+    HttpServerSettings,
+    HttpServerSourceSettings,
+    TokenAuthentication,
+)
 from bridges.resource.contract import Feed, Incoming
 from bridges.resource.errors import NeverAgain
 from bridges.resource.ingress import POSITIONS
@@ -59,7 +63,9 @@ class PostReceiver:
         self._keys = RememberedKeys(services.storage.values, prefix, settings.idempotency_keys)
         self._under_way = 0
         way_in = limits.authentication
-        self._secret_headers = _HIDDEN | ({way_in.header} if isinstance(way_in, TokenAuthentication) else set())
+        self._secret_headers = _HIDDEN | (
+            {way_in.header} if isinstance(way_in, TokenAuthentication) else set()
+        )
 
     async def receive(self, post: Post) -> Mapping[str, Any]:
         """See ``Receiver``."""
@@ -107,7 +113,9 @@ class PostReceiver:
             async with asyncio.timeout(limit_s):
                 return await post.read(self._limits.max_body_size)
         except TimeoutError:
-            raise PostRefused(408, "body_timeout", f"the body did not arrive within {limit_s:g} s") from None
+            raise PostRefused(
+                408, "body_timeout", f"the body did not arrive within {limit_s:g} s"
+            ) from None
 
     async def _taken_once(
         self, post: Post, content_type: str, parts: Sequence[Part], key: str, body: bytes
@@ -117,7 +125,9 @@ class PostReceiver:
             return {**before, "duplicate": True}
         is_taken = False
         try:
-            answer = await self._taken(post, content_type, parts, lambda answer: self._keys.remember(key, body, answer))
+            answer = await self._taken(
+                post, content_type, parts, lambda answer: self._keys.remember(key, body, answer)
+            )
             is_taken = True
             return answer
         finally:
@@ -127,7 +137,9 @@ class PostReceiver:
         self, post: Post, content_type: str, parts: Sequence[Part], remember: Any = None
     ) -> Mapping[str, Any]:
         """Publish the messages in order, and wait until they are committed."""
-        common = _columns(post, content_type, self._services.node.clock.now_ns(), self._secret_headers)
+        common = _columns(
+            post, content_type, self._services.node.clock.now_ns(), self._secret_headers
+        )
         refused: list[tuple[int, str]] = []
         handed: list[tuple[int, Incoming]] = []
         commits: list[asyncio.Future[None]] = []
@@ -180,7 +192,10 @@ class PostReceiver:
 
     def _count(self, code: str) -> None:
         counter = self._services.monitoring.metrics.counter(
-            "source_requests_refused", _REFUSED_HELP, source=f"http_server:{self._name}", reason=code
+            "source_requests_refused",
+            _REFUSED_HELP,
+            source=f"http_server:{self._name}",
+            reason=code,
         )
         counter.value += 1
 
@@ -193,7 +208,9 @@ class _Messages:
         self._schemas = services.schemas
         self._topic_of = strict_template(settings.topic, "the topic") if settings.topic else None
         self._payload_of = bytes_template(settings.payload) if settings.payload else None
-        self._pairs = [(name, value_template(text)) for name, text in settings.user_properties.items()]
+        self._pairs = [
+            (name, value_template(text)) for name, text in settings.user_properties.items()
+        ]
 
     def of(self, part: Part, index: int, common: Mapping[str, Any]) -> Incoming:
         """One message.
@@ -207,7 +224,9 @@ class _Messages:
         incoming = Incoming(columns, qos=self._settings.qos, retain=self._settings.retain)
         if self._topic_of is not None:
             incoming.topic = _checked(self._topic_of(columns))
-            incoming.payload = part.payload if self._payload_of is None else self._payload_of(columns) or b""
+            incoming.payload = (
+                part.payload if self._payload_of is None else self._payload_of(columns) or b""
+            )
             incoming.properties = self._properties(columns) or None
         return incoming
 
@@ -225,7 +244,9 @@ class _Messages:
         if columns["content_type"] and self._settings.body_format in ("auto", "message"):
             properties["Content-Type"] = columns["content_type"]
         pairs = [(name, value_of(dict(columns))) for name, value_of in self._pairs]
-        texts = [(name, _property(name, text_of(value))) for name, value in pairs if value is not None]
+        texts = [
+            (name, _property(name, text_of(value))) for name, value in pairs if value is not None
+        ]
         return {**properties, "User-Property": texts} if texts else properties
 
 
@@ -244,7 +265,11 @@ def _columns(post: Post, content_type: str, now_ns: int, secret: frozenset[str])
     return {
         "path": post.path,
         "query": dict(post.query),
-        "headers": {name.replace("-", "_"): text for name, text in post.headers.items() if name not in secret},
+        "headers": {
+            name.replace("-", "_"): text
+            for name, text in post.headers.items()
+            if name not in secret
+        },
         "content_type": content_type,
         "peerhost": post.peer_host,
         "ts": now_ns // 1_000_000,
@@ -257,7 +282,10 @@ def _answer(count: int, refused: Sequence[tuple[int, str]]) -> Mapping[str, Any]
 
 
 def _nothing_taken(refused: Sequence[tuple[int, str]], count: int) -> PostRefused:
-    problems = [Problem(reason, f"/{index}" if count > 1 else "") for index, reason in sorted(refused)[:_LISTED]]
+    problems = [
+        Problem(reason, f"/{index}" if count > 1 else "")
+        for index, reason in sorted(refused)[:_LISTED]
+    ]
     first = problems[0].message
     detail = first if count == 1 else f"all {count} messages are refused; the first: {first}"
     return PostRefused(422, "message_refused", detail, errors=problems)
@@ -273,9 +301,13 @@ async def _all(commits: Sequence[asyncio.Future[None]]) -> None:
 def _property(name: str, text: str) -> str:
     """The text of a user property, which a packet of MQTT 5 must be able to hold (section 1.5.4)."""
     if "\0" in text:
-        raise NeverAgain(f"the user property {name!r} would hold the character U+0000, which MQTT forbids")
+        raise NeverAgain(
+            f"the user property {name!r} would hold the character U+0000, which MQTT forbids"
+        )
     if len(text.encode()) > _LONGEST_PROPERTY_BYTES:
-        raise NeverAgain(f"the user property {name!r} would be longer than {_LONGEST_PROPERTY_BYTES} bytes")
+        raise NeverAgain(
+            f"the user property {name!r} would be longer than {_LONGEST_PROPERTY_BYTES} bytes"
+        )
     return text
 
 
@@ -283,7 +315,12 @@ _GZIP: Final = 16 + zlib.MAX_WBITS
 # Smaller bodies are unpacked on the event loop, which takes a few milliseconds at most.
 _SMALL_BYTES: Final = 32 * 1024
 _MOST_MEMBERS: Final = 64
-_LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
+_LINES: Final = (
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/jsonl",
+    "application/x-jsonlines",
+)
 
 
 class Part(NamedTuple):
@@ -302,7 +339,11 @@ async def unpacked(body: bytes, encoding: str, most_bytes: int) -> bytes:
     if encoding in ("", "identity"):
         return body
     if encoding not in ("gzip", "x-gzip"):
-        raise PostRefused(415, "unknown_encoding", f"Content-Encoding {encoding!r} is not known; send gzip or none")
+        raise PostRefused(
+            415,
+            "unknown_encoding",
+            f"Content-Encoding {encoding!r} is not known; send gzip or none",
+        )
     if len(body) <= _SMALL_BYTES and most_bytes <= 64 * _SMALL_BYTES:
         return _gunzipped(body, most_bytes)
     return await asyncio.to_thread(_gunzipped, body, most_bytes)
@@ -312,13 +353,21 @@ def _gunzipped(body: bytes, most_bytes: int) -> bytes:
     unpacked = b""
     left = body
     try:
-        for _ in range(_MOST_MEMBERS):  # a gzip file may have several members, RFC 1952, section 2.2
+        for _ in range(
+            _MOST_MEMBERS
+        ):  # a gzip file may have several members, RFC 1952, section 2.2
             member = zlib.decompressobj(_GZIP)
             unpacked += member.decompress(left, most_bytes + 1 - len(unpacked))
             if len(unpacked) > most_bytes:
-                raise PostRefused(413, "too_large", f"the body is larger than {most_bytes} bytes when it is unpacked")
+                raise PostRefused(
+                    413,
+                    "too_large",
+                    f"the body is larger than {most_bytes} bytes when it is unpacked",
+                )
             if not member.eof:
-                raise PostRefused(400, "malformed_body", "the body is not whole: its gzip does not end")
+                raise PostRefused(
+                    400, "malformed_body", "the body is not whole: its gzip does not end"
+                )
             left = member.unused_data
             if not left:
                 return unpacked
@@ -360,7 +409,11 @@ def _line(line: bytes) -> Part:
 
 def _check_count(count: int, most: int) -> None:
     if count > most:
-        raise PostRefused(413, "too_many", f"the body has {count} messages, and may have {most}; send fewer at once")
+        raise PostRefused(
+            413,
+            "too_many",
+            f"the body has {count} messages, and may have {most}; send fewer at once",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +454,9 @@ class RememberedKeys:
             self._under_way[name] = asyncio.get_running_loop().create_future()
             return None
         if taken.body != _digest(body):
-            raise PostRefused(422, "key_reused", "the idempotency key was used for another body; use a new one")
+            raise PostRefused(
+                422, "key_reused", "the idempotency key was used for another body; use a new one"
+            )
         return taken.answer
 
     def remember(self, key: str, body: bytes, answer: Mapping[str, Any]) -> None:
@@ -441,7 +496,9 @@ class RememberedKeys:
                 entries.append((kept["number"], kept))
                 if place != f"{self._prefix}{kept['number'] % max(self._most, 1)}":
                     self._values.put(place, None)
-        for number, kept in sorted(entries, key=lambda pair: pair[0])[-self._most :] if self._most else ():
+        for number, kept in (
+            sorted(entries, key=lambda pair: pair[0])[-self._most :] if self._most else ()
+        ):
             self._put(kept["key"], Taken(number, kept["body"], kept["answer"]))
             self._next = number + 1
 

@@ -31,10 +31,13 @@ class TokenAuthentication(Settings):
 
     mechanism: Literal["token"]
     tokens: list[SecretText] = Field(
-        min_length=1, max_length=100, description="Accepted tokens, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+        min_length=1,
+        max_length=100,
+        description="Accepted tokens, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.",
     )
     header: HeaderName = Field(
-        default="authorization", description="Header with the token; in Authorization it follows `Bearer`."
+        default="authorization",
+        description="Header with the token; in Authorization it follows `Bearer`.",
     )
 
 
@@ -54,23 +57,33 @@ class HmacAuthentication(Settings):
 
     mechanism: Literal["hmac"]
     secrets: list[SecretText] = Field(
-        min_length=1, max_length=10, description="Accepted secrets, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+        min_length=1,
+        max_length=10,
+        description="Accepted secrets, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.",
     )
-    header: HeaderName = Field(default="x-hub-signature-256", description="Header with the signature.")
+    header: HeaderName = Field(
+        default="x-hub-signature-256", description="Header with the signature."
+    )
     prefix: str = Field(default="sha256=", description="Text before the signature.")
-    encoding: Literal["hex", "base64"] = Field(default="hex", description="Encoding of the signature.")
+    encoding: Literal["hex", "base64"] = Field(
+        default="hex", description="Encoding of the signature."
+    )
     timestamp_header: HeaderName | None = Field(
         default=None,
         description="A header with seconds since 1970. Signed is then that text, a dot and the body, and requests "
         "that are older or newer than `tolerance` are refused, so that they cannot be replayed.",
     )
     tolerance: Duration = Field(
-        default=300.0, gt=0, le=86400, description="Maximum difference between timestamp_header and the broker's clock."
+        default=300.0,
+        gt=0,
+        le=86400,
+        description="Maximum difference between timestamp_header and the broker's clock.",
     )
 
 
 Authentication = Annotated[
-    NoAuthentication | TokenAuthentication | BasicAuthentication | HmacAuthentication, Field(discriminator="mechanism")
+    NoAuthentication | TokenAuthentication | BasicAuthentication | HmacAuthentication,
+    Field(discriminator="mechanism"),
 ]
 
 
@@ -78,13 +91,16 @@ class ServerTls(TlsFiles):
     """`ssl` of a listener; names as of the MQTT listeners."""
 
     verify: Literal["verify_peer", "verify_none"] = Field(
-        default="verify_none", description="verify_peer: only senders with a certificate of cacertfile's are let in."
+        default="verify_none",
+        description="verify_peer: only senders with a certificate of cacertfile's are let in.",
     )
 
     @model_validator(mode="after")
     def _clients_fit(self) -> ServerTls:
         if (self.verify == "verify_peer") is not (self.cacertfile is not None):
-            raise ValueError("verify = verify_peer and cacertfile belong together; give both or none")
+            raise ValueError(
+                "verify = verify_peer and cacertfile belong together; give both or none"
+            )
         if self.cacertfile is not None and self.certfile is None:
             raise ValueError("TLS needs certfile and keyfile")
         return self
@@ -116,14 +132,22 @@ class ServerTls(TlsFiles):
     @property
     def seen(self) -> Sequence[object]:
         """Another whenever a file is another. Asks the file system."""
-        return [stamp_of(file) for file in (self.certfile, self.keyfile, self.cacertfile) if file is not None]
+        return [
+            stamp_of(file)
+            for file in (self.certfile, self.keyfile, self.cacertfile)
+            if file is not None
+        ]
 
 
 class ListenSettings(Settings):
     """A listener of the connector's own."""
 
-    bind: str = Field(description="Address to listen on, `host:port`; `0.0.0.0:8443` for all addresses of the machine.")
-    ssl: ServerTls = Field(default_factory=ServerTls, description="TLS; on when certfile and keyfile are given.")
+    bind: str = Field(
+        description="Address to listen on, `host:port`; `0.0.0.0:8443` for all addresses of the machine."
+    )
+    ssl: ServerTls = Field(
+        default_factory=ServerTls, description="TLS; on when certfile and keyfile are given."
+    )
     max_connections: int = Field(
         default=1024,
         ge=1,
@@ -154,13 +178,23 @@ class HttpServerSettings(Settings):
         description="A listener of this connector's own. Default: its sources are at the broker's HTTP port.",
     )
 
-    authentication: Authentication = Field(description="Authentication of senders: token, basic, hmac or none.")
-    max_body_size: Size = Field(
-        default=1024 * 1024, ge=1, le=256 * 1024 * 1024, description="Maximum size of a body, as sent and unpacked."
+    authentication: Authentication = Field(
+        description="Authentication of senders: token, basic, hmac or none."
     )
-    body_timeout: Duration = Field(default=30.0, gt=0, le=3600, description="Time limit for the arrival of a body.")
+    max_body_size: Size = Field(
+        default=1024 * 1024,
+        ge=1,
+        le=256 * 1024 * 1024,
+        description="Maximum size of a body, as sent and unpacked.",
+    )
+    body_timeout: Duration = Field(
+        default=30.0, gt=0, le=3600, description="Time limit for the arrival of a body."
+    )
     max_requests: int = Field(
-        default=64, ge=1, le=10_000, description="Maximum concurrent requests per source; further ones get 429."
+        default=64,
+        ge=1,
+        le=10_000,
+        description="Maximum concurrent requests per source; further ones get 429.",
     )
 
 
@@ -185,7 +219,9 @@ class HttpServerSourceSettings(Settings):
         "says application/x-ndjson, else one message.",
     )
     content_types: Sequence[str] = Field(
-        default=(), max_length=32, description="Accepted content types, such as `application/json`; empty for all."
+        default=(),
+        max_length=32,
+        description="Accepted content types, such as `application/json`; empty for all.",
     )
     schema_name: str | None = Field(
         default=None,
@@ -193,11 +229,16 @@ class HttpServerSourceSettings(Settings):
         min_length=1,
         description="A schema of the registry that payloads must fit; the column `payload` is then the decoded value.",
     )
-    max_messages: int = Field(default=10_000, ge=1, le=1_000_000, description="Maximum messages in a body.")
+    max_messages: int = Field(
+        default=10_000, ge=1, le=1_000_000, description="Maximum messages in a body."
+    )
     idempotency_header: HeaderName = Field(
         default="idempotency-key",
         description="Header with the idempotency key; a repeated one is answered as before and not published again.",
     )
     idempotency_keys: int = Field(
-        default=10_000, ge=0, le=1_000_000, description="Number of idempotency keys that are remembered; 0 for none."
+        default=10_000,
+        ge=0,
+        le=1_000_000,
+        description="Number of idempotency keys that are remembered; 0 for none.",
     )

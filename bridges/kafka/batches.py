@@ -29,7 +29,12 @@ class Batch:
         """Put a record in; False when there is no room, and there is something in it."""
         # aiokafka's own ``append`` around this one takes longer than packing does
         records = self.records
-        if self._append(len(records), record.timestamp_ms, record.key, record.value, record.headers) is None:
+        if (
+            self._append(
+                len(records), record.timestamp_ms, record.key, record.value, record.headers
+            )
+            is None
+        ):
             return False
         records.append((at, record))
         return True
@@ -57,7 +62,9 @@ class Batch:
             future = await producer.send_batch(self._builder, self.topic, partition=self.partition)
         except AssertionError:  # aiokafka's word for a partition that it has not heard of
             await producer.client.force_metadata_update()
-            raise TryAgain(f"the topic {self.topic!r} has other partitions than a moment ago") from None
+            raise TryAgain(
+                f"the topic {self.topic!r} has other partitions than a moment ago"
+            ) from None
         await future
 
 
@@ -71,7 +78,11 @@ class Packing:
     """Puts records of one topic into batches; new ones are added to ``all_batches`` in the order they are begun."""
 
     def __init__(
-        self, producer: AIOKafkaProducer, topic: str, partitions: Partitions, all_batches: list[Batch]
+        self,
+        producer: AIOKafkaProducer,
+        topic: str,
+        partitions: Partitions,
+        all_batches: list[Batch],
     ) -> None:
         self._producer = producer
         self._topic = topic
@@ -86,7 +97,11 @@ class Packing:
         """Put a record into a batch; False when the partition that it names is not there."""
         partition = record.partition
         key = record.key
-        if partition is None and (batch := self._of_key.get(key)) is not None and batch.add(at, record):
+        if (
+            partition is None
+            and (batch := self._of_key.get(key)) is not None
+            and batch.add(at, record)
+        ):
             return True
         if partition is None:
             partition = self._partitions.pick(key, self._sticky)
@@ -110,7 +125,12 @@ _KEPT: Final = 65_536
 class Partitions:
     """The partitions of one topic. ``strategy`` is that of the settings."""
 
-    def __init__(self, numbers: Sequence[int], strategy: str, choose: Callable[[Sequence[int]], int] = random.choice):
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        strategy: str,
+        choose: Callable[[Sequence[int]], int] = random.choice,
+    ):
         self.numbers = sorted(numbers)
         self._strategy = strategy
         self._choose = choose
@@ -128,7 +148,9 @@ class Partitions:
         if partition is None:
             if len(self._of_key) >= _KEPT:
                 self._of_key.clear()
-            partition = self._of_key[key] = self.numbers[(murmur2(key) & 0x7FFFFFFF) % len(self.numbers)]
+            partition = self._of_key[key] = self.numbers[
+                (murmur2(key) & 0x7FFFFFFF) % len(self.numbers)
+            ]
         return partition
 
     def sticky(self) -> int:

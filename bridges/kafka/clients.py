@@ -114,7 +114,9 @@ class Admin(AIOKafkaAdminClient):  # type: ignore[misc]  # aiokafka has no types
     def _in_turn(self) -> Sequence[int]:
         """The brokers, those that answered the last question and have a connection first."""
         connections = self._client._conns
-        connected = {number for (number, _), connection in connections.items() if connection.connected()}
+        connected = {
+            number for (number, _), connection in connections.items() if connection.connected()
+        }
         numbers = [broker.nodeId for broker in self._client.cluster.brokers()]
         random.shuffle(numbers)
         return sorted(numbers, key=lambda number: (number in self._silent, number not in connected))
@@ -151,7 +153,9 @@ async def first_answer(asks: Iterable[Callable[[], Awaitable[T]]]) -> T:
             if ask:
                 doing.add(asyncio.ensure_future(ask()))
             ask = next(waiting, None)
-            done, doing = await asyncio.wait(doing, timeout=_NEXT_S if ask else None, return_when="FIRST_COMPLETED")
+            done, doing = await asyncio.wait(
+                doing, timeout=_NEXT_S if ask else None, return_when="FIRST_COMPLETED"
+            )
             for answered in done:
                 error = answered.exception()
                 if error is None:

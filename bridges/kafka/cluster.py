@@ -11,14 +11,27 @@ from typing import Any, Final, NamedTuple
 
 from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import NewTopic
-from aiokafka.errors import KafkaConnectionError, KafkaError, NodeNotReadyError, StaleMetadata, for_code
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    StaleMetadata,
+    for_code,
+)
 from aiokafka.protocol.produce import ProduceRequest
 
 from bridges.kafka.clients import Admin, Connection, GuardedId, first_answer
 from bridges.kafka.errors import meant, said
 from bridges.kafka.settings import KafkaSettings, OauthAuthentication, PasswordAuthentication
 from bridges.resource.contract import Connector, Context, ProbeStep
-from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst, TargetMissing, TargetUnusable, understood
+from bridges.resource.errors import (
+    BadSettings,
+    BridgeError,
+    ReconnectFirst,
+    TargetMissing,
+    TargetUnusable,
+    understood,
+)
 from bridges.resource.probe import connect_step, resolve, resolve_step, tls_step
 from bridges.resource.settings.oauth import Tokens
 from bridges.resource.settings.tls import client_context
@@ -27,7 +40,11 @@ from broker.core.kinds import counted
 getLogger("aiokafka").setLevel(CRITICAL)
 """The connector's state shows what aiokafka logs, in words and once."""
 
-_MECHANISMS: Final = {"plain": "PLAIN", "scram_sha_256": "SCRAM-SHA-256", "scram_sha_512": "SCRAM-SHA-512"}
+_MECHANISMS: Final = {
+    "plain": "PLAIN",
+    "scram_sha_256": "SCRAM-SHA-256",
+    "scram_sha_512": "SCRAM-SHA-512",
+}
 _CLOSE_S: Final = 3.0
 # Time limit of a test's step for one of several hosts.
 _STEP_S: Final = 5.0
@@ -100,7 +117,9 @@ class KafkaCluster(Connector):
         async def authenticate() -> str:
             await self.open()
             authentication = self.settings.authentication
-            return "no authentication" if authentication is None else f"by {authentication.mechanism}"
+            return (
+                "no authentication" if authentication is None else f"by {authentication.mechanism}"
+            )
 
         async def metadata() -> str:
             description = await self._ask(lambda admin: admin.describe_cluster())
@@ -109,7 +128,11 @@ class KafkaCluster(Connector):
         return [
             of_any(lambda host, port: resolve_step(host, port, guard)),
             of_any(lambda host, port: connect_step(host, port, guard)),
-            *([of_any(lambda host, port: tls_step(host, port, guard, options))] if options.enable else []),
+            *(
+                [of_any(lambda host, port: tls_step(host, port, guard, options))]
+                if options.enable
+                else []
+            ),
             ProbeStep("authenticate", authenticate),
             ProbeStep("metadata", metadata),
         ]
@@ -121,10 +144,13 @@ class KafkaCluster(Connector):
         authentication = settings.authentication
         arguments: dict[str, Any] = {
             "bootstrap_servers": self._host,
-            "client_id": GuardedId(f"{settings.client_id or f'sluice-{name}'}-{purpose}", self._context.guard),
+            "client_id": GuardedId(
+                f"{settings.client_id or f'sluice-{name}'}-{purpose}", self._context.guard
+            ),
             "metadata_max_age_ms": int(settings.metadata_max_age * 1000),
             "request_timeout_ms": int(self._context.request_timeout_s * 1000),
-            "security_protocol": ("SASL_" if authentication else "") + ("SSL" if settings.ssl.enable else "PLAINTEXT"),
+            "security_protocol": ("SASL_" if authentication else "")
+            + ("SSL" if settings.ssl.enable else "PLAINTEXT"),
             "ssl_context": self._ssl,
         }
         if isinstance(authentication, PasswordAuthentication):
@@ -150,7 +176,9 @@ class KafkaCluster(Connector):
             [description] = await self._ask(lambda admin: admin.describe_topics([topic]))
             code = description["error_code"]
         if code == _UNKNOWN_TOPIC:
-            raise TargetMissing(f"there is no topic {topic!r} in Kafka; create it, or set allow_auto_topic_creation")
+            raise TargetMissing(
+                f"there is no topic {topic!r} in Kafka; create it, or set allow_auto_topic_creation"
+            )
         if code and not description["partitions"]:
             raise meant(for_code(code)(), f"the topic {topic!r}")
         return [partition["partition"] for partition in description["partitions"]]
@@ -159,7 +187,8 @@ class KafkaCluster(Connector):
         """The number of the broker that leads a partition, as the cluster says; None where it has no leader."""
         [description] = await self._ask(lambda admin: admin.describe_topics([topic]))
         leaders = {
-            partition_info["partition"]: partition_info["leader"] for partition_info in description["partitions"]
+            partition_info["partition"]: partition_info["leader"]
+            for partition_info in description["partitions"]
         }
         number: int = leaders.get(partition, -1)
         return number if number >= 0 else None
@@ -218,19 +247,29 @@ class KafkaCluster(Connector):
             try:
                 await resolve(broker.host, broker.port, self._context.guard)
             except BadSettings as error:
-                raise BadSettings(f"the cluster names the broker {broker.host}:{broker.port}: {error}") from None
-            except ReconnectFirst:  # a name that is not known now is looked up again when it is called
+                raise BadSettings(
+                    f"the cluster names the broker {broker.host}:{broker.port}: {error}"
+                ) from None
+            except (
+                ReconnectFirst
+            ):  # a name that is not known now is looked up again when it is called
                 continue
 
     async def _reachable(self) -> str:
         """The first host that can be connected to: aiokafka would wait for one that does not answer before it asks the
         next. Raises the cause if no host can be reached."""
-        return await first_answer(partial(self.reached, host, port) for host, port in self.settings.addresses)
+        return await first_answer(
+            partial(self.reached, host, port) for host, port in self.settings.addresses
+        )
 
     async def reached(self, host: str, port: int) -> str:
         """``host:port`` of a broker that can be connected to; raises why it cannot."""
         names = ("client_id", "request_timeout_ms", "security_protocol", "ssl_context")
-        arguments = {key: value for key, value in self.reach("test").items() if key in names or key.startswith("sasl_")}
+        arguments = {
+            key: value
+            for key, value in self.reach("test").items()
+            if key in names or key.startswith("sasl_")
+        }
         where = f"{host}:{port}"
         connection = Connection(host, port, **arguments)
         try:
@@ -240,7 +279,9 @@ class KafkaCluster(Connector):
             ssl_options = self.settings.ssl
             is_unsaid = isinstance(error, KafkaError) and not isinstance(cause, BadSettings)
             if ssl_options.enable and ssl_options.certfile is None and is_unsaid:
-                raise ReconnectFirst(f"{cause}; it may require a client certificate: set ssl.certfile") from error
+                raise ReconnectFirst(
+                    f"{cause}; it may require a client certificate: set ssl.certfile"
+                ) from error
             raise cause from error
         finally:  # also where this is cancelled: the socket may be open by then
             connection.close()
@@ -282,7 +323,9 @@ async def _any_of(steps: Sequence[ProbeStep]) -> str:
     errors = [result for result in results if isinstance(result, BaseException)]
     if len(errors) == len(results):
         raise understood(errors[0])
-    return "; ".join(result if isinstance(result, str) else str(understood(result)) for result in results)
+    return "; ".join(
+        result if isinstance(result, str) else str(understood(result)) for result in results
+    )
 
 
 async def _closed(client: Any) -> None:

@@ -67,7 +67,9 @@ def meant(error: BaseException, where: str) -> BridgeError:
     if isinstance(error, _MISSING):
         return TargetMissing(text)
     if isinstance(error, _UNUSABLE):
-        return TargetUnusable(f"{where}: {_words(type(error).__name__)}; grant the login what it needs")
+        return TargetUnusable(
+            f"{where}: {_words(type(error).__name__)}; grant the login what it needs"
+        )
     if isinstance(error, _BAD_SETTINGS):
         return BadSettings(text)
     if isinstance(error, ssl.SSLCertVerificationError):

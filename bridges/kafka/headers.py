@@ -82,14 +82,19 @@ def of_message(message: Message) -> list[tuple[str, bytes]]:
             _plain.clear()
         headers = _plain[about] = _made(*about)
     if message.properties:
-        of_properties = property_headers(message.properties, message.received_ns, _HEADERS, header_name)
+        of_properties = property_headers(
+            message.properties, message.received_ns, _HEADERS, header_name
+        )
         return headers + [
-            (name, value.encode() if type(value) is str else bytes(value)) for name, value in of_properties
+            (name, value.encode() if type(value) is str else bytes(value))
+            for name, value in of_properties
         ]
     return headers
 
 
-def _made(topic: str, client_id: str, username: str | None, qos: int, retain: bool) -> list[tuple[str, bytes]]:
+def _made(
+    topic: str, client_id: str, username: str | None, qos: int, retain: bool
+) -> list[tuple[str, bytes]]:
     headers = [
         (_TOPIC, topic.encode()),
         ("mqtt.clientid", client_id.encode()),
@@ -117,7 +122,9 @@ class Restored(NamedTuple):
     """Headers that no property can hold, or that are not wanted."""
 
 
-def to_message(headers: Headers, now_ns: int, *, with_client: bool, with_binary: bool) -> Restored | None:
+def to_message(
+    headers: Headers, now_ns: int, *, with_client: bool, with_binary: bool
+) -> Restored | None:
     """The message parts that headers hold; None for an expired message.
 
     ``with_client`` adds the publisher as user properties, ``with_binary`` adds values that are not UTF-8 in base64.

@@ -45,7 +45,9 @@ class Renderer:
         self._value_of: Encode = encoder(settings, schemas)
         self._time_of = template(templates.timestamp).value
         self._partition_of = value_template(settings.partition) if settings.partition else None
-        self._headers_of = value_template(settings.kafka_headers) if settings.kafka_headers else None
+        self._headers_of = (
+            value_template(settings.kafka_headers) if settings.kafka_headers else None
+        )
         self._more_headers = [
             (
                 strict_template(header.kafka_ext_header_key, "a header's name"),
@@ -54,8 +56,14 @@ class Renderer:
             for header in settings.kafka_ext_headers
         ]
         self._is_json = settings.kafka_header_value_encode_mode == "json"
-        is_plain = self.fixed_topic is not None and self._partition_of is None and not self._has_own_headers
-        self.record: Callable[[Row, Message], Record] = self._plain(self.fixed_topic or "") if is_plain else self._any
+        is_plain = (
+            self.fixed_topic is not None
+            and self._partition_of is None
+            and not self._has_own_headers
+        )
+        self.record: Callable[[Row, Message], Record] = (
+            self._plain(self.fixed_topic or "") if is_plain else self._any
+        )
         """The record of a row."""
 
     def _plain(self, topic: str) -> Callable[[Row, Message], Record]:
@@ -101,10 +109,14 @@ class Renderer:
         if isinstance(value, dict):
             pairs = list(value.items())
         elif isinstance(value, list):
-            pairs = [(item.get("key"), item.get("value")) for item in value if isinstance(item, dict)]
+            pairs = [
+                (item.get("key"), item.get("value")) for item in value if isinstance(item, dict)
+            ]
         else:
             return []
-        headers = [(name, self._header_value(value)) for name, value in pairs if isinstance(name, str)]
+        headers = [
+            (name, self._header_value(value)) for name, value in pairs if isinstance(name, str)
+        ]
         return [(name, value) for name, value in headers if value is not None]
 
     def _header_value(self, value: Any) -> bytes | None:
@@ -168,7 +180,9 @@ def encoder(settings: KafkaActionSettings, schemas: SchemaLookup) -> Encode:
     return _by_schema(settings, settings.value_encoding, schemas)
 
 
-def _by_schema(settings: KafkaActionSettings, encoding: SchemaEncoding, schemas: SchemaLookup) -> Encode:
+def _by_schema(
+    settings: KafkaActionSettings, encoding: SchemaEncoding, schemas: SchemaLookup
+) -> Encode:
     is_row = settings.message.value in ("", "${.}", "${}")
     value_of = (lambda row: row) if is_row else value_template(settings.message.value)
 

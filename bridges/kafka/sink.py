@@ -23,7 +23,13 @@ from bridges.kafka.headers import of_position
 from bridges.kafka.record import Record, Renderer
 from bridges.kafka.settings import KafkaActionSettings
 from bridges.resource.contract import ALL_DONE, Answers, Context, Sink
-from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, TargetUnusable
+from bridges.resource.errors import (
+    BridgeError,
+    NeverAgain,
+    ReconnectFirst,
+    TargetMissing,
+    TargetUnusable,
+)
 from broker.core.action import Row
 from broker.core.message import Message
 
@@ -52,7 +58,9 @@ class _Held(Exception):
 class KafkaSink(Sink):
     """The records of one action, through a producer of its own."""
 
-    def __init__(self, cluster: KafkaCluster, settings: KafkaActionSettings, context: Context) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, settings: KafkaActionSettings, context: Context
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._context = context
@@ -63,7 +71,9 @@ class KafkaSink(Sink):
         self._new_topic: TopicLayout | None = None
         if settings.allow_auto_topic_creation:
             self._new_topic = TopicLayout(
-                settings.new_topic_partitions, settings.new_topic_replication_factor, settings.new_topic_config
+                settings.new_topic_partitions,
+                settings.new_topic_replication_factor,
+                settings.new_topic_config,
             )
         self._renderer = Renderer(settings, context.services.schemas)
         self._fixed_topic = self._renderer.fixed_topic
@@ -152,9 +162,13 @@ class KafkaSink(Sink):
         place = self._context.place
         if place is not None and self._settings.position_headers:
             for record, position in zip(records, positions, strict=True):
-                record.headers = record.headers + of_position(place.id, position)  # others may have the same list
+                record.headers = record.headers + of_position(
+                    place.id, position
+                )  # others may have the same list
 
-    async def _sent(self, batches: Sequence[Batch], answers: list[BridgeError | None]) -> list[Batch]:
+    async def _sent(
+        self, batches: Sequence[Batch], answers: list[BridgeError | None]
+    ) -> list[Batch]:
         """Send batches; returns those to send next, parts of batches that Kafka refused as a whole.
 
         Raises:
@@ -162,12 +176,18 @@ class KafkaSink(Sink):
         """
         assert self._producer is not None
         results = await self._results(self._producer, batches)
-        failed = [(batch, result) for batch, result in zip(batches, results, strict=True) if result is not None]
+        failed = [
+            (batch, result)
+            for batch, result in zip(batches, results, strict=True)
+            if result is not None
+        ]
         if not failed:
             return []
         errors = [(batch, meant(error, f"the topic {batch.topic!r}")) for batch, error in failed]
         if not any(isinstance(error, NeverAgain) for _, error in errors):
-            batch, error = next((failure for failure in errors if isinstance(failure[1], ReconnectFirst)), errors[0])
+            batch, error = next(
+                (failure for failure in errors if isinstance(failure[1], ReconnectFirst)), errors[0]
+            )
             raise _Held(await self._cause(batch.topic, error), [failure for failure, _ in failed])
         # aiokafka has counted the refused batch, so that Kafka refuses what follows it by its number
         try:
@@ -178,16 +198,22 @@ class KafkaSink(Sink):
         retried: BridgeError | None = None
         for (batch, error), (_, cause) in zip(errors, failed, strict=True):
             again += without_refused(self._producer, batch, error, answers)
-            if not isinstance(error, NeverAgain) and not isinstance(cause, OutOfOrderSequenceNumber):
+            if not isinstance(error, NeverAgain) and not isinstance(
+                cause, OutOfOrderSequenceNumber
+            ):
                 retried = retried or error
         if retried is not None:
             raise _Held(retried, again)
         return again
 
-    async def _results(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> Sequence[BaseException | None]:
+    async def _results(
+        self, producer: AIOKafkaProducer, batches: Sequence[Batch]
+    ) -> Sequence[BaseException | None]:
         """The error of each batch, or None."""
         doing = {asyncio.create_task(batch.send(producer)): batch for batch in batches}
-        return await self._patiently(list(doing), lambda task: self._why_slow(producer, doing[task]))
+        return await self._patiently(
+            list(doing), lambda task: self._why_slow(producer, doing[task])
+        )
 
     async def _patiently(
         self,
@@ -216,7 +242,10 @@ class KafkaSink(Sink):
             for task in doing:
                 task.cancel()
             await asyncio.gather(*doing, return_exceptions=True)
-        return [gone or asyncio.CancelledError() if task.cancelled() else task.exception() for task in doing]
+        return [
+            gone or asyncio.CancelledError() if task.cancelled() else task.exception()
+            for task in doing
+        ]
 
     def _note_held_up(self, who: object, why: str) -> None:
         """Note the obstacle of a batch that waits; batches that come through say nothing about the others."""
@@ -257,7 +286,9 @@ class KafkaSink(Sink):
             await self._cluster.partitions(topic)
         except BridgeError as cause:
             return cause
-        return ReconnectFirst(f"{self._cluster.settings.bootstrap_hosts}: the producer has lost its brokers")
+        return ReconnectFirst(
+            f"{self._cluster.settings.bootstrap_hosts}: the producer has lost its brokers"
+        )
 
     async def _renew(self) -> None:
         """A new producer, whose sequence numbers begin again; the present one has nothing on the way."""
@@ -271,7 +302,10 @@ class KafkaSink(Sink):
         return self._producer
 
     async def _packed(
-        self, producer: AIOKafkaProducer, records: Iterable[tuple[int, Record]], answers: list[BridgeError | None]
+        self,
+        producer: AIOKafkaProducer,
+        records: Iterable[tuple[int, Record]],
+        answers: list[BridgeError | None],
     ) -> list[Batch]:
         packings: dict[str, Packing | BridgeError] = {}
         all_batches: list[Batch] = []
@@ -280,7 +314,9 @@ class KafkaSink(Sink):
             value = record.value
             topic = record.topic
             if value is not None and len(value) > largest:
-                answers[at] = NeverAgain(f"the record is larger than max_batch_bytes, which is {largest}")
+                answers[at] = NeverAgain(
+                    f"the record is larger than max_batch_bytes, which is {largest}"
+                )
                 continue
             packing = packings.get(topic)
             if packing is None:
@@ -291,7 +327,9 @@ class KafkaSink(Sink):
                 answers[at] = NeverAgain(f"the topic {topic!r} has no partition {record.partition}")
         return all_batches
 
-    async def _packing(self, producer: AIOKafkaProducer, topic: str, all_batches: list[Batch]) -> Packing | BridgeError:
+    async def _packing(
+        self, producer: AIOKafkaProducer, topic: str, all_batches: list[Batch]
+    ) -> Packing | BridgeError:
         """The packing of a topic's records, or the error that the topic is missing or closed to us."""
         partitions = self._topics.get(topic)
         if partitions is None:
@@ -307,7 +345,9 @@ class KafkaSink(Sink):
         numbers = await self._cluster.partitions(topic, self._new_topic)
         topic_partitions = self._topics.get(topic)
         if topic_partitions is None or topic_partitions.numbers != sorted(numbers):
-            topic_partitions = self._topics[topic] = Partitions(numbers, self._settings.partition_strategy)
+            topic_partitions = self._topics[topic] = Partitions(
+                numbers, self._settings.partition_strategy
+            )
         return topic_partitions
 
     def _forget_old_topics(self) -> None:
@@ -319,7 +359,10 @@ class KafkaSink(Sink):
 
 
 def without_refused(
-    producer: AIOKafkaProducer, batch: Batch, error: BridgeError | None, answers: list[BridgeError | None]
+    producer: AIOKafkaProducer,
+    batch: Batch,
+    error: BridgeError | None,
+    answers: list[BridgeError | None],
 ) -> list[Batch]:
     """The batches that replace one: the same again, or its halves where Kafka refused it, since one record may be
     too large and not all; a record that was refused alone gets its answer."""

@@ -50,7 +50,9 @@ Decode = Callable[[bytes], Any]
 class KafkaSource(Source):
     """One consumer of a group."""
 
-    def __init__(self, cluster: KafkaCluster, settings: KafkaSourceSettings, context: Context) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, settings: KafkaSourceSettings, context: Context
+    ) -> None:
         self._cluster = cluster
         self._settings = settings
         self._context = context
@@ -75,9 +77,13 @@ class KafkaSource(Source):
         try:
             await consumer.start()
             self._ends = _Ends(consumer, self._context.services.node.clock)
-            consumer.subscribe(self._settings.topics, listener=_Assigned(consumer, places, feed, self._settings))
+            consumer.subscribe(
+                self._settings.topics, listener=_Assigned(consumer, places, feed, self._settings)
+            )
             await asyncio.gather(
-                self._read(consumer, places, feed), self._commit_offsets(consumer, places), self._ends.ask()
+                self._read(consumer, places, feed),
+                self._commit_offsets(consumer, places),
+                self._ends.ask(),
             )
         except KafkaError as error:
             raise meant(error, self._cluster.settings.bootstrap_hosts) from error
@@ -93,15 +99,21 @@ class KafkaSource(Source):
         at_most = self._settings.max_poll_records
         while True:
             await feed.ready()
-            fetched = places.settled_only(consumer, await consumer.getmany(timeout_ms=wait_ms, max_records=at_most))
+            fetched = places.settled_only(
+                consumer, await consumer.getmany(timeout_ms=wait_ms, max_records=at_most)
+            )
             if not fetched:
                 continue
             with_columns = feed.is_read
             records = [
-                self._incoming.of(record, with_columns=with_columns) for batch in fetched.values() for record in batch
+                self._incoming.of(record, with_columns=with_columns)
+                for batch in fetched.values()
+                for record in batch
             ]
             await feed.deliver(records)
-            places.done.update((partition, batch[-1].offset + 1) for partition, batch in fetched.items())
+            places.done.update(
+                (partition, batch[-1].offset + 1) for partition, batch in fetched.items()
+            )
 
     async def _commit_offsets(self, consumer: AIOKafkaConsumer, places: _Places) -> None:
         """Commit the group's offsets to Kafka, for monitoring and for other members of the group."""
@@ -195,7 +207,9 @@ class _Places:
 class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
     """Reaction to partitions that are assigned and revoked."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, places: _Places, feed: Feed, settings: KafkaSourceSettings) -> None:
+    def __init__(
+        self, consumer: AIOKafkaConsumer, places: _Places, feed: Feed, settings: KafkaSourceSettings
+    ) -> None:
         self._consumer = consumer
         self._places = places
         self._feed = feed
@@ -217,7 +231,12 @@ class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
         for place in places:
             kept = self._feed.position_of(shard_of(place))
             if kept is not None and kept >= ends[place]:
-                _log.warning("kafka.topic_began_anew", topic=place.topic, partition=place.partition, kept=kept)
+                _log.warning(
+                    "kafka.topic_began_anew",
+                    topic=place.topic,
+                    partition=place.partition,
+                    kept=kept,
+                )
                 self._feed.begin_anew(shard_of(place))
                 # Kafka forgets the group's offset in the deleted topic a little later: it may still be here, or gone.
                 start = await self._consumer.beginning_offsets([place])
@@ -226,8 +245,13 @@ class _Assigned(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ha
                 committed = await self._consumer.committed(place)
                 if committed is None or committed <= kept:
                     self._consumer.seek(place, kept + 1)
-            elif self._settings.start_time is not None and await self._consumer.committed(place) is None:
-                await self._seek_time(place, int(self._settings.start_time.timestamp() * 1000), ends[place])
+            elif (
+                self._settings.start_time is not None
+                and await self._consumer.committed(place) is None
+            ):
+                await self._seek_time(
+                    place, int(self._settings.start_time.timestamp() * 1000), ends[place]
+                )
             self._places.settled.add(place)
 
     async def _seek_time(self, place: TopicPartition, time_ms: int, end: int) -> None:
@@ -248,13 +272,19 @@ class _Incoming:
         self._good_topics: set[str] = set()
         count = context.services.monitoring.metrics.counter
         self._over = count(
-            "source_expired", "records whose message's life was over; rules have them", source=context.name
+            "source_expired",
+            "records whose message's life was over; rules have them",
+            source=context.name,
         )
         self._left_out = count(
-            "source_headers_left_out", "headers that no property of MQTT can hold, or not wanted", source=context.name
+            "source_headers_left_out",
+            "headers that no property of MQTT can hold, or not wanted",
+            source=context.name,
         )
         self._no_topic = count(
-            "source_no_topic", "records that no message could be made of: their topic is none", source=context.name
+            "source_no_topic",
+            "records that no message could be made of: their topic is none",
+            source=context.name,
         )
         publish = settings.publish or PublishSettings()
         self._topic_of = text_template(publish.topic) if publish.topic else None
@@ -270,7 +300,9 @@ class _Incoming:
             self._as_message(incoming, record, self._publish)
         return incoming
 
-    def _as_message(self, incoming: Incoming, record: ConsumerRecord, publish: PublishSettings) -> None:
+    def _as_message(
+        self, incoming: Incoming, record: ConsumerRecord, publish: PublishSettings
+    ) -> None:
         restored = to_message(
             record.headers,
             self._clock.now_ns(),
@@ -281,17 +313,25 @@ class _Incoming:
             self._over.value += 1
             return
         self._left_out.value += restored.left_out
-        topic = self._topic_of(incoming.columns) if self._topic_of is not None else restored.topic or record.topic
+        topic = (
+            self._topic_of(incoming.columns)
+            if self._topic_of is not None
+            else restored.topic or record.topic
+        )
         if topic not in self._good_topics and not self._is_good(topic, record):
             return
         incoming.topic = topic
         incoming.payload = (
-            record.value or b"" if self._payload_of is None else self._payload_of(incoming.columns) or b""
+            record.value or b""
+            if self._payload_of is None
+            else self._payload_of(incoming.columns) or b""
         )
         incoming.qos = publish.qos if restored.qos is None else min(publish.qos, restored.qos)
         incoming.retain = publish.retain and restored.retain
         if publish.time_property:
-            restored.properties.setdefault("User-Property", []).append(("mqtt.ts", str(record.timestamp)))
+            restored.properties.setdefault("User-Property", []).append(
+                ("mqtt.ts", str(record.timestamp))
+            )
         incoming.properties = restored.properties or None
 
     def _is_good(self, topic: str, record: ConsumerRecord) -> bool:
@@ -303,7 +343,9 @@ class _Incoming:
             if now_s >= self._reported_s + _REPORT_EVERY_S:
                 self._reported_s = now_s
                 place = f"{record.topic}:{record.partition}:{record.offset}"
-                _log.warning("kafka.record_not_published", source=self._name, record=place, reason=str(error))
+                _log.warning(
+                    "kafka.record_not_published", source=self._name, record=place, reason=str(error)
+                )
             return False
         if len(self._good_topics) >= _KEPT_TOPICS:
             self._good_topics.clear()
@@ -316,7 +358,9 @@ class _Incoming:
             "key": _encoded(record.key, self._settings.key_encoding),
             "value": value,
             "headers": {name: string(value or b"") for name, value in record.headers},
-            "header_list": [{"key": name, "value": string(value or b"")} for name, value in record.headers],
+            "header_list": [
+                {"key": name, "value": string(value or b"")} for name, value in record.headers
+            ],
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,

@@ -46,7 +46,9 @@ _FENCED: Final = (ProducerFenced, InvalidProducerEpoch, InvalidTxnState)
 class TransactionalSink(KafkaSink):
     """Writes each row once for consumers that read committed records."""
 
-    def __init__(self, cluster: KafkaCluster, settings: KafkaActionSettings, context: Context) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, settings: KafkaActionSettings, context: Context
+    ) -> None:
         super().__init__(cluster, settings, context)
         if context.place is None:
             raise BadSettings(_NEEDS_DISK)
@@ -91,7 +93,9 @@ class TransactionalSink(KafkaSink):
         self._forget_old_topics()
         self._put_positions(records, positions)
         answers: list[BridgeError | None] = [None] * len(records)
-        fresh = [(at, record) for at, record in enumerate(records) if not self._cursor.has(positions[at])]
+        fresh = [
+            (at, record) for at, record in enumerate(records) if not self._cursor.has(positions[at])
+        ]
         batches = await self._packed(producer, fresh, answers)
         try:
             while batches:
@@ -108,7 +112,11 @@ class TransactionalSink(KafkaSink):
         producer = self._producer
         assert producer is not None
         sent = {positions[at] for batch in batches for at, _ in batch.records}
-        others = [position for position in positions if position not in sent and not self._cursor.has(position)]
+        others = [
+            position
+            for position in positions
+            if position not in sent and not self._cursor.has(position)
+        ]
         cursor = self._cursor.after(self._place.run, sent, others, self._place.settled())
         self._is_open = True
         try:
@@ -130,19 +138,28 @@ class TransactionalSink(KafkaSink):
             again += without_refused(producer, batch, errors.get(id(batch)), answers)
         return again
 
-    async def _failed(self, producer: AIOKafkaProducer, batches: Sequence[Batch]) -> list[tuple[Batch, BaseException]]:
+    async def _failed(
+        self, producer: AIOKafkaProducer, batches: Sequence[Batch]
+    ) -> list[tuple[Batch, BaseException]]:
         """Send batches, those of a partition one after the other, up to the first failure; returns what failed then."""
         while batches:
             heads, batches = first_of_each(batches)
             results = await self._results(producer, heads)
-            if failed := [(head, error) for head, error in zip(heads, results, strict=True) if error is not None]:
+            if failed := [
+                (head, error)
+                for head, error in zip(heads, results, strict=True)
+                if error is not None
+            ]:
                 return failed
         return []
 
     def _cursor_batch(self, producer: AIOKafkaProducer, cursor: Cursor) -> Batch:
         batch = Batch(producer, self._settings.cursor_topic, 0)
         now_ms = self._context.services.node.clock.now_ns() // 1_000_000
-        batch.add(0, Record(self._settings.cursor_topic, 0, self._id.encode(), cursor.encode(), now_ms, []))
+        batch.add(
+            0,
+            Record(self._settings.cursor_topic, 0, self._id.encode(), cursor.encode(), now_ms, []),
+        )
         return batch
 
     async def _commit(self, producer: AIOKafkaProducer) -> None:
@@ -153,9 +170,15 @@ class TransactionalSink(KafkaSink):
     async def _why(self, error: BaseException, topic: str) -> BridgeError:
         """The error for a transaction that did not end well; the next send starts a new producer."""
         if isinstance(error, _FENCED):
-            return TryAgain("another producer took over the transactional id; this one takes it back")
+            return TryAgain(
+                "another producer took over the transactional id; this one takes it back"
+            )
         cause = await self._cause(topic, meant(error, f"the topic {topic!r}"))
-        return cause if isinstance(cause, (BadSettings, TargetMissing, TargetUnusable)) else ReconnectFirst(str(cause))
+        return (
+            cause
+            if isinstance(cause, (BadSettings, TargetMissing, TargetUnusable))
+            else ReconnectFirst(str(cause))
+        )
 
 
 _log = get_logger(__name__)
@@ -228,7 +251,9 @@ async def read_cursor(cluster: KafkaCluster, topic: str, key: bytes) -> Cursor |
                     return cursor
                 look *= 10
     except TimeoutError:
-        raise ReconnectFirst(f"the topic {topic!r} could not be read within {_READ_S:g} s") from None
+        raise ReconnectFirst(
+            f"the topic {topic!r} could not be read within {_READ_S:g} s"
+        ) from None
     except KafkaError as error:
         raise meant(error, f"the topic {topic!r}") from error
     finally:
@@ -236,7 +261,9 @@ async def read_cursor(cluster: KafkaCluster, topic: str, key: bytes) -> Cursor |
         await end_consumer(consumer)
 
 
-async def _last(consumer: Any, place: TopicPartition, start: int, end: int, key: bytes) -> Cursor | None:
+async def _last(
+    consumer: Any, place: TopicPartition, start: int, end: int, key: bytes
+) -> Cursor | None:
     cursor: Cursor | None = None
     consumer.seek(place, start)
     while await consumer.position(place) < end:

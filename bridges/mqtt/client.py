@@ -9,7 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, cast
 
-from bridges.mqtt.errors import REFUSED, connect_error, disconnect_error, publish_error, subscribe_error
+from bridges.mqtt.errors import (
+    REFUSED,
+    connect_error,
+    disconnect_error,
+    publish_error,
+    subscribe_error,
+)
 from bridges.mqtt.inbound import Delivery, InboundMessages, Inbox, Releases
 from bridges.mqtt.inflight import Batch, InflightWindow
 from bridges.mqtt.loops import Echoes, marks_of
@@ -114,7 +120,11 @@ class Client(asyncio.Protocol):
         dropped: Callable[[str], None],
         stray: Callable[[], None],
     ) -> None:
-        self.login, self.session, self.inbound = login, session, InboundMessages(self.acknowledge, dropped)
+        self.login, self.session, self.inbound = (
+            login,
+            session,
+            InboundMessages(self.acknowledge, dropped),
+        )
         settings = login.settings
         self.version, self.is_v5 = settings.version, settings.version == 5
         self.connack: asyncio.Future[ConnAck] = asyncio.get_running_loop().create_future()
@@ -164,7 +174,9 @@ class Client(asyncio.Protocol):
             for packet in self._decoder.feed(data):
                 handler = handlers.get(type(packet))
                 if handler is None:
-                    raise PeerError(reason.PROTOCOL_ERROR, f"{type(packet).__name__} is not for clients")
+                    raise PeerError(
+                        reason.PROTOCOL_ERROR, f"{type(packet).__name__} is not for clients"
+                    )
                 handler(packet)
         except PeerError as error:
             self.end(f"{self.login.server} breaks the rules of MQTT: {error}")
@@ -273,14 +285,18 @@ class Client(asyncio.Protocol):
         if self.connack.done():
             raise PeerError(reason.PROTOCOL_ERROR, "a second CONNACK")
         if packet.reason_code:
-            self.connack.set_exception(connect_error(packet.reason_code, announced, login.server, is_v5=self.is_v5))
+            self.connack.set_exception(
+                connect_error(packet.reason_code, announced, login.server, is_v5=self.is_v5)
+            )
             return
         self._largest = min(self._largest, announced.get("Maximum-Packet-Size", _LARGEST_PACKET))
         self._most_qos = min(self._most_qos, announced.get("Maximum-QoS", 2))
         self._may_retain = bool(announced.get("Retain-Available", 1))
         self._has_shares = bool(announced.get("Shared-Subscription-Available", 1))
         self._keep_alive_s = announced.get("Server-Keep-Alive", self._keep_alive_s)
-        self.remote_origin = next((value for name, value in announced.get("User-Property", ()) if name == MARK), "")
+        self.remote_origin = next(
+            (value for name, value in announced.get("User-Property", ()) if name == MARK), ""
+        )
         window = announced.get("Receive-Maximum", MOST_INFLIGHT)
         if self.session.connected(is_present=packet.session_present, window=window):
             self._release_all()
@@ -440,7 +456,9 @@ class Client(asyncio.Protocol):
             batch.settle(place, None)
 
     def _expect_echo(self, record: Record) -> None:
-        if self.has_echoes and any(inbox.wants(record.topic) for inbox in self.inbound.inboxes.values()):
+        if self.has_echoes and any(
+            inbox.wants(record.topic) for inbox in self.inbound.inboxes.values()
+        ):
             self.session.echoes.expect(record.topic, record.payload)
 
     @property
@@ -467,7 +485,9 @@ class Client(asyncio.Protocol):
             inflight.done(packet.packet_id)
             return
         topic = inflight.topic_of(packet.packet_id)
-        inflight.done(packet.packet_id, publish_error(code, packet.properties, self.login.server, topic))
+        inflight.done(
+            packet.packet_id, publish_error(code, packet.properties, self.login.server, topic)
+        )
 
     # Receiving
 

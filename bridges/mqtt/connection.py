@@ -70,7 +70,9 @@ class MqttConnection(Connector):
     async def open(self) -> None:
         """Connect and log in."""
         context = self.context
-        client = Client(self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray)
+        client = Client(
+            self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray
+        )
         try:
             await self._dial(client)
             await client.connack
@@ -94,7 +96,9 @@ class MqttConnection(Connector):
         if not server.is_websocket:
             await loop.create_connection(lambda: client, server.host, server.port, ssl=tls)
             return
-        tunnel = Tunnel(client, server, settings.websocket.revealed(), is_v3=settings.version == VERSIONS["v3"])
+        tunnel = Tunnel(
+            client, server, settings.websocket.revealed(), is_v3=settings.version == VERSIONS["v3"]
+        )
         await loop.create_connection(lambda: tunnel, server.host, server.port, ssl=tls)
         try:
             await tunnel.opened
@@ -124,7 +128,13 @@ class MqttConnection(Connector):
         options = self.settings.tls
 
         async def websocket() -> str:
-            client = Client(self._login(), self._session(), self._is_lost, self._dropped, self._unsubscribe_stray)
+            client = Client(
+                self._login(),
+                self._session(),
+                self._is_lost,
+                self._dropped,
+                self._unsubscribe_stray,
+            )
             try:
                 await self._dial(client)
             except (OSError, AddressDenied) as error:
@@ -156,12 +166,16 @@ class MqttConnection(Connector):
         settings = self.settings
         node = self.context.services.node.name
         client_id = settings.clientid or f"{settings.clientid_prefix}-{node}-{self.name}"
-        topic = settings.status_topic.replace("${clientid}", client_id).replace("${name}", self.name)
+        topic = settings.status_topic.replace("${clientid}", client_id).replace(
+            "${name}", self.name
+        )
         if self._is_trial:
             client_id = f"{client_id}-{uuid4().hex[:6]}"
             topic = ""
         is_clean = settings.clean_start or self._is_trial
-        return Login(self.server, settings, client_id, is_clean, self.context.services.node.origin, topic)
+        return Login(
+            self.server, settings, client_id, is_clean, self.context.services.node.origin, topic
+        )
 
     def _session(self) -> Session:
         """The state of the session with that broker under that name."""
@@ -174,8 +188,14 @@ class MqttConnection(Connector):
             return Session(limit, clock, clock.now_ns())
         if memory.get("key") != key:
             kept = self._kept()
-            number = kept["session"] if kept.get("key") == [login.server, login.client_id] else clock.now_ns()
-            memory.update(key=key, session=Session(limit, clock, number), filters=kept.get("filters", {}))
+            number = (
+                kept["session"]
+                if kept.get("key") == [login.server, login.client_id]
+                else clock.now_ns()
+            )
+            memory.update(
+                key=key, session=Session(limit, clock, number), filters=kept.get("filters", {})
+            )
         session: Session = memory["session"]
         return session
 
@@ -219,7 +239,9 @@ class MqttConnection(Connector):
         self._keep()
         used = {text for filter_texts in filters.values() for text in filter_texts}
         if ended := [text for text in texts if text not in used]:
-            self._ending = asyncio.create_task(_quietly(client, ended), name=f"unsubscribing of {self.context.name}")
+            self._ending = asyncio.create_task(
+                _quietly(client, ended), name=f"unsubscribing of {self.context.name}"
+            )
 
     def _kept(self) -> dict[str, Any]:
         stored = self.context.services.storage.values.get(_KEPT + self.name)

@@ -47,17 +47,23 @@ _OF_V3: Final = {
 REFUSED: Final = 0x80
 
 
-def connect_error(code: int, properties: Mapping[str, Any], server: str, *, is_v5: bool) -> BridgeError:
+def connect_error(
+    code: int, properties: Mapping[str, Any], server: str, *, is_v5: bool
+) -> BridgeError:
     """The error of a CONNACK that refuses."""
     if not is_v5:
-        kind, text = _OF_V3.get(code, (ReconnectFirst, f"refuses the connection with return code {code}"))
+        kind, text = _OF_V3.get(
+            code, (ReconnectFirst, f"refuses the connection with return code {code}")
+        )
         return kind(f"{server} {text}")
     said = _said(code, properties)
     if code in _LOGIN:
         return BadSettings(f"{server} refuses the login: {said}")
     if code in _FOR_PEOPLE:
         moved = properties.get("Server-Reference")
-        return BadSettings(f"{server} refuses the connection: {said}" + (f"; it names {moved}" if moved else ""))
+        return BadSettings(
+            f"{server} refuses the connection: {said}" + (f"; it names {moved}" if moved else "")
+        )
     return ReconnectFirst(f"{server} refuses the connection: {said}")
 
 
@@ -71,7 +77,9 @@ def publish_error(code: int, properties: Mapping[str, Any], server: str, topic: 
     return NeverAgain(f"{server} refuses a message on {topic!r}: {said}")
 
 
-def subscribe_error(code: int, properties: Mapping[str, Any], server: str, topic_filter: str) -> BridgeError:
+def subscribe_error(
+    code: int, properties: Mapping[str, Any], server: str, topic_filter: str
+) -> BridgeError:
     """The error of a SUBACK that refuses a filter."""
     said = _said(code, properties) if code != REFUSED else "refused"
     return TargetMissing(f"{server} does not let {topic_filter!r} be subscribed to: {said}")
@@ -79,7 +87,11 @@ def subscribe_error(code: int, properties: Mapping[str, Any], server: str, topic
 
 def disconnect_error(code: int, properties: Mapping[str, Any], server: str) -> str:
     """The error for a DISCONNECT of the other broker."""
-    more = "; another client has the same client identifier" if code == reason.SESSION_TAKEN_OVER else ""
+    more = (
+        "; another client has the same client identifier"
+        if code == reason.SESSION_TAKEN_OVER
+        else ""
+    )
     return f"{server} has closed the connection: {_said(code, properties)}{more}"
 
 

@@ -34,7 +34,9 @@ class Delivery:
 class Inbox:
     """The messages that wait for one source. ``arrived`` is called when there is one."""
 
-    def __init__(self, name: str, filters: Sequence[Levels], arrived: Callable[[], None], released: Any) -> None:
+    def __init__(
+        self, name: str, filters: Sequence[Levels], arrived: Callable[[], None], released: Any
+    ) -> None:
         self.name = name
         self.filters = filters
         self.released: Callable[[int], None] = released
@@ -114,7 +116,9 @@ class Releases:
 class InboundMessages:
     """The messages of one connection on their way to sources. ``acknowledge`` sends PUBACK or PUBREC."""
 
-    def __init__(self, acknowledge: Callable[[Publish], None], dropped: Callable[[str], None]) -> None:
+    def __init__(
+        self, acknowledge: Callable[[Publish], None], dropped: Callable[[str], None]
+    ) -> None:
         self._acknowledge = acknowledge
         self._dropped = dropped
         self.inboxes: dict[str, Inbox] = {}

@@ -29,7 +29,9 @@ class InflightMessage:
 
     __slots__ = ("batch", "error", "identity", "is_done", "is_received", "packet", "place")
 
-    def __init__(self, packet: Publish, identity: Hashable, batch: Batch | None, place: int) -> None:
+    def __init__(
+        self, packet: Publish, identity: Hashable, batch: Batch | None, place: int
+    ) -> None:
         self.packet = packet
         self.identity = identity
         self.batch = batch

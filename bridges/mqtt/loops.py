@@ -32,7 +32,9 @@ def marks_of(properties: Mapping[str, Any] | None) -> list[str]:
     return [value for name, value in properties[_USER] if name == MARK]
 
 
-def marked(properties: Mapping[str, Any] | None, origin: str, *, is_new: bool = False) -> dict[str, Any]:
+def marked(
+    properties: Mapping[str, Any] | None, origin: str, *, is_new: bool = False
+) -> dict[str, Any]:
     """The properties with one more mark; ``is_new`` leaves the others out."""
     changed = dict(properties or ())
     pairs: Pairs = changed.get(_USER, ())

@@ -61,7 +61,9 @@ def parse_server(text: str, *, is_encrypted: bool = False) -> Server:
         rest = text
     if scheme.lower() not in _SCHEMES:
         shown = without_user(text)
-        raise ValueError(f"{shown!r} begins with {scheme}://, which is not known; write mqtt, mqtts, ws or wss")
+        raise ValueError(
+            f"{shown!r} begins with {scheme}://, which is not known; write mqtt, mqtts, ws or wss"
+        )
     is_websocket, says_tls = _SCHEMES[scheme.lower()]
     is_encrypted = is_encrypted or says_tls
     where, slash, path = rest.partition("/") if is_websocket else (rest.removesuffix("/"), "", "")
@@ -77,5 +79,7 @@ def check_path(path: str) -> str:
     """
     if not _PATH.fullmatch(path):
         shown = path.partition("?")[0]
-        raise ValueError(f"{shown!r} is not the path of a WebSocket; write '{PATH}', other characters as %XX")
+        raise ValueError(
+            f"{shown!r} is not the path of a WebSocket; write '{PATH}', other characters as %XX"
+        )
     return path

@@ -36,7 +36,9 @@ class WebSocketOptions(Settings):
         default=SecretUrl(PATH),
         description="Path of MQTT, if the address of the server has none. Values of its query show as stars.",
     )
-    headers: dict[Annotated[str, AfterValidator(header_name(_OURS, "sec-websocket-"))], SecretText] = Field(
+    headers: dict[
+        Annotated[str, AfterValidator(header_name(_OURS, "sec-websocket-"))], SecretText
+    ] = Field(
         default_factory=dict,
         max_length=64,
         description="Further headers of the request that opens the WebSocket; `${secret:NAME}`, `${env:NAME}`, "
@@ -58,7 +60,9 @@ class WebSocketOptions(Settings):
         values = {name: secret.reveal() for name, secret in self.headers.items()}
         for name, value in values.items():
             if not value.isascii() or not value.isprintable():
-                raise BadSettings(f"websocket.headers.{name} holds what no header can: it must be printable ASCII")
+                raise BadSettings(
+                    f"websocket.headers.{name} holds what no header can: it must be printable ASCII"
+                )
         return values
 
 
@@ -70,16 +74,21 @@ class MqttSettings(Settings):
         "over WebSocket, without a port 80 and 443. `mqtts://` and `wss://` are `ssl.enable`. Values of a query show "
         "as stars."
     )
-    proto_ver: Literal["v3", "v4", "v5"] = Field(default="v5", description="MQTT 3.1, 3.1.1 or 5.0.")
+    proto_ver: Literal["v3", "v4", "v5"] = Field(
+        default="v5", description="MQTT 3.1, 3.1.1 or 5.0."
+    )
     bridge_mode: bool = Field(
         default=False,
         description="Announce a bridge to mosquitto, by its own protocol level: it then does not send back what came "
         "from here, and keeps the RETAIN flag. For v3 and v4; other brokers refuse it.",
     )
     clientid: str = Field(
-        default="", description="Client identifier. Default: clientid_prefix, the node's and the connector's name."
+        default="",
+        description="Client identifier. Default: clientid_prefix, the node's and the connector's name.",
     )
-    clientid_prefix: str = Field(default="sluice", description="Prefix of the default client identifier.")
+    clientid_prefix: str = Field(
+        default="sluice", description="Prefix of the default client identifier."
+    )
     username: str | None = Field(default=None, description="User name.")
     password: SecretText | None = Field(
         default=None, description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
@@ -94,7 +103,9 @@ class MqttSettings(Settings):
         le=_LONGEST_EXPIRY_S,
         description="Session expiry interval at the other broker (MQTT 5).",
     )
-    keepalive: Duration = Field(default=60.0, ge=0, le=65_535, description="Keep-alive interval. 0 turns it off.")
+    keepalive: Duration = Field(
+        default=60.0, ge=0, le=65_535, description="Keep-alive interval. 0 turns it off."
+    )
     max_inflight: int | None = Field(
         default=None,
         ge=1,
@@ -103,7 +114,10 @@ class MqttSettings(Settings):
         "limit: mosquitto loses messages with QoS 2 above its 20.",
     )
     receive_maximum: int = Field(
-        default=1000, ge=1, le=65_535, description="Maximum unacknowledged messages received (MQTT 5)."
+        default=1000,
+        ge=1,
+        le=65_535,
+        description="Maximum unacknowledged messages received (MQTT 5).",
     )
     max_qos: Literal[0, 1, 2] = Field(
         default=2,
@@ -132,7 +146,9 @@ class MqttSettings(Settings):
         description="Recognise what comes back, and mark what is sent with the user property `sluice-bridge` (MQTT 5).",
     )
     ssl: TlsOptions = Field(default_factory=TlsOptions, description="TLS.")
-    websocket: WebSocketOptions = Field(default_factory=WebSocketOptions, description="MQTT over WebSocket.")
+    websocket: WebSocketOptions = Field(
+        default_factory=WebSocketOptions, description="MQTT over WebSocket."
+    )
 
     @field_validator("server")
     @classmethod
@@ -153,17 +169,25 @@ class MqttSettings(Settings):
 
     def _websocket_fits(self, server: Server) -> None:
         if not server.is_websocket and self.websocket != WebSocketOptions():
-            raise ValueError("'websocket' is for servers that are written 'ws://host:port' or 'wss://host:port'")
+            raise ValueError(
+                "'websocket' is for servers that are written 'ws://host:port' or 'wss://host:port'"
+            )
         path = self.websocket.path
         if server.path and path.reveal() not in (PATH, server.path):
             shown = SecretUrl(server.path).shown
-            raise ValueError(f"the server's path is {shown!r} and websocket.path {path.shown!r}; keep one")
+            raise ValueError(
+                f"the server's path is {shown!r} and websocket.path {path.shown!r}; keep one"
+            )
 
     @property
     def address(self) -> Server:
         """Address of the other broker."""
         parsed = parse_server(self.server.reveal(), is_encrypted=self.ssl.enable)
-        return parsed._replace(path=parsed.path or self.websocket.path.reveal()) if parsed.is_websocket else parsed
+        return (
+            parsed._replace(path=parsed.path or self.websocket.path.reveal())
+            if parsed.is_websocket
+            else parsed
+        )
 
     @property
     def tls(self) -> TlsOptions:
@@ -189,15 +213,20 @@ class MqttActionSettings(Settings):
     topic: str = Field(default="${topic}", min_length=1, description="Topic; a template.")
     local_prefix: str = Field(default="", description="Prefix removed from the topic.")
     remote_prefix: str = Field(default="", description="Prefix added to the topic.")
-    payload: str = Field(default="${payload}", description="The payload; a template. `${.}`: the row as JSON.")
+    payload: str = Field(
+        default="${payload}", description="The payload; a template. `${.}`: the row as JSON."
+    )
     qos: int | str = Field(
-        default="${qos}", description="0, 1, 2 or a template; the message's own where the row says none."
+        default="${qos}",
+        description="0, 1, 2 or a template; the message's own where the row says none.",
     )
     retain: bool | str = Field(
-        default="${flags.retain}", description="true, false or a template; the message's own where the row says none."
+        default="${flags.retain}",
+        description="true, false or a template; the message's own where the row says none.",
     )
     properties: bool = Field(
-        default=True, description="Pass the message's properties on (MQTT 5): user properties, content type and so on."
+        default=True,
+        description="Pass the message's properties on (MQTT 5): user properties, content type and so on.",
     )
 
     @field_validator("qos")
@@ -208,7 +237,9 @@ class MqttActionSettings(Settings):
         if isinstance(value, int) and value not in (0, 1, 2):
             raise ValueError("qos is 0, 1, 2 or a template such as '${qos}'")
         if isinstance(value, str) and "${" not in value:
-            raise ValueError(f"qos: expected 0, 1, 2 or a template such as '${{qos}}', got {value!r}")
+            raise ValueError(
+                f"qos: expected 0, 1, 2 or a template such as '${{qos}}', got {value!r}"
+            )
         return value
 
     @field_validator("topic")
@@ -242,11 +273,14 @@ class LocalSettings(Settings):
 
     prefix: str = Field(default="", description="Prefix added to the topic.")
     topic: str = Field(
-        default="", description="Topic; a template over the source's columns. Empty: the remote topic, with prefix."
+        default="",
+        description="Topic; a template over the source's columns. Empty: the remote topic, with prefix.",
     )
     payload: str = Field(default="", description="Payload; a template. Empty: as received.")
     qos: Literal[0, 1, 2] = Field(default=2, description="Maximum QoS of the published message.")
-    retain: bool = Field(default=True, description="Whether messages that were retained there are retained here.")
+    retain: bool = Field(
+        default=True, description="Whether messages that were retained there are retained here."
+    )
 
 
 class MqttSourceSettings(Settings):
@@ -270,7 +304,8 @@ class MqttSourceSettings(Settings):
         description="Whether messages that this connector sent are not received again (MQTT 5; not with `$share`).",
     )
     publish: LocalSettings | None = Field(
-        default=None, description="Publish received messages, through all stages. Default: only rules read them."
+        default=None,
+        description="Publish received messages, through all stages. Default: only rules read them.",
     )
 
     @model_validator(mode="after")
@@ -288,7 +323,8 @@ class MqttSourceSettings(Settings):
         """All filters as they are sent to the other broker."""
         remote_filters = self.topics or [RemoteFilter(topic=self.topic, qos=self.qos)]
         return [
-            RemoteFilter(topic=_prefixed(self.remote_prefix, filter.topic), qos=filter.qos) for filter in remote_filters
+            RemoteFilter(topic=_prefixed(self.remote_prefix, filter.topic), qos=filter.qos)
+            for filter in remote_filters
         ]
 
 

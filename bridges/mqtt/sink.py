@@ -27,7 +27,9 @@ _RESERVED: Final = "$"
 class MqttSink(Sink):
     """The rows of one action."""
 
-    def __init__(self, connection: MqttConnection, settings: MqttActionSettings, context: Context) -> None:
+    def __init__(
+        self, connection: MqttConnection, settings: MqttActionSettings, context: Context
+    ) -> None:
         self._connection = connection
         self._settings = settings
         self._clock = context.services.node.clock
@@ -82,7 +84,9 @@ class MqttSink(Sink):
         places = [place for place, record in enumerate(records) if record is not None]
         if not places:
             return ALL_DONE
-        results = await self._connection.client.publish([record for record in records if record is not None])
+        results = await self._connection.client.publish(
+            [record for record in records if record is not None]
+        )
         if results is None:
             self._refusal = None
             return ALL_DONE
@@ -106,13 +110,19 @@ class MqttSink(Sink):
         """True if the other broker has had the message, or this node had sent it on before."""
         connection = self._connection
         client = message.client
-        if not client.protocol_version and connection.has_source(client.client_id) and connection.reads(topic):
+        if (
+            not client.protocol_version
+            and connection.has_source(client.client_id)
+            and connection.reads(topic)
+        ):
             return True
         marks = marks_of(message.properties)
         return bool(marks) and (self._origin in marks or connection.remote_origin in marks)
 
     def _properties(self, message: Message, *, is_copy: bool) -> dict[str, Any]:
-        properties: Mapping[str, Any] = (message.properties or {}) if self._settings.properties else {}
+        properties: Mapping[str, Any] = (
+            (message.properties or {}) if self._settings.properties else {}
+        )
         if _EXPIRY in properties:
             waited_s = (self._clock.now_ns() - message.received_ns) // _NS
             left_s = properties[_EXPIRY] - max(0, waited_s)

@@ -32,7 +32,9 @@ _MOST: Final = 500
 class MqttSource(Source):
     """The subscriptions of one source."""
 
-    def __init__(self, connection: MqttConnection, settings: MqttSourceSettings, context: Context) -> None:
+    def __init__(
+        self, connection: MqttConnection, settings: MqttSourceSettings, context: Context
+    ) -> None:
         self._connection = connection
         self._settings = settings
         self._context = context
@@ -40,7 +42,9 @@ class MqttSource(Source):
             SubscriptionRequest(
                 filter.topic,
                 filter.qos,
-                connection.settings.version == 5 and settings.no_local and not filter.topic.startswith(SHARE_PREFIXES),
+                connection.settings.version == 5
+                and settings.no_local
+                and not filter.topic.startswith(SHARE_PREFIXES),
                 connection.settings.version == 5,
                 settings.retain_handling if connection.settings.version == 5 else 0,
             )
@@ -58,7 +62,9 @@ class MqttSource(Source):
         client = self._connection.client
         arrived = asyncio.Event()
         filters = [TopicFilter.parse(request.filter).levels for request in self._requests]
-        inbox = Inbox(self._context.name, filters, arrived.set, lambda packet_id: _release(feed, packet_id))
+        inbox = Inbox(
+            self._context.name, filters, arrived.set, lambda packet_id: _release(feed, packet_id)
+        )
         client.attach(inbox)
         try:
             await self._connection.subscribe(self._context.name, self._requests)
@@ -73,17 +79,24 @@ class MqttSource(Source):
 
     def _hand_over(self, feed: Feed, client: Client, deliveries: list[Delivery]) -> None:
         with_columns = feed.is_read
-        records = [self._incoming(feed, client, delivery.packet, with_columns=with_columns) for delivery in deliveries]
+        records = [
+            self._incoming(feed, client, delivery.packet, with_columns=with_columns)
+            for delivery in deliveries
+        ]
         feed.hand_over(records, partial(self._settled, client, deliveries))
 
-    def _settled(self, client: Client, deliveries: Sequence[Delivery], error: BaseException | None) -> None:
+    def _settled(
+        self, client: Client, deliveries: Sequence[Delivery], error: BaseException | None
+    ) -> None:
         """Acknowledge; what could not be committed comes again over a new connection."""
         if error is None:
             client.inbound.committed(deliveries)
         else:
             self._context.lost(f"what came could not be stored: {error}")
 
-    def _incoming(self, feed: Feed, client: Client, packet: Publish, *, with_columns: bool) -> Incoming:
+    def _incoming(
+        self, feed: Feed, client: Client, packet: Publish, *, with_columns: bool
+    ) -> Incoming:
         needs_columns = with_columns or (self._local is not None and self._local.needs_columns)
         incoming = Incoming(self._columns(packet) if needs_columns else {})
         if packet.qos == 2:
@@ -137,7 +150,11 @@ class _Local:
         except PeerError:
             return  # what is left of it cannot be published; rules have it
         incoming.topic = topic
-        incoming.payload = packet.payload if self._payload_of is None else self._payload_of(incoming.columns) or b""
+        incoming.payload = (
+            packet.payload
+            if self._payload_of is None
+            else self._payload_of(incoming.columns) or b""
+        )
         incoming.qos = min(packet.qos, publish.qos)
         incoming.retain = packet.retain and publish.retain
         incoming.properties = carried(packet.properties)

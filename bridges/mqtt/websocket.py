@@ -15,7 +15,15 @@ from typing import Final, cast
 from bridges.mqtt.client import Client
 from bridges.mqtt.server import Server
 from bridges.resource.errors import BadSettings, BridgeError, ReconnectFirst
-from broker.codec.websocket import NORMAL, BadFrame, Closed, FrameReader, accept_key, masked_close, masked_data
+from broker.codec.websocket import (
+    NORMAL,
+    BadFrame,
+    Closed,
+    FrameReader,
+    accept_key,
+    masked_close,
+    masked_data,
+)
 
 _END: Final = b"\r\n\r\n"
 _ANSWER: Final = b"HTTP/1."
@@ -57,10 +65,14 @@ class Opening:
         """
         self._head += data
         if not _ANSWER.startswith(self._head[: len(_ANSWER)]):
-            raise BadSettings(f"{self._server.shown} does not speak HTTP; is it a port for MQTT without WebSocket?")
+            raise BadSettings(
+                f"{self._server.shown} does not speak HTTP; is it a port for MQTT without WebSocket?"
+            )
         end = self._head.find(_END)
         if (len(self._head) if end < 0 else end) > _MOST_HEAD_BYTES:
-            raise ReconnectFirst(f"{self._server.shown} answers with more than {_MOST_HEAD_BYTES} bytes of headers")
+            raise ReconnectFirst(
+                f"{self._server.shown} answers with more than {_MOST_HEAD_BYTES} bytes of headers"
+            )
         if end < 0:
             return None
         self._check(self._head[:end].decode("latin-1"))
@@ -69,14 +81,24 @@ class Opening:
     def _check(self, head: str) -> None:
         status_line, *lines = head.split("\r\n")
         status = status_line.partition(" ")[2][:3]
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        headers = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in lines)
+        }
         if status != "101":
             raise self._refused(int(status) if status.isdecimal() else 0, headers)
-        if headers.get("upgrade", "").lower() != "websocket" or headers.get("sec-websocket-accept") != self._accept:
-            raise BadSettings(f"{self._server.shown} does not answer as a WebSocket does; is something between?")
+        if (
+            headers.get("upgrade", "").lower() != "websocket"
+            or headers.get("sec-websocket-accept") != self._accept
+        ):
+            raise BadSettings(
+                f"{self._server.shown} does not answer as a WebSocket does; is something between?"
+            )
         chosen = headers.get("sec-websocket-protocol")
         if chosen is not None and chosen not in _SUBPROTOCOLS:
-            raise BadSettings(f"{self._server.shown} speaks {chosen!r} in its WebSocket, and not MQTT")
+            raise BadSettings(
+                f"{self._server.shown} speaks {chosen!r} in its WebSocket, and not MQTT"
+            )
 
     def _refused(self, status: int, headers: Mapping[str, str]) -> BridgeError:
         try:
@@ -92,7 +114,9 @@ class Opening:
 class Tunnel(asyncio.Protocol):
     """Between a socket and a client: the transport of the one, the protocol of the other."""
 
-    def __init__(self, client: Client, server: Server, headers: Mapping[str, str], *, is_v3: bool) -> None:
+    def __init__(
+        self, client: Client, server: Server, headers: Mapping[str, str], *, is_v3: bool
+    ) -> None:
         self._client = client
         self._server = server
         self._opening = Opening(server, headers, is_v3=is_v3)
@@ -151,7 +175,9 @@ class Tunnel(asyncio.Protocol):
             return
         reason = f": {exc}" if exc else "; is it a port for MQTT without WebSocket?"
         self._fail(
-            ReconnectFirst(f"{self._server.shown} has closed the connection before it opened a WebSocket{reason}")
+            ReconnectFirst(
+                f"{self._server.shown} has closed the connection before it opened a WebSocket{reason}"
+            )
         )
 
     def pause_writing(self) -> None:

@@ -12,8 +12,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from bridges.postgresql.settings import PostgresActionSettings, PostgresSettings
-from bridges.postgresql.table import COLUMNS, RIGHTS, Table, Values, creation, described, quoted_table
-from bridges.resource.contract import ALL_DONE, Answers, Connector, ConnectorType, Context, ProbeStep, Sink
+from bridges.postgresql.table import (
+    COLUMNS,
+    RIGHTS,
+    Table,
+    Values,
+    creation,
+    described,
+    quoted_table,
+)
+from bridges.resource.contract import (
+    ALL_DONE,
+    Answers,
+    Connector,
+    ConnectorType,
+    Context,
+    ProbeStep,
+    Sink,
+)
 from bridges.resource.errors import (
     BadSettings,
     BridgeError,
@@ -57,7 +73,10 @@ class PostgresConnector(Connector):
         password = settings.password.reveal() if settings.password is not None else None
         try:
             self._pool = await asyncpg.create_pool(
-                loop=cast("asyncio.AbstractEventLoop", GuardedLoop(asyncio.get_running_loop(), self._context.guard)),
+                loop=cast(
+                    "asyncio.AbstractEventLoop",
+                    GuardedLoop(asyncio.get_running_loop(), self._context.guard),
+                ),
                 host=host,
                 port=port,
                 user=settings.username,
@@ -97,7 +116,9 @@ class PostgresConnector(Connector):
             return f"{self._settings.username} may use the database {self._settings.database}"
 
         async def metadata() -> str:
-            return str(await self.run(lambda connection: connection.fetchval("SHOW server_version")))
+            return str(
+                await self.run(lambda connection: connection.fetchval("SHOW server_version"))
+            )
 
         return [
             resolve_step(host, port, self._context.guard),
@@ -128,7 +149,9 @@ class PostgresConnector(Connector):
 class PostgresSink(Sink):
     """The rows of one action, in one table."""
 
-    def __init__(self, connector: PostgresConnector, settings: PostgresActionSettings, context: Context) -> None:
+    def __init__(
+        self, connector: PostgresConnector, settings: PostgresActionSettings, context: Context
+    ) -> None:
         self._connector = connector
         self._settings = settings
         self._context = context
@@ -144,7 +167,9 @@ class PostgresSink(Sink):
             await self._connector.run(lambda connection: connection.execute(statement))
             rows = await self._connector.run(lambda connection: connection.fetch(COLUMNS, table))
         if not rows:
-            raise TargetMissing(f"the table {self._settings.table} does not exist; create it, or set create_table")
+            raise TargetMissing(
+                f"the table {self._settings.table} does not exist; create it, or set create_table"
+            )
         self._table = described(self._settings, rows)
         await self.check()
 
@@ -158,7 +183,9 @@ class PostgresSink(Sink):
                 self._table = None
                 raise TargetMissing(f"the table {self._settings.table} no longer exists")
             if not is_granted:
-                raise TargetUnusable(f"the user may not {right} on the table {self._settings.table}; grant it")
+                raise TargetUnusable(
+                    f"the user may not {right} on the table {self._settings.table}; grant it"
+                )
 
     def record(self, row: Row, message: Message) -> Mapping[str, Any]:
         """The row's values by column."""
@@ -185,7 +212,9 @@ class PostgresSink(Sink):
         await self._write(table, values, answers)
         return answers if any(answers) else ALL_DONE
 
-    async def _write(self, table: Table, values: list[tuple[int, Values]], answers: list[BridgeError | None]) -> None:
+    async def _write(
+        self, table: Table, values: list[tuple[int, Values]], answers: list[BridgeError | None]
+    ) -> None:
         if not values:
             return
         try:
@@ -243,7 +272,9 @@ def refuses_rows(error: BaseException) -> bool:
     """True if an error is about values in rows, so that other rows may go through."""
     import asyncpg
 
-    if isinstance(error, asyncpg.exceptions.DataError) and not isinstance(error, asyncpg.PostgresError):
+    if isinstance(error, asyncpg.exceptions.DataError) and not isinstance(
+        error, asyncpg.PostgresError
+    ):
         return True  # values that the client cannot encode
     state = getattr(error, "sqlstate", None) or ""
     return state.startswith(_ABOUT_ROWS)
@@ -267,7 +298,10 @@ def meant(error: BaseException, settings: PostgresSettings) -> BridgeError:
         if state.startswith(begins):
             return kind(f"{settings.server} says: {text}")
     # An InternalClientError is how asyncpg puts it when a connection breaks at the start of a transaction.
-    if isinstance(error, (asyncpg.InterfaceError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError)):
+    if isinstance(
+        error,
+        (asyncpg.InterfaceError, asyncpg.PostgresConnectionError, asyncpg.InternalClientError),
+    ):
         return ReconnectFirst(f"{settings.server}: {text}")
     if isinstance(error, OSError):
         return ReconnectFirst(f"{settings.server}: {(error.strerror or text).lower()}")

@@ -59,10 +59,12 @@ class PostgresActionSettings(Settings):
         default="insert", description="insert adds rows; upsert replaces the one with the same key."
     )
     key: list[str] = Field(
-        default_factory=list, description="Columns of the key for upsert. Default: the table's primary key."
+        default_factory=list,
+        description="Columns of the key for upsert. Default: the table's primary key.",
     )
     create_table: bool = Field(
-        default=False, description="Whether a missing table is created, with the column types that rules infer."
+        default=False,
+        description="Whether a missing table is created, with the column types that rules infer.",
     )
 
     @model_validator(mode="after")
@@ -72,5 +74,7 @@ class PostgresActionSettings(Settings):
         if self.columns and (absent := [name for name in self.key if name not in self.columns]):
             raise ValueError(f"key: {absent[0]!r} has no template in columns")
         if self.create_table and self.mode == "upsert" and not self.key:
-            raise ValueError("a table that is created for upsert needs key, the columns of its primary key")
+            raise ValueError(
+                "a table that is created for upsert needs key, the columns of its primary key"
+            )
         return self

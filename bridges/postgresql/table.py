@@ -82,7 +82,9 @@ class Table:
         if self.settings.mode == "insert":
             return text
         if absent := [name for name in self.key if name not in names]:
-            raise NeverAgain(f"the row has no {absent[0]!r}, a column of the key of {self.settings.table}")
+            raise NeverAgain(
+                f"the row has no {absent[0]!r}, a column of the key of {self.settings.table}"
+            )
         others = [name for name in names if name not in self.key]
         if not others:
             return f"{text} ON CONFLICT ({_list(self.key)}) DO NOTHING"
@@ -100,11 +102,15 @@ def described(settings: PostgresActionSettings, rows: Sequence[Mapping[str, Any]
     Raises:
         TargetUnusable: columns that the settings name are not there, or there is no key.
     """
-    columns = {row["name"]: Column(row["name"], row["shown"], converter(row["type"])) for row in rows}
+    columns = {
+        row["name"]: Column(row["name"], row["shown"], converter(row["type"])) for row in rows
+    }
     key = settings.key or [row["name"] for row in rows if row["is_key"]]
     for name in (*settings.columns, *settings.key):
         if name not in columns:
-            raise TargetUnusable(f"the table {settings.table} has no column {name!r}; it has {', '.join(columns)}")
+            raise TargetUnusable(
+                f"the table {settings.table} has no column {name!r}; it has {', '.join(columns)}"
+            )
     if settings.mode == "upsert" and not key:
         raise TargetUnusable(
             f"the table {settings.table} has no primary key; name the columns of a unique key in 'key'"
@@ -118,7 +124,9 @@ def creation(settings: PostgresActionSettings, columns: Mapping[str, FieldType])
     Raises:
         TargetUnusable: no rule gives columns yet, or none gives one of the key.
     """
-    kinds = {name: columns.get(name, FieldType("string")) for name in settings.columns} or dict(columns)
+    kinds = {name: columns.get(name, FieldType("string")) for name in settings.columns} or dict(
+        columns
+    )
     if not kinds:
         raise TargetUnusable(
             f"the table {settings.table} does not exist and cannot be created: no rule sends rows to this action yet"

@@ -23,7 +23,11 @@ def converter(type_name: str) -> Convert | None:
     by the server."""
     if type_name.startswith("_"):
         item = converter(type_name[1:])
-        return None if item is None else lambda value: [None if part is None else item(part) for part in _list(value)]
+        return (
+            None
+            if item is None
+            else lambda value: [None if part is None else item(part) for part in _list(value)]
+        )
     return _CONVERTERS.get(type_name)
 
 

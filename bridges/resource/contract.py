@@ -234,7 +234,9 @@ class Feed(ABC):
         """True if rules read this source, so that ``Incoming.columns`` are used."""
 
     @abstractmethod
-    def hand_over(self, records: Sequence[Incoming], done: Callable[[BaseException | None], None]) -> None:
+    def hand_over(
+        self, records: Sequence[Incoming], done: Callable[[BaseException | None], None]
+    ) -> None:
         """Take records, in order. Never waits.
 
         ``done`` is called once, on the event loop, when everything they led to is committed, so that the outside system

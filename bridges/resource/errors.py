@@ -93,17 +93,27 @@ def connection_error(error: BaseException, where: str) -> BridgeError:
     if isinstance(error, ssl.SSLCertVerificationError):
         return BadSettings(f"the certificate of {where} is not accepted: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
-        return ReconnectFirst(f"no TLS with {where}: {(error.reason or str(error)).lower().replace('_', ' ')}")
+        return ReconnectFirst(
+            f"no TLS with {where}: {(error.reason or str(error)).lower().replace('_', ' ')}"
+        )
     if isinstance(error, OSError):
         number = error.errno or 0  # asyncio says "connect call failed" there
-        text = os.strerror(number) if number > 0 else error.strerror or str(error) or type(error).__name__
+        text = (
+            os.strerror(number)
+            if number > 0
+            else error.strerror or str(error) or type(error).__name__
+        )
         return ReconnectFirst(f"{where}: {text.lower()}")
     return understood(error)
 
 
 def _said(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror.lower() if error.filename is None else f"{error.filename}: {error.strerror.lower()}"
+        return (
+            error.strerror.lower()
+            if error.filename is None
+            else f"{error.filename}: {error.strerror.lower()}"
+        )
     if isinstance(error, TimeoutError):
         return str(error) or "no answer in time"
     text = str(error)

@@ -17,8 +17,22 @@ from broker.core.times import rfc3339
 from broker.observe.counter_rates import CounterRate
 from broker.observe.metrics import Counter, Metrics
 
-DROP_REASONS: Final = ("expired", "queue_full", "resource_not_found", "resource_stopped", "not_stored", "other")
-LOSS_REASONS: Final = ("failed", "expired", "queue_full", "resource_stopped", "other", "dead_letters_full")
+DROP_REASONS: Final = (
+    "expired",
+    "queue_full",
+    "resource_not_found",
+    "resource_stopped",
+    "not_stored",
+    "other",
+)
+LOSS_REASONS: Final = (
+    "failed",
+    "expired",
+    "queue_full",
+    "resource_stopped",
+    "other",
+    "dead_letters_full",
+)
 DEAD_CAUSES: Final = ("failed", "expired", "queue_full")
 
 
@@ -121,7 +135,10 @@ class Figures:
         """Counters, and rates per second: in the last step, over five minutes, the highest."""
         rate = self.rate
         return {
-            **{name.replace("retried_", "retried."): getattr(self, name).value for name in self.counted},
+            **{
+                name.replace("retried_", "retried."): getattr(self, name).value
+                for name in self.counted
+            },
             "rate": round(rate.last, 2),
             "rate_last5m": round(rate.average, 2),
             "rate_max": round(rate.most, 2),
@@ -156,15 +173,33 @@ class ActionFigures(Figures):
         given_up = "rows that an action discarded and no fallback or dead letter holds"
         kept = "rows that an action kept as dead letters, by cause"
         self.dropped = {
-            cause: count("dropped", "rows dropped by an action, by reason", reason=cause) for cause in DROP_REASONS
+            cause: count("dropped", "rows dropped by an action, by reason", reason=cause)
+            for cause in DROP_REASONS
         }
-        self.dead_letters = {cause: count("dead_letters", kept, cause=cause) for cause in DEAD_CAUSES}
+        self.dead_letters = {
+            cause: count("dead_letters", kept, cause=cause) for cause in DEAD_CAUSES
+        }
         self.lost = {cause: count("lost", given_up, reason=cause) for cause in LOSS_REASONS}
         gauge = metrics.gauge
         labels = self._labels
-        gauge("action_queuing", lambda: read_queue().rows, "rows that wait in an action's buffer", **labels)
-        gauge("action_queuing_bytes", lambda: read_queue().size_bytes, "bytes in an action's buffer", **labels)
-        gauge("action_inflight", lambda: read_queue().inflight, "rows in requests without an answer", **labels)
+        gauge(
+            "action_queuing",
+            lambda: read_queue().rows,
+            "rows that wait in an action's buffer",
+            **labels,
+        )
+        gauge(
+            "action_queuing_bytes",
+            lambda: read_queue().size_bytes,
+            "bytes in an action's buffer",
+            **labels,
+        )
+        gauge(
+            "action_inflight",
+            lambda: read_queue().inflight,
+            "rows in requests without an answer",
+            **labels,
+        )
         age = "age of the oldest row that an action's target has not confirmed"
         gauge("action_lag_seconds", lambda: _or_nan(read_queue().lag_s), age, **labels)
 
@@ -189,7 +224,10 @@ class ActionFigures(Figures):
             **super().as_dict(),
             "dropped": sum(counter.value for counter in self.dropped.values()),
             **{f"dropped.{reason}": counter.value for reason, counter in self.dropped.items()},
-            **{f"dead_letters.{cause}": counter.value for cause, counter in self.dead_letters.items()},
+            **{
+                f"dead_letters.{cause}": counter.value
+                for cause, counter in self.dead_letters.items()
+            },
             "lost": sum(counter.value for counter in self.lost.values()),
             "queuing": waiting.rows,
             "queuing_bytes": waiting.size_bytes,

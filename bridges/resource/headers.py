@@ -17,7 +17,9 @@ def header_name(own: Collection[str] = (), own_prefix: str = "\0") -> Callable[[
 
     def check(name: str) -> str:
         if not _TOKEN.fullmatch(name):
-            raise ValueError(f"{name!r} is not the name of a header; names are letters, digits and '-'")
+            raise ValueError(
+                f"{name!r} is not the name of a header; names are letters, digits and '-'"
+            )
         if name.lower() in own or name.lower().startswith(own_prefix):
             raise ValueError(f"the header {name!r} is set by the connector; leave it out")
         return name
@@ -26,7 +28,10 @@ def header_name(own: Collection[str] = (), own_prefix: str = "\0") -> Callable[[
 
 
 def property_headers(
-    properties: Properties, received_ns: int, names: Mapping[str, str], name_of: Callable[[str], str]
+    properties: Properties,
+    received_ns: int,
+    names: Mapping[str, str],
+    name_of: Callable[[str], str],
 ) -> list[tuple[str, Any]]:
     """The headers of a message's properties, with a string or bytes each.
 

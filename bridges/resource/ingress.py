@@ -51,7 +51,9 @@ class Ingress(Member, Feed):
         self._handed: dict[str, int] = {}
         """The position of the last record of each shard that was taken in this process."""
 
-    def equip(self, spec: SourceSpec, make_source: Callable[[], Source], hide: Callable[[str], str]) -> None:
+    def equip(
+        self, spec: SourceSpec, make_source: Callable[[], Source], hide: Callable[[str], str]
+    ) -> None:
         """Settings from now on."""
         self.spec = spec
         self._make_source = make_source
@@ -134,7 +136,9 @@ class Ingress(Member, Feed):
             done(error)
 
         if waiting or rooms:
-            task = asyncio.create_task(self._when_decided(waiting, rooms, committed), name=f"records of {self.name}")
+            task = asyncio.create_task(
+                self._when_decided(waiting, rooms, committed), name=f"records of {self.name}"
+            )
             self._deciding.add(task)
             task.add_done_callback(self._deciding.discard)
         else:
@@ -186,7 +190,9 @@ class Ingress(Member, Feed):
         self._handed[record.shard] = record.position
         return True
 
-    def _take(self, records: Sequence[Incoming]) -> tuple[list[tuple[Incoming, Awaitable[Outcome]]], list[Room]]:
+    def _take(
+        self, records: Sequence[Incoming]
+    ) -> tuple[list[tuple[Incoming, Awaitable[Outcome]]], list[Room]]:
         """Raise the events and publish; the records about which a gate asks another process, and what to wait for until
         slow subscribers have room."""
         services = self._services
@@ -208,7 +214,9 @@ class Ingress(Member, Feed):
                 services.node.clock.now_ns(),
                 record.properties,
             )
-            outcome, room = services.messaging.with_room(services.messaging.publisher.publish, message)
+            outcome, room = services.messaging.with_room(
+                services.messaging.publisher.publish, message
+            )
             if room is not None:
                 rooms.append(room)
             if outcome.refusal is not None:
@@ -219,7 +227,10 @@ class Ingress(Member, Feed):
         return waiting, rooms
 
     async def _when_decided(
-        self, waiting: Sequence[tuple[Incoming, Awaitable[Outcome]]], rooms: Sequence[Room], done: Done
+        self,
+        waiting: Sequence[tuple[Incoming, Awaitable[Outcome]]],
+        rooms: Sequence[Room],
+        done: Done,
     ) -> None:
         for record, decided in waiting:
             outcome = await decided

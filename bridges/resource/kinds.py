@@ -21,7 +21,9 @@ _RUNNING = (
     _switch("restart", "restarted", "Stop and start {}."),
 )
 _PAUSING = (
-    _switch("pause", "paused", "Pause {}: rows of an action wait in its buffer, a source reads nothing."),
+    _switch(
+        "pause", "paused", "Pause {}: rows of an action wait in its buffer, a source reads nothing."
+    ),
     _switch("resume", "resumed", "Resume {} that was paused."),
 )
 
@@ -37,7 +39,12 @@ def _with_connector(name: str, about: str, page_columns: Mapping[str, str]) -> K
         tag="Bridges",
         columns={**_STATUS, "connector": "connector", "rules": "rules"},
         menu="Delivery",
-        page_columns={"Connector": "connector", "Rate": "metrics/rate", **page_columns, "Rules": "rules"},
+        page_columns={
+            "Connector": "connector",
+            "Rate": "metrics/rate",
+            **page_columns,
+            "Rules": "rules",
+        },
         read_only=f"bridges.resource.services:{name.capitalize()}ReadOnly",
         abilities=Abilities(
             can_patch=True,
@@ -77,7 +84,11 @@ KINDS = (
     _with_connector(
         "source",
         'What rules read with `FROM "$bridges/<type>:<name>"`.',
-        {"Not read yet": "metrics/lag_records", "Read": "metrics/received", "Refused": "metrics/refused"},
+        {
+            "Not read yet": "metrics/lag_records",
+            "Read": "metrics/received",
+            "Refused": "metrics/refused",
+        },
     ),
 )
 

@@ -48,7 +48,9 @@ async def run_probe(
     try:
         for step in (*connector.probe(), *more):
             if failed:
-                steps.append({"name": step.name, "result": "skipped", "duration_ms": 0.0, "message": ""})
+                steps.append(
+                    {"name": step.name, "result": "skipped", "duration_ms": 0.0, "message": ""}
+                )
                 continue
             shown = await _run(step, hide)
             failed = shown["result"] != "ok"
@@ -69,10 +71,17 @@ async def _run(step: ProbeStep, hide: Callable[[str], str]) -> ProbeStepResult:
             message = await step.run()
         result: Literal["ok", "failed"] = "ok"
     except Exception as error:  # noqa: BLE001 - whatever is raised is what the step found
-        message = f"no answer within {STEP_TIMEOUT_S:g} s" if limit.expired() else str(understood(error))
+        message = (
+            f"no answer within {STEP_TIMEOUT_S:g} s" if limit.expired() else str(understood(error))
+        )
         result = "failed"
     took_ms = (time.perf_counter() - started_s) * 1000
-    return {"name": step.name, "result": result, "duration_ms": round(took_ms, 1), "message": hide(message)}
+    return {
+        "name": step.name,
+        "result": result,
+        "duration_ms": round(took_ms, 1),
+        "message": hide(message),
+    }
 
 
 async def resolve(host: str, port: int, guard: AddressGuard) -> Sequence[str]:
@@ -115,18 +124,24 @@ def tls_step(host: str, port: int, guard: AddressGuard, options: TlsOptions) -> 
     """The step ``tls``: a handshake, and the connection closed at once."""
 
     async def run() -> str:
-        context = await asyncio.to_thread(client_context, options.model_copy(update={"enable": True}))
+        context = await asyncio.to_thread(
+            client_context, options.model_copy(update={"enable": True})
+        )
         return await _connect(host, port, guard, context)
 
     return ProbeStep("tls", run)
 
 
-async def _connect(host: str, port: int, guard: AddressGuard, context: ssl.SSLContext | None) -> str:
+async def _connect(
+    host: str, port: int, guard: AddressGuard, context: ssl.SSLContext | None
+) -> str:
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     try:
-        transport, _ = await GuardedLoop(loop, guard).create_connection(lambda: protocol, host, port, ssl=context)
+        transport, _ = await GuardedLoop(loop, guard).create_connection(
+            lambda: protocol, host, port, ssl=context
+        )
     except (OSError, AddressDenied) as error:
         raise connection_error(error, f"{host}:{port}") from None
     writer = asyncio.StreamWriter(cast("asyncio.WriteTransport", transport), protocol, reader, loop)

@@ -52,13 +52,16 @@ class Registry:
         if type not in self._places:
             hint = did_you_mean(type, self._places) or f"there are {', '.join(self.names())}"
             raise Invalid(
-                "the connector cannot be used", [Problem(f"there is no type {type!r}", "/type", None, None, hint)]
+                "the connector cannot be used",
+                [Problem(f"there is no type {type!r}", "/type", None, None, hint)],
             )
         try:
             kind = self.known(type)
             require(kind)
         except MissingDependency as error:
-            raise Invalid("the connector cannot be used", [Problem(str(error), "/type")], code=error.code) from None
+            raise Invalid(
+                "the connector cannot be used", [Problem(str(error), "/type")], code=error.code
+            ) from None
         return kind
 
     async def loaded(self, type: str) -> ConnectorType:
@@ -84,8 +87,14 @@ def require(kind: ConnectorType) -> None:
     """Raise ``MissingDependency`` with the command that installs them, if modules of a type are missing."""
     missing = [module for module in kind.requires if not _is_installed(module)]
     if missing:
-        how = f"pip install 'sluicemq[{kind.extra}]'" if kind.extra else f"pip install {' '.join(missing)}"
-        raise MissingDependency(f"connectors of type '{kind.name}' need {', '.join(missing)}; install it with: {how}")
+        how = (
+            f"pip install 'sluicemq[{kind.extra}]'"
+            if kind.extra
+            else f"pip install {' '.join(missing)}"
+        )
+        raise MissingDependency(
+            f"connectors of type '{kind.name}' need {', '.join(missing)}; install it with: {how}"
+        )
 
 
 def _is_installed(module: str) -> bool:
@@ -108,5 +117,7 @@ def _described(kind: ConnectorType) -> ConnectorTypeView:
         "summary": kind.summary,
         "is_installed": problem is None,
         "problem": problem,
-        "parameters": {role: model.model_json_schema() for role, model in models.items() if model is not None},
+        "parameters": {
+            role: model.model_json_schema() for role, model in models.items() if model is not None
+        },
     }

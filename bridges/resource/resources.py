@@ -74,7 +74,9 @@ class Resources:
         """Make a connector, or change one, which then connects again."""
         supervisor = self.supervisors.get(spec.name)
         if supervisor is None:
-            supervisor = self.supervisors[spec.name] = Supervisor(spec.id, spec.resource_opts, self.services.node.clock)
+            supervisor = self.supervisors[spec.name] = Supervisor(
+                spec.id, spec.resource_opts, self.services.node.clock
+            )
         self.connector_specs[spec.name] = spec
         self._secrets[spec.name] = _named_secrets_of(spec)
         make = partial(self.make_connector, spec, supervisor.lost, supervisor.memory)
@@ -131,9 +133,13 @@ class Resources:
         """A connector of a spec, not opened."""
         kind = await self.registry.loaded(spec.type)
         context = self.context(spec.id, spec.resource_opts.health_check_timeout, lost)
-        return kind.make(spec.parameters, context if memory is None else replace(context, memory=memory))
+        return kind.make(
+            spec.parameters, context if memory is None else replace(context, memory=memory)
+        )
 
-    def context(self, name: str, timeout_s: float, lost: Callable[[str], None] = lambda _reason: None) -> Context:
+    def context(
+        self, name: str, timeout_s: float, lost: Callable[[str], None] = lambda _reason: None
+    ) -> Context:
         """The context of a connector, sink or source."""
         return Context(name, self.services, self.guard, timeout_s, lost)
 
@@ -167,13 +173,17 @@ class Resources:
             source = self.sources[spec.name] = Ingress(spec, self.services)
 
         def make_source() -> Any:
-            connector, context = self._use_of_connector(spec, spec.resource_opts.health_check_timeout)
+            connector, context = self._use_of_connector(
+                spec, spec.resource_opts.health_check_timeout
+            )
             return connector.source(spec.parameters, context)
 
         source.equip(spec, make_source, partial(self._hidden, spec))
         self._restart_soon(source)
 
-    def _use_of_connector(self, spec: ActionSpec | SourceSpec, timeout_s: float) -> tuple[Connector, Context]:
+    def _use_of_connector(
+        self, spec: ActionSpec | SourceSpec, timeout_s: float
+    ) -> tuple[Connector, Context]:
         supervisor = self.supervisors.get(spec.connector)
         if supervisor is None or supervisor.connector is None:
             raise ReconnectFirst("its connector is not connected")
@@ -253,7 +263,9 @@ class Resources:
 
     async def _detach(self, member: Member) -> None:
         """From whichever connector it uses."""
-        for supervisor in list(self.supervisors.values()):  # which may change while one is waited for
+        for supervisor in list(
+            self.supervisors.values()
+        ):  # which may change while one is waited for
             if supervisor.members.get(member.key) is member:
                 await supervisor.detach(member.key)
 
@@ -261,21 +273,31 @@ class Resources:
 
     def _fit_buffer(self, action: Action, spec: ActionSpec) -> None:
         options = spec.resource_opts
-        bounds = Bounds(options.max_buffer_records, options.max_buffer_bytes, options.overflow == "drop_oldest")
+        bounds = Bounds(
+            options.max_buffer_records, options.max_buffer_bytes, options.overflow == "drop_oldest"
+        )
         before: Buffer | None = getattr(action, "buffer", None)
         clock = self.services.node.clock
         if options.is_on_disk and not isinstance(before, DiskBuffer):
-            queue = self.services.storage.queues.open(BUFFERS + spec.id, max_records=_BIG, max_bytes=_BIG)
-            action.buffer = DiskBuffer(bounds, clock, action.dropped, queue, self.buffer_ids.of(spec.id))
+            queue = self.services.storage.queues.open(
+                BUFFERS + spec.id, max_records=_BIG, max_bytes=_BIG
+            )
+            action.buffer = DiskBuffer(
+                bounds, clock, action.dropped, queue, self.buffer_ids.of(spec.id)
+            )
             if isinstance(before, MemoryBuffer):
-                action.buffer.bounds = Bounds(_BIG, _BIG, True)  # none of those that wait is lost by the move
+                action.buffer.bounds = Bounds(
+                    _BIG, _BIG, True
+                )  # none of those that wait is lost by the move
                 _move(before.all_items(), action)
             else:
                 action.figures.matched.value += queue.records
         elif not options.is_on_disk and not isinstance(before, MemoryBuffer):
             if isinstance(before, DiskBuffer) and before.queue.records:
                 text = f"{are(before.queue.records, 'row')} on disk; drain the action before its buffer moves to memory"
-                raise Invalid("the action cannot be saved", [Problem(text, "/resource_opts/buffer_mode")])
+                raise Invalid(
+                    "the action cannot be saved", [Problem(text, "/resource_opts/buffer_mode")]
+                )
             action.buffer = MemoryBuffer(bounds, clock, action.dropped)
             self._forget_buffer(spec.id)
         action.buffer.bounds = bounds
@@ -305,7 +327,9 @@ class Resources:
             return
         await self.changes.all_done()
         self.is_running = False
-        await asyncio.gather(*(action.emptied(_FLUSH_S) for action in self.actions.values() if _may_flush(action)))
+        await asyncio.gather(
+            *(action.emptied(_FLUSH_S) for action in self.actions.values() if _may_flush(action))
+        )
         for action in self.actions.values():
             await self.stop(action, "the broker ends")
             if isinstance(action.buffer, MemoryBuffer) and action.backlog:
@@ -357,8 +381,12 @@ def _pace(spec: ActionSpec, kind: ConnectorType) -> Pace:
     positions = None if kind.positions is None else kind.positions(spec.parameters)
     in_order = positions is not None and positions.in_order
     window = 1 if in_order or options.query_mode == "sync" else options.inflight_window
-    longest_pause_s = max(options.retry_interval, min(options.health_check_interval, options.request_ttl / 3))
-    waits = options.is_on_disk if options.missing_target is None else options.missing_target == "wait"
+    longest_pause_s = max(
+        options.retry_interval, min(options.health_check_interval, options.request_ttl / 3)
+    )
+    waits = (
+        options.is_on_disk if options.missing_target is None else options.missing_target == "wait"
+    )
     return Pace(
         batch_size=options.batch_size or kind.batch_size,
         batch_time_s=kind.batch_time_s if options.batch_time is None else options.batch_time,
@@ -389,5 +417,11 @@ def _lane_key(spec: ActionSpec, kind: ConnectorType) -> Callable[[Row, Message],
 
 def _named_secrets_of(spec: ConnectorSpec) -> Sequence[Secret | None]:
     """The values of the named secrets that a connector refers to; None for one that does not exist."""
-    names = [name for secret in secrets_in(spec.parameters) for name in NAMED_SECRET.findall(secret.written)]
-    return [None if (secret := NAMED_SECRETS.find(name)) is None else secret.value for name in names]
+    names = [
+        name
+        for secret in secrets_in(spec.parameters)
+        for name in NAMED_SECRET.findall(secret.written)
+    ]
+    return [
+        None if (secret := NAMED_SECRETS.find(name)) is None else secret.value for name in names
+    ]

@@ -29,7 +29,14 @@ from bridges.resource.specs import (
     checked_member,
     shown,
 )
-from broker.config.secret_text import check_moved, has_stars, moved_problem, secrets_in, with_stars, with_stored
+from broker.config.secret_text import (
+    check_moved,
+    has_stars,
+    moved_problem,
+    secrets_in,
+    with_stars,
+    with_stored,
+)
 from broker.core.contributor import Change, Contributor, Uses
 from broker.core.errors import InUse, Invalid, Problem, SluiceError, Unavailable
 from broker.core.json_values import LastErrorView
@@ -139,7 +146,9 @@ class ResourceService(ABC, Generic[S]):
 
     def __init__(self, section: ObjectSection, resources: Resources) -> None:
         self._resources = resources
-        self._objects: OrderedObjects[Stored[S]] = OrderedObjects(self.kind, section, lambda stored: stored.raw)
+        self._objects: OrderedObjects[Stored[S]] = OrderedObjects(
+            self.kind, section, lambda stored: stored.raw
+        )
 
     def load(self, specs: Sequence[Spec]) -> list[str]:
         """Take the objects of the configuration; gives a sentence for each that cannot be used."""
@@ -180,7 +189,11 @@ class ResourceService(ABC, Generic[S]):
         """Raise ``Invalid`` where stars stand for secrets that would go to another address, or connector."""
         object_name = f"{self.kind} {now.name!r}"
         check_moved(object_name, sent, now.parameters, before.parameters)
-        if has_stars(sent) and isinstance(now, MemberSpec) and now.connector != getattr(before, "connector", None):
+        if (
+            has_stars(sent)
+            and isinstance(now, MemberSpec)
+            and now.connector != getattr(before, "connector", None)
+        ):
             raise Invalid(f"{object_name} cannot be saved", [moved_problem("/connector")])
 
     def patched(self, name: str, patch: Spec) -> Spec:
@@ -290,7 +303,9 @@ class ConnectorService(ResourceService[ConnectorSpec]):
         return self._resources.registry.described()
 
     async def _probe(self, spec: ConnectorSpec) -> ProbeResult:
-        return await run_probe(await self._resources.make_connector(spec), (), hider(spec.parameters))
+        return await run_probe(
+            await self._resources.make_connector(spec), (), hider(spec.parameters)
+        )
 
     def _checked(self, spec: Spec) -> ConnectorSpec:
         return checked_connector(spec, self._resources.registry)
@@ -315,7 +330,9 @@ class ConnectorService(ResourceService[ConnectorSpec]):
             "status_reason": reason if spec.enable else "",
             "since": rfc3339(supervisor.since_ns),
             "attempts": supervisor.attempts,
-            "next_attempt_at": None if supervisor.next_attempt_ns is None else rfc3339(supervisor.next_attempt_ns),
+            "next_attempt_at": None
+            if supervisor.next_attempt_ns is None
+            else rfc3339(supervisor.next_attempt_ns),
             **self._resources.users_of(spec.name),
         }
 
@@ -328,23 +345,32 @@ class _MemberService(Contributor, ResourceService[N], Generic[N, M]):
     """Model of the specs."""
 
     def _checked(self, spec: Spec) -> N:
-        return checked_member(self._model, spec, self._resources.registry, self._resources.connector_specs)
+        return checked_member(
+            self._model, spec, self._resources.registry, self._resources.connector_specs
+        )
 
     def uses(self) -> Uses:
         """The connector of each, and the schema that codes its values."""
         for member in self._members.values():
             user = Reference(self.kind, member.spec.id)
             yield user, Reference("connector", member.spec.connector)
-            yield from ((user, Reference("schema", name)) for name in _schemas_in(member.spec.parameters))
+            yield from (
+                (user, Reference("schema", name)) for name in _schemas_in(member.spec.parameters)
+            )
 
     def consequences(self, change: Change) -> Iterator[str]:
         """The loss that comes with a deleted member, and the rows that wait while a member or its connector is stopped
         or paused."""
         (of, name), verb = change.target, _verb_of(change)
-        members = [member for member in self._members.values() if (self.kind, member.spec.id) == (of, name)]
+        members = [
+            member for member in self._members.values() if (self.kind, member.spec.id) == (of, name)
+        ]
         if of == "connector" and verb in _ENDING:
             using = [member for member in self._members.values() if member.spec.connector == name]
-            yield from (f"{self.kind} {member.spec.name!r}: {self._waits(member, 'pause')}" for member in using)
+            yield from (
+                f"{self.kind} {member.spec.name!r}: {self._waits(member, 'pause')}"
+                for member in using
+            )
         for member in members:
             if verb == "delete":
                 yield self._forgotten(member)
@@ -429,15 +455,23 @@ class ActionService(_MemberService[ActionSpec, Action]):
             raise Invalid(f"action {name!r} is paused and sends nothing; resume it")
         saving()
         left = await action.drain(timeout_s)
-        await self._resources.switch(action, "drained" if not left else f"drained, and {are(left, 'row')} left")
+        await self._resources.switch(
+            action, "drained" if not left else f"drained, and {are(left, 'row')} left"
+        )
         return {"name": name, "left": left, "drained": left == 0, "status": action.state}
 
     # Dead letters
 
-    async def dead_letters(self, name: str, limit: int, offsets: Sequence[int] | None = None) -> DeadLetterList:
+    async def dead_letters(
+        self, name: str, limit: int, offsets: Sequence[int] | None = None
+    ) -> DeadLetterList:
         """The oldest dead letters, or those with these offsets, and how many there are."""
         letters = self._member(name).letters
-        return {"action": name, "waiting": letters.waiting, "items": [*await letters.show(limit, offsets)]}
+        return {
+            "action": name,
+            "waiting": letters.waiting,
+            "items": [*await letters.show(limit, offsets)],
+        }
 
     async def to_redrive(self, name: str, limit: int, offsets: Sequence[int] | None) -> int:
         """Count the dead letters that ``redrive`` would send."""
@@ -477,7 +511,10 @@ class ActionService(_MemberService[ActionSpec, Action]):
     def purge(self, name: str, offsets: Sequence[int] | None = None) -> PurgedLetters:
         """Forget all dead letters, or those with these offsets."""
         letters = self._member(name).letters
-        return {"action": name, "purged": letters.remove() if offsets is None else letters.forget(offsets)}
+        return {
+            "action": name,
+            "purged": letters.remove() if offsets is None else letters.forget(offsets),
+        }
 
     # Inside
 
@@ -495,7 +532,9 @@ class ActionService(_MemberService[ActionSpec, Action]):
             return "ready for rows"
 
         steps = [ProbeStep("target", target), ProbeStep("permission", sink.permission)]
-        return await run_probe(connector, steps, hider(of_connector.parameters, spec.parameters), close=sink.close)
+        return await run_probe(
+            connector, steps, hider(of_connector.parameters, spec.parameters), close=sink.close
+        )
 
     def _use(self, checked: ActionSpec) -> None:
         self._resources.put_action(checked)
@@ -509,7 +548,10 @@ class ActionService(_MemberService[ActionSpec, Action]):
         for action in self._members.values():
             for to in action.spec.fallback_actions:
                 if to.kind == "reference":
-                    yield Reference(self.kind, action.spec.id), Reference(self.kind, f"{to.type}:{to.name}")
+                    yield (
+                        Reference(self.kind, action.spec.id),
+                        Reference(self.kind, f"{to.type}:{to.name}"),
+                    )
 
     def _forgotten(self, member: Action) -> str:
         rows = counted(member.backlog, "row")
@@ -528,7 +570,9 @@ class ActionService(_MemberService[ActionSpec, Action]):
         action = self._members.get(change.target.name.partition(":")[2])
         if change.verb == "purge" and change.target.kind == self.kind and action is not None:
             offsets = change.options["offsets"]
-            number = action.letters.waiting if offsets is None else action.letters.number_of(offsets)
+            number = (
+                action.letters.waiting if offsets is None else action.letters.number_of(offsets)
+            )
             if number:
                 yield f"{are(number, 'dead letter')} deleted permanently."
 

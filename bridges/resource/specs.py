@@ -71,12 +71,18 @@ class DeadLetterOptions(Settings):
     """Causes for which discarded rows are kept, and limits."""
 
     causes: list[Literal["failed", "expired", "queue_full"]] = Field(
-        default=["failed"], description="Reasons for which a discarded row becomes a dead letter; [] for none."
+        default=["failed"],
+        description="Reasons for which a discarded row becomes a dead letter; [] for none.",
     )
     max_records: int = Field(
-        default=10_000, ge=1, le=10_000_000, description="Maximum dead letters; the oldest make room."
+        default=10_000,
+        ge=1,
+        le=10_000_000,
+        description="Maximum dead letters; the oldest make room.",
     )
-    max_bytes: Size = Field(default=64 * 1024 * 1024, ge=1024, description="Maximum size of all dead letters.")
+    max_bytes: Size = Field(
+        default=64 * 1024 * 1024, ge=1024, description="Maximum size of all dead letters."
+    )
 
 
 class MemberSpec(_Object):
@@ -115,10 +121,16 @@ T = TypeVar("T", bound=MemberSpec)
 def connector_models(registry: Registry) -> list[type[Settings]]:
     """The spec of a connector of each type: what all share, and the type's own members."""
     shared: dict[str, Any] = {
-        name: (field.annotation, field) for name, field in ConnectorSpec.model_fields.items() if name != "parameters"
+        name: (field.annotation, field)
+        for name, field in ConnectorSpec.model_fields.items()
+        if name != "parameters"
     }
     return [
-        create_model(_title(kind, "Connector"), __base__=kind.connector, **shared | {"type": (Literal[kind.name], ...)})
+        create_model(
+            _title(kind, "Connector"),
+            __base__=kind.connector,
+            **shared | {"type": (Literal[kind.name], ...)},
+        )
         for kind in map(registry.known, registry.names())
     ]
 
@@ -129,7 +141,9 @@ def member_models(spec: type[MemberSpec], registry: Registry) -> list[type[Setti
     for kind in map(registry.known, registry.names()):
         if own := spec.own_model(kind):
             members: dict[str, Any] = {"type": (Literal[kind.name], ...), "parameters": (own, ...)}
-            models.append(create_model(_title(kind, spec.kind.capitalize()), __base__=spec, **members))
+            models.append(
+                create_model(_title(kind, spec.kind.capitalize()), __base__=spec, **members)
+            )
     return models
 
 
@@ -141,7 +155,11 @@ def checked_connector(spec: Spec, registry: Registry) -> ConnectorSpec:
     """A connector as it was understood. Raises ``Invalid`` with every problem."""
     members = {name: value for name, value in spec.items() if name not in READ_ONLY}
     kind = _kind("connector", members, registry)
-    common = {name: members[name] for name in ConnectorSpec.model_fields if name in members and name != "parameters"}
+    common = {
+        name: members[name]
+        for name in ConnectorSpec.model_fields
+        if name in members and name != "parameters"
+    }
     own = {name: value for name, value in members.items() if name not in common}
     problems: list[Problem] = []
     parameters = _checked(kind.connector, own, "", problems)
@@ -152,7 +170,10 @@ def checked_connector(spec: Spec, registry: Registry) -> ConnectorSpec:
 
 
 def checked_member(
-    model: type[T], spec: Spec, registry: Registry, connectors: Mapping[str, ConnectorSpec] | None = None
+    model: type[T],
+    spec: Spec,
+    registry: Registry,
+    connectors: Mapping[str, ConnectorSpec] | None = None,
 ) -> T:
     """An action or source as it was understood; its connector must be one of ``connectors``, where given.
 
@@ -185,7 +206,9 @@ def _check_positions(wanted: Positions | None, options: ActionOptions) -> None:
         text = f"parameters.{wanted.asked_by} needs buffer_mode = disk"
         problems.append(Problem(text, "/resource_opts/buffer_mode"))
     if wanted is not None and wanted.in_order and options.dispatch_strategy == "random":
-        text = f"parameters.{wanted.asked_by} keeps one order, and dispatch_strategy random keeps none"
+        text = (
+            f"parameters.{wanted.asked_by} keeps one order, and dispatch_strategy random keeps none"
+        )
         problems.append(Problem(text, "/resource_opts/dispatch_strategy"))
     _refuse("action", problems)
 
@@ -208,7 +231,8 @@ def _kind(kind_name: str, spec: Mapping[str, Any], registry: Registry) -> Connec
     if not isinstance(type, str) or not _TYPE.fullmatch(type):
         hint = f"there are {', '.join(registry.names())}"
         raise Invalid(
-            f"the {kind_name} cannot be saved", [Problem("type: expected a string", "/type", suggestion=hint)]
+            f"the {kind_name} cannot be saved",
+            [Problem("type: expected a string", "/type", suggestion=hint)],
         )
     return registry.get(type)
 
@@ -235,7 +259,9 @@ def _stray_placeholders(value: Any, pointer: str) -> Iterator[Problem]:
         yield from _stray_placeholders(member, f"{pointer}/{name}")
 
 
-def _refuse(kind_name: str, problems: list[Problem], parameters: Any = None, pointer: str = "") -> None:
+def _refuse(
+    kind_name: str, problems: list[Problem], parameters: Any = None, pointer: str = ""
+) -> None:
     """Raise ``Invalid`` where there is a problem, of the secrets in ``parameters`` among others."""
     if not problems and has_unknown_stars(parameters):
         text = "the stars stand for a secret that is not stored; send the secret itself"

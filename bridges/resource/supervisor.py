@@ -138,7 +138,10 @@ class Member(ABC):
             self.supervisor.broken(reason, epoch)
 
     def _note(self, error: BridgeError) -> None:
-        self.last_error = {"text": self._hide(str(error)), "time_ms": self._clock.now_ns() // 1_000_000}
+        self.last_error = {
+            "text": self._hide(str(error)),
+            "time_ms": self._clock.now_ns() // 1_000_000,
+        }
 
 
 class Supervisor:
@@ -181,7 +184,10 @@ class Supervisor:
         self._proved_s = -float("inf")
 
     def equip(
-        self, options: ConnectorOptions, make: Callable[[], Awaitable[Connector]], hide: Callable[[str], str]
+        self,
+        options: ConnectorOptions,
+        make: Callable[[], Awaitable[Connector]],
+        hide: Callable[[str], str],
     ) -> None:
         """Settings as they are from the next connection on; ``hide`` takes their secrets out of a string."""
         self.options = options
@@ -288,7 +294,10 @@ class Supervisor:
         """Return when the connection is broken; raise what a check says."""
         while not self._broken.is_set():
             options = self.options
-            pause_s = options.health_check_interval + options.health_check_interval_jitter * self._chance()
+            pause_s = (
+                options.health_check_interval
+                + options.health_check_interval_jitter * self._chance()
+            )
             await until_set(self._broken, pause_s)
             if self._broken.is_set() or self._clock.monotonic_s() - self._proved_s < pause_s:
                 continue
@@ -305,7 +314,9 @@ class Supervisor:
                     await connector.close()
 
     def _serve(self, member: Member) -> None:
-        self._serving[member.key] = asyncio.create_task(member.serve(), name=f"serving {member.key}")
+        self._serving[member.key] = asyncio.create_task(
+            member.serve(), name=f"serving {member.key}"
+        )
 
     async def _end_serving(self, key: str) -> None:
         task = self._serving.pop(key, None)

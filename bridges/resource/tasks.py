@@ -54,7 +54,9 @@ class Backoff:
 
     __slots__ = ("_chance", "_first_s", "_most_s", "_next_s")
 
-    def __init__(self, first_s: float, most_s: float, chance: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self, first_s: float, most_s: float, chance: Callable[[], float] = random.random
+    ) -> None:
         self._first_s, self._most_s, self._chance = first_s, max(first_s, most_s), chance
         self._next_s = first_s
 
@@ -90,7 +92,9 @@ class SerialTasks:
             if self._last.get(name) is done:
                 del self._last[name]
 
-        task = self._last[name] = asyncio.create_task(run(self._last.get(name)), name=f"change of {name}")
+        task = self._last[name] = asyncio.create_task(
+            run(self._last.get(name)), name=f"change of {name}"
+        )
         task.add_done_callback(forget)
         return task
 

@@ -31,7 +31,11 @@ class BridgeWatch:
     """Raises and clears the alarms of actions and sources. ``look`` is called every ``LOOK_S``."""
 
     def __init__(
-        self, actions: Mapping[str, Action], sources: Mapping[str, Ingress], alarms: Alarms, clock: Clock
+        self,
+        actions: Mapping[str, Action],
+        sources: Mapping[str, Ingress],
+        alarms: Alarms,
+        clock: Clock,
     ) -> None:
         self._actions = actions
         self._sources = sources
@@ -49,13 +53,21 @@ class BridgeWatch:
         sources = self._sources.values()
         self._forget(self._losses, {_dropping(action.name) for action in actions})
         disconnected = {_disconnected("action", action.name) for action in actions}
-        self._forget(self._away_since_s, disconnected | {_disconnected("source", source.name) for source in sources})
+        self._forget(
+            self._away_since_s,
+            disconnected | {_disconnected("source", source.name) for source in sources},
+        )
         for member in (*actions, *sources):
             _ = member.since_ns
         for action in actions:
             rows = action.backlog
             self._look_at_state(
-                "action", action.name, action.status, now_s, f"; {counted(rows, 'row')} in its buffer", rows=rows
+                "action",
+                action.name,
+                action.status,
+                now_s,
+                f"; {counted(rows, 'row')} in its buffer",
+                rows=rows,
             )
             self._look_at_losses(action, now_s)
         for source in sources:
@@ -67,14 +79,18 @@ class BridgeWatch:
             del seen[alarm]
             self._alarms.deactivate(alarm)
 
-    def _look_at_state(self, kind: str, name: str, status: State, now_s: float, more: str = "", **details: Any) -> None:
+    def _look_at_state(
+        self, kind: str, name: str, status: State, now_s: float, more: str = "", **details: Any
+    ) -> None:
         (state, reason), alarm = status, _disconnected(kind, name)
         if state in (CONNECTED, STOPPED, DISABLED):
             self._away_since_s.pop(alarm, None)
             self._alarms.deactivate(alarm)
         elif now_s - self._away_since_s.setdefault(alarm, now_s) >= _AWAY_S:
             text = f"{kind} '{name}' is {state}{f': {reason}' if reason else ''}{more}"
-            self._alarms.activate(alarm, text, **{kind: name}, state=state, reason=reason, **details)
+            self._alarms.activate(
+                alarm, text, **{kind: name}, state=state, reason=reason, **details
+            )
 
     def _look_at_losses(self, action: Action, now_s: float) -> None:
         name = action.name

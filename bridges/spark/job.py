@@ -102,13 +102,19 @@ class LakeJob:
         """
         tables_at = 0.0
         # On a thread of its own: a query that starts takes its time.
-        reporting = threading.Thread(target=self._keep_reporting, args=(stopping,), name="reports", daemon=True)
+        reporting = threading.Thread(
+            target=self._keep_reporting, args=(stopping,), name="reports", daemon=True
+        )
         reporting.start()
-        threading.Thread(target=self._keep_tidy, args=(stopping,), name="upkeep", daemon=True).start()
+        threading.Thread(
+            target=self._keep_tidy, args=(stopping,), name="upkeep", daemon=True
+        ).start()
         while not stopping.is_set():
             if self._has_ended() and not stopping.is_set():
                 stopping.set()
-                raise Unavailable("Spark has ended the session; its log says why. Try: start the job again.")
+                raise Unavailable(
+                    "Spark has ended the session; its log says why. Try: start the job again."
+                )
             now = monotonic()
             if now >= tables_at:
                 self._look_for_tables()
@@ -154,12 +160,16 @@ class LakeJob:
             log.warning("lake.broker_away reason=%s", error)
             return
         wanted = {spec["name"]: _own(spec) for spec in tables}
-        for name in [name for name, query in self._queries.items() if wanted.get(name) != query.spec]:
+        for name in [
+            name for name, query in self._queries.items() if wanted.get(name) != query.spec
+        ]:
             self._queries.pop(name).stop()
             self._reported.pop(name, None)
         for name, spec in wanted.items():
             if name not in self._queries:
-                self._queries[name] = TableQuery(self._session, self._api, spec, self._settings, monotonic)
+                self._queries[name] = TableQuery(
+                    self._session, self._api, spec, self._settings, monotonic
+                )
         for table in tables:
             query = self._queries[table["name"]]
             query.expected, query.begins = table.get("expected") or {}, table.get("begins")
@@ -189,7 +199,10 @@ class LakeJob:
             replay = self._replays.get(name)
             report = {**query.report(), "replay": None if replay is None else replay.report()}
             last, at = self._reported.get(name, ({}, 0.0))
-            if _without_time(report) == _without_time(last) and monotonic() - at < _REPORT_AT_LEAST_EVERY_S:
+            if (
+                _without_time(report) == _without_time(last)
+                and monotonic() - at < _REPORT_AT_LEAST_EVERY_S
+            ):
                 continue
             try:
                 self._api.report(name, report)
@@ -259,15 +272,27 @@ def _directory(text: str) -> Path:
 
 def parse_arguments(arguments: Sequence[str] | None) -> JobOptions:
     """Options from the command line and the environment."""
-    parser = argparse.ArgumentParser(prog="sluice lake run", description="Fill the configured lake tables.")
+    parser = argparse.ArgumentParser(
+        prog="sluice lake run", description="Fill the configured lake tables."
+    )
     defaults = JobOptions("", "", Path())
-    parser.add_argument("--url", default="http://127.0.0.1:18083", help="address of the management API")
+    parser.add_argument(
+        "--url", default="http://127.0.0.1:18083", help="address of the management API"
+    )
     parser.add_argument("--directory", type=_directory, required=True, help="for scratch files")
     parser.add_argument("--master", default=defaults.master, help="Spark master")
-    parser.add_argument("--max-rows", type=int, default=defaults.max_rows, help="rows of a micro-batch at most")
-    parser.add_argument("--driver-memory", default=defaults.driver_memory, help="memory of Spark's driver")
-    parser.add_argument("--check", action="store_true", help="report what executors lack for each table, and end")
-    return JobOptions(token=os.environ.get(TOKEN_VARIABLE, ""), **vars(parser.parse_args(arguments)))
+    parser.add_argument(
+        "--max-rows", type=int, default=defaults.max_rows, help="rows of a micro-batch at most"
+    )
+    parser.add_argument(
+        "--driver-memory", default=defaults.driver_memory, help="memory of Spark's driver"
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="report what executors lack for each table, and end"
+    )
+    return JobOptions(
+        token=os.environ.get(TOKEN_VARIABLE, ""), **vars(parser.parse_args(arguments))
+    )
 
 
 if __name__ == "__main__":

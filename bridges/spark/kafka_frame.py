@@ -68,10 +68,14 @@ def kafka_records(frame: Any, topic: str | None = None) -> Any:
         broker.core.errors.Invalid: the frame lacks a column of Kafka's.
     """
     if missing := [name for name in _WANTED if name not in frame.columns]:
-        text = f"frame: expected the columns {', '.join(_WANTED)}, got none named {', '.join(missing)}"
+        text = (
+            f"frame: expected the columns {', '.join(_WANTED)}, got none named {', '.join(missing)}"
+        )
         raise Invalid(text, [Problem("Try: spark.read.format('kafka')")])
     if "headers" not in frame.columns:
         frame = frame.selectExpr("*", _NO_HEADERS)
     wanted = topic or f"coalesce({_text(_header('mqtt.topic'))}, topic)"
     columns = {**_OF_RECORD, "topic": wanted}
-    return frame.where(f"{wanted} IS NOT NULL").selectExpr(*(f"{columns[name]} AS {name}" for name in COLUMNS))
+    return frame.where(f"{wanted} IS NOT NULL").selectExpr(
+        *(f"{columns[name]} AS {name}" for name in COLUMNS)
+    )

@@ -63,7 +63,11 @@ def sql_rows(frame: Any, rule: RuleText, statement: SparkStatement) -> Any:
         session.sql(text.replace(f"FROM {RECORDS}", f"FROM {view}"))
         for text in (statement.sql, statement.irregular_sql)
     )
-    regular = rows.where(f"NOT {IRREGULAR}").drop(IRREGULAR).selectExpr("*", "CAST(NULL AS STRING) AS _error")
+    regular = (
+        rows.where(f"NOT {IRREGULAR}")
+        .drop(IRREGULAR)
+        .selectExpr("*", "CAST(NULL AS STRING) AS _error")
+    )
     columns = [{"name": name, "type": kind} for name, kind in statement.columns]
     return regular.union(rule_rows(irregular, rule, columns))
 

@@ -58,7 +58,9 @@ class CheckedClient(Settings, strict=True):
 
     clientid: str = Field(description="Its client identifier.")
     username: str | None = None
-    password: Secret | None = Field(default=None, description="Authenticates by it too; null is without a password.")
+    password: Secret | None = Field(
+        default=None, description="Authenticates by it too; null is without a password."
+    )
     peerhost: str | None = Field(default=None, description="The address it comes from.")
     listener: str | None = Field(default=None, description="The listener, as `tcp:default`.")
     zone: str | None = None
@@ -72,7 +74,9 @@ class AccessCheck(Settings, strict=True):
 
     client: CheckedClient = Field(examples=[{"clientid": "c1", "username": "ann"}])
     action: Literal["publish", "subscribe"] | None = None
-    topic: str | None = Field(default=None, description="The topic, or the topic filter.", validate_default=True)
+    topic: str | None = Field(
+        default=None, description="The topic, or the topic filter.", validate_default=True
+    )
     qos: int = Field(default=0, ge=0, le=2)
     retain: bool = False
 
@@ -223,7 +227,13 @@ class AccessService:
     """The verbs of administrators on the access that connections ask for."""
 
     def __init__(
-        self, server: Server, users: Users, pool: HashPool, config: Config, sections: Sections, writer: Writer
+        self,
+        server: Server,
+        users: Users,
+        pool: HashPool,
+        config: Config,
+        sections: Sections,
+        writer: Writer,
     ) -> None:
         """``users`` are those of the server's access."""
         self._server = server
@@ -232,16 +242,30 @@ class AccessService:
         self.users = users
         access = self._access = server.hub.access
         self._attributes = server.hub.logins.attributes
-        self.rules = AccessRules("access rule", sections.section(RULES), NamedRuleSettings, self._use_rules)
-        self._allows_weak = config.get("password_hashing", PasswordHashingSettings).allow_weak_imports
+        self.rules = AccessRules(
+            "access rule", sections.section(RULES), NamedRuleSettings, self._use_rules
+        )
+        self._allows_weak = config.get(
+            "password_hashing", PasswordHashingSettings
+        ).allow_weak_imports
         authentication = config.get("authentication", AuthenticationSettings)
         authorization = config.get("authorization", AuthorizationSettings)
         self.settings = {
             "authentication": StoredSettings(
-                "authentication", config, sections, authentication, self._check_authentication, self._use_authentication
+                "authentication",
+                config,
+                sections,
+                authentication,
+                self._check_authentication,
+                self._use_authentication,
             ),
             "authorization": StoredSettings(
-                "authorization", config, sections, authorization, access.authorizer.sources_of, access.authorizer.use
+                "authorization",
+                config,
+                sections,
+                authorization,
+                access.authorizer.sources_of,
+                access.authorizer.use,
             ),
         }
         self.authenticators = KindsInOrder(
@@ -317,7 +341,9 @@ class AccessService:
         chain = before.replaced(settings)
         if chain.is_empty and not before.is_empty:
             self._server.check_open()
-            _log.warning("access.no_authenticator", text="every client that reaches a listener may connect")
+            _log.warning(
+                "access.no_authenticator", text="every client that reaches a listener may connect"
+            )
         before.close()
         self._access.authenticators = chain
 
@@ -342,8 +368,15 @@ class AccessService:
             Invalid, ReadOnly: nothing changed.
         """
         stored = self.settings["authorization"]
-        kept = {name: value for name, value in (stored.raw() or {}).items() if name in ("sources", "rules")}
-        stored.change({**options.model_dump(mode="json", exclude_none=True), **kept}, "the settings of access rules")
+        kept = {
+            name: value
+            for name, value in (stored.raw() or {}).items()
+            if name in ("sources", "rules")
+        }
+        stored.change(
+            {**options.model_dump(mode="json", exclude_none=True), **kept},
+            "the settings of access rules",
+        )
         return self.authorization()
 
     async def users_of(self, body: UserImport) -> Sequence[User]:
@@ -381,16 +414,26 @@ class AccessService:
 
     async def _decision(self, client: CheckedClient, attempt: ConnectAttempt) -> Decision:
         if "password" not in client.model_fields_set:
-            return Decision("allow", is_superuser=client.is_superuser, verified=frozenset(("username", "clientid")))
+            return Decision(
+                "allow",
+                is_superuser=client.is_superuser,
+                verified=frozenset(("username", "clientid")),
+            )
         decision = self._access.authenticate(attempt)
         return decision if isinstance(decision, Decision) else await decision
 
     async def _authorize(
-        self, answer: AccessDecision, attempt: ConnectAttempt, decision: Decision, check: AccessCheck
+        self,
+        answer: AccessDecision,
+        attempt: ConnectAttempt,
+        decision: Decision,
+        check: AccessCheck,
     ) -> AccessDecision:
         authorizer = self._access.authorizer
         subject = authorizer.subject_of(attempt, decision, self._attributes.roots, attempt.zone)
-        prepared = decision if decision.is_superuser else await authorizer.prepared(decision, subject)
+        prepared = (
+            decision if decision.is_superuser else await authorizer.prepared(decision, subject)
+        )
         if not prepared.is_allowed:
             return {**answer, "allowed": False, "authentication": _shown_decision(prepared)}
         rulings = authorizer.rulings(subject)

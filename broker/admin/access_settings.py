@@ -23,7 +23,15 @@ from broker.config.root import Config
 from broker.config.secret_text import check_moved, reference_problems, with_stored
 from broker.config.sections import Sections
 from broker.config.spec_problems import parsed
-from broker.core.errors import AlreadyExists, ConfigError, Invalid, NotFound, Problem, ReadOnly, Unavailable
+from broker.core.errors import (
+    AlreadyExists,
+    ConfigError,
+    Invalid,
+    NotFound,
+    Problem,
+    ReadOnly,
+    Unavailable,
+)
 from broker.core.objects import Spec, Version, etag_of, saving
 
 _DEFAULT: Final = "default"
@@ -71,11 +79,17 @@ class StoredSettings:
             ReadOnly: a file or the environment sets it.
         """
         if self._origin != _DEFAULT and API_FILE not in self._origin:
-            raise ReadOnly(f"{self.name} is set by {self._origin}; change it there, then 'sluice config reload'")
+            raise ReadOnly(
+                f"{self.name} is set by {self._origin}; change it there, then 'sluice config reload'"
+            )
         file = self._sections.file
         if file is None:
-            raise Unavailable("settings cannot be saved without a data directory; start with --data-dir")
-        settings = parsed(type(self.settings), _without_objects(value), f"{what} cannot be saved", tags=_TAGS)
+            raise Unavailable(
+                "settings cannot be saved without a data directory; start with --data-dir"
+            )
+        settings = parsed(
+            type(self.settings), _without_objects(value), f"{what} cannot be saved", tags=_TAGS
+        )
         if problems := reference_problems(settings):
             raise Invalid(f"{what} cannot be saved", problems)
         try:
@@ -93,12 +107,27 @@ class StoredSettings:
             raise
 
 
-_TAGS: Final = ("cinfo", "builtin", "jwt", "file", "built_in", "http", "postgresql", "mysql", "redis", "ldap")
+_TAGS: Final = (
+    "cinfo",
+    "builtin",
+    "jwt",
+    "file",
+    "built_in",
+    "http",
+    "postgresql",
+    "mysql",
+    "redis",
+    "ldap",
+)
 
 
 def _without_objects(value: Any) -> Any:
     """Without the objects below the section in the same file."""
-    return {key: inner for key, inner in value.items() if key != "rules"} if isinstance(value, dict) else value
+    return (
+        {key: inner for key, inner in value.items() if key != "rules"}
+        if isinstance(value, dict)
+        else value
+    )
 
 
 class KindsInOrder:
@@ -166,7 +195,10 @@ class KindsInOrder:
         with suppress(ValidationError):  # of which saving says more
             check_moved(f"the {self.kind}", spec, type(before).model_validate(raw[at]), before)
         if raw[at][self._member] != name:
-            raise Invalid(f"the {self.kind} keeps its {self._member}", [Problem(f"it is {name!r}", f"/{self._member}")])
+            raise Invalid(
+                f"the {self.kind} keeps its {self._member}",
+                [Problem(f"it is {name!r}", f"/{self._member}")],
+            )
         self._save(raw)
         return self.get(name)
 
@@ -184,7 +216,9 @@ class KindsInOrder:
         if spec is None:
             items.pop(name, None)
         else:
-            alone = type(settings).model_validate({self._listed: [{self._member: name, **_plain(spec)}]})
+            alone = type(settings).model_validate(
+                {self._listed: [{self._member: name, **_plain(spec)}]}
+            )
             items[name] = getattr(alone, self._listed)[0]
         return settings.model_copy(update={self._listed: list(items.values())})
 
@@ -192,13 +226,20 @@ class KindsInOrder:
         """Bring all into this order; every one must be named once."""
         here = self._names()
         if sorted(names) != sorted(here):
-            raise Invalid("the order cannot be used", [Problem(f"expected each of {', '.join(here)} once", "/order")])
+            raise Invalid(
+                "the order cannot be used",
+                [Problem(f"expected each of {', '.join(here)} once", "/order")],
+            )
         raw = self._raw()
         self._save([raw[here.index(name)] for name in names])
 
     def _check_file(self, spec: Mapping[str, Any]) -> None:
         path = spec.get("path")
-        if isinstance(path, str) and path and (problems := file_problems(self._file_of(path), "/path")):
+        if (
+            isinstance(path, str)
+            and path
+            and (problems := file_problems(self._file_of(path), "/path"))
+        ):
             raise Invalid(f"the {self.kind} cannot be saved", problems)
 
     def _save(self, items: builtins.list[Spec]) -> None:
@@ -215,11 +256,14 @@ class KindsInOrder:
         if isinstance(raw, list):
             return raw
         return [
-            item.model_dump(mode="json", exclude_none=True) for item in getattr(self._stored.settings, self._listed)
+            item.model_dump(mode="json", exclude_none=True)
+            for item in getattr(self._stored.settings, self._listed)
         ]
 
     def _names(self) -> builtins.list[str]:
-        return [getattr(item, self._member) for item in getattr(self._stored.settings, self._listed)]
+        return [
+            getattr(item, self._member) for item in getattr(self._stored.settings, self._listed)
+        ]
 
     def _at(self, name: str) -> int:
         try:

@@ -40,7 +40,11 @@ _RESERVED: Final = "administrator"
 
 
 def _check_password(secret: Secret) -> Secret:
-    if not MIN_PASSWORD_BYTES <= len(secret.reveal().encode(errors="replace")) <= MAX_PASSWORD_BYTES:
+    if (
+        not MIN_PASSWORD_BYTES
+        <= len(secret.reveal().encode(errors="replace"))
+        <= MAX_PASSWORD_BYTES
+    ):
         raise ValueError(f"expected {MIN_PASSWORD_BYTES} to {MAX_PASSWORD_BYTES} bytes")
     return secret
 
@@ -68,16 +72,22 @@ class AccountSpec(Settings):
     @classmethod
     def _check_name(cls, name: str) -> str:
         if name == _RESERVED:
-            raise ValueError(f"expected another name, since {_RESERVED!r} is the owner of the API's token")
+            raise ValueError(
+                f"expected another name, since {_RESERVED!r} is the owner of the API's token"
+            )
         return name
 
     @field_validator("credentials")
     @classmethod
-    def _check_credentials(cls, credentials: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
+    def _check_credentials(
+        cls, credentials: list[dict[str, Any]] | None
+    ) -> list[dict[str, Any]] | None:
         for credential in credentials or ():
             kept = Credential.from_spec(credential)
             if not kept.server_key or kept.iterations > _MAX_ITERATIONS:
-                raise ValueError(f"expected keys of SCRAM with at most {_MAX_ITERATIONS:,} iterations")
+                raise ValueError(
+                    f"expected keys of SCRAM with at most {_MAX_ITERATIONS:,} iterations"
+                )
         return credentials
 
 
@@ -99,7 +109,13 @@ class Accounts(Contributor, SpecObjects[AccountSpec]):
 
     kind = "account"
 
-    def __init__(self, section: ObjectSection, settings: PasswordHashingSettings, pool: HashPool, clock: Clock) -> None:
+    def __init__(
+        self,
+        section: ObjectSection,
+        settings: PasswordHashingSettings,
+        pool: HashPool,
+        clock: Clock,
+    ) -> None:
         self._settings = settings
         self._pool = pool
         self._clock = clock
@@ -114,7 +130,9 @@ class Accounts(Contributor, SpecObjects[AccountSpec]):
         if kind == self.kind and before is not None:
             if after is None:
                 yield f"{name!r} can no longer sign in, and its sessions end."
-            elif any(before.get(member) != after.get(member) for member in ("role", "kinds", "topics")):
+            elif any(
+                before.get(member) != after.get(member) for member in ("role", "kinds", "topics")
+            ):
                 yield f"The sessions of {name!r} have the new rights at once."
 
     async def sign_in(self, name: str, password: str, place: str) -> bool:
@@ -127,7 +145,9 @@ class Accounts(Contributor, SpecObjects[AccountSpec]):
         account = self._objects.find(name)
         credential = self._decoy() if account is None else _credential(account)
         async with self._pool.turn(place):
-            matches = await self._pool.work(lambda: credential.matches(password.encode(errors="replace")))
+            matches = await self._pool.work(
+                lambda: credential.matches(password.encode(errors="replace"))
+            )
         return matches and account is not None and account is self._objects.find(name)
 
     def stamp_of(self, name: str) -> str:
@@ -150,7 +170,10 @@ class Accounts(Contributor, SpecObjects[AccountSpec]):
         if self._objects.find(str(spec.get("name"))) is not None:
             raise AlreadyExists(self.kind, str(spec["name"]))
         if len(self._objects.names()) >= MAX_ACCOUNTS:
-            raise Invalid("the account cannot be saved", [Problem(f"expected at most {MAX_ACCOUNTS:,} accounts")])
+            raise Invalid(
+                "the account cannot be saved",
+                [Problem(f"expected at most {MAX_ACCOUNTS:,} accounts")],
+            )
         now = rfc3339(self._clock.now_ns())
         dated = {"created_at": now, "password_changed_at": now}
         if spec.get("credentials") and spec.get("password") is None:
@@ -158,7 +181,9 @@ class Accounts(Contributor, SpecObjects[AccountSpec]):
         return self._created({**spec, **dated})
 
     async def _created(self, spec: Spec) -> Spec:
-        generated = {} if spec.get("password") is not None else {"password": passwords.generated_password()}
+        generated = (
+            {} if spec.get("password") is not None else {"password": passwords.generated_password()}
+        )
         return {**super().create(await self._hashed({**spec, **generated})), **generated}
 
     def replace(self, name: str, spec: Spec) -> Any:
@@ -171,7 +196,9 @@ class Accounts(Contributor, SpecObjects[AccountSpec]):
         }
         if spec.get("password") is None:
             return super().replace(name, {**spec, "password": None, **kept})
-        return self._replaced(name, {**spec, **kept, "password_changed_at": rfc3339(self._clock.now_ns())})
+        return self._replaced(
+            name, {**spec, **kept, "password_changed_at": rfc3339(self._clock.now_ns())}
+        )
 
     async def _replaced(self, name: str, spec: Spec) -> Spec:
         return super().replace(name, await self._hashed(spec))
@@ -182,7 +209,9 @@ class Accounts(Contributor, SpecObjects[AccountSpec]):
         assert checked.password is not None
         password = checked.password.reveal().encode(errors="replace")
         rounds = self._settings.rounds("pbkdf2_sha256")
-        credential = await self._pool.run(lambda: passwords.hashed(password, "pbkdf2_sha256", rounds))
+        credential = await self._pool.run(
+            lambda: passwords.hashed(password, "pbkdf2_sha256", rounds)
+        )
         return {**spec, "password": None, "credentials": [credential.as_spec()]}
 
     def _compiled(self, spec: Spec) -> AccountSpec:
@@ -192,11 +221,16 @@ class Accounts(Contributor, SpecObjects[AccountSpec]):
             credential = passwords.hashed(password, "pbkdf2_sha256", passwords.GENERATED_ITERATIONS)
             return item.model_copy(update={"password": None, "credentials": [credential.as_spec()]})
         if not item.credentials:
-            raise Invalid("the account cannot be used", [Problem("expected a password, or its keys", "/password")])
+            raise Invalid(
+                "the account cannot be used",
+                [Problem("expected a password, or its keys", "/password")],
+            )
         return item
 
     def _decoy(self) -> Credential:
-        return Credential("pbkdf2_sha256", b" " * 16, self._settings.rounds("pbkdf2_sha256"), b" ", b" ")
+        return Credential(
+            "pbkdf2_sha256", b" " * 16, self._settings.rounds("pbkdf2_sha256"), b" ", b" "
+        )
 
     def _shown(self, item: AccountSpec) -> Spec:
         return item.model_dump(mode="json", exclude_none=True)

@@ -18,8 +18,12 @@ from broker.core.hosts import checked_address, checked_hosts, is_loopback, split
 class LiveSettings(Settings):
     """Bounds of the live channel, `/api/v1/live`."""
 
-    max_connections: int = Field(default=64, ge=0, le=65_535, description="Maximum concurrent connections.")
-    max_channels: int = Field(default=100, ge=1, le=10_000, description="Maximum channels per connection.")
+    max_connections: int = Field(
+        default=64, ge=0, le=65_535, description="Maximum concurrent connections."
+    )
+    max_channels: int = Field(
+        default=100, ge=1, le=10_000, description="Maximum channels per connection."
+    )
     max_bytes: Size = Field(
         default=16 * 1024 * 1024,
         ge=1024 * 1024,
@@ -31,25 +35,41 @@ class LiveSettings(Settings):
 class OidcSettings(Settings):
     """Sign-in to the dashboard by OpenID Connect."""
 
-    issuer: str = Field(description="Address of the issuer, exactly as it names itself, as `https://login.example`.")
+    issuer: str = Field(
+        description="Address of the issuer, exactly as it names itself, as `https://login.example`."
+    )
     client_id: str = Field(min_length=1, description="Identifier of the broker at the issuer.")
-    client_secret: SecretText | None = Field(default=None, description="Its secret; none for a public client.")
+    client_secret: SecretText | None = Field(
+        default=None, description="Its secret; none for a public client."
+    )
     url: str | None = Field(
         default=None,
         description="Address of the dashboard for browsers, as `https://sluice.example`. The issuer must allow "
         "`URL/api/v1/session/oidc` to be returned to. Default: `bind`.",
     )
-    label: str = Field(default="Sign in with your organization", max_length=100, description="Text of the button.")
-    scopes: list[str] = Field(default=["openid", "profile"], min_length=1, description="Scopes that are requested.")
-    name_claim: str = Field(default="preferred_username", description="Claim with the name; without it, `sub`.")
-    role_claim: str = Field(default="groups", description="Claim with groups or roles, a string or a list.")
+    label: str = Field(
+        default="Sign in with your organization", max_length=100, description="Text of the button."
+    )
+    scopes: list[str] = Field(
+        default=["openid", "profile"], min_length=1, description="Scopes that are requested."
+    )
+    name_claim: str = Field(
+        default="preferred_username", description="Claim with the name; without it, `sub`."
+    )
+    role_claim: str = Field(
+        default="groups", description="Claim with groups or roles, a string or a list."
+    )
     roles: dict[str, Role] = Field(
-        default_factory=dict, description="Role by value of that claim. The first that the claim has counts."
+        default_factory=dict,
+        description="Role by value of that claim. The first that the claim has counts.",
     )
     default_role: Role | None = Field(
-        default=None, description="Role where no value of the claim is in `roles`. Default: the sign-in is refused."
+        default=None,
+        description="Role where no value of the claim is in `roles`. Default: the sign-in is refused.",
     )
-    leeway: Duration = Field(default=30, ge=0, le=300, description="Seconds that the clocks may differ.")
+    leeway: Duration = Field(
+        default=30, ge=0, le=300, description="Seconds that the clocks may differ."
+    )
     ssl: ClientTls = Field(default_factory=ClientTls, description="TLS towards the issuer.")
 
     @field_validator("issuer", "url")
@@ -67,7 +87,8 @@ class ApiSettings(Settings):
     """Section ``api``."""
 
     bind: str = Field(
-        default="127.0.0.1:18083", description="Address and port of the management API; port 0 takes any."
+        default="127.0.0.1:18083",
+        description="Address and port of the management API; port 0 takes any.",
     )
     allow_clear_text: bool = Field(
         default=False,
@@ -79,7 +100,9 @@ class ApiSettings(Settings):
         description="Certificate of the API and those between it and its root, PEM. With it the API speaks HTTPS. "
         "It is read again within ten seconds of a change.",
     )
-    keyfile: str | None = Field(default=None, description="Private key of the certificate, PEM, unencrypted.")
+    keyfile: str | None = Field(
+        default=None, description="Private key of the certificate, PEM, unencrypted."
+    )
     oidc: OidcSettings | None = Field(default=None, description="Sign-in by OpenID Connect.")
     metrics: Literal["open", "token"] = Field(
         default="open",

@@ -150,7 +150,9 @@ class AuditRecord:
         if self.detail or not self.changes:
             return self.detail
         first = self.changes[0]
-        members = dict.fromkeys(difference["pointer"].split("/")[1] for difference in first["differences"])
+        members = dict.fromkeys(
+            difference["pointer"].split("/")[1] for difference in first["differences"]
+        )
         text = f"changed {', '.join(members)}" if first["change"] == "changed" else first["change"]
         others = len(self.changes) - 1 + self.omitted
         return f"{text}, with {others:,} more" if others else text
@@ -191,12 +193,16 @@ def _compare(before: Any, after: Any, pointer: str, differences: list[AuditDiffe
         differences.append({"pointer": pointer, "before": before, "after": after, "is_cut": False})
 
 
-def _compare_secrets(shown: Any, before: Any, after: Any, pointer: str, differences: list[AuditDifference]) -> None:
+def _compare_secrets(
+    shown: Any, before: Any, after: Any, pointer: str, differences: list[AuditDifference]
+) -> None:
     if before == after:
         return
     if isinstance(shown, dict) and isinstance(before, dict) and isinstance(after, dict):
         for name, value in shown.items():
-            _compare_secrets(value, before.get(name), after.get(name), f"{pointer}/{_part(name)}", differences)
+            _compare_secrets(
+                value, before.get(name), after.get(name), f"{pointer}/{_part(name)}", differences
+            )
     elif shown == MASK and before is not None:
         differences.append({"pointer": pointer, "before": MASK, "after": MASK, "is_cut": False})
 
@@ -213,7 +219,10 @@ _Key = tuple[int, int]
 _Test = Callable[[Mapping[str, Any]], bool]
 _KEYS: Final = Codec[_Key](
     lambda key: (_LARGEST_SEGMENT - key[0]).to_bytes(4) + (_LARGEST_NS - key[1]).to_bytes(8),
-    lambda data: (_LARGEST_SEGMENT - int.from_bytes(data[:4]), _LARGEST_NS - int.from_bytes(data[4:])),
+    lambda data: (
+        _LARGEST_SEGMENT - int.from_bytes(data[:4]),
+        _LARGEST_NS - int.from_bytes(data[4:]),
+    ),
 )
 _ENTRIES: Final = Codec[dict[str, Any]](jsontext.encode, jsontext.decode)
 _SEGMENTS: Final = Codec[list[list[int]]](jsontext.encode, jsontext.decode)
@@ -237,7 +246,9 @@ class AuditLog:
     def record(self, record: AuditRecord) -> str:
         """Add an entry to the commit group that is gathering; its identifier."""
         clock_ns = self._clock.now_ns()
-        now_ns = self._last_ns = max(clock_ns, self._last_ns + 1)  # in the order of requests, also if it is set back
+        now_ns = self._last_ns = max(
+            clock_ns, self._last_ns + 1
+        )  # in the order of requests, also if it is set back
         changes = _within_bounds(record.changes)
         entry = {
             "at": rfc3339(clock_ns),
@@ -277,7 +288,9 @@ class AuditLog:
     def _hold(self, id: str, deleted: Sequence[DeletedObject]) -> None:
         """Hold deleted objects for ``UNDO_S``, the latest ones that fit."""
         now_s = self._clock.monotonic_s()
-        size = sum(len(jsontext.encode(item.saved)) + _NAME_BYTES * len(item.order) for item in deleted)
+        size = sum(
+            len(jsontext.encode(item.saved)) + _NAME_BYTES * len(item.order) for item in deleted
+        )
         self._deleted[id] = (now_s + UNDO_S, size, deleted)
         self._deleted_bytes += size
         while self._deleted:
@@ -304,7 +317,12 @@ class AuditLog:
                 await self._writer.committed()
         except (SluiceError, TimeoutError, jsontext.JsonError) as error:
             reason = str(error) or f"no commit within {_COMMIT_TIMEOUT_S} s"
-            _log.error("audit_log.not_written", operation=record.operation, actor=record.actor, error=reason)
+            _log.error(
+                "audit_log.not_written",
+                operation=record.operation,
+                actor=record.actor,
+                error=reason,
+            )
 
     def get(self, id: str) -> AuditEntryView:
         """Show an entry.
@@ -317,7 +335,9 @@ class AuditLog:
         if key is None or entry is None or self._is_past(key[1]):
             raise NotFound("audit entry", id)
         row: Any = _row(key, entry)
-        view: AuditEntryView = row | {name: entry[name] for name in ("request", "request_id", "changes")}
+        view: AuditEntryView = row | {
+            name: entry[name] for name in ("request", "request_id", "changes")
+        }
         view["omitted"] = entry.get("omitted", 0)
         return view
 
@@ -341,11 +361,17 @@ class AuditLog:
         tests = _tests(search, patterns)
         after = None if cursor is None else _key_of(cursor[0])
         if cursor is not None and after is None:
-            raise Invalid("the page cannot be shown", [Problem("not a cursor of this list", "/query/cursor")])
+            raise Invalid(
+                "the page cannot be shown", [Problem("not a cursor of this list", "/query/cursor")]
+            )
         return await asyncio.to_thread(self._page, limit, after, since, until, tests)
 
     async def lines(
-        self, since: int | None = None, until: int | None = None, search: str | None = None, **patterns: str | None
+        self,
+        since: int | None = None,
+        until: int | None = None,
+        search: str | None = None,
+        **patterns: str | None,
     ) -> AsyncIterator[bytes]:
         """All entries that ``page`` would list, whole, as JSON, a line each."""
         tests = _tests(search, patterns)
@@ -359,17 +385,29 @@ class AuditLog:
                 return
             after = _key_of(page["next"][0])
 
-    def changes_of(self, kind: str, name: str, limit: int) -> Sequence[tuple[AuditEntryRow, AuditedChange]]:
+    def changes_of(
+        self, kind: str, name: str, limit: int
+    ) -> Sequence[tuple[AuditEntryRow, AuditedChange]]:
         """The entries about an object, newest first. Reads the log; on a thread."""
         rows = list[tuple[AuditEntryRow, AuditedChange]]()
 
         def changes(entry: Mapping[str, Any]) -> Iterator[AuditedChange]:
-            return (change for change in entry["changes"] if (change["kind"], change["name"]) == (kind, name))
+            return (
+                change
+                for change in entry["changes"]
+                if (change["kind"], change["name"]) == (kind, name)
+            )
 
         after: _Key | None = None
         is_searched = False
         while len(rows) < limit and not is_searched:
-            page = self._page(limit - len(rows), after, None, None, [lambda entry: any(True for _ in changes(entry))])
+            page = self._page(
+                limit - len(rows),
+                after,
+                None,
+                None,
+                [lambda entry: any(True for _ in changes(entry))],
+            )
             for row in page["items"]:
                 with suppress(NotFound):
                     entry = self.get(row["id"])
@@ -379,7 +417,12 @@ class AuditLog:
         return rows[:limit]
 
     def _page(
-        self, limit: int, after: _Key | None, since: int | None, until: int | None, tests: Sequence[_Test]
+        self,
+        limit: int,
+        after: _Key | None,
+        since: int | None,
+        until: int | None,
+        tests: Sequence[_Test],
     ) -> Spec:
         from_ns = 0 if since is None else since * MICROSECONDS
         to_ns = _LARGEST_NS if until is None else until * MICROSECONDS
@@ -431,14 +474,18 @@ def _tests(search: str | None, patterns: Mapping[str, str | None]) -> list[_Test
 def _matching(name: str, pattern: str) -> _Test:
     matches = compiled(translate(pattern)).match
     if name in ("kind", "name"):
-        return lambda entry: any(matches(str(change[name] or "")) is not None for change in (entry, *entry["changes"]))
+        return lambda entry: any(
+            matches(str(change[name] or "")) is not None for change in (entry, *entry["changes"])
+        )
     return lambda entry: matches(str(entry[name] or "")) is not None
 
 
 def _within_bounds(changes: Sequence[AuditedChange]) -> list[AuditedChange]:
     """The changes, without the longest values where all together are too long, then without the last ones."""
     sizes = [
-        (len(jsontext.encode(difference)), difference) for change in changes for difference in change["differences"]
+        (len(jsontext.encode(difference)), difference)
+        for change in changes
+        for difference in change["differences"]
     ]
     total = sum(size for size, _ in sizes)
     for size, difference in sorted(sizes, key=lambda entry: -entry[0]):

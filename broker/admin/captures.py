@@ -282,14 +282,22 @@ class Captures:
             raise Unavailable(text, retry_after_s=10)
         now_ns = self._clock.now_ns()
         bounds = _Bounds(
-            filter, client_id, now_ns, now_ns + int(seconds * 1e9), max_records, max_bytes, max_records_per_s
+            filter,
+            client_id,
+            now_ns,
+            now_ns + int(seconds * 1e9),
+            max_records,
+            max_bytes,
+            max_records_per_s,
         )
         capture = self._captures[name] = Capture(name, bounds, self._clock)
         try:
             await asyncio.to_thread(self._write, capture, b"")
         except OSError as error:
             del self._captures[name]
-            raise Unavailable(f"{self._folder}: {(error.strerror or str(error)).lower()}", retry_after_s=10) from None
+            raise Unavailable(
+                f"{self._folder}: {(error.strerror or str(error)).lower()}", retry_after_s=10
+            ) from None
         self._recorders.add(capture)
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write_all(), name="captures")
@@ -340,7 +348,9 @@ class Captures:
 
     async def _write_all(self) -> None:
         """Write what the captures have gathered until all have ended."""
-        while running := [capture for capture in self._captures.values() if not capture.ended or capture.pending]:
+        while running := [
+            capture for capture in self._captures.values() if not capture.ended or capture.pending
+        ]:
             now_ns = self._clock.now_ns()
             for capture in running:
                 if not capture.ended and now_ns >= capture.bounds.ends_ns:
@@ -368,7 +378,12 @@ class Captures:
         with self._file(capture.name).open("ab") as file:
             file.write(data)
         bounds = {name: getattr(capture.bounds, name) for name in _Bounds.__slots__}
-        kept = {"bounds": bounds, "records": capture.records, "skipped": capture.skipped, "ended": capture.ended}
+        kept = {
+            "bounds": bounds,
+            "records": capture.records,
+            "skipped": capture.skipped,
+            "ended": capture.ended,
+        }
         temporary = self._folder / f"{capture.name}.new"
         temporary.write_text(json.dumps(kept))
         temporary.replace(self._folder / f"{capture.name}.json")
@@ -405,7 +420,9 @@ def _record(number: int, recording: Recording) -> CaptureRecord:
         "message": _wire(message),
         "outcome": "passed" if refusal is None else "refused",
         "error": recording.error,
-        "is_cut": any(shown is not None and len(shown.payload) > MAX_PAYLOAD_BYTES for shown in messages),
+        "is_cut": any(
+            shown is not None and len(shown.payload) > MAX_PAYLOAD_BYTES for shown in messages
+        ),
         "steps": [_step(step, recording.start_ns, entered) for step in recording.steps],
     }
 
@@ -449,7 +466,9 @@ class _Left:
 def _plain(value: Any, left: _Left) -> Any:
     """A value as JSON has it, within the bytes that are left; text in place of values that JSON cannot hold."""
     if isinstance(value, dict):
-        return {str(name): _plain(item, left) for name, item in value.items() if left.size_bytes >= 0}
+        return {
+            str(name): _plain(item, left) for name, item in value.items() if left.size_bytes >= 0
+        }
     if isinstance(value, (list, tuple)):
         return [_plain(item, left) for item in value if left.size_bytes >= 0]
     left.size_bytes -= len(value) if isinstance(value, (str, bytes)) else 8
@@ -461,5 +480,7 @@ def _plain(value: Any, left: _Left) -> Any:
 def _wire(message: Message) -> json_values.WireMessage:
     payload = message.payload[:MAX_PAYLOAD_BYTES]
     if len(payload) < len(message.payload):
-        message = message.changed(message.topic, payload, message.qos, message.retain, message.properties)
+        message = message.changed(
+            message.topic, payload, message.qos, message.retain, message.properties
+        )
     return json_values.message_to_wire(message)

@@ -132,11 +132,22 @@ def trouble_of(session: Session, connection: Connection | None, row: dict[str, A
     sentences: list[str] = []
     waiting = counted(session.waiting_messages, "message")
     rates = row.get("rates", {})
-    pace = f"it is sent {rates['messages_out']:,.0f} messages a second" if rates.get("messages_out") else ""
+    pace = (
+        f"it is sent {rates['messages_out']:,.0f} messages a second"
+        if rates.get("messages_out")
+        else ""
+    )
     silent_s = row.get("silent_s") or 0.0
-    if connection is not None and row["is_slow"] and in_flight and silent_s >= session.ack_timeout_s:
+    if (
+        connection is not None
+        and row["is_slow"]
+        and in_flight
+        and silent_s >= session.ack_timeout_s
+    ):
         of = f"{counted(in_flight, 'message')} of at most {session.window.size:,} in flight"
-        sentences.append(f"It is slow: it has acknowledged none of {of} for {silent_s:,.0f} s, and {waiting} wait.")
+        sentences.append(
+            f"It is slow: it has acknowledged none of {of} for {silent_s:,.0f} s, and {waiting} wait."
+        )
     elif connection is not None and row["is_slow"]:
         sentences.append(
             f"It is slow: it reads less than it is sent, {row['unsent_bytes']:,} bytes are unsent and {waiting} wait."
@@ -152,7 +163,8 @@ def trouble_of(session: Session, connection: Connection | None, row: dict[str, A
         sentences.append(f"Its queue of {limits.max_queued_messages:,} messages is full.")
     if session.dropped:
         parts = [
-            f"{counted(count, 'message')}, since {drop_in_words(reason)}" for reason, count in session.dropped.items()
+            f"{counted(count, 'message')}, since {drop_in_words(reason)}"
+            for reason, count in session.dropped.items()
         ]
         sentences.append(f"Not delivered: {'; '.join(parts)}.")
     return " ".join(sentences) or None

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from broker.core.kinds import EVERY_VERB, Abilities, Kind
-from broker.core.resources import LONG_S, PATTERN, Command, Parameter, Resource, Verb, limit, ordering
+from broker.core.resources import (
+    LONG_S,
+    PATTERN,
+    Command,
+    Parameter,
+    Resource,
+    Verb,
+    limit,
+    ordering,
+)
 
 KINDS = (
     Kind(
@@ -18,7 +27,16 @@ KINDS = (
         row="broker.admin.groups:GroupRow",
         about="Subscribers of one `$share/NAME/FILTER`. One that was created keeps messages while it has no members.",
         tag="Share groups",
-        columns=("group", "strategy", "durable", "members", "connected", "waiting", "inflight", "redelivered"),
+        columns=(
+            "group",
+            "strategy",
+            "durable",
+            "members",
+            "connected",
+            "waiting",
+            "inflight",
+            "redelivered",
+        ),
         abilities=Abilities(verbs=EVERY_VERB - {"put"}),
         named_by="group",
         at="all",
@@ -165,7 +183,10 @@ RESOURCES = (
                         is_required=True,
                     ),
                     Parameter(
-                        name="check_acl", text="Whether the client's access rules apply.", type=bool, default=True
+                        name="check_acl",
+                        text="Whether the client's access rules apply.",
+                        type=bool,
+                        default=True,
                     ),
                 ),
                 body_text="The client, and the filters to subscribe it to.",
@@ -181,7 +202,13 @@ RESOURCES = (
                 path=":unsubscribe",
                 body=(
                     _MEMBER,
-                    Parameter(name="filters", many=True, is_required=True, is_argument=True, help="Topic filters."),
+                    Parameter(
+                        name="filters",
+                        many=True,
+                        is_required=True,
+                        is_argument=True,
+                        help="Topic filters.",
+                    ),
                 ),
                 body_text="Which subscriptions of which client to end, by their filters.",
                 answer="broker.admin.clients:Unsubscribed",
@@ -226,7 +253,15 @@ RESOURCES = (
                 command=Command(
                     name="messages",
                     help="Show the messages in flight to a client and the first that wait for it.",
-                    columns=("place", "packet_id", "received_at", "topic", "qos", "clientid", "payload"),
+                    columns=(
+                        "place",
+                        "packet_id",
+                        "received_at",
+                        "topic",
+                        "qos",
+                        "clientid",
+                        "payload",
+                    ),
                     limit=None,
                     known="sluice clients ls",
                 ),
@@ -238,7 +273,9 @@ RESOURCES = (
                 path="/{clientid:path}",
                 takes=(_CLIENT,),
                 answer="broker.admin.clients:ClientView",
-                command=Command(help="Show everything that is known of a client.", show=_SHOW_SUBSCRIPTIONS),
+                command=Command(
+                    help="Show everything that is known of a client.", show=_SHOW_SUBSCRIPTIONS
+                ),
             ),
         ),
     ),
@@ -287,9 +324,14 @@ RESOURCES = (
                 call="top",
                 path=":top",
                 takes=(
-                    Parameter(name="count", text="How many.", type=int, default=10, least=1, most=1000),
                     Parameter(
-                        name="by", text="What makes a queue long.", type=("messages", "bytes"), default="messages"
+                        name="count", text="How many.", type=int, default=10, least=1, most=1000
+                    ),
+                    Parameter(
+                        name="by",
+                        text="What makes a queue long.",
+                        type=("messages", "bytes"),
+                        default="messages",
                     ),
                 ),
                 row="broker.admin.sessions:LongQueue",
@@ -311,7 +353,12 @@ RESOURCES = (
                         option="--client",
                         old="--id",
                     ),
-                    Parameter(name="username", text="A user name, or a pattern.", type="pattern", option="--user"),
+                    Parameter(
+                        name="username",
+                        text="A user name, or a pattern.",
+                        type="pattern",
+                        option="--user",
+                    ),
                     Parameter(
                         name="zone",
                         text="A zone, or a pattern.",
@@ -340,8 +387,18 @@ RESOURCES = (
                         text="Sessions of connected clients, which are disconnected (0x98).",
                         help="Sessions of connected clients, which are disconnected (0x98); else only away ones.",
                     ),
-                    Parameter(name="min_queued", type=int, least=0, help="Minimum number of queued messages."),
-                    Parameter(name="min_queue_bytes", type=int, least=0, help="Minimum bytes of queued messages."),
+                    Parameter(
+                        name="min_queued",
+                        type=int,
+                        least=0,
+                        help="Minimum number of queued messages.",
+                    ),
+                    Parameter(
+                        name="min_queue_bytes",
+                        type=int,
+                        least=0,
+                        help="Minimum bytes of queued messages.",
+                    ),
                     _DRY,
                 ),
                 body_text="Which sessions to delete. Without ``connected`` those whose client is away; what is left "

@@ -178,7 +178,9 @@ class ClientService:
 
     async def page(self, sort: str, limit: int, cursor: Cursor | None, **filters: Any) -> Spec:
         """A page of clients, connected or with a session that waits for them; filters are those of a ``Selection``."""
-        return await listing.page(self._hub.sessions, Selection(**filters), sort, limit, cursor, client_row)
+        return await listing.page(
+            self._hub.sessions, Selection(**filters), sort, limit, cursor, client_row
+        )
 
     def show(self, client_id: str) -> ClientView:
         """One client with its session and, while it is connected, its connection. Rates are 0 when it is first shown.
@@ -285,7 +287,9 @@ class ClientService:
         requests = [SubscriptionRequest(**options) for options in subscriptions]
         outcomes = self._hub.subscribing.subscribe_for(connection, requests, checks_rules=check_acl)
         await self._hub.context.writer.committed()
-        results = [_result(asked, outcome) for asked, outcome in zip(requests, outcomes, strict=True)]
+        results = [
+            _result(asked, outcome) for asked, outcome in zip(requests, outcomes, strict=True)
+        ]
         refused = [
             Problem(str(outcome), f"/subscriptions/{at}/filter")
             for at, outcome in enumerate(outcomes)
@@ -296,7 +300,12 @@ class ClientService:
             members = {"results": results}
             raise Invalid(problem, refused, code="subscription_refused", members=members)
         subscriptions = subscription_rows(connection.session)
-        return {"clientid": client_id, "client_id": client_id, "results": results, "subscriptions": subscriptions}
+        return {
+            "clientid": client_id,
+            "client_id": client_id,
+            "results": results,
+            "subscriptions": subscriptions,
+        }
 
     async def unsubscribe(self, client_id: str, filters: Sequence[str]) -> Unsubscribed:
         """End subscriptions of a connected client; raises as ``subscribe``."""
@@ -304,7 +313,12 @@ class ClientService:
         ended = self._hub.subscribing.unsubscribe_for(connection, filters)
         await self._hub.context.writer.committed()
         subscriptions = subscription_rows(connection.session)
-        return {"clientid": client_id, "client_id": client_id, "ended": list(ended), "subscriptions": subscriptions}
+        return {
+            "clientid": client_id,
+            "client_id": client_id,
+            "ended": list(ended),
+            "subscriptions": subscriptions,
+        }
 
     def _session(self, client_id: str) -> Session:
         session = self._hub.sessions.get(client_id)
@@ -381,7 +395,9 @@ def _access(connection: Connection) -> ClientAccess:
         "authenticator": connection.client.authenticator or None,
         "is_superuser": subject is not None and subject.is_superuser,
         "facts": {} if subject is None else dict(sorted(subject.facts.items())),
-        "rules": [] if rulings is None else [_rule(rule) for rule in rulings.rules()[:_SHOWN_RULES]],
+        "rules": []
+        if rulings is None
+        else [_rule(rule) for rule in rulings.rules()[:_SHOWN_RULES]],
     }
 
 
@@ -401,10 +417,16 @@ def _tls(connection: Connection) -> TlsRow | None:
     return row if any(row.values()) else None
 
 
-def _result(asked: SubscriptionRequest, outcome: SubscriptionRequest | PeerError) -> SubscriptionResult:
+def _result(
+    asked: SubscriptionRequest, outcome: SubscriptionRequest | PeerError
+) -> SubscriptionResult:
     """A filter with the reason code that a SUBACK would have for it."""
     code = outcome.reason_code if isinstance(outcome, PeerError) else outcome.qos
-    shown: SubscriptionResult = {"filter": asked.filter, "reason_code": code, "reason": reason.name_of(code)}
+    shown: SubscriptionResult = {
+        "filter": asked.filter,
+        "reason_code": code,
+        "reason": reason.name_of(code),
+    }
     if isinstance(outcome, PeerError):
         return {**shown, "detail": str(outcome)}
     return {**shown, "reason": f"granted_qos_{code}"}
@@ -421,7 +443,11 @@ def _in_flight(session: Session) -> list[InFlightRow]:
                 "qos": delivery.qos,
                 "topic": message.topic if message is not None else None,
                 "payload_bytes": len(message.payload) if message is not None else None,
-                "waits_for": "PUBCOMP" if delivery.is_released else "PUBACK" if delivery.qos == 1 else "PUBREC",
+                "waits_for": "PUBCOMP"
+                if delivery.is_released
+                else "PUBACK"
+                if delivery.qos == 1
+                else "PUBREC",
             }
         )
     return shown

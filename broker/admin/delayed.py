@@ -47,7 +47,11 @@ class DelayedService:
         """A page of them in the order in which they are due, without payloads; a cursor is an identifier."""
         messages = self._delayed.page(cursor and cursor[0], min(limit, MAX_LISTED))
         following = (messages[-1].id,) if len(messages) == limit else None
-        return {"items": list(map(self._shown, messages)), "next": following, "total": len(self._delayed)}
+        return {
+            "items": list(map(self._shown, messages)),
+            "next": following,
+            "total": len(self._delayed),
+        }
 
     def get(self, id: str) -> DelayedView:
         """One of them with its payload; raises ``NotFound``."""

@@ -30,10 +30,18 @@ _WHAT: Final = "the share group cannot be created"
 class GroupSpec(Settings):
     """A share group that outlives its members."""
 
-    group: str = Field(description="What its members subscribe to: `$share/NAME/FILTER` or `$queue/FILTER`.")
-    strategy: StrategyName | None = Field(default=None, description="How messages are dealt. Default: as set.")
-    start: str | None = Field(default=None, description="Where in a stream it begins: an offset, a time, `earliest`.")
-    stream: str | None = Field(default=None, description="The stream, where several capture the topics.")
+    group: str = Field(
+        description="What its members subscribe to: `$share/NAME/FILTER` or `$queue/FILTER`."
+    )
+    strategy: StrategyName | None = Field(
+        default=None, description="How messages are dealt. Default: as set."
+    )
+    start: str | None = Field(
+        default=None, description="Where in a stream it begins: an offset, a time, `earliest`."
+    )
+    stream: str | None = Field(
+        default=None, description="The stream, where several capture the topics."
+    )
 
 
 class GroupRow(TypedDict):
@@ -117,7 +125,11 @@ class GroupService:
             for member in islice(group.members.values(), MAX_MEMBERS_SHOWN)
         ]
         places: builtins.list[GroupPosition] = [
-            {"shard": cursor.shard.shard, "position": str(group.position(cursor)), "unsettled": len(cursor.pending)}
+            {
+                "shard": cursor.shard.shard,
+                "position": str(group.position(cursor)),
+                "unsettled": len(cursor.pending),
+            }
             for cursor in group.cursors
         ]
         return {**_row(group), "member_list": members, "places": places}
@@ -125,7 +137,9 @@ class GroupService:
     def saved_version(self, name: str) -> Version:
         """The version of a group, which is created and deleted, not changed."""
         shown = self.get(name)
-        return Version(etag_of({member: shown[member] for member in ("group", "strategy", "stream")}))
+        return Version(
+            etag_of({member: shown[member] for member in ("group", "strategy", "stream")})
+        )
 
     def create(self, spec: Spec) -> GroupView:
         """Create a group that outlives its members; returns it as ``get`` does.
@@ -178,7 +192,10 @@ def _row(group: ShareGroup) -> GroupRow:
 
 def _shared_filter(name: str) -> TopicFilter:
     if not name.startswith(SHARE_PREFIXES):
-        raise _invalid("group is what its members subscribe to, as $share/NAME/FILTER or $queue/FILTER", "/group")
+        raise _invalid(
+            "group is what its members subscribe to, as $share/NAME/FILTER or $queue/FILTER",
+            "/group",
+        )
     try:
         return TopicFilter.parse(name)
     except PeerError as error:

@@ -74,7 +74,11 @@ class ClientImpact(Contributor):
             delayed = self._delayed(lambda client: _account(client) == name)
             yield from _disconnected(tally)
             yield from _ended(tally)
-            if left := [counted(n, noun) for n, noun in ((tally.wills, "will"), (delayed, "delayed message")) if n]:
+            if left := [
+                counted(n, noun)
+                for n, noun in ((tally.wills, "will"), (delayed, "delayed message"))
+                if n
+            ]:
                 yield f"Not published: {' and '.join(left)}."
         elif after.get("password") or after.get("clientid") != change.before.get("clientid"):
             yield from _disconnected(tally)
@@ -109,16 +113,26 @@ class ClientImpact(Contributor):
 
     def _of_session(self, change: Change) -> Sentences:
         is_one = change.verb == "delete"
-        wanted = Selection(client_id=escape(change.target.name)) if is_one else Selection(**change.options)
+        wanted = (
+            Selection(client_id=escape(change.target.name))
+            if is_one
+            else Selection(**change.options)
+        )
         tests = wanted.tests(self._hub.context.clock.now_ns())
-        tally = yield from self._tally(lambda session: all(test(session) for test in tests), wanted.prefix)
+        tally = yield from self._tally(
+            lambda session: all(test(session) for test in tests), wanted.prefix
+        )
         yield from _ended(tally)
         yield from _disconnected(tally)
 
     def _of_listener(self, change: Change) -> Sentences:
         before = change.before
         after = change.after
-        closes = change.verb in _STOPPED or after is None or (not change.verb and after.get("enable") is False)
+        closes = (
+            change.verb in _STOPPED
+            or after is None
+            or (not change.verb and after.get("enable") is False)
+        )
         if before is None or not closes:
             return
         name = change.target.name
@@ -144,7 +158,9 @@ class ClientImpact(Contributor):
             if authenticator["name"] != change.target.name
         ]
         specs = [*others, *([] if change.after is None else [change.after])]
-        if change.before is not None and not any(authenticator.get("enable", True) for authenticator in specs):
+        if change.before is not None and not any(
+            authenticator.get("enable", True) for authenticator in specs
+        ):
             yield "No authenticator is left: every client that reaches a listener may connect without a password."
         tally = yield from self._tally(lambda session: connection_of(session) is not None)
         if tally.connected:
@@ -188,7 +204,9 @@ class ClientImpact(Contributor):
 
     # -- counting --
 
-    def _tally(self, wanted: Callable[[Session], bool], prefix: str = "") -> Generator[None, None, _Tally]:
+    def _tally(
+        self, wanted: Callable[[Session], bool], prefix: str = ""
+    ) -> Generator[None, None, _Tally]:
         tally = _Tally()
         after = ""
         while sessions := self._hub.sessions.following(after, SLICE, prefix):
@@ -201,8 +219,13 @@ class ClientImpact(Contributor):
 
     def _delayed(self, wanted: Callable[[Client], bool]) -> int:
         """Delayed messages of clients that would be published, among those that are due first."""
-        clients = (delayed_message.message.client for delayed_message in self._hub.delayed.page(None, MAX_LISTED))
-        return sum(wanted(client) and not self._hub.access.has_lost_its_user(client) for client in clients)
+        clients = (
+            delayed_message.message.client
+            for delayed_message in self._hub.delayed.page(None, MAX_LISTED)
+        )
+        return sum(
+            wanted(client) and not self._hub.access.has_lost_its_user(client) for client in clients
+        )
 
     def _checked_again(self, authorizer: Authorizer) -> Sentences:
         """The subscriptions and wills that connected clients lose."""

@@ -28,7 +28,7 @@ _PREFIX: Final = "jobs/"
 # Interval at which the progress of a running job is stored.
 _KEEP_EVERY_S: Final = 1.0
 _INTERRUPTED: Final = (
-    "The broker stopped while the job ran. What was done stays done. Try: start it again for the rest."
+    "The broker stopped while the job ran. What was done stays. Try: start it again for the rest."
 )
 
 
@@ -104,7 +104,9 @@ class Job:
         """Pause or resume the job. Raises ``Conflict`` if it cannot."""
         verb, state = ("paused", "running") if is_paused else ("resumed", "paused")
         if self.order is None or self.state != state:
-            raise Conflict(f"job {self.id} cannot be {verb}: it is a {self.kind} that is {self.state}")
+            raise Conflict(
+                f"job {self.id} cannot be {verb}: it is a {self.kind} that is {self.state}"
+            )
         self.state = "paused" if is_paused else "running"
         self._kept_s = -_KEEP_EVERY_S
         self._keep()
@@ -119,7 +121,9 @@ class Job:
         now_s = self.clock.monotonic_s()
         if now_s - self._kept_s >= _KEEP_EVERY_S:
             self._kept_s = now_s
-            self.keep(self.as_dict() if self.order is None else {**self.as_dict(), "order": self.order})
+            self.keep(
+                self.as_dict() if self.order is None else {**self.as_dict(), "order": self.order}
+            )
 
     async def over(self) -> Mapping[str, Any]:
         """The result once it is over; raises what ended the work."""
@@ -161,22 +165,33 @@ class Jobs:
         self._values, self._clock, self._jobs = values, clock, dict[str, Job]()
         self.sources: list[JobSource] = []
         self._is_stopping = False
-        rows = [jsontext.decode(data) for name in values.names(_PREFIX) if (data := values.get(name))]
+        rows = [
+            jsontext.decode(data) for name in values.names(_PREFIX) if (data := values.get(name))
+        ]
         self._left = [row for row in rows if row.get("order")]
         self._works: dict[str, Work] = {}
         over = {"state": "interrupted", "rate": None, "eta_s": None, "error": _INTERRUPTED}
         ended = [row for row in rows if not row.get("order")]
         self._interrupted: dict[str, Spec] = {
-            row["id"]: {**row, **over} for row in sorted(ended, key=lambda row: str(row["started_at"]))
+            row["id"]: {**row, **over}
+            for row in sorted(ended, key=lambda row: str(row["started_at"]))
         }
 
     def start(
-        self, kind: str, name: str, unit: str, total: int, work: Work | None = None, order: Spec | None = None
+        self,
+        kind: str,
+        name: str,
+        unit: str,
+        total: int,
+        work: Work | None = None,
+        order: Spec | None = None,
     ) -> Job:
         """Begin work on ``total`` of ``unit``: an order, or else work that ends with the broker. Raises ``Unavailable``
         where enough runs already."""
         if sum(job.state in _AT_WORK for job in self._jobs.values()) >= MAX_RUNNING:
-            raise Unavailable(f"{MAX_RUNNING} jobs run already; wait for one, or cancel it", retry_after_s=10)
+            raise Unavailable(
+                f"{MAX_RUNNING} jobs run already; wait for one, or cancel it", retry_after_s=10
+            )
         return self._begin(Job(kind, name, unit, total, self._clock, self.keep, order=order), work)
 
     def takes_orders(self, kind: str, work: Work) -> None:
@@ -198,7 +213,9 @@ class Jobs:
         self._left = []
 
     def _begin(self, job: Job, work: Work | None = None) -> Job:
-        job.task = asyncio.create_task(self._run(job, work or self._works[job.kind]), name=f"{job.kind} {job.name}")
+        job.task = asyncio.create_task(
+            self._run(job, work or self._works[job.kind]), name=f"{job.kind} {job.name}"
+        )
         self._jobs[job.id] = job
         return job
 
@@ -206,7 +223,10 @@ class Jobs:
         """Store a job that runs, so that it is listed as ``interrupted`` after a restart; forget one that is over."""
         is_running = row["state"] in _AT_WORK
         self._values.put(f"{_PREFIX}{row['id']}", jsontext.encode(row) if is_running else None)
-        over = [*self._interrupted, *(job.id for job in self._jobs.values() if job.state not in _AT_WORK)]
+        over = [
+            *self._interrupted,
+            *(job.id for job in self._jobs.values() if job.state not in _AT_WORK),
+        ]
         for id in over[: max(0, len(over) - MAX_KEPT)]:
             if self._interrupted.pop(id, None) is None:
                 del self._jobs[id]
@@ -223,10 +243,19 @@ class Jobs:
         """One with its result, where it is kept here. Raises ``NotFound``."""
         row = next((row for row in self.known() if row["id"] == id), None)
         if row is None:
-            raise NotFound("job", id, f"the last {MAX_KEPT} of a kind are kept, until the broker stops")
+            raise NotFound(
+                "job", id, f"the last {MAX_KEPT} of a kind are kept, until the broker stops"
+            )
         own = self._jobs.get(id)
         source = self._source_of(id)
-        return {**row, "result": own.result if own is not None else source.result(id) if source is not None else None}
+        return {
+            **row,
+            "result": own.result
+            if own is not None
+            else source.result(id)
+            if source is not None
+            else None,
+        }
 
     def cancel(self, id: str) -> Spec:
         """Cancel a job after the piece that it works on; completed work is kept. Raises ``NotFound``."""
@@ -256,12 +285,17 @@ class Jobs:
         return self.get(id)
 
     def _source_of(self, id: str) -> JobSource | None:
-        return next((source for source in self.sources if any(row["id"] == id for row in source.known())), None)
+        return next(
+            (source for source in self.sources if any(row["id"] == id for row in source.known())),
+            None,
+        )
 
     async def stop(self) -> None:
         """Cancel all jobs, and wait for them to end."""
         self._is_stopping = True
-        running = [job.task for job in self._jobs.values() if job.task is not None and not job.task.done()]
+        running = [
+            job.task for job in self._jobs.values() if job.task is not None and not job.task.done()
+        ]
         for job in self._jobs.values():
             if job.order is None:
                 job.is_cancelled = True

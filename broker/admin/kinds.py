@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from broker.core.resources import LONG_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, limit, ordering, trial
+from broker.core.resources import (
+    LONG_S,
+    TAKE_AGAIN,
+    Command,
+    Job,
+    Parameter,
+    Resource,
+    Verb,
+    limit,
+    ordering,
+    trial,
+)
 
 _JOB = Parameter(
     name="id", text="The identifier of a job.", is_required=True, is_argument=True, longest=64, option="ID",
@@ -143,7 +154,17 @@ RESOURCES = (
                 answer="broker.admin.quarantine:QuarantineView",
                 command=Command(
                     help="Show what waits in a quarantine, oldest first, and why it was stopped.",
-                    columns=("shard", "offset", "topic", "clientid", "stage", "name", "path", "reason", "payload"),
+                    columns=(
+                        "shard",
+                        "offset",
+                        "topic",
+                        "clientid",
+                        "stage",
+                        "name",
+                        "path",
+                        "reason",
+                        "payload",
+                    ),
                 ),
             ),
             Verb(
@@ -206,7 +227,9 @@ RESOURCES = (
                 "the `rest` of the level above.",
                 call="page",
                 takes=(
-                    Parameter(name="under", text="The level whose next levels are listed; else the root."),
+                    Parameter(
+                        name="under", text="The level whose next levels are listed; else the root."
+                    ),
                     Parameter(
                         name="search",
                         type="pattern",
@@ -313,11 +336,28 @@ RESOURCES = (
                 path=":who",
                 takes=(
                     Parameter(
-                        name="topic", text="A topic name, without wildcards.", is_required=True, is_argument=True
+                        name="topic",
+                        text="A topic name, without wildcards.",
+                        is_required=True,
+                        is_argument=True,
                     ),
-                    Parameter(name="client_id", text="The publisher.", option="--client", help="The publisher."),
-                    Parameter(name="qos", text="The QoS of the message.", type=int, default=0, least=0, most=2),
-                    Parameter(name="retain", text="Whether it is retained.", type=bool, default=False),
+                    Parameter(
+                        name="client_id",
+                        text="The publisher.",
+                        option="--client",
+                        help="The publisher.",
+                    ),
+                    Parameter(
+                        name="qos",
+                        text="The QoS of the message.",
+                        type=int,
+                        default=0,
+                        least=0,
+                        most=2,
+                    ),
+                    Parameter(
+                        name="retain", text="Whether it is retained.", type=bool, default=False
+                    ),
                     limit(100, "Maximum number of subscriptions."),
                 ),
                 answer="broker.admin.topic_receivers:TopicReceivers",
@@ -342,7 +382,11 @@ RESOURCES = (
                 text="Show what acts on a topic. Returns validations, transformations, rules and streams that act on "
                 "the topic, in order.",
                 call="of_topic",
-                takes=(Parameter(name="topic", text="A topic name, without wildcards.", is_required=True),),
+                takes=(
+                    Parameter(
+                        name="topic", text="A topic name, without wildcards.", is_required=True
+                    ),
+                ),
                 answer="broker.admin.pipeline:TopicPipeline",
             ),
         ),

@@ -30,7 +30,8 @@ from broker.net.settings import (
 )
 
 _MODELS: Mapping[str, type[ListenerSettings]] = {
-    model.kind: model for model in (ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings)
+    model.kind: model
+    for model in (ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings)
 }
 
 
@@ -97,7 +98,9 @@ class ListenerService:
     def get(self, id: str) -> ListenerView:
         """One of them with its settings; raises ``NotFound``."""
         named = self._find(self._reload.config, id)
-        status = next((candidate for candidate in self._listeners.statuses() if candidate.id == id), None)
+        status = next(
+            (candidate for candidate in self._listeners.statuses() if candidate.id == id), None
+        )
         return {**_shown(named, status), "settings": named.settings.model_dump(mode="json")}
 
     def saved_version(self, id: str) -> Version:
@@ -145,7 +148,11 @@ class ListenerService:
             raise ReadOnly("listener 'tcp:default' is always there; set its 'enable' to false")
 
         def removed(listeners: Spec | None) -> Spec:
-            rest = {name: value for name, value in (listeners or {}).get(kind, {}).items() if name != key}
+            rest = {
+                name: value
+                for name, value in (listeners or {}).get(kind, {}).items()
+                if name != key
+            }
             return {**(listeners or {}), kind: rest}
 
         def check(config: Config) -> None:
@@ -175,13 +182,17 @@ class ListenerService:
     async def _put(self, id: str, spec: Spec, *, drain: bool) -> ListenerView:
         kind, key = _parts(id)
         stored = self._held(id)
-        settings = with_stored({name: value for name, value in spec.items() if name != "id"}, stored)
+        settings = with_stored(
+            {name: value for name, value in spec.items() if name != "id"}, stored
+        )
         subject = f"listener {id!r}"
         wanted = parsed(_MODELS[kind], settings, f"{subject} cannot be saved")
         if problems := reference_problems(wanted):
             raise Invalid(f"{subject} cannot be saved", problems)
         if has_stars(spec):
-            check_moved(subject, spec, wanted, parsed(_MODELS[kind], stored, f"{subject} cannot be read"))
+            check_moved(
+                subject, spec, wanted, parsed(_MODELS[kind], stored, f"{subject} cannot be read")
+            )
 
         def with_it(listeners: Spec | None) -> Spec:
             of_kind = (listeners or {}).get(kind, {})
@@ -192,7 +203,9 @@ class ListenerService:
             for name in type(wanted).model_fields:
                 if name in settings and getattr(current, name) != getattr(wanted, name):
                     origin = config.origin(f"listeners.{kind}.{key}.{name}")
-                    raise ReadOnly(f"{name} of listener {id!r} is fixed by {origin}; change it there")
+                    raise ReadOnly(
+                        f"{name} of listener {id!r} is fixed by {origin}; change it there"
+                    )
 
         await self._reload.change("listeners", with_it, drain=drain, check=check)
         return self.get(id)
@@ -220,7 +233,10 @@ class ListenerService:
 def _parts(id: str) -> tuple[str, str]:
     kind, _, key = id.partition(":")
     if kind not in _MODELS:
-        raise Invalid(f"{id!r} is not a listener", [Problem("write KIND:NAME, KIND one of tcp, ssl, ws, wss", "/id")])
+        raise Invalid(
+            f"{id!r} is not a listener",
+            [Problem("write KIND:NAME, KIND one of tcp, ssl, ws, wss", "/id")],
+        )
     if problem := name_problem(key):
         raise Invalid(f"{id!r} is not a listener", [Problem(problem, "/id")])
     return kind, key

@@ -65,8 +65,15 @@ class Selection:
 
     def tests(self, now_ns: int = 0) -> list[Test]:
         """The tests that a session has to pass."""
-        tests = [_text(pattern, of) for name, of in _TEXTS.items() if (pattern := getattr(self, name)) is not None]
-        tests += [_text(wanted, partial(_attribute, name)) for name, wanted in (self.attribute or {}).items()]
+        tests = [
+            _text(pattern, of)
+            for name, of in _TEXTS.items()
+            if (pattern := getattr(self, name)) is not None
+        ]
+        tests += [
+            _text(wanted, partial(_attribute, name))
+            for name, wanted in (self.attribute or {}).items()
+        ]
         if (connected := self.connected) is not None:
             tests.append(lambda session: session.is_away is not connected)
         if (durable := self.durable) is not None:
@@ -110,7 +117,9 @@ def _attribute(name: str, session: Session) -> str | None:
     return session.client.attributes.get(name)
 
 
-async def slices(registry: SessionRegistry, after: str = "", prefix: str = "") -> AsyncIterator[list[Session]]:
+async def slices(
+    registry: SessionRegistry, after: str = "", prefix: str = ""
+) -> AsyncIterator[list[Session]]:
     """All sessions in the order of their identifiers, some at a time; the loop takes its turn between them."""
     while sessions := registry.following(after, SLICE, prefix):
         yield sessions
@@ -151,7 +160,8 @@ async def _sessions(
     if number is None:
         there_are = ", ".join(["clientid", *ORDERS])
         raise Invalid(
-            "the list has no such order", [Problem(f"{order!r} is none; there are {there_are}", "/query/sort")]
+            "the list has no such order",
+            [Problem(f"{order!r} is none; there are {there_are}", "/query/sort")],
         )
     return await _by_number(registry, wanted, number, is_falling, limit, cursor)
 
@@ -202,7 +212,9 @@ async def _by_number(
             for session in some
             if all(test(session) for test in tests)
         ]
-        best = nsmallest(limit + 1, [*best, *(place for place in placed if behind is None or place[:2] > behind)])
+        best = nsmallest(
+            limit + 1, [*best, *(place for place in placed if behind is None or place[:2] > behind)]
+        )
     sessions = [session for _, _, session in best[:limit]]
     if len(best) <= limit:
         return sessions, None

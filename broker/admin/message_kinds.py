@@ -37,7 +37,16 @@ RESOURCES = (
                 key="name",
                 page_text="Captures, by name.",
                 command=Command(
-                    columns=("name", "filter", "client_id", "records", "skipped", "bytes", "ends_at", "ended")
+                    columns=(
+                        "name",
+                        "filter",
+                        "client_id",
+                        "records",
+                        "skipped",
+                        "bytes",
+                        "ends_at",
+                        "ended",
+                    )
                 ),
             ),
             Verb(
@@ -57,7 +66,12 @@ RESOURCES = (
                         longest=64,
                         help="Name of the capture.",
                     ),
-                    Parameter(name="filter", text="A topic filter.", default="#", help="Topic filter of the messages."),
+                    Parameter(
+                        name="filter",
+                        text="A topic filter.",
+                        default="#",
+                        help="Topic filter of the messages.",
+                    ),
                     Parameter(
                         name="client_id",
                         text="The client that publishes; empty for all.",
@@ -108,7 +122,10 @@ RESOURCES = (
                 answer="broker.admin.captures:CaptureView",
                 problems=(409, 422, 503),
                 does="change",
-                command=Command(name="start", help="Start a capture, until a number of messages, a time or a size."),
+                command=Command(
+                    name="start",
+                    help="Start a capture, until a number of messages, a time or a size.",
+                ),
             ),
             Verb(
                 id="getCapture",
@@ -131,7 +148,9 @@ RESOURCES = (
                 key="number",
                 page_text="Messages, oldest first.",
                 problems=(404,),
-                command=Command(name="records", columns=("number", "at", "client_id", "outcome", "error")),
+                command=Command(
+                    name="records", columns=("number", "at", "client_id", "outcome", "error")
+                ),
             ),
             Verb(
                 id="stopCapture",
@@ -177,7 +196,9 @@ RESOURCES = (
                 id="listRetained",
                 text="List retained messages. Returns retained messages by topic. Long payloads are cut.",
                 call="page",
-                takes=(Parameter(name="filter", text="A topic filter.", default="#", is_argument=True),),
+                takes=(
+                    Parameter(name="filter", text="A topic filter.", default="#", is_argument=True),
+                ),
                 row="broker.admin.retained:RetainedView",
                 after=(str,),
                 command=Command(
@@ -242,9 +263,15 @@ RESOURCES = (
                 call="clear",
                 path=":clear",
                 body=(
-                    Parameter(name="filter", is_required=True, is_argument=True, help="A topic filter."),
                     Parameter(
-                        name="only_expired", type=bool, default=False, option="--expired", help="Only what has expired."
+                        name="filter", is_required=True, is_argument=True, help="A topic filter."
+                    ),
+                    Parameter(
+                        name="only_expired",
+                        type=bool,
+                        default=False,
+                        option="--expired",
+                        help="Only what has expired.",
                     ),
                     _DRY,
                 ),

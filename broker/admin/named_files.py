@@ -50,7 +50,9 @@ def _files(value: Any, pointer: str, *, in_tls: bool) -> Iterator[tuple[str, str
         for name, item in value.items():
             place = f"{pointer}/{name}"
             if isinstance(item, str):
-                if (in_tls and name in _OF_TLS) or (place == "/public_key" and "-----BEGIN" not in item):
+                if (in_tls and name in _OF_TLS) or (
+                    place == "/public_key" and "-----BEGIN" not in item
+                ):
                     yield place, item
             else:
                 yield from _files(item, place, in_tls=in_tls or name in _TLS)

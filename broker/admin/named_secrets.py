@@ -55,7 +55,9 @@ class SecretSpec(Settings):
         "`******`, the stored one stays.",
         json_schema_extra={"x-first": True},
     )
-    description: str = Field(default="", max_length=1000, description="What it opens, and who issued it.")
+    description: str = Field(
+        default="", max_length=1000, description="What it opens, and who issued it."
+    )
     updated_at: str | None = Field(default=None, description="Read-only; ignored.")
     encrypted: Secret | None = Field(
         default=None,
@@ -112,7 +114,10 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
 
     def _of_objects(self) -> Iterator[tuple[Reference, str]]:
         by_section = {kind.section: kind for kind in kinds()}
-        for section, spec in (*self._sections.mentioning("${secret:"), *self._sections.mentioning("get_secret")):
+        for section, spec in (
+            *self._sections.mentioning("${secret:"),
+            *self._sections.mentioning("get_secret"),
+        ):
             if (kind := by_section.get(section)) is not None:
                 user = reference_of(kind, spec["name"], spec)
                 yield from ((user, text) for text in _texts(spec))
@@ -138,7 +143,9 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
         for spec in specs:
             try:
                 if "value" in spec:
-                    plain.append(self._objects.refusal(spec, Invalid("it cannot be used", [_PLAIN])))
+                    plain.append(
+                        self._objects.refusal(spec, Invalid("it cannot be used", [_PLAIN]))
+                    )
                 elif isinstance(spec.get("encrypted"), str):
                     self._vault.open(spec["name"], spec["encrypted"])
             except KeyUnusable as error:
@@ -147,13 +154,19 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
         if lost:
             more = f" and {len(lost) - _MOST_NAMED:,} more" if lost[_MOST_NAMED:] else ""
             which = f"{self.kind if len(lost) == 1 else plural(self.kind)} {', '.join(lost[:_MOST_NAMED])}{more}"
-            raise ConfigError([f"{which} cannot be decrypted: {problem}. Try: put the key back; nothing was changed"])
+            raise ConfigError(
+                [
+                    f"{which} cannot be decrypted: {problem}. Try: put the key back; nothing was changed"
+                ]
+            )
         return plain + super().load([spec for spec in specs if "value" not in spec])
 
     def create(self, spec: Spec) -> Spec:
         """Add a secret."""
         if len(self._objects.names()) >= MAX_SECRETS:
-            raise Invalid("no more secrets can be kept", [Problem(f"there may be {MAX_SECRETS:,}", "/name")])
+            raise Invalid(
+                "no more secrets can be kept", [Problem(f"there may be {MAX_SECRETS:,}", "/name")]
+            )
         return super().create(spec)
 
     def delete(self, name: str) -> None:
@@ -172,10 +185,14 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
                 value = self._vault.open(sent.name, sent.encrypted.reveal())
             except KeyUnusable as error:
                 raise Invalid(_NOT_SAVED, [Problem(str(error), "/encrypted")]) from None
-            return sent.model_copy(update={"value": Secret(value), "updated_at": sent.updated_at or updated_at})
+            return sent.model_copy(
+                update={"value": Secret(value), "updated_at": sent.updated_at or updated_at}
+            )
         if sent.value is None or sent.value.reveal() == MASK:
             if before is None:
-                raise Invalid(_NOT_SAVED, [Problem("expected the secret itself, got none", "/value")])
+                raise Invalid(
+                    _NOT_SAVED, [Problem("expected the secret itself, got none", "/value")]
+                )
             return before.model_copy(update={"description": sent.description})
         value = sent.value.reveal()
         if problem := _value_problem(value):
@@ -206,7 +223,9 @@ class NamedSecrets(Contributor, SpecObjects[SecretSpec]):
     def _named(self, secret: SecretSpec) -> NamedSecret:
         assert secret.value is not None
         assert secret.encrypted is not None
-        return NamedSecret(secret.value, self._vault.reference(secret.name, secret.encrypted.reveal()))
+        return NamedSecret(
+            secret.value, self._vault.reference(secret.name, secret.encrypted.reveal())
+        )
 
 
 def _of_settings(settings: Iterable[tuple[Reference, Any]]) -> Iterator[tuple[Reference, str]]:
@@ -247,4 +266,8 @@ def _value_problem(value: str) -> str:
         return "expected text in Unicode, got half of a surrogate pair"
     if not size:
         return "expected the secret itself, got an empty string"
-    return "" if size <= MAX_VALUE_BYTES else f"expected at most {MAX_VALUE_BYTES:,} bytes, got {size:,}"
+    return (
+        ""
+        if size <= MAX_VALUE_BYTES
+        else f"expected at most {MAX_VALUE_BYTES:,} bytes, got {size:,}"
+    )

@@ -16,12 +16,25 @@ KINDS = (
         row="broker.admin.listeners:ListenerRow",
         about="An address that clients connect to.",
         tag="Listeners",
-        columns=("id", "state", "address", "zone", "connections", "max_connections", "certificate_expires"),
+        columns=(
+            "id",
+            "state",
+            "address",
+            "zone",
+            "connections",
+            "max_connections",
+            "certificate_expires",
+        ),
         abilities=Abilities(
             verbs=frozenset(("delete",)),
             can_patch=True,
             switches=(
-                Switch("start", "started", "Open {} that was stopped.", lambda service, name: service.start(name)),
+                Switch(
+                    "start",
+                    "started",
+                    "Open {} that was stopped.",
+                    lambda service, name: service.start(name),
+                ),
                 Switch(
                     "stop",
                     "stopped",
@@ -155,7 +168,9 @@ _AUDIT_FILTERS = (
         help="The name of an object that changed, or a pattern.",
     ),
     Parameter(name="outcome", text="How the request ended.", type=("done", "refused", "failed")),
-    Parameter(name="since", text="The earliest time, RFC 3339.", type="time", help="Earliest time."),
+    Parameter(
+        name="since", text="The earliest time, RFC 3339.", type="time", help="Earliest time."
+    ),
     Parameter(
         name="until",
         text="The time before which entries are, RFC 3339.",
@@ -194,7 +209,15 @@ RESOURCES = (
                 key="id",
                 page_text="Entries, newest first.",
                 command=Command(
-                    columns=("id", "at", "reasons", "loop_lag_s", "memory_bytes", "store_backlog_bytes", "culprit")
+                    columns=(
+                        "id",
+                        "at",
+                        "reasons",
+                        "loop_lag_s",
+                        "memory_bytes",
+                        "store_backlog_bytes",
+                        "culprit",
+                    )
                 ),
             ),
             Verb(
@@ -401,7 +424,17 @@ RESOURCES = (
                 after=(str,),
                 command=Command(
                     help="List who changed what, newest first.",
-                    columns=("at", "actor", "origin", "address", "operation", "name", "outcome", "summary", "id"),
+                    columns=(
+                        "at",
+                        "actor",
+                        "origin",
+                        "address",
+                        "operation",
+                        "name",
+                        "outcome",
+                        "summary",
+                        "id",
+                    ),
                 ),
             ),
             Verb(
@@ -483,8 +516,18 @@ RESOURCES = (
                 path="/{id}:restore",
                 takes=(
                     _AUDIT_ID,
-                    Parameter(name="kind", text="The kind of the object.", longest=64, help="Its kind, as rule."),
-                    Parameter(name="name", text="The name of the object.", longest=65_600, help="Its name."),
+                    Parameter(
+                        name="kind",
+                        text="The kind of the object.",
+                        longest=64,
+                        help="Its kind, as rule.",
+                    ),
+                    Parameter(
+                        name="name",
+                        text="The name of the object.",
+                        longest=65_600,
+                        help="Its name.",
+                    ),
                 ),
                 answer="broker.admin.audit_log:ObjectVersion",
                 problems=(404, 409, 422),

@@ -34,7 +34,18 @@ _MAX_ATTEMPTS: Final = 256
 _METADATA_LIFE_S: Final = 600.0
 _MOST_BYTES: Final = 1024 * 1024
 _TIMEOUT_S: Final = 10.0
-_ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+_ALGORITHMS: Final = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "EdDSA",
+)
 _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 _LONGEST_NAME: Final = 200
 
@@ -81,13 +92,24 @@ class OidcSignIn:
         """
         metadata = await self._issuer()
         now_s = self._clock.monotonic_s()
-        self._attempts = {state: attempt for state, attempt in self._attempts.items() if attempt.until_s > now_s}
+        self._attempts = {
+            state: attempt for state, attempt in self._attempts.items() if attempt.until_s > now_s
+        }
         while len(self._attempts) >= _MAX_ATTEMPTS:
             del self._attempts[next(iter(self._attempts))]
         state = secrets.token_urlsafe(24)
-        attempt = Attempt(now_s + _ATTEMPT_LIFE_S, secrets.token_urlsafe(24), secrets.token_urlsafe(48), redirect_uri)
+        attempt = Attempt(
+            now_s + _ATTEMPT_LIFE_S,
+            secrets.token_urlsafe(24),
+            secrets.token_urlsafe(48),
+            redirect_uri,
+        )
         self._attempts[state] = attempt
-        challenge = base64.urlsafe_b64encode(sha256(attempt.verifier.encode()).digest()).rstrip(b"=").decode()
+        challenge = (
+            base64.urlsafe_b64encode(sha256(attempt.verifier.encode()).digest())
+            .rstrip(b"=")
+            .decode()
+        )
         query = {
             "response_type": "code",
             "client_id": self._settings.client_id,
@@ -109,10 +131,14 @@ class OidcSignIn:
             Unavailable: the issuer does not answer as it should.
         """
         state = query.get("state", "")
-        is_own = hmac.compare_digest(state.encode(errors="replace"), state_of_browser.encode(errors="replace"))
+        is_own = hmac.compare_digest(
+            state.encode(errors="replace"), state_of_browser.encode(errors="replace")
+        )
         attempt = self._attempts.pop(state, None) if is_own else None
         if attempt is None or attempt.until_s <= self._clock.monotonic_s():
-            raise Invalid("this sign-in was not begun in this browser, or more than ten minutes ago; sign in again")
+            raise Invalid(
+                "this sign-in was not begun in this browser, or more than ten minutes ago; sign in again"
+            )
         if "error" in query:
             reason = query.get("error_description") or query["error"]
             raise Invalid(f"the issuer refused the sign-in: {reason[:300]}")
@@ -129,18 +155,29 @@ class OidcSignIn:
             "code_verifier": attempt.verifier,
             "client_id": settings.client_id,
         }
-        headers = [("Accept", "application/json"), ("Content-Type", "application/x-www-form-urlencoded")]
+        headers = [
+            ("Accept", "application/json"),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+        ]
         if settings.client_secret is not None:
             pair = f"{quote(settings.client_id, safe='')}:{quote(settings.client_secret.reveal(), safe='')}"
             headers.append(("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"))
-        status, answer = await self._call("POST", metadata["token_endpoint"], headers, urlencode(form).encode())
+        status, answer = await self._call(
+            "POST", metadata["token_endpoint"], headers, urlencode(form).encode()
+        )
         token = answer.get("id_token")
         if status != 200 or not isinstance(token, str):
-            reason = answer.get("error_description") or answer.get("error") or f"status {status}, without an ID token"
+            reason = (
+                answer.get("error_description")
+                or answer.get("error")
+                or f"status {status}, without an ID token"
+            )
             raise Invalid(f"the issuer did not accept the code: {str(reason)[:300]}")
         return token
 
-    async def _claims(self, metadata: Mapping[str, Any], token: str, attempt: Attempt) -> Mapping[str, Any]:
+    async def _claims(
+        self, metadata: Mapping[str, Any], token: str, attempt: Attempt
+    ) -> Mapping[str, Any]:
         settings = self._settings
         _, keys = await self._call("GET", metadata["jwks_uri"])
         try:
@@ -158,16 +195,26 @@ class OidcSignIn:
         except jwt.PyJWTError as error:
             raise Invalid(f"the ID token of the issuer cannot be accepted: {error}") from None
         if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), attempt.nonce.encode()):
-            raise Invalid("the ID token of the issuer cannot be accepted: it is not for this sign-in (nonce)")
+            raise Invalid(
+                "the ID token of the issuer cannot be accepted: it is not for this sign-in (nonce)"
+            )
         if "azp" in claims and claims["azp"] != settings.client_id:
-            raise Invalid("the ID token of the issuer cannot be accepted: it is for another client (azp)")
+            raise Invalid(
+                "the ID token of the issuer cannot be accepted: it is for another client (azp)"
+            )
         return claims
 
     def _owner(self, claims: Mapping[str, Any]) -> SignedIn:
         settings = self._settings
         name = claims.get(settings.name_claim, claims["sub"])
-        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
-            raise Invalid(f"the claim {settings.name_claim!r}: expected a name of at most {_LONGEST_NAME} characters")
+        if (
+            not isinstance(name, str)
+            or not 0 < len(name) <= _LONGEST_NAME
+            or not name.isprintable()
+        ):
+            raise Invalid(
+                f"the claim {settings.name_claim!r}: expected a name of at most {_LONGEST_NAME} characters"
+            )
         role = _role(claims.get(settings.role_claim), settings.roles) or settings.default_role
         if role is None:
             raise Invalid(
@@ -179,11 +226,17 @@ class OidcSignIn:
         """The metadata of the issuer, at most ten minutes old."""
         if self._clock.monotonic_s() >= self._metadata_until_s:
             issuer = self._settings.issuer
-            status, metadata = await self._call("GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            status, metadata = await self._call(
+                "GET", f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+            )
             if status != 200 or metadata.get("issuer") != issuer:
-                raise self._away(f"its configuration has status {status} and the issuer {metadata.get('issuer')!r}")
+                raise self._away(
+                    f"its configuration has status {status} and the issuer {metadata.get('issuer')!r}"
+                )
             for name in _ENDPOINTS:
-                if not str(metadata.get(name, "")).startswith("https://" if issuer.startswith("https:") else "http"):
+                if not str(metadata.get(name, "")).startswith(
+                    "https://" if issuer.startswith("https:") else "http"
+                ):
                     raise self._away(f"its configuration has no usable {name}")
             self._metadata = metadata
             self._metadata_until_s = self._clock.monotonic_s() + _METADATA_LIFE_S
@@ -197,7 +250,9 @@ class OidcSignIn:
         content: bytes | None = None,
     ) -> tuple[int, Mapping[str, Any]]:
         try:
-            context: ssl.SSLContext | None = self._settings.ssl.context() if url.startswith("https:") else None
+            context: ssl.SSLContext | None = (
+                self._settings.ssl.context() if url.startswith("https:") else None
+            )
             status, body = await call(
                 method,
                 url,

@@ -44,7 +44,12 @@ class PipelineView:
     ``parts`` are asked in order; ``ends`` describes what takes messages at the end of the path.
     """
 
-    def __init__(self, parts: Sequence[Contributor], ends: Callable[[str], Sequence[TopicStage]], clock: Clock) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Contributor],
+        ends: Callable[[str], Sequence[TopicStage]],
+        clock: Clock,
+    ) -> None:
         self._parts = parts
         self._ends = ends
         self._clock = clock
@@ -66,7 +71,10 @@ class PipelineView:
 
     def stages(self, topic: str) -> list[TopicStage]:
         """The same for a string that may not be a topic."""
-        return [*(stage for part in self._parts for stage in part.on_topic(topic)), *self._ends(topic)]
+        return [
+            *(stage for part in self._parts for stage in part.on_topic(topic)),
+            *self._ends(topic),
+        ]
 
     def preview(self, body: Mapping[str, Any]) -> PipelineTrial:
         """Show how the stages would change ``body["message"]``, step by step, through everything that is configured,
@@ -87,4 +95,8 @@ class PipelineView:
                 ended_by: StageName = {"stage": last["stage"], "name": last["name"]}
                 return {"outcome": last["outcome"], "steps": steps, "ended_by": ended_by}
             message = trial.message
-        return {"outcome": "passed", "steps": steps, "message": json_values.message_to_wire(message)}
+        return {
+            "outcome": "passed",
+            "steps": steps,
+            "message": json_values.message_to_wire(message),
+        }

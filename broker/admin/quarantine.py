@@ -119,7 +119,11 @@ class _Shard:
         position = max(self.position, before)
         while position in picked:
             position += 1
-        return replace(self, position=position, picked=frozenset(offset for offset in picked if offset >= position))
+        return replace(
+            self,
+            position=position,
+            picked=frozenset(offset for offset in picked if offset >= position),
+        )
 
     def head(self) -> int | list[int]:
         """The position, and the offsets after it that were picked, as the store keeps them."""
@@ -142,7 +146,11 @@ class QuarantineService(Contributor):
     """
 
     def __init__(
-        self, streams: StreamService, writer: Writer, publisher: WaitingPublisher, names: Callable[[], Iterable[str]]
+        self,
+        streams: StreamService,
+        writer: Writer,
+        publisher: WaitingPublisher,
+        names: Callable[[], Iterable[str]],
     ) -> None:
         self._streams = streams
         self._writer = writer
@@ -164,7 +172,10 @@ class QuarantineService(Contributor):
         items: list[QuarantinedMessage] = []
         for shard in self._waiting(stream):
             for piece in self._pieces(stream, shard, limit - len(items)):
-                items += [_shown(shard.number, offset, record) for offset, record in piece[: limit - len(items)]]
+                items += [
+                    _shown(shard.number, offset, record)
+                    for offset, record in piece[: limit - len(items)]
+                ]
                 if len(items) == limit:
                     return {**self._state(stream), "items": items}
         return {**self._state(stream), "items": items}
@@ -190,7 +201,10 @@ class QuarantineService(Contributor):
         """
         append = self._streams.appender.appender(stream)
         if stream in self._at_work:
-            raise Invalid("the quarantine is being worked through by another call", [Problem("wait for its end")])
+            raise Invalid(
+                "the quarantine is being worked through by another call",
+                [Problem("wait for its end")],
+            )
         saving(self._count(stream, limit, records) > 0)
         self._at_work.add(stream)
         try:
@@ -201,7 +215,9 @@ class QuarantineService(Contributor):
     def consequences(self, change: Change) -> Iterator[str]:
         """Number of messages that a call of ``take_again`` publishes; its parameters are the options."""
         if change.target.kind == "quarantine":
-            count = self._count(change.target.name, change.options["limit"], change.options["records"])
+            count = self._count(
+                change.target.name, change.options["limit"], change.options["records"]
+            )
             if count:
                 yield f"{are(count, 'message')} published again, through all stages."
 
@@ -213,7 +229,9 @@ class QuarantineService(Contributor):
         else:
             chosen = ((shard, _of(shard, records)) for shard in waiting)
             count = sum(
-                len(piece) for shard, offsets in chosen for piece in self._pieces(stream, shard, limit, offsets)
+                len(piece)
+                for shard, offsets in chosen
+                for piece in self._pieces(stream, shard, limit, offsets)
             )
         return min(count, limit)
 
@@ -232,7 +250,9 @@ class QuarantineService(Contributor):
             chosen = None if records is None else _of(shard, records)
             if len(shard.picked) + len(chosen or ()) > _MOST_PICKED:
                 text = f"{_MOST_PICKED:,} messages behind older ones were reprocessed"
-                raise Unavailable(f"{text}. Try: sluice quarantine take-again {stream}, which takes the oldest")
+                raise Unavailable(
+                    f"{text}. Try: sluice quarantine take-again {stream}, which takes the oldest"
+                )
             for piece in self._pieces(stream, shard, limit, chosen):
                 if counts["read"] >= limit or not advance(counts["read"]):
                     break
@@ -241,16 +261,25 @@ class QuarantineService(Contributor):
                     failure = await self._take(record, append, counts)
                     if failure is not None and len(failures) < _FAILURES_TOLD:
                         failures.append(
-                            {"shard": shard.number, "offset": offset, "topic": record.topic, "reason": failure}
+                            {
+                                "shard": shard.number,
+                                "offset": offset,
+                                "topic": record.topic,
+                                "reason": failure,
+                            }
                         )
                     done.append(offset)
                 left = left.without(done, done[-1] + 1 if done and chosen is None else 0)
                 self._heads.put(LogShard(self._streams.log_of(stream), shard.number), left.head())
                 await self._writer.committed()
         advance(counts["read"])
-        return cast(TakenAgain, {"stream": stream, **counts, "failures": failures, **self._state(stream)})
+        return cast(
+            TakenAgain, {"stream": stream, **counts, "failures": failures, **self._state(stream)}
+        )
 
-    async def _take(self, record: StreamRecord, append: Append, counts: dict[str, int]) -> str | None:
+    async def _take(
+        self, record: StreamRecord, append: Append, counts: dict[str, int]
+    ) -> str | None:
         """Publish one; why it was stopped again, None where it was not."""
         counts["read"] += 1
         message = message_of(record)
@@ -274,7 +303,12 @@ class QuarantineService(Contributor):
         for stored in self._streams.reader.ranges(stream):
             head = self._heads.committed(LogShard(self._streams.log_of(stream), stored.shard))
             position, *picked = head if isinstance(head, list) else [head or 0]
-            shard = _Shard(stored.shard, min(position, stored.next_offset), stored.next_offset, frozenset(picked))
+            shard = _Shard(
+                stored.shard,
+                min(position, stored.next_offset),
+                stored.next_offset,
+                frozenset(picked),
+            )
             yield shard.without((), stored.first_offset)
 
     def _pieces(
@@ -284,16 +318,29 @@ class QuarantineService(Contributor):
         read = self._streams.reader.read
         size = min(limit, _PIECE)
         if chosen is not None:
-            waiting = [place for place in chosen if shard.position <= place < shard.end and place not in shard.picked]
+            waiting = [
+                place
+                for place in chosen
+                if shard.position <= place < shard.end and place not in shard.picked
+            ]
             for start in range(0, len(waiting), size):
                 places = waiting[start : start + size]
-                records = [record for at in places for record in read(stream, shard.number, at, 1) if record[0] == at]
+                records = [
+                    record
+                    for at in places
+                    for record in read(stream, shard.number, at, 1)
+                    if record[0] == at
+                ]
                 yield records
             return
         at = shard.position
-        while at < shard.end and (some := read(stream, shard.number, at, min(size, shard.end - at))):
+        while at < shard.end and (
+            some := read(stream, shard.number, at, min(size, shard.end - at))
+        ):
             at = some[-1][0] + 1
-            yield [record for record in some if record[0] < shard.end and record[0] not in shard.picked]
+            yield [
+                record for record in some if record[0] < shard.end and record[0] not in shard.picked
+            ]
 
 
 def _of(shard: _Shard, records: Sequence[Place]) -> list[int]:

@@ -86,13 +86,19 @@ class RetainedService:
         await self._settled()
         items: list[Message] = []
         following = None
-        async for entry in self._entries(walk, b"" if cursor is None else topic_key(*cursor) + b"\0", limit + 1):
+        async for entry in self._entries(
+            walk, b"" if cursor is None else topic_key(*cursor) + b"\0", limit + 1
+        ):
             if len(items) == limit:
                 following = (items[-1].topic,)
                 break
             items.append(entry.message)
         total = self._retained.count if filter == "#" else None
-        return {"items": [self._shown(item, _SHOWN_BYTES) for item in items], "next": following, "total": total}
+        return {
+            "items": [self._shown(item, _SHOWN_BYTES) for item in items],
+            "next": following,
+            "total": total,
+        }
 
     def get(self, topic: str) -> RetainedView:
         """One, with its whole payload; raises ``NotFound``."""
@@ -133,7 +139,12 @@ class RetainedService:
                     await self._writer.committed()
         if not dry_run:
             await self._writer.committed()
-        return {"messages": count, "payload_bytes": size_bytes, "samples": samples, "dry_run": dry_run}
+        return {
+            "messages": count,
+            "payload_bytes": size_bytes,
+            "samples": samples,
+            "dry_run": dry_run,
+        }
 
     async def _entries(self, walk: FilterWalk, position: bytes, limit: int) -> AsyncIterator[Entry]:
         at: bytes | None = position

@@ -49,7 +49,11 @@ class RewriteService(SpecObjects[RewriteSpec]):
             Invalid: it cannot be tried, or a client that says so is refused.
         """
         trial = parsed(RewriteTrial, body, "this cannot be tried")
-        rewrites = self._in_force if trial.rewrites is None else _of([self._compiled(spec) for spec in trial.rewrites])
+        rewrites = (
+            self._in_force
+            if trial.rewrites is None
+            else _of([self._compiled(spec) for spec in trial.rewrites])
+        )
         client = Client(trial.clientid, trial.username, attributes=trial.client_attrs)
         try:
             topic, name = rewrites.try_on(trial.action, trial.topic, client)

@@ -49,7 +49,15 @@ _HEALTH: Final = ("nodes", "read")
 READS_STREAMS: Final = frozenset(("getStream", "getStreamPositions", "readStreamRecords"))
 # Resources whose items are messages, or name topics: with a scope of topics, a request must name one within it.
 OF_MESSAGES: Final = frozenset(
-    ("dead-letters", "delayed-messages", "messages", "quarantines", "retained-messages", "subscriptions", "topics")
+    (
+        "dead-letters",
+        "delayed-messages",
+        "messages",
+        "quarantines",
+        "retained-messages",
+        "subscriptions",
+        "topics",
+    )
 )
 _SHOWN: Final = 10
 
@@ -75,7 +83,10 @@ class Actor:
 
     def rights(self) -> dict[str, list[Does]]:
         """Rights of the actor by resource, without resources that it has no right on."""
-        every = {resource: [does for does in get_args(Does) if self.may(resource, does)] for resource in areas()}
+        every = {
+            resource: [does for does in get_args(Does) if self.may(resource, does)]
+            for resource in areas()
+        }
         return {resource: rights for resource, rights in every.items() if rights}
 
     def refusal(self, need: Need) -> str | None:
@@ -91,10 +102,17 @@ class Actor:
             return f"{wanted}; your scope is {_listed(sorted(self.kinds))}"
         area = areas().get(need.resource, "administration")
         rights = _RIGHTS[self.role].get(area, frozenset())
-        if area == "identities" and need.does != "read" and (self.kinds, self.topics) != (None, None):
+        if (
+            area == "identities"
+            and need.does != "read"
+            and (self.kinds, self.topics) != (None, None)
+        ):
             return f"{wanted} without a scope: it could give itself more rights"
         if need.does not in rights:
-            existing = " and ".join(repr(does) for does in get_args(Does) if does in rights) or "no right on it"
+            existing = (
+                " and ".join(repr(does) for does in get_args(Does) if does in rights)
+                or "no right on it"
+            )
             return f"{wanted}; your role {self.role!r} has {existing}"
         return None
 
@@ -163,13 +181,21 @@ def _check_filter(text: str) -> str:
 
 
 # Members of a scope, for settings of tokens and accounts, and their descriptions.
-KINDS_TEXT: Final = "Only these resources, as `rules` or `clients`. Default: all that the role permits."
-TOPICS_TEXT: Final = "Only topics within these filters, where an operation names topics. Default: all."
+KINDS_TEXT: Final = (
+    "Only these resources, as `rules` or `clients`. Default: all that the role permits."
+)
+TOPICS_TEXT: Final = (
+    "Only topics within these filters, where an operation names topics. Default: all."
+)
 KindScope = Annotated[
     list[Annotated[str, AfterValidator(_check_kind)]],
     Field(min_length=1, max_length=100),
 ]
 TopicScope = Annotated[
-    list[Annotated[str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_check_filter)]],
+    list[
+        Annotated[
+            str, StringConstraints(min_length=1, max_length=1000), AfterValidator(_check_filter)
+        ]
+    ],
     Field(min_length=1, max_length=100),
 ]

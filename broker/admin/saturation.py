@@ -124,9 +124,14 @@ class SaturationLog:
         self._writer = writer
         self._connections = connections
         self._metrics = metrics
-        self._entries = metrics.counter("saturation_entries", "entries that were written to the saturation log")
+        self._entries = metrics.counter(
+            "saturation_entries", "entries that were written to the saturation log"
+        )
         self._file = RotatingFile(
-            folder / FILE, max_bytes=settings.max_file_bytes, max_files=settings.max_files, rotation="none"
+            folder / FILE,
+            max_bytes=settings.max_file_bytes,
+            max_files=settings.max_files,
+            rotation="none",
         )
         self._ends = threading.Event()
         self._loop_thread = 0
@@ -155,7 +160,9 @@ class SaturationLog:
         """The entries in short, newest first."""
 
         def read() -> list[Any]:
-            return [{name: entry[name] for name in SaturationRow.__annotations__} for entry in self._newest()]  # type: ignore[literal-required]
+            entries: list[Any] = list(self._newest())
+            members = SaturationRow.__annotations__
+            return [{name: entry[name] for name in members} for entry in entries]
 
         return await asyncio.to_thread(read)
 
@@ -165,14 +172,18 @@ class SaturationLog:
         Raises:
             NotFound: there is none of that id.
         """
-        entry = await asyncio.to_thread(lambda: next((entry for entry in self._newest() if entry["id"] == id), None))
+        entry = await asyncio.to_thread(
+            lambda: next((entry for entry in self._newest() if entry["id"] == id), None)
+        )
         if entry is None:
             raise NotFound("saturation log entry", id)
         return entry
 
     def _newest(self) -> Iterator[SaturationEntry]:
         files = sorted(
-            self._folder.glob(f"{FILE}*"), key=lambda path: path.name.removeprefix(FILE) or "~", reverse=True
+            self._folder.glob(f"{FILE}*"),
+            key=lambda path: path.name.removeprefix(FILE) or "~",
+            reverse=True,
         )
         oldest_ns = time.time_ns() - int(self._settings.max_age * 1e9)
         for path in files:
@@ -201,7 +212,9 @@ class SaturationLog:
             except Exception:  # noqa: BLE001  a look at a running loop may meet anything; the next one is soon
                 _log.exception("saturation_log.failed")
             else:
-                _log.info("node.saturated", reasons=reasons, culprit=entry["culprit"], entry=entry["id"])
+                _log.info(
+                    "node.saturated", reasons=reasons, culprit=entry["culprit"], entry=entry["id"]
+                )
             next_s = time.monotonic() + settings.interval
 
     def _reasons(self) -> list[str]:
@@ -245,7 +258,9 @@ class SaturationLog:
             "loop_lag_s": round(lag_s, 3),
             "memory_bytes": self._machine.memory_bytes(),
             "store_backlog_bytes": self._writer.backlog_bytes,
-            "culprit": f"{tasks[0]['name']}: {tasks[0]['function']}" if tasks and tasks[0]["share"] else "",
+            "culprit": f"{tasks[0]['name']}: {tasks[0]['function']}"
+            if tasks and tasks[0]["share"]
+            else "",
             "memory_limit_bytes": self._machine.memory_limit_bytes,
             "store_backlog_records": self._writer.backlog_records,
             "task_count": len(_all_tasks(self._loop)),
@@ -276,7 +291,9 @@ class SaturationLog:
             if time.monotonic() >= end_s or self._ends.wait(_SAMPLE_S):
                 return samples, subsystems, stacks
 
-    def _tasks(self, samples: Counter[str], stacks: Mapping[str, list[str]], top: int) -> list[SaturatedTask]:
+    def _tasks(
+        self, samples: Counter[str], stacks: Mapping[str, list[str]], top: int
+    ) -> list[SaturatedTask]:
         """The tasks with the most samples, then the tasks whose frames hold the most."""
         total = max(1, samples.total())
         frames: dict[str, tuple[int, list[str]]] = {}
@@ -313,7 +330,9 @@ class SaturationLog:
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         own = {self._loop_thread, threading.get_ident()}
         frames = sys._current_frames()
-        return {names.get(id, str(id)): _calls(frame) for id, frame in frames.items() if id not in own}
+        return {
+            names.get(id, str(id)): _calls(frame) for id, frame in frames.items() if id not in own
+        }
 
 
 def _all_tasks(loop: asyncio.AbstractEventLoop) -> list[asyncio.Task[Any]]:
@@ -378,7 +397,9 @@ def _shares(samples: Counter[str]) -> dict[str, float]:
     return {name: round(count / total, 3) for name, count in samples.most_common()}
 
 
-def _busiest(counts: Sequence[tuple[Connection, int, int]], elapsed_s: float, top: int) -> list[SaturatedConnection]:
+def _busiest(
+    counts: Sequence[tuple[Connection, int, int]], elapsed_s: float, top: int
+) -> list[SaturatedConnection]:
     """The connections with the longest queues, and those with the highest rates."""
     rows: list[SaturatedConnection] = []
     for c, messages_in, messages_out in counts:
@@ -387,12 +408,16 @@ def _busiest(counts: Sequence[tuple[Connection, int, int]], elapsed_s: float, to
                 {
                     "client_id": c.client.client_id,
                     "address": f"{c.link.peer_host}:{c.link.peer_port}",
-                    "queued_bytes": c.link.unsent_bytes() + c.session.queue_bytes + c.session.qos0_queue.size_bytes,
+                    "queued_bytes": c.link.unsent_bytes()
+                    + c.session.queue_bytes
+                    + c.session.qos0_queue.size_bytes,
                     "queued_messages": len(c.session.queue) + c.session.qos0_queue.messages,
                     "messages_in_per_s": round((c.messages_in - messages_in) / elapsed_s, 1),
                     "messages_out_per_s": round((c.box.messages_out - messages_out) / elapsed_s, 1),
                 }
             )
     by_queue = sorted(rows, key=lambda row: -row["queued_bytes"])[:top]
-    by_rate = sorted(rows, key=lambda row: -(row["messages_in_per_s"] + row["messages_out_per_s"]))[:top]
+    by_rate = sorted(rows, key=lambda row: -(row["messages_in_per_s"] + row["messages_out_per_s"]))[
+        :top
+    ]
     return by_queue + [row for row in by_rate if row not in by_queue]

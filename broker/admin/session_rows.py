@@ -151,4 +151,8 @@ def _payload_bytes(session: Session) -> int:
 
 
 def _sum(deliveries: Iterable[Delivery]) -> int:
-    return sum(len(delivery.outgoing.message.payload) for delivery in deliveries if delivery.outgoing is not None)
+    return sum(
+        len(delivery.outgoing.message.payload)
+        for delivery in deliveries
+        if delivery.outgoing is not None
+    )

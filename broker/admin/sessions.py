@@ -11,7 +11,13 @@ from typing_extensions import TypedDict
 from broker.admin import listing
 from broker.admin.clients import connection_of
 from broker.admin.listing import Cursor, Selection
-from broker.admin.session_rows import OldClientId, SessionRow, SubscriptionRow, session_row, subscription_rows
+from broker.admin.session_rows import (
+    OldClientId,
+    SessionRow,
+    SubscriptionRow,
+    session_row,
+    subscription_rows,
+)
 from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.errors import NotFound
@@ -71,7 +77,9 @@ class SessionService:
 
     async def page(self, sort: str, limit: int, cursor: Cursor | None, **filters: Any) -> Spec:
         """A page of sessions; filters are those of a ``Selection``."""
-        return await listing.page(self._hub.sessions, Selection(**filters), sort, limit, cursor, session_row)
+        return await listing.page(
+            self._hub.sessions, Selection(**filters), sort, limit, cursor, session_row
+        )
 
     def show(self, client_id: str) -> SessionView:
         """One session with its subscriptions and what waits for it, in memory and in the log.
@@ -129,7 +137,11 @@ class SessionService:
         async for some in listing.slices(self._hub.sessions):
             rows = [(session, _queue(session)) for session in some if session.waiting_messages]
             placed = [
-                (row["queued"] if by == "messages" else row["queued_bytes"], session.client_id, (session, row))
+                (
+                    row["queued"] if by == "messages" else row["queued_bytes"],
+                    session.client_id,
+                    (session, row),
+                )
                 for session, row in rows
             ]
             best = nlargest(count, [*best, *placed], key=lambda placed: placed[:2])

@@ -50,7 +50,17 @@ _MOST_DIGITS: Final = 6
 _PART: Final = re.compile(r'\.?(?:([\w-]+)|"((?:[^"\\]|\\.)*)")|\[(\d{1,6})\]', re.ASCII)
 _BARE: Final = re.compile(r"[\w-]+", re.ASCII)
 _READ_ONLY: Final = frozenset(
-    ("group", "type", "default", "description", "set_by", "needs_restart", "changed_by", "changed_at", "in_files")
+    (
+        "group",
+        "type",
+        "default",
+        "description",
+        "set_by",
+        "needs_restart",
+        "changed_by",
+        "changed_at",
+        "in_files",
+    )
 )
 
 
@@ -60,7 +70,9 @@ class SettingSpec(Settings):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     key: str = Field(default="", description="Its key; that of the path.")
-    value: Any = Field(description="Its value, as in files: a number, `true`, `2MB`, `30s`, a list or an object.")
+    value: Any = Field(
+        description="Its value, as in files: a number, `true`, `2MB`, `30s`, a list or an object."
+    )
     is_saved: bool = Field(
         default=True,
         description="Whether the API keeps the value. False: only where the next weaker layer has another one.",
@@ -132,7 +144,13 @@ class ActiveConfig(Protocol):
     async def read_files(self) -> tuple[Config, list[str]]: ...
 
     async def change(
-        self, root: str, edit: Edit, *, check: Callable[[Config], None], drain: bool = False, name: str = ""
+        self,
+        root: str,
+        edit: Edit,
+        *,
+        check: Callable[[Config], None],
+        drain: bool = False,
+        name: str = "",
     ) -> None: ...
 
 
@@ -166,7 +184,9 @@ class _View:
 
     def row(self, path: KeyPath) -> SettingRow:
         entry = self.entry(path)
-        is_late = any(path[: len(other)] == other or other[: len(path)] == path for other in self._late)
+        is_late = any(
+            path[: len(other)] == other or other[: len(path)] == path for other in self._late
+        )
         row: SettingRow = {
             "key": self.key(path),
             "group": path[0],
@@ -177,7 +197,10 @@ class _View:
             "description": entry.description,
         }
         if is_late:
-            row["in_files"] = {"value": _at(self._written, path, None), "set_by": self._files.origin_of(path)}
+            row["in_files"] = {
+                "value": _at(self._written, path, None),
+                "set_by": self._files.origin_of(path),
+            }
         return row
 
 
@@ -330,9 +353,13 @@ class SettingService:
             if path[: len(section)] == section or (
                 isinstance(value, dict) and _names(value, section[len(path) :], path, section)
             ):
-                raise ReadOnly(f"{'.'.join(section)!r} has objects, which have an address of their own")
+                raise ReadOnly(
+                    f"{'.'.join(section)!r} has objects, which have an address of their own"
+                )
 
-    def _whole_list(self, tree: Mapping[str, Any], path: KeyPath, name: str, value: Any) -> tuple[KeyPath, Any]:
+    def _whole_list(
+        self, tree: Mapping[str, Any], path: KeyPath, name: str, value: Any
+    ) -> tuple[KeyPath, Any]:
         """The path of the list that a path goes into, with the list as it becomes; else both as they are."""
         node: Any = tree
         for length, part in enumerate(path):
@@ -350,7 +377,9 @@ class SettingService:
 
     def _check_hidden(self, config: Config, path: KeyPath, value: Any) -> None:
         for leaf in _leaf_paths(value, path):
-            if (where := config.stronger(leaf)) is not None and (value is not None or self._saved(path) is None):
+            if (where := config.stronger(leaf)) is not None and (
+                value is not None or self._saved(path) is None
+            ):
                 raise ReadOnly(f"setting {'.'.join(leaf)!r} is set by {where}; change it there")
 
     def _check_secrets(self, config: Config, name: str, value: Any) -> None:
@@ -383,7 +412,10 @@ def _parsed(name: str) -> KeyPath:
         parts.append(part)
         at = match.end()
     if not parts or at < len(name):
-        problem = Problem('expected a key such as mqtt.max_packet_size or mqtt.client_attrs_init[0]."set as"', "/key")
+        problem = Problem(
+            'expected a key such as mqtt.max_packet_size or mqtt.client_attrs_init[0]."set as"',
+            "/key",
+        )
         raise Invalid(f"{name[:200]!r} is not a key of a setting", [problem])
     return tuple(parts)
 
@@ -477,18 +509,24 @@ def _set_item(items: Any, path: KeyPath, value: Any, name: str) -> None:
         raise NotFound("setting", name, "'sluice config show' lists all")
 
 
-def _put(tree: Spec, path: KeyPath, value: Any, objects: frozenset[KeyPath], above: KeyPath = ()) -> Spec:
+def _put(
+    tree: Spec, path: KeyPath, value: Any, objects: frozenset[KeyPath], above: KeyPath = ()
+) -> Spec:
     """A tree of saved values with another one at a path, None to remove it; objects below it stay."""
     first, *rest = path
     place = (*above, first)
     if rest:
         inner = tree.get(first)
-        changed: Any = _put(inner if isinstance(inner, dict) else {}, tuple(rest), value, objects, place)
+        changed: Any = _put(
+            inner if isinstance(inner, dict) else {}, tuple(rest), value, objects, place
+        )
     else:
         kept = _objects_only(tree.get(first), place, objects)
         changed = {**(value or {}), **kept} if kept else value
     result = {key: item for key, item in tree.items() if key != first}
-    return result if changed in (None, {}) and (value is None or rest) else {**result, first: changed}
+    return (
+        result if changed in (None, {}) and (value is None or rest) else {**result, first: changed}
+    )
 
 
 def _objects_only(value: Any, path: KeyPath, objects: frozenset[KeyPath]) -> Spec:

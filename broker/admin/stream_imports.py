@@ -58,7 +58,9 @@ class StreamImports:
         self._clock = clock
         self._last = LiveCollection(writer, b"imports/", _IMPORTS, _PARTS)
 
-    async def append(self, name: str, form: str, data: bytes, id: str | None = None, part: int = 0) -> ImportedPart:
+    async def append(
+        self, name: str, form: str, data: bytes, id: str | None = None, part: int = 0
+    ) -> ImportedPart:
         """Append the records of a file, or of part ``part`` (from 0) of the import ``id``.
 
         Raises:
@@ -68,7 +70,9 @@ class StreamImports:
             broker.core.errors.Unavailable: the store cannot be written.
         """
         stream = self._catalogue.get(name)
-        records = await asyncio.to_thread(_read, form, data, stream.spec.kind, self._clock.now_ns() // 1000)
+        records = await asyncio.to_thread(
+            _read, form, data, stream.spec.kind, self._clock.now_ns() // 1000
+        )
         while self._writer.is_congested:  # noqa: ASYNC110  the store notifies clients only
             await asyncio.sleep(_CONGESTED_S)
         if stream.is_gone:
@@ -85,7 +89,11 @@ class StreamImports:
         for record in records:
             self._writer.append(stream.shard_of(record.client_id), record)
         await self._writer.committed()
-        return {"records": len(records), "is_repeated": False, "notes": self._notes(stream, records)}
+        return {
+            "records": len(records),
+            "is_repeated": False,
+            "notes": self._notes(stream, records),
+        }
 
     def _note(self, key: tuple[int, str], part: int) -> None:
         now_ns = self._clock.now_ns()
@@ -110,9 +118,13 @@ def _read(form: str, data: bytes, kind: str, now_us: int) -> list[StreamRecord]:
     if form == ARROW:
         records = files.unpacked(data)
     else:
-        records = [record for batch in files.READERS[form](BytesIO(data), now_us) for record in batch]
+        records = [
+            record for batch in files.READERS[form](BytesIO(data), now_us) for record in batch
+        ]
     if len(records) > MAX_RECORDS:
-        raise Invalid(f"expected at most {MAX_RECORDS:,} records in a part, got {len(records):,}. Try: smaller parts")
+        raise Invalid(
+            f"expected at most {MAX_RECORDS:,} records in a part, got {len(records):,}. Try: smaller parts"
+        )
     if kind == "rows":
         for number, record in enumerate(records, 1):
             try:

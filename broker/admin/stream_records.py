@@ -92,9 +92,14 @@ class StreamRecords:
                 following = str(number)
                 break
             message = message_of(record._replace(payload=payload))
-            shown = self._tails.published(message, len(record.payload), decodes=decodes and record.rule is None)
+            shown = self._tails.published(
+                message, len(record.payload), decodes=decodes and record.rule is None
+            )
             if raw:
-                shown["payload"] |= {"encoding": "base64", "data": base64.b64encode(payload).decode()}
+                shown["payload"] |= {
+                    "encoding": "base64",
+                    "data": base64.b64encode(payload).decode(),
+                }
             items.append(
                 {
                     "shard": shard,

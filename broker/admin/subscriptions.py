@@ -75,7 +75,9 @@ class SubscriptionService:
             "total": self._hub.router.subscription_count if is_everything else None,
         }
 
-    async def _all(self, wanted: SubscriptionSelection, limit: int, cursor: Cursor | None) -> list[_Row]:
+    async def _all(
+        self, wanted: SubscriptionSelection, limit: int, cursor: Cursor | None
+    ) -> list[_Row]:
         rows: list[_Row] = []
         if cursor is not None and (session := self._hub.sessions.get(cursor[0])) is not None:
             rows += self._of(session, wanted, cursor)
@@ -113,11 +115,14 @@ class SubscriptionService:
                 if subscription is not None:
                     yield member.session, subscription
 
-    def _of(self, session: Session, wanted: SubscriptionSelection, cursor: Cursor | None) -> list[_Row]:
+    def _of(
+        self, session: Session, wanted: SubscriptionSelection, cursor: Cursor | None
+    ) -> list[_Row]:
         return [
             (session, item)
             for text, item in sorted(session.subscriptions.items())
-            if (cursor is None or (session.client_id, text) > cursor) and wanted.includes(session, item)
+            if (cursor is None or (session.client_id, text) > cursor)
+            and wanted.includes(session, item)
         ]
 
 

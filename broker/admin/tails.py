@@ -65,7 +65,9 @@ class Found:
         """The message in the form that trials accept: ``message`` for transformations and validations, ``event`` for
         rules."""
         event = {
-            name: value for name, value in message_columns(self.became or self.message).items() if value is not None
+            name: value
+            for name, value in message_columns(self.became or self.message).items()
+            if value is not None
         }
         client = self.message.client
         payload = (self.became or self.message).payload
@@ -77,7 +79,11 @@ class Found:
             "source": self.source,
             "stream": self.stream,
             "refusal": _refusal(self.refusal),
-            "message": {**json_values.message_to_wire(self.message), **who, "client_attrs": dict(client.attributes)},
+            "message": {
+                **json_values.message_to_wire(self.message),
+                **who,
+                "client_attrs": dict(client.attributes),
+            },
             "event": {**marked(event), "payload": json_values.payload_to_wire(payload)},
         }
 
@@ -151,7 +157,11 @@ class MessageTails:
         hub.context.metrics.gauge("tails", lambda: len(self._tails), "open tails of topics")
 
     def open(
-        self, topic_filter: str, messages_per_s: int, bytes_per_s: int, on_ready: Callable[[], None] = lambda: None
+        self,
+        topic_filter: str,
+        messages_per_s: int,
+        bytes_per_s: int,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> Tail:
         """Open a tail.
 
@@ -183,12 +193,17 @@ class MessageTails:
         said_s = monotonic()
         try:
             yield encode(self.status(tail, shown))
-            while tail.is_open and (left_s := ends_s - monotonic()) > 0 and (count is None or shown < count):
+            while (
+                tail.is_open
+                and (left_s := ends_s - monotonic()) > 0
+                and (count is None or shown < count)
+            ):
                 if await _within(ready, min(left_s, HEARTBEAT_S)):
                     ready.clear()
                     await asyncio.sleep(min(_BATCH_S, left_s))
                 lines = [
-                    self._line(tailed, encode) for tailed in tail.take()[: None if count is None else count - shown]
+                    self._line(tailed, encode)
+                    for tailed in tail.take()[: None if count is None else count - shown]
                 ]
                 shown += len(lines)
                 if monotonic() - said_s >= 1:
@@ -223,19 +238,29 @@ class MessageTails:
             "client_id": message.client.client_id,
             "username": message.client.username,
             "address": message.client.peer_name,
-            "outcome": "dropped" if refusal is not None else "passed" if became is None else "transformed",
+            "outcome": "dropped"
+            if refusal is not None
+            else "passed"
+            if became is None
+            else "transformed",
             "refusal": _refusal(refusal),
             "became": None if became is None else self.published(became, tailed.became_bytes),
         }
 
-    def published(self, message: Message, size_bytes: int, *, decodes: bool = True) -> PublishedView:
+    def published(
+        self, message: Message, size_bytes: int, *, decodes: bool = True
+    ) -> PublishedView:
         """View of a message with a payload of ``size_bytes``, of which it may have the beginning only."""
         payload = message.payload
         schema = None
         error = None
         raw = None
         encoding, data = _read(payload)
-        if decodes and len(payload) == size_bytes and (bound := self._bound(message.topic)) is not None:
+        if (
+            decodes
+            and len(payload) == size_bytes
+            and (bound := self._bound(message.topic)) is not None
+        ):
             schema, decode = bound
             try:
                 data = decode(payload)
@@ -329,7 +354,9 @@ class MessageTails:
         dropped = deque[Found](maxlen=limit)
         tail = self._tails.open(wanted, on_ready=ready.set)
         try:
-            while len(reached) < limit and tail.is_open and await _within(ready, ends_s - monotonic()):
+            while (
+                len(reached) < limit and tail.is_open and await _within(ready, ends_s - monotonic())
+            ):
                 ready.clear()
                 for tailed in tail.take():
                     message = tailed.message
@@ -338,7 +365,9 @@ class MessageTails:
                     lengths = len(message.payload), 0 if became is None else len(became.payload)
                     if lengths != (tailed.size_bytes, tailed.became_bytes):  # cut
                         continue
-                    if refusal is None or refusal.stage == "rules":  # a rule that drops messages has seen them
+                    if (
+                        refusal is None or refusal.stage == "rules"
+                    ):  # a rule that drops messages has seen them
                         reached.append(Found(message, "live", None, became))
                     else:
                         ends_s = min(ends_s, monotonic() + _AFTER_DROPPED_S)
@@ -369,7 +398,9 @@ def _newest(matches: list[Found], limit: int) -> list[Found]:
     """The newest of them, each once, newest first; within the bytes of an answer."""
     newest: dict[tuple[str, int, bytes], Found] = {}
     left = _MAX_BYTES
-    for candidate in sorted(matches, key=lambda candidate: candidate.message.received_ns, reverse=True):
+    for candidate in sorted(
+        matches, key=lambda candidate: candidate.message.received_ns, reverse=True
+    ):
         message = candidate.message
         same = message.topic, message.received_ns // 1_000_000, message.payload
         if same in newest:
@@ -384,7 +415,12 @@ def _newest(matches: list[Found], limit: int) -> list[Found]:
 def _refusal(refusal: Refusal | None) -> RefusalView | None:
     if refusal is None:
         return None
-    return {"stage": refusal.stage, "name": refusal.name, "reason": refusal.reason, "text": refusal.text}
+    return {
+        "stage": refusal.stage,
+        "name": refusal.name,
+        "reason": refusal.reason,
+        "text": refusal.text,
+    }
 
 
 def _read(payload: bytes) -> tuple[Literal["utf8", "json", "base64"], Any]:

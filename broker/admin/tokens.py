@@ -41,7 +41,9 @@ class TokenSpec(Settings):
     """The role and scope of a token, or the streams that it reads, and its expiry."""
 
     name: ObjectName
-    role: Role | None = Field(default=None, description="Role of a program that uses the API; else it needs `streams`.")
+    role: Role | None = Field(
+        default=None, description="Role of a program that uses the API; else it needs `streams`."
+    )
     kinds: KindScope | None = Field(default=None, description=f"{KINDS_TEXT} Only with a role.")
     topics: TopicScope | None = Field(default=None, description=f"{TOPICS_TEXT} Only with a role.")
     streams: list[Annotated[str, StringConstraints(min_length=1, max_length=200)]] = Field(
@@ -49,7 +51,9 @@ class TokenSpec(Settings):
         max_length=1000,
         description="Names of the streams whose records it reads, and nothing else. Only without a role.",
     )
-    expires_at: str | None = Field(default=None, description="When it ends, RFC 3339. Default: never.")
+    expires_at: str | None = Field(
+        default=None, description="When it ends, RFC 3339. Default: never."
+    )
     description: str = Field(default="", max_length=1000, description="The program that uses it.")
     created_at: str | None = Field(default=None, description="Read-only; ignored.")
     sha256: str | None = Field(
@@ -149,13 +153,18 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
         now_s = self._clock.monotonic_s()
         if now_s - self._noted_s.get(token.name, -inf) >= _NOTED_EVERY_S:
             self._noted_s[token.name] = now_s
-            self._used[token.name] = used = {"last_used_at": rfc3339(self._clock.now_ns()), "last_used_from": address}
+            self._used[token.name] = used = {
+                "last_used_at": rfc3339(self._clock.now_ns()),
+                "last_used_from": address,
+            }
             self._values.put(f"{_USED}{token.name}", jsontext.encode(used))
 
     def create(self, spec: Spec) -> Spec:
         """Create a token, which is generated and in the answer unless ``spec`` has its hash."""
         if len(self._by_hash) >= MAX_TOKENS:
-            raise Invalid("no more tokens can be kept", [Problem(f"there may be {MAX_TOKENS:,}", "/name")])
+            raise Invalid(
+                "no more tokens can be kept", [Problem(f"there may be {MAX_TOKENS:,}", "/name")]
+            )
         dated = {**spec, "created_at": rfc3339(self._clock.now_ns())}
         if dated.get("sha256") is not None:
             return super().create(dated)
@@ -171,13 +180,21 @@ class Tokens(Contributor, SpecObjects[TokenSpec]):
     def _compiled(self, spec: Spec) -> TokenSpec:
         item = super()._compiled(spec)
         if item.sha256 is None:
-            raise Invalid("the token cannot be used", [Problem("expected the SHA-256 of the token", "/sha256")])
+            raise Invalid(
+                "the token cannot be used",
+                [Problem("expected the SHA-256 of the token", "/sha256")],
+            )
         return item
 
     def _shown(self, item: TokenSpec) -> Spec:
         shown = item.model_dump(mode="json", exclude_none=True, exclude={"sha256"})
-        used = self._used.get(item.name) or jsontext.decode(self._values.get(f"{_USED}{item.name}") or b"{}")
-        return shown | {"is_expired": self.has_expired(item), **{name: text for name, text in used.items() if text}}
+        used = self._used.get(item.name) or jsontext.decode(
+            self._values.get(f"{_USED}{item.name}") or b"{}"
+        )
+        return shown | {
+            "is_expired": self.has_expired(item),
+            **{name: text for name, text in used.items() if text},
+        }
 
     def _use(self, tokens: Sequence[TokenSpec]) -> None:
         before = self._by_hash

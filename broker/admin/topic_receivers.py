@@ -105,7 +105,9 @@ class ReceiverService:
         self._hub = hub
         self._stages = stages
 
-    async def who(self, topic: str, client_id: str | None, qos: int, retain: bool, limit: int) -> TopicReceivers:
+    async def who(
+        self, topic: str, client_id: str | None, qos: int, retain: bool, limit: int
+    ) -> TopicReceivers:
         """Describe who gets a message on a topic, as published by a client with that QoS.
 
         Raises:
@@ -114,9 +116,13 @@ class ReceiverService:
         try:
             check_topic_name(topic)
         except PeerError as error:
-            raise Invalid("this is not a valid topic", [Problem(str(error), "/query/topic")]) from None
+            raise Invalid(
+                "this is not a valid topic", [Problem(str(error), "/query/topic")]
+            ) from None
         session = None if client_id is None else self._hub.sessions.get(client_id)
-        publisher = None if client_id is None else self._publisher(client_id, session, topic, qos, retain)
+        publisher = (
+            None if client_id is None else self._publisher(client_id, session, topic, qos, retain)
+        )
         meant = topic
         if session is not None:
             meant = self._hub.plans.meant(topic.encode(), session.client)
@@ -134,15 +140,24 @@ class ReceiverService:
             "stages": [stage for stage in self._stages(meant) if stage["stage"] != "subscribers"],
             "subscriptions": sorted(receivers, key=lambda row: (row["client_id"], row["filter"])),
             "subscriptions_total": len(matching),
-            "groups": [_group(groups[key], meant) for key in sorted(self._hub.router.matching_groups(meant))],
+            "groups": [
+                _group(groups[key], meant)
+                for key in sorted(self._hub.router.matching_groups(meant))
+            ],
         }
 
-    def _publisher(self, client_id: str, session: Session | None, topic: str, qos: int, retain: bool) -> TopicPublisher:
+    def _publisher(
+        self, client_id: str, session: Session | None, topic: str, qos: int, retain: bool
+    ) -> TopicPublisher:
         connection = None if session is None else connection_of(session)
         access: AccessVerdict = {"allowed": True, "source": "none", "rule": None}
         if connection is not None and connection.permits is not None:
             ruling = connection.permits.rulings.publish(topic, qos, retain)
-            access = {"allowed": ruling.is_allowed, "source": ruling.source, "rule": ruling.rule or None}
+            access = {
+                "allowed": ruling.is_allowed,
+                "source": ruling.source,
+                "rule": ruling.rule or None,
+            }
         return {"client_id": client_id, "connected": connection is not None, "access": access}
 
 
@@ -151,7 +166,11 @@ def _access(session: Session, topic: str, qos: int) -> AccessVerdict:
     connection = connection_of(session)
     if connection is None or connection.permits is None:
         is_allowed = session.may_have is None or session.may_have(topic, qos)
-        return {"allowed": is_allowed, "source": "none" if is_allowed else "earlier rules", "rule": None}
+        return {
+            "allowed": is_allowed,
+            "source": "none" if is_allowed else "earlier rules",
+            "rule": None,
+        }
     return _delivery(connection.permits.rulings, topic, qos)
 
 
@@ -163,21 +182,33 @@ def _delivery(rulings: Rulings, topic: str, qos: int) -> AccessVerdict:
         return {"allowed": True, "source": "no_match", "rule": None}
     kind = subscribe_kind(qos)
     rule = next((rule for rule in rulings.bound() if rule.is_about_delivery(kind, topic)), None)
-    return {"allowed": verdict, "source": rule.source if rule else "rules", "rule": rule.name if rule else None}
+    return {
+        "allowed": verdict,
+        "source": rule.source if rule else "rules",
+        "rule": rule.name if rule else None,
+    }
 
 
-def _receiver(session: Session, subscription: Subscription, topic: str, publisher: str | None) -> TopicReceiver:
+def _receiver(
+    session: Session, subscription: Subscription, topic: str, publisher: str | None
+) -> TopicReceiver:
     access = _access(session, topic, subscription.qos)
     gets, text = True, "connected"
     if not access["allowed"]:
         gets = False
-        text = f"access denied by {access['rule']!r} of {access['source']}" if access["rule"] else "access denied"
+        text = (
+            f"access denied by {access['rule']!r} of {access['source']}"
+            if access["rule"]
+            else "access denied"
+        )
     elif subscription.no_local and session.client_id == publisher:
         gets, text = False, "it published the message itself, and its subscription has No Local"
     elif session.is_away:
         keeps = session.outlives and (subscription.qos > 0 or session.keeps_qos0)
         gets = keeps
-        text = "away: messages wait for it" if keeps else "away: messages of QoS 0 do not wait for it"
+        text = (
+            "away: messages wait for it" if keeps else "away: messages of QoS 0 do not wait for it"
+        )
         if keeps and not session.keeps_qos0:
             text = "away: messages of QoS 1 and 2 wait for it"
     elif session.waiting_messages:
@@ -203,8 +234,18 @@ def _group(group: ShareGroup, topic: str) -> GroupReceiver:
         elif not member.may_have(topic):
             can_get, text = False, "its access rules deny the topic"
         elif not member.has_room:
-            can_get, text = False, "it has no room: its in-flight window is full, or it reads slowly"
-        members.append({"client_id": member.client_id, "can_get": can_get, "why": text, "inflight": member.in_flight})
+            can_get, text = (
+                False,
+                "it has no room: its in-flight window is full, or it reads slowly",
+            )
+        members.append(
+            {
+                "client_id": member.client_id,
+                "can_get": can_get,
+                "why": text,
+                "inflight": member.in_flight,
+            }
+        )
     return {
         "group": group.key,
         "strategy": group.strategy_name,

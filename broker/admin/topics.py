@@ -77,7 +77,9 @@ class TopicService:
         self._counts = hub.topic_counts
         self._retained = hub.retained
 
-    async def page(self, under: str | None, search: str | None, sort: str, limit: int, cursor: Cursor | None) -> Spec:
+    async def page(
+        self, under: str | None, search: str | None, sort: str, limit: int, cursor: Cursor | None
+    ) -> Spec:
         """A page of the levels right below ``under``, None being the root; with ``search``, of all topics below it that
         match the pattern. ``next`` is where the following page begins.
 
@@ -95,7 +97,9 @@ class TopicService:
         above = self._counts.find(under)
         if above is None:
             above = Level(None, "", under or "")
-        levels = list(above.children.values()) if search is None else await self._matching(above, search)
+        levels = (
+            list(above.children.values()) if search is None else await self._matching(above, search)
+        )
         page, following = _page(levels, number, limit, cursor, is_falling=sort.startswith("-"))
         retained = self._retained.among(level.topic for level in (above, *page) if level.is_topic)
         return {
@@ -136,14 +140,23 @@ class TopicService:
 
 
 def _page(
-    levels: list[Level], number: Callable[[Level], int], limit: int, cursor: Cursor | None, *, is_falling: bool
+    levels: list[Level],
+    number: Callable[[Level], int],
+    limit: int,
+    cursor: Cursor | None,
+    *,
+    is_falling: bool,
 ) -> tuple[list[Level], Cursor | None]:
     def place(level: Level) -> Cursor:
         return number(level), level.topic
 
     ordered = sorted(levels, key=place, reverse=is_falling)
     if cursor is not None:
-        ordered = [level for level in ordered if (place(level) < cursor if is_falling else place(level) > cursor)]
+        ordered = [
+            level
+            for level in ordered
+            if (place(level) < cursor if is_falling else place(level) > cursor)
+        ]
     page = ordered[:limit]
     return page, place(page[-1]) if len(ordered) > limit else None
 

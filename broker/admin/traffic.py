@@ -20,7 +20,10 @@ class Traffic:
     """The services of one node."""
 
     def __init__(
-        self, hub: Hub, tails: MessageTails, stages: Callable[[str], list[TopicStage]] = lambda topic: []
+        self,
+        hub: Hub,
+        tails: MessageTails,
+        stages: Callable[[str], list[TopicStage]] = lambda topic: [],
     ) -> None:
         self.clients = ClientService(hub, tails)
         self.sessions = SessionService(hub)

@@ -48,7 +48,9 @@ class Api:
         settings = node.api_settings
         self._certificate: Any = None
         if settings.has_tls:
-            self._certificate = features.load(features.API_CERTIFICATE)(settings.certfile, settings.keyfile)
+            self._certificate = features.load(features.API_CERTIFICATE)(
+                settings.certfile, settings.keyfile
+            )
         self._listener: socket.socket = bind(host, port)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._local: socket.socket | None = bind("127.0.0.1", 0) if settings.has_tls else None
@@ -150,7 +152,10 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         defers_work=node.health.defers_work,
         pipeline=node.pipeline,
         events=node.rules.events,
-        functions=lambda: [*(function.as_dict() for function in node.rules.functions), *node.transforms.functions()],
+        functions=lambda: [
+            *(function.as_dict() for function in node.rules.functions),
+            *node.transforms.functions(),
+        ],
         plugins=lambda: [plugin.as_dict() for plugin in node.rules.plugins],
         clock=node.clock,
         api_settings=node.api_settings,
@@ -162,7 +167,11 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
 def _oidc(node: Node) -> Any:
     settings = node.api_settings.oidc
     guard = AddressGuard(node.config.get("rule_engine").ssrf)
-    return None if settings is None else load("broker.admin.oidc:OidcSignIn")(settings, guard, node.clock)
+    return (
+        None
+        if settings is None
+        else load("broker.admin.oidc:OidcSignIn")(settings, guard, node.clock)
+    )
 
 
 _ADMINISTRATOR: Final = "administrator of the API"

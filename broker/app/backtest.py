@@ -54,7 +54,12 @@ def _run(job: dict[str, Any]) -> None:
     _bound_memory(job["memory_bytes"])
     ends_s = time.monotonic() + job["deadline_s"]
     result = run(
-        job, services, rules.functions.trial(), rules.settings, ends_s, lambda done, total: _say(done=done, total=total)
+        job,
+        services,
+        rules.functions.trial(),
+        rules.settings,
+        ends_s,
+        lambda done, total: _say(done=done, total=total),
     )
     _say(result=result)
 
@@ -65,7 +70,9 @@ def _services(job: dict[str, Any]) -> Services:
     nothing = _Nothing()
     services = Services(
         NodePort(job["node"], SystemClock()),
-        MessagingPort(Events(), plans=nothing, publisher=nothing, set_state=lambda _name, _value: None),
+        MessagingPort(
+            Events(), plans=nothing, publisher=nothing, set_state=lambda _name, _value: None
+        ),
         StoragePort(lambda path: sections.setdefault(path, MemorySection()), streams=nothing),
         MonitoringPort(Metrics()),
     )

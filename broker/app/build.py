@@ -55,7 +55,14 @@ from broker.connection.sys_topics import SysTopicSettings
 from broker.core.clock import SystemClock
 from broker.core.contributor import Contributors, TopicStage
 from broker.core.events import Events
-from broker.core.feature import Feature, MessagingPort, MonitoringPort, NodePort, Services, StoragePort
+from broker.core.feature import (
+    Feature,
+    MessagingPort,
+    MonitoringPort,
+    NodePort,
+    Services,
+    StoragePort,
+)
 from broker.core.hosts import address_text
 from broker.core.kinds import counted, kinds, kinds_in_files
 from broker.core.objects import ObjectService, Reference, SavedObject
@@ -145,7 +152,9 @@ _OWN_MODELS: Final[dict[str, type[Settings]]] = {
 
 def section_models() -> dict[str, type[Settings]]:
     """The settings model of every section of the configuration, the features' among them."""
-    return _OWN_MODELS | {section: features.load(name) for section, name in features.SETTINGS.items()}
+    return _OWN_MODELS | {
+        section: features.load(name) for section, name in features.SETTINGS.items()
+    }
 
 
 class Node:
@@ -171,7 +180,9 @@ class Node:
         confine(bounds, data_dir)
         self.metrics, self.events, self.clock = Metrics(), Events(), SystemClock()
         self.spans = Spans()
-        self.alarms = Alarms(self.clock, self.events, self.metrics, config.get("alarms", AlarmSettings))
+        self.alarms = Alarms(
+            self.clock, self.events, self.metrics, config.get("alarms", AlarmSettings)
+        )
         self.mqtt_address = self.api_address = ""
         self.started_ns = self.clock.now_ns()
         self.sections = Sections(config)
@@ -186,7 +197,9 @@ class Node:
         self.tokens = Tokens(self.sections.section("tokens"), self.clock, StoredValues(self.writer))
         self.api_settings = _within_file_limit(config.get("api", ApiSettings))
         name = config.get("node", NodeSettings).name
-        self.identity = Identity(name, product_version(), origin_of(name, StoredValues(self.writer)))
+        self.identity = Identity(
+            name, product_version(), origin_of(name, StoredValues(self.writer))
+        )
         catalogue = Catalogue(self.store)
         access, users, pool = self._make_access(ssrf, allow_anonymous=allow_anonymous)
         hashing = config.get("password_hashing", PasswordHashingSettings)
@@ -211,11 +224,19 @@ class Node:
         )
         self._load_features(ssrf)
         contributors.extend(
-            (self.streams, self.accounts, self.tokens, self.secrets, ClientImpact(self.server.hub, self.access))
+            (
+                self.streams,
+                self.accounts,
+                self.tokens,
+                self.secrets,
+                ClientImpact(self.server.hub, self.access),
+            )
         )
         bound_schema = self.schema_validation.validations.bound_schema
         self.tails = MessageTails(self.server.hub, self.streams, bound_schema)
-        self.quarantine = QuarantineService(self.streams, self.writer, self.server.publisher, self._quarantines)
+        self.quarantine = QuarantineService(
+            self.streams, self.writer, self.server.publisher, self._quarantines
+        )
         self.health = NodeHealth(
             server=self.server,
             overload=self.overload,
@@ -248,12 +269,18 @@ class Node:
         storing = config.get("store", StoreSettings)
         alarms = config.get("alarms", AlarmSettings)
         memory = Memory(storing.write_buffer, storing.block_cache)
-        self.store: Store = RocksStore(self.data_dir, storing.durability, memory) if store is None else store
+        self.store: Store = (
+            RocksStore(self.data_dir, storing.durability, memory) if store is None else store
+        )
         self.writer = Writer(self.store, loop, storing, metrics)
-        self.overload = Overload(config.get("overload", OverloadSettings), loop, self.clock, self.alarms, metrics)
+        self.overload = Overload(
+            config.get("overload", OverloadSettings), loop, self.clock, self.alarms, metrics
+        )
         self.store_health = StoreHealth(self.writer, self.data_dir, self.alarms, alarms, metrics)
         history = config.get("metrics_history", MetricsHistorySettings)
-        self.audit_log = AuditLog(self.writer, self.clock, config.get("audit_log", AuditLogSettings))
+        self.audit_log = AuditLog(
+            self.writer, self.clock, config.get("audit_log", AuditLogSettings)
+        )
         values = StoredValues(self.writer)
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
         if self.sections.file is not None:
@@ -281,7 +308,9 @@ class Node:
         """Trace messages, where the settings say so."""
         identity = self.identity
         resource = resource_of(identity.name, identity.version, identity.origin)
-        telemetry = Telemetry(guard, resource, asyncio.get_running_loop(), self.alarms, self.metrics)
+        telemetry = Telemetry(
+            guard, resource, asyncio.get_running_loop(), self.alarms, self.metrics
+        )
         self.tracing = Tracing(self.server.hub.plans.recorders, self.spans, telemetry, self.metrics)
         self.tracing.use(self.config.get("telemetry", TelemetrySettings))
 
@@ -300,7 +329,9 @@ class Node:
             trusts_anonymous=allow_anonymous,
             clock=clock,
             guard=AddressGuard(ssrf),
-            limits=LoginLimits(config.get("login_limits", LoginLimitSettings), clock, metrics, self.alarms),
+            limits=LoginLimits(
+                config.get("login_limits", LoginLimitSettings), clock, metrics, self.alarms
+            ),
             alarms=self.alarms,
         )
         access = Access.of(
@@ -316,7 +347,9 @@ class Node:
         )
         return access, users, pool
 
-    def _make_server(self, access: Access, starts: StreamStarts, *, allow_anonymous: bool) -> Server:
+    def _make_server(
+        self, access: Access, starts: StreamStarts, *, allow_anonymous: bool
+    ) -> Server:
         config = self.config
         return Server(
             listeners=named_of(config),
@@ -385,7 +418,14 @@ class Node:
                 server.hub.sys_topics.set_state,
                 server.hub.withholding.with_room,
             ),
-            StoragePort(self.sections.section, streams.appender, streams.positions, streams.reader, queues, values),
+            StoragePort(
+                self.sections.section,
+                streams.appender,
+                streams.positions,
+                streams.reader,
+                queues,
+                values,
+            ),
             MonitoringPort(self.metrics, self.alarms, self.spans),
             contributors=contributors,
         )
@@ -427,7 +467,10 @@ class Node:
         return [end]
 
     def _quarantines(self) -> list[str]:
-        return [*self.schema_validation.validations.quarantines(), *self.transforms.service.quarantines()]
+        return [
+            *self.schema_validation.validations.quarantines(),
+            *self.transforms.service.quarantines(),
+        ]
 
     def _settings_with_secrets(self) -> Iterator[tuple[Reference, Any]]:
         """Authenticators, and sections of settings, as they are called."""
@@ -450,10 +493,16 @@ class Node:
     def listeners(self) -> list[dict[str, Any]]:
         """The addresses, as the API shows them (``ui.api.status.ListenerStatus``)."""
         statuses = self.server.listeners.statuses()
-        open_ones = [_listener(status, *status.address) for status in statuses if status.address is not None]
+        open_ones = [
+            _listener(status, *status.address) for status in statuses if status.address is not None
+        ]
         return [
             *open_ones,
-            {"name": "api", "protocol": "https" if self.api_settings.has_tls else "http", "address": self.api_address},
+            {
+                "name": "api",
+                "protocol": "https" if self.api_settings.has_tls else "http",
+                "address": self.api_address,
+            },
         ]
 
     @property
@@ -464,7 +513,9 @@ class Node:
     @property
     def object_services(self) -> dict[str, ObjectService]:
         """The services of kinds with the five verbs, by their path in the API."""
-        by_kind = {service.kind: service for feature in self.features for service in feature.services}
+        by_kind = {
+            service.kind: service for feature in self.features for service in feature.services
+        }
         own: Sequence[ObjectService] = (
             self.secrets,
             *self.started_objects,

@@ -80,7 +80,10 @@ OBJECTS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
             "actions": [{"type": "stream", "stream": "telemetry"}],
         },
     ),
-    ("lake/tables", {"name": "telemetry", "stream": "telemetry", "format": "delta", "commit_interval": "1s"}),
+    (
+        "lake/tables",
+        {"name": "telemetry", "stream": "telemetry", "format": "delta", "commit_interval": "1s"},
+    ),
 )
 
 
@@ -100,7 +103,10 @@ def run(options: DemoOptions) -> int:
             tasks.create_task(run_fleet(split_address(node.mqtt_address)), name="fleet")
             tasks.create_task(_announce_first_row(node, began_s), name="first row")
 
-    return serve(ServeOptions(options.data_dir, options.mqtt, options.api, overrides=options.overrides), beside)
+    return serve(
+        ServeOptions(options.data_dir, options.mqtt, options.api, overrides=options.overrides),
+        beside,
+    )
 
 
 def _clean(options: DemoOptions) -> int:
@@ -123,7 +129,9 @@ def _make_objects(services: Mapping[str, ObjectService]) -> None:
 
 
 def _tell(node: Node, link: str, *, opens_browser: bool) -> None:
-    print(f"{len(METERS)} meters publish to mqtt://{node.mqtt_address}, topics demo/<room>/telemetry")
+    print(
+        f"{len(METERS)} meters publish to mqtt://{node.mqtt_address}, topics demo/<room>/telemetry"
+    )
     print(f"open {link}", flush=True)
     if opens_browser and sys.stdout.isatty():
         webbrowser.open(link)
@@ -135,7 +143,10 @@ async def _announce_first_row(node: Node, began_s: float) -> None:
         await asyncio.sleep(_LOOK_EVERY_S)
     table = node.lake.states.statuses()[0]
     took_s = time.time() - began_s
-    print(f"the first rows are in the table {table['path']} after {took_s:.1f} s; Ctrl-C stops the demo", flush=True)
+    print(
+        f"the first rows are in the table {table['path']} after {took_s:.1f} s; Ctrl-C stops the demo",
+        flush=True,
+    )
     await asyncio.Event().wait()
 
 
@@ -151,7 +162,9 @@ _MAX_PACKET_ID = 65_535
 class Meter:
     """One meter: connects, publishes QoS 1 readings at a fixed rate, connects again when the broker goes away."""
 
-    def __init__(self, name: str, address: tuple[str, int], interval_s: float, chance: random.Random) -> None:
+    def __init__(
+        self, name: str, address: tuple[str, int], interval_s: float, chance: random.Random
+    ) -> None:
         self.name = name
         self._address = address
         self._interval_s = interval_s
@@ -171,7 +184,11 @@ class Meter:
     async def _connected(self) -> None:
         reader, writer = await asyncio.open_connection(*self._address)
         try:
-            writer.write(encode_packet(Connect(f"meter-{self.name}", self._version, keep_alive_s=30), self._version))
+            writer.write(
+                encode_packet(
+                    Connect(f"meter-{self.name}", self._version, keep_alive_s=30), self._version
+                )
+            )
             acknowledgements = asyncio.create_task(self._listen(reader), name=f"meter {self.name}")
             try:
                 while not acknowledgements.done():
@@ -189,7 +206,9 @@ class Meter:
         while data := await reader.read(65_536):
             for packet in decoder.feed(data):
                 if isinstance(packet, ConnAck) and packet.reason_code:
-                    raise ConnectionRefusedError(f"the broker refused meter {self.name}: {packet.reason_code}")
+                    raise ConnectionRefusedError(
+                        f"the broker refused meter {self.name}: {packet.reason_code}"
+                    )
                 if isinstance(packet, PubAck):
                     self.acknowledged += 1
 

@@ -44,11 +44,15 @@ class NodeHealth:
         hub = self._server.hub
         settings = overload.settings
         streams = self._streams
-        code = reason.SERVER_BUSY if settings.server_reference is None else reason.USE_ANOTHER_SERVER
+        code = (
+            reason.SERVER_BUSY if settings.server_reference is None else reason.USE_ANOTHER_SERVER
+        )
         hub.context.admission.server_reference = settings.server_reference
 
         def changed(is_overloaded: bool) -> None:
-            hub.context.admission.refused_with = code if is_overloaded and settings.refuse_connections else 0
+            hub.context.admission.refused_with = (
+                code if is_overloaded and settings.refuse_connections else 0
+            )
             hub.context.admission.drops_qos0 = is_overloaded and settings.drop_qos0
             streams.put_off_sealing(put_off=is_overloaded and settings.defer_work)
 

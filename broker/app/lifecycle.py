@@ -71,7 +71,9 @@ def _configuration(options: ServeOptions) -> Config:
             file.open()
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError([f"log.file: expected a file that can be written, got {log.file!r}: {reason}"]) from error
+        raise ConfigError(
+            [f"log.file: expected a file that can be written, got {log.file!r}: {reason}"]
+        ) from error
     setup(log.level, log.format, file=file)
     if cut_off := config.api_layer.cut_off:
         _log.warning(
@@ -90,7 +92,9 @@ def _make_data_dir(options: ServeOptions) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            [f"the data directory {directory} cannot be made ({reason}); name one that can be, with --data-dir"]
+            [
+                f"the data directory {directory} cannot be made ({reason}); name one that can be, with --data-dir"
+            ]
         ) from error
 
 
@@ -112,7 +116,9 @@ async def _accompany(node: Node, api: Api, companion: Companion) -> None:
     await companion(node, await api.sign_in_link())
 
 
-async def _start(config: Config, options: ServeOptions, started: AsyncExitStack) -> tuple[Node, Api]:
+async def _start(
+    config: Config, options: ServeOptions, started: AsyncExitStack
+) -> tuple[Node, Api]:
     data_dir = options.data_dir.resolve()
     # A process of its own takes a while to begin; the rest is imported and built in that time.
     ranges = RangesProcess(data_dir, config.get("range_server", RangeServerSettings))
@@ -152,7 +158,9 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     late.cancel()
     mqtt_address = address_text(*bound[0]) if bound else "none"
     own = config.get("node", NodeSettings)
-    started.push_async_callback(node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown)
+    started.push_async_callback(
+        node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown
+    )
     _reload_on_signal(node, reload, started)
     node.store_health.start()
     started.callback(node.store_health.stop)
@@ -170,7 +178,11 @@ async def _start(config: Config, options: ServeOptions, started: AsyncExitStack)
     run_file.write(mqtt_address, local_address)
     started.callback(run_file.remove)
     _log.info(
-        "node.ready", mqtt=mqtt_address, api=api_address, data_dir=str(data_dir), security_profile=_SECURITY_PROFILE
+        "node.ready",
+        mqtt=mqtt_address,
+        api=api_address,
+        data_dir=str(data_dir),
+        security_profile=_SECURITY_PROFILE,
     )
     print(f"sluice ready mqtt={mqtt_address} api={api_address}", flush=True)
     return node, api
@@ -251,8 +263,14 @@ def check_profile(environ: Mapping[str, str]) -> None:
     profile = environ.get(PROFILE_VARIABLE, _SECURITY_PROFILE)
     if profile != _SECURITY_PROFILE:
         rename = did_you_mean(profile, [_SECURITY_PROFILE])
-        advice = f"; {rename}" if rename else ". To accept clients without credentials: access.allow_anonymous = true"
-        raise ConfigError([f"{PROFILE_VARIABLE}: expected {_SECURITY_PROFILE}, got {profile!r}{advice}"])
+        advice = (
+            f"; {rename}"
+            if rename
+            else ". To accept clients without credentials: access.allow_anonymous = true"
+        )
+        raise ConfigError(
+            [f"{PROFILE_VARIABLE}: expected {_SECURITY_PROFILE}, got {profile!r}{advice}"]
+        )
 
 
 TOKEN_VARIABLE: Final = "SLUICE_API_TOKEN"
@@ -276,7 +294,9 @@ def administrator_token(data_dir: Path, environ: Mapping[str, str]) -> str:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         advice = "make the data directory writable for this user, or choose another with --data-dir"
-        raise ConfigError([f"the administrator's token cannot be kept in {file} ({reason}); {advice}"]) from error
+        raise ConfigError(
+            [f"the administrator's token cannot be kept in {file} ({reason}); {advice}"]
+        ) from error
 
 
 def _checked(token: str, place: str) -> str:

@@ -52,7 +52,9 @@ def loop_factory(name: LoopName) -> LoopFactory:
                 "node.event_loop = uvloop needs the package uvloop: pip install uvloop, or set it to auto"
             ) from error
         _log.warning(
-            "node.without_uvloop", effect="asyncio's own loop is used, which is slower", advice="install uvloop"
+            "node.without_uvloop",
+            effect="asyncio's own loop is used, which is slower",
+            advice="install uvloop",
         )
         return asyncio.new_event_loop
     return factory

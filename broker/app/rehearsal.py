@@ -41,7 +41,12 @@ def rehearse(items: Iterable[Tried], data_dir: Path) -> None:
 
 async def _rehearse(items: Iterable[Tried], data_dir: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
-        node = Node(load_config(section_models(), data_dir=Path(scratch), environ={}), Path(scratch), "", MemoryStore())
+        node = Node(
+            load_config(section_models(), data_dir=Path(scratch), environ={}),
+            Path(scratch),
+            "",
+            MemoryStore(),
+        )
         confine(_bounds(data_dir), data_dir)
         node.streams.start()
         node.rewrites.start()
@@ -64,7 +69,9 @@ async def _rehearse(items: Iterable[Tried], data_dir: Path) -> None:
 def _bounds(data_dir: Path) -> AllowedSettings:
     """Values that objects of that broker may name."""
     try:
-        return load_config(section_models(), data_dir=data_dir, environ=os.environ).get("allowed", AllowedSettings)
+        return load_config(section_models(), data_dir=data_dir, environ=os.environ).get(
+            "allowed", AllowedSettings
+        )
     except ConfigError:
         return AllowedSettings()
 
@@ -77,7 +84,9 @@ def _try_object(item: Tried, node: Node) -> None:
         try:
             service.create(deepcopy(item.spec))
         except Invalid as error:
-            unknown = [problem.pointer for problem in error.problems if _UNKNOWN.match(problem.message)]
+            unknown = [
+                problem.pointer for problem in error.problems if _UNKNOWN.match(problem.message)
+            ]
             left_out = [pointer for pointer in unknown if _take_out(item.spec, pointer)]
             item.changes += [f"{pointer[1:].replace('/', '.')} left out" for pointer in left_out]
             if not left_out:
@@ -91,7 +100,13 @@ def _try_object(item: Tried, node: Node) -> None:
 def _take_out(spec: Any, pointer: str) -> bool:
     *above, last = pointer[1:].split("/")
     for part in above:
-        spec = spec[int(part)] if isinstance(spec, list) else spec.get(part) if isinstance(spec, dict) else None
+        spec = (
+            spec[int(part)]
+            if isinstance(spec, list)
+            else spec.get(part)
+            if isinstance(spec, dict)
+            else None
+        )
     if not isinstance(spec, dict) or last not in spec:
         return False
     del spec[last]
@@ -104,6 +119,8 @@ def _try_setting(item: Tried) -> None:
     try:
         load_config(section_models(), data_dir=None, environ={}, overrides={key: value})
     except ConfigError as error:
-        item.reason = "; ".join(problem.removeprefix("command line: ") for problem in error.problems)
+        item.reason = "; ".join(
+            problem.removeprefix("command line: ") for problem in error.problems
+        )
     else:
         item.setting = f"{key} = {value}"

@@ -70,14 +70,25 @@ class ConfigReload:
             "mqtt": (node.server.use_settings, FIXED_SETTINGS),
             "zones": (lambda settings: hub.zones.use(hub.context.settings, settings), frozenset()),
             "delayed": (lambda settings: setattr(hub.delayed, "settings", settings), frozenset()),
-            "sys_topics": (lambda settings: setattr(hub.sys_topics, "settings", settings), frozenset()),
+            "sys_topics": (
+                lambda settings: setattr(hub.sys_topics, "settings", settings),
+                frozenset(),
+            ),
             "authentication": (node.access.settings["authentication"].adopt, frozenset()),
             "authorization": (node.access.settings["authorization"].adopt, frozenset()),
-            "flapping_detect": (lambda settings: setattr(hub.access.flapping, "settings", settings), frozenset()),
-            "login_limits": (lambda settings: setattr(node.access.limits, "settings", settings), frozenset()),
+            "flapping_detect": (
+                lambda settings: setattr(hub.access.flapping, "settings", settings),
+                frozenset(),
+            ),
+            "login_limits": (
+                lambda settings: setattr(node.access.limits, "settings", settings),
+                frozenset(),
+            ),
             "telemetry": (node.tracing.use, frozenset()),
             "log": (
-                lambda settings: setup(settings.level, settings.format, file=settings.rotating_file()),
+                lambda settings: setup(
+                    settings.level, settings.format, file=settings.rotating_file()
+                ),
                 frozenset(("file", "rotation_size", "rotation_count")),
             ),
         }
@@ -132,12 +143,17 @@ class ConfigReload:
             waiting += change.waiting
         sections = _reloaded_sections()
         now = {name: self._node.sections.section(name).load() for name in sections}
-        then = {name: FileSection(tuple(name.split(".")), config.objects[name], None).load() for name in sections}
+        then = {
+            name: FileSection(tuple(name.split(".")), config.objects[name], None).load()
+            for name in sections
+        }
         return PlannedReload(
             before={key: before.get(key) for key in changed},
             after={key: after.get(key) for key in changed},
             objects=[
-                *_changed_listeners(self._node.server.listeners.changes(named_of(config)), drain=drain),
+                *_changed_listeners(
+                    self._node.server.listeners.changes(named_of(config)), drain=drain
+                ),
                 *_changed_objects(now, then),
             ],
             needs_restart=[*waiting, *self._waiting_sections(config)],
@@ -173,10 +189,14 @@ class ConfigReload:
             before = deepcopy(file.values.get(root))
             after = edit(deepcopy(before)) or None
             others = {key: value for key, value in file.values.items() if key != root}
-            config = await asyncio.to_thread(self._read, others if after is None else {**others, root: after})
+            config = await asyncio.to_thread(
+                self._read, others if after is None else {**others, root: after}
+            )
             if changed := node.config.other_layers(config):
                 advice = "Try: sluice config reload, which reads them"
-                raise Conflict(f"{', '.join(changed)} changed after the broker read it, so nothing was saved. {advice}")
+                raise Conflict(
+                    f"{', '.join(changed)} changed after the broker read it, so nothing was saved. {advice}"
+                )
             check(config)
             node.server.check_listeners(named_of(config))
             file.set(root, after)
@@ -200,7 +220,9 @@ class ConfigReload:
     @property
     def in_force(self) -> Config:
         """The configuration that was read last, with the values that are active."""
-        own = {name: self._active(name) for name in self._in_force if not name.startswith("listeners.")}
+        own = {
+            name: self._active(name) for name in self._in_force if not name.startswith("listeners.")
+        }
         return self._node.config.with_sections(own)
 
     def origin(self, path: KeyPath) -> str:
@@ -290,7 +312,9 @@ class ConfigReload:
     # -- objects --
 
     def _has_other_objects(self, config: Config) -> bool:
-        return any(_specs(config, name) != _specs(self._node.config, name) for name in config.objects)
+        return any(
+            _specs(config, name) != _specs(self._node.config, name) for name in config.objects
+        )
 
     async def _tried(self) -> list[str]:
         """Problems that a broker would report at a start with the configuration."""
@@ -376,7 +400,11 @@ def _record_of(planned: PlannedReload, remarks: Sequence[str]) -> AuditRecord:
 
 
 def _listed(changes: ListenerChanges) -> ChangedListeners:
-    return {"added": list(changes.added), "removed": list(changes.removed), "changed": list(changes.changed)}
+    return {
+        "added": list(changes.added),
+        "removed": list(changes.removed),
+        "changed": list(changes.changed),
+    }
 
 
 def _changed_listeners(changes: ListenerChanges, *, drain: bool) -> Iterator[ChangedObject]:
@@ -393,7 +421,10 @@ def _changed_listeners(changes: ListenerChanges, *, drain: bool) -> Iterator[Cha
 def overrides_of(options: ServeOptions) -> dict[str, str]:
     """Settings of the command line by key, addresses among them."""
     addresses = {"listeners.tcp.default.bind": options.mqtt, "api.bind": options.api}
-    return {**options.overrides, **{key: address for key, address in addresses.items() if address is not None}}
+    return {
+        **options.overrides,
+        **{key: address for key, address in addresses.items() if address is not None},
+    }
 
 
 def _specs(config: Config, section: str) -> list[Spec]:
@@ -411,15 +442,23 @@ def _reloaded_sections() -> Mapping[str, Kind]:
     return {kind.section: kind for kind in kinds() if kind.section is not None and kind.reloads}
 
 
-def _changed_objects(before: Mapping[str, list[Spec]], after: Mapping[str, list[Spec]]) -> Sequence[ChangedObject]:
+def _changed_objects(
+    before: Mapping[str, list[Spec]], after: Mapping[str, list[Spec]]
+) -> Sequence[ChangedObject]:
     """The objects of sections that differ, in the order in which they change: users of others are removed first."""
     changed: list[ChangedObject] = []
     removed: list[ChangedObject] = []
     for name, kind in _reloaded_sections().items():
         old = {spec["name"]: spec for spec in before[name]}
         new = {spec["name"]: spec for spec in after[name]}
-        changed += [ChangedObject(kind, key, old.get(key), spec) for key, spec in new.items() if spec != old.get(key)]
-        removed[:0] = [ChangedObject(kind, key, spec, None) for key, spec in old.items() if key not in new]
+        changed += [
+            ChangedObject(kind, key, old.get(key), spec)
+            for key, spec in new.items()
+            if spec != old.get(key)
+        ]
+        removed[:0] = [
+            ChangedObject(kind, key, spec, None) for key, spec in old.items() if key not in new
+        ]
     return [*changed, *removed]
 
 

@@ -34,7 +34,9 @@ class NodeSettings(Settings):
     @classmethod
     def _check_name(cls, value: str) -> str:
         if not _NO_LEVEL.isdisjoint(value):
-            raise ValueError(f"{value!r} has to be one level of $SYS topics; leave '/', '+', '#' and NUL out")
+            raise ValueError(
+                f"{value!r} has to be one level of $SYS topics; leave '/', '+', '#' and NUL out"
+            )
         return value
 
 
@@ -42,5 +44,6 @@ class AccessSettings(Settings):
     """Section ``access``."""
 
     allow_anonymous: bool = Field(
-        False, description="Whether clients without credentials are accepted on addresses other than loopback."
+        False,
+        description="Whether clients without credentials are accepted on addresses other than loopback.",
     )

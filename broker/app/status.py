@@ -46,7 +46,9 @@ class NodeStatus:
         tables = node.lake.states.statuses()
         lost_rows = node.bridges.lost_rows()
         counters = {name: _total(node.metrics, metrics) for name, metrics in _COUNTERS.items()}
-        counters |= {f"rules_{name}": count for name, count in node.rules.service.outcomes().items()}
+        counters |= {
+            f"rules_{name}": count for name, count in node.rules.service.outcomes().items()
+        }
         counters["rows"] = sum(table.get("rows") or 0 for table in tables)
         return {
             "node": node.identity.name,
@@ -80,7 +82,9 @@ class NodeStatus:
 
 
 def _total(metrics: Metrics, names: tuple[str, ...]) -> int:
-    return sum(metric.value for metric in metrics if isinstance(metric, Counter) and metric.name in names)
+    return sum(
+        metric.value for metric in metrics if isinstance(metric, Counter) and metric.name in names
+    )
 
 
 def _rule(shown: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,28 +112,55 @@ def _stream(shown: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _next_steps(
-    node: Node, rules: list[dict[str, Any]], streams: list[dict[str, Any]], tables: list[dict[str, Any]]
+    node: Node,
+    rules: list[dict[str, Any]],
+    streams: list[dict[str, Any]],
+    tables: list[dict[str, Any]],
 ) -> list[dict[str, str]]:
     """Suggested commands for the existing objects, of installed tools."""
     steps: list[dict[str, str]] = []
     directory = f"--data-dir {node.data_dir}"
     sluice = _sluice()
-    if (plain := next((listener for listener in node.listeners if listener["protocol"] == "mqtt"), None)) is not None:
+    if (
+        plain := next(
+            (listener for listener in node.listeners if listener["protocol"] == "mqtt"), None
+        )
+    ) is not None:
         host, port = plain["address"].rsplit(":", 1)
         message = """demo/attic/telemetry -m '{"seq": 1, "temp": 21.5}'"""
         own = f"{sluice} publish {message} {directory}"
-        publish = f"mosquitto_pub -h {host} -p {port} -q 1 -t {message}" if _is_installed("mosquitto_pub") else own
+        publish = (
+            f"mosquitto_pub -h {host} -p {port} -q 1 -t {message}"
+            if _is_installed("mosquitto_pub")
+            else own
+        )
         steps = [
             {"label": "Publish a message", "command": publish},
-            {"label": "Watch what passes the gate", "command": f"mosquitto_sub -h {host} -p {port} -v -t '#'"},
+            {
+                "label": "Watch what passes the gate",
+                "command": f"mosquitto_sub -h {host} -p {port} -v -t '#'",
+            },
         ]
     if rules:
-        steps.append({"label": "Show a rule", "command": f"{sluice} rules show {rules[0]['name']} {directory}"})
+        steps.append(
+            {
+                "label": "Show a rule",
+                "command": f"{sluice} rules show {rules[0]['name']} {directory}",
+            }
+        )
     if streams:
-        steps.append({"label": "Show a stream", "command": f"{sluice} streams show {streams[0]['name']} {directory}"})
+        steps.append(
+            {
+                "label": "Show a stream",
+                "command": f"{sluice} streams show {streams[0]['name']} {directory}",
+            }
+        )
     for table in tables[:1]:
         steps += [
-            {"label": "Prove that nothing is missing", "command": f"{sluice} audit {table['name']} {directory}"},
+            {
+                "label": "Prove that nothing is missing",
+                "command": f"{sluice} audit {table['name']} {directory}",
+            },
             {
                 "label": "See what a replay would do",
                 "command": f"{sluice} replay {table['name']} --from 0 --to 100 --dry-run {directory}",

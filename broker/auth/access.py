@@ -44,7 +44,9 @@ class Access:
     flapping: Flapping
     users: Users | None = None
     """The broker's own, where there are some."""
-    _of_listener: dict[str, tuple[EnableAuthn, AuthenticatorChain | None]] = field(default_factory=dict)
+    _of_listener: dict[str, tuple[EnableAuthn, AuthenticatorChain | None]] = field(
+        default_factory=dict
+    )
     """Settings and authenticators of listeners that have their own; None for the authenticators of all."""
     _ticks: int = 0
 
@@ -88,7 +90,10 @@ class Access:
         return own or self.authenticators
 
     def place(
-        self, listener: str, enable_authn: EnableAuthn, authentication: Sequence[AnyAuthenticatorSettings] | None
+        self,
+        listener: str,
+        enable_authn: EnableAuthn,
+        authentication: Sequence[AnyAuthenticatorSettings] | None,
     ) -> None:
         """Authenticate clients of a listener in this way, None by all authenticators. Raises ``ConfigError``."""
         own = None
@@ -110,7 +115,10 @@ class Access:
 
     @property
     def _chains(self) -> list[AuthenticatorChain]:
-        return [self.authenticators, *(own for _, own in self._of_listener.values() if own is not None)]
+        return [
+            self.authenticators,
+            *(own for _, own in self._of_listener.values() if own is not None),
+        ]
 
     def still_admits(self, decision: Decision) -> bool:
         """True if the user that a client logged in as has not changed since the decision."""
@@ -118,7 +126,11 @@ class Access:
         if account is None or self.users is None:
             return True
         user = self.users.find(account.name)
-        return user is not None and user.logs_in_like(account) and user.is_superuser == account.is_superuser
+        return (
+            user is not None
+            and user.logs_in_like(account)
+            and user.is_superuser == account.is_superuser
+        )
 
     def has_lost_its_user(self, client: Client) -> bool:
         """True if the broker's own user that a client logged in as was deleted, though there may be another of its name

@@ -67,7 +67,9 @@ class ConnectAttempt:
         if decision.username in (None, self.username) and not decision.attributes:
             return self
         username = self.username if decision.username is None else decision.username
-        return replace(self, username=username, attributes={**self.attributes, **decision.attributes})
+        return replace(
+            self, username=username, attributes={**self.attributes, **decision.attributes}
+        )
 
     def bindings(self) -> dict[str, Any]:
         """Variables of expressions over clients. Absent values are left out, so that ``coalesce`` can step in."""
@@ -87,7 +89,10 @@ class ConnectAttempt:
         if self.password is not None:
             bindings["password"] = self.password.decode(errors="replace")
         if self.peer_host is not None:
-            bindings |= {"peerhost": self.peer_host, "peername": f"{self.peer_host}:{self.peer_port}"}
+            bindings |= {
+                "peerhost": self.peer_host,
+                "peername": f"{self.peer_host}:{self.peer_port}",
+            }
         if self.server_name is not None:
             bindings["peersni"] = self.server_name
         if certificate is not None:

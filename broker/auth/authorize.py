@@ -63,7 +63,9 @@ class FileSourceSettings(Settings):
         "the data directory or in one of `allowed.secret_directories`.",
     )
     rules: list[RuleSettings] = Field(
-        default_factory=list, max_length=10_000, description="Rules that stand here; before the file's."
+        default_factory=list,
+        max_length=10_000,
+        description="Rules that stand here; before the file's.",
     )
 
 
@@ -97,7 +99,9 @@ def _default_sources() -> list[AnySourceSettings]:
 class VerdictCacheSettings(Settings):
     """Limits of a connection's memory of decisions."""
 
-    max_size: int = Field(default=32, ge=1, le=1_000_000, description="Topics a connection remembers.")
+    max_size: int = Field(
+        default=32, ge=1, le=1_000_000, description="Topics a connection remembers."
+    )
     ttl: Duration = Field(default=1800, gt=0, description="Seconds after which all is forgotten.")
 
 
@@ -131,7 +135,9 @@ class AuthorizationOptions(Settings):
         default=False, description="Whether retained messages are kept from subscribers once the client that published "
         "them may no longer do so."
     )  # fmt: skip
-    cache: VerdictCacheSettings = Field(default_factory=VerdictCacheSettings, description="Decisions are remembered.")
+    cache: VerdictCacheSettings = Field(
+        default_factory=VerdictCacheSettings, description="Decisions are remembered."
+    )
 
 
 class AuthorizationSettings(AuthorizationOptions):
@@ -198,7 +204,9 @@ class RuleSet:
         if username is None or client_id is None:
             candidates += self._named_denials
         ordered = dict(sorted(candidates, key=lambda place: place[0]))
-        return [bound for rule in ordered.values() if (bound := rule.bind(subject.facts)) is not None]
+        return [
+            bound for rule in ordered.values() if (bound := rule.bind(subject.facts)) is not None
+        ]
 
 
 class BelievingRules:
@@ -272,10 +280,14 @@ class Withheld:
         kind = subscribe_kind(qos)
         if topic.startswith(_DEAD_PREFIX):
             lost = "/".join(lost_topic(topic.split("/")))
-            may_have_lost = next((rule.is_allow for rule in self.rules if rule.is_about_delivery(kind, lost)), None)
+            may_have_lost = next(
+                (rule.is_allow for rule in self.rules if rule.is_about_delivery(kind, lost)), None
+            )
             if not (self.allows_the_rest if may_have_lost is None else may_have_lost):
                 return False
-        return next((rule.is_allow for rule in self.rules if rule.is_about_delivery(kind, topic)), None)
+        return next(
+            (rule.is_allow for rule in self.rules if rule.is_about_delivery(kind, topic)), None
+        )
 
     def __call__(self, topic: str, qos: int) -> bool:
         """True if a message may be delivered for a subscription that was granted."""
@@ -375,7 +387,11 @@ class Rulings:
         if self._rules is None:
             subject = self.subject
             rules: list[BoundRule | AskedRules] = []
-            rules += [bound for rule in subject.rules or () if (bound := rule.bind(subject.facts)) is not None]
+            rules += [
+                bound
+                for rule in subject.rules or ()
+                if (bound := rule.bind(subject.facts)) is not None
+            ]
             for source in self._sources:
                 rules += source.rules_for(subject)
             self._rules = rules
@@ -388,7 +404,9 @@ class Rulings:
 
     def _ruling(self, rule: BoundRule | None, withheld: Sequence[str] = ()) -> Ruling:
         ruling = self._no_match if rule is None else Ruling(rule.is_allow, rule.source, rule.name)
-        return replace(ruling, withheld=tuple(withheld)) if withheld and ruling.is_allowed else ruling
+        return (
+            replace(ruling, withheld=tuple(withheld)) if withheld and ruling.is_allowed else ruling
+        )
 
 
 class Authorizer:
@@ -434,7 +452,9 @@ class Authorizer:
         problems: list[str] = []
         for number, source in enumerate(settings.sources):
             if source.type in [other.type for other in settings.sources[:number]]:
-                problems.append(f"authorization.sources has two of the type {source.type!r}; join them into one")
+                problems.append(
+                    f"authorization.sources has two of the type {source.type!r}; join them into one"
+                )
             elif isinstance(source, BuiltInSourceSettings):
                 sources += [_asked_by(self.built_in, source)] if source.enable else []
             elif isinstance(source, OutsideSourceSettings):
@@ -446,7 +466,9 @@ class Authorizer:
             raise ConfigError(problems)
         return sources
 
-    def trial(self, rules: Sequence[Rule] | None = None, settings: AuthorizationSettings | None = None) -> Authorizer:
+    def trial(
+        self, rules: Sequence[Rule] | None = None, settings: AuthorizationSettings | None = None
+    ) -> Authorizer:
         """An authorizer with other rules of the API or other settings, which no client asks. Raises as ``use``."""
         trial = copy(self)
         if rules is not None:
@@ -458,7 +480,9 @@ class Authorizer:
 
     def _outside_source(self, settings: Any, authorization: AuthorizationSettings) -> OutsideSource:
         existing = next((source for source in self.outside if source.settings == settings), None)
-        return existing or SOURCES[type(settings)](settings, self._surroundings, authorization.cache.max_size)
+        return existing or SOURCES[type(settings)](
+            settings, self._surroundings, authorization.cache.max_size
+        )
 
     @property
     def outside(self) -> list[OutsideSource]:
@@ -468,11 +492,16 @@ class Authorizer:
     @property
     def keeps_claims(self) -> bool:
         """True if a source believes names that are not verified."""
-        return any(not entry.require_trusted_attributes for entry in self.settings.sources if entry.enable)
+        return any(
+            not entry.require_trusted_attributes for entry in self.settings.sources if entry.enable
+        )
 
     def state_of(self, type: str) -> dict[str, BackendState] | None:
         """State of a source for users; None if there is nothing to report."""
-        return next(({"backend": source.backend.state} for source in self.outside if source.type == type), None)
+        return next(
+            ({"backend": source.backend.state} for source in self.outside if source.type == type),
+            None,
+        )
 
     def tick(self) -> None:
         """Check the services of outside sources when it is time to."""
@@ -490,13 +519,19 @@ class Authorizer:
         return not subject.is_superuser and any(source.lacks(subject) for source in self.outside)
 
     def subject_of(
-        self, attempt: ConnectAttempt, decision: Decision, roots: Callable[[str], Collection[str]], zone: str
+        self,
+        attempt: ConnectAttempt,
+        decision: Decision,
+        roots: Callable[[str], Collection[str]],
+        zone: str,
     ) -> Subject:
         """Verified facts about a client after the decision, with the names that are believed in its zone."""
         trusted = self.trusted_in(zone)
         if trusted is None:
             trusted = self.settings.trusted_client_attributes
-        return subject_of(attempt, decision, roots=roots, trusted=trusted, keeps_claims=self.keeps_claims)
+        return subject_of(
+            attempt, decision, roots=roots, trusted=trusted, keeps_claims=self.keeps_claims
+        )
 
     async def prepared(self, decision: Decision, subject: Subject) -> Decision:
         """The decision with the rules of the client from outside sources; a denial where one must not be missing."""
@@ -523,7 +558,9 @@ class Authorizer:
     @property
     def is_active(self) -> bool:
         """True if there is anything to ask."""
-        return self.settings.no_match == "deny" or any(not source.is_empty for source in self._sources)
+        return self.settings.no_match == "deny" or any(
+            not source.is_empty for source in self._sources
+        )
 
     def restricts(self, subject: Subject) -> bool:
         """True if there is anything to ask about a client, apart from wide subscriptions."""
@@ -548,12 +585,17 @@ class Authorizer:
     def may_retain(self, message: Message) -> bool:
         """True if the client that published a retained message may still do so."""
         client = message.client
-        return not client.client_id or self.may_still_publish(client, message.topic, message.qos, True)
+        return not client.client_id or self.may_still_publish(
+            client, message.topic, message.qos, True
+        )
 
     def may_still_publish(self, client: Client, topic: str, qos: int, retain: bool) -> bool:
         """True if the current rules let a client publish a message that it left behind."""
         subject = self._subject_later(client)
-        return not self.restricts(subject) or self._rulings_later(subject).publish(topic, qos, retain).is_allowed
+        return (
+            not self.restricts(subject)
+            or self._rulings_later(subject).publish(topic, qos, retain).is_allowed
+        )
 
     def _subject_later(self, client: Client) -> Subject:
         """Verified facts about a client that may be gone. Where its standing is not stored, these are its names, which
@@ -564,14 +606,22 @@ class Authorizer:
             claims = {"clientid": client.client_id, "username": client.username}
             claimed = {name: text for name, text in claims.items() if text is not None}
         if standing is None:
-            names = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
+            names = {
+                "clientid": client.client_id,
+                "username": client.username,
+                "peerhost": client.peer_host,
+            }
             attributes = {f"client_attrs.{name}": text for name, text in client.attributes.items()}
             facts = {name: text for name, text in names.items() if text is not None} | attributes
             return Subject(facts, self._is_superuser(client.username or ""))
         is_superuser = standing.is_superuser
         if standing.account is not None:
             is_superuser = self._is_superuser(standing.account[0])
-        rules = None if standing.rules is None else [BoundRule.restored(*rule) for rule in standing.rules]
+        rules = (
+            None
+            if standing.rules is None
+            else [BoundRule.restored(*rule) for rule in standing.rules]
+        )
         return Subject(standing.facts, is_superuser, rules, claimed=claimed)
 
     def _is_superuser(self, username: str) -> bool:
@@ -584,7 +634,8 @@ class Authorizer:
         self._was_active = self.is_active
         if was_active and not self._was_active:
             log.warning(
-                "authorization.open", detail="no access rule is left; authorization.no_match = deny refuses all"
+                "authorization.open",
+                detail="no access rule is left; authorization.no_match = deny refuses all",
             )
         self.on_change()
 
@@ -599,7 +650,9 @@ SOURCES: Final[Mapping[type[Settings], Callable[[Any, Outside, int], OutsideSour
 }
 
 
-def _asked_by(rules: RuleSet, settings: FileSourceSettings | BuiltInSourceSettings) -> RuleSet | BelievingRules:
+def _asked_by(
+    rules: RuleSet, settings: FileSourceSettings | BuiltInSourceSettings
+) -> RuleSet | BelievingRules:
     return rules if settings.require_trusted_attributes else BelievingRules(rules)
 
 
@@ -641,6 +694,8 @@ def _rules_in(rules: Sequence[Any], file: Path, problems: list[str]) -> list[Rul
         try:
             checked.append(RuleSettings.model_validate(entry))
         except ValidationError as error:
-            reason = "; ".join(f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors())
+            reason = "; ".join(
+                f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}" for detail in error.errors()
+            )
             problems.append(f"{file}: rule {number}: {reason}")
     return checked

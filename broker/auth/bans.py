@@ -70,7 +70,16 @@ class Ban(msgspec.Struct, frozen=True):
 
 # An active ban. `name` is `as` and `who` with a slash between them.
 BanView = TypedDict(
-    "BanView", {"name": str, "as": Kind, "who": str, "by": str, "reason": str, "created_at": str, "until": str}
+    "BanView",
+    {
+        "name": str,
+        "as": Kind,
+        "who": str,
+        "by": str,
+        "reason": str,
+        "created_at": str,
+        "until": str,
+    },
 )
 
 
@@ -78,12 +87,19 @@ class BanSpec(Settings):
     """A ban to create: which clients it refuses, and until when."""
 
     kind: Kind = Field(
-        alias="as", description="What is compared; `_re` is a regular expression (RE2), `_net` a network."
+        alias="as",
+        description="What is compared; `_re` is a regular expression (RE2), `_net` a network.",
     )
-    who: str = Field(min_length=1, description="The identifier, name, address, expression or network.")
+    who: str = Field(
+        min_length=1, description="The identifier, name, address, expression or network."
+    )
     reason: str = Field(default="", max_length=1000, description="Reason, for other users.")
-    by: str = Field(default="", max_length=1000, description="The person or program that created it.")
-    until: str | None = Field(default="infinity", description="When it ends, RFC 3339, or `infinity`.")
+    by: str = Field(
+        default="", max_length=1000, description="The person or program that created it."
+    )
+    until: str | None = Field(
+        default="infinity", description="When it ends, RFC 3339, or `infinity`."
+    )
     name: str | None = Field(default=None, description="Read-only; ignored.")
     created_at: str | None = Field(default=None, description="Read-only; ignored.")
 
@@ -96,7 +112,9 @@ class BanSpec(Settings):
         if kind == "peerhost":
             address = _address(who)
             if address is None:
-                raise ValueError(f"{who!r} is not an address; write it as '10.0.0.1' or '2001:db8::1'")
+                raise ValueError(
+                    f"{who!r} is not an address; write it as '10.0.0.1' or '2001:db8::1'"
+                )
             return address
         if kind is not None and kind not in _EXACT:
             _matcher(kind, who)
@@ -196,7 +214,9 @@ class Bans:
         if is_new and len(self) >= MAX_BANS:
             raise Unavailable(f"expected at most {MAX_BANS:,} bans. Try: sluice bans rm")
         if is_new and ban.kind not in _EXACT and len(self._patterns) >= MAX_PATTERNS:
-            raise Unavailable(f"expected at most {MAX_PATTERNS:,} bans by pattern. Try: sluice bans rm")
+            raise Unavailable(
+                f"expected at most {MAX_PATTERNS:,} bans by pattern. Try: sluice bans rm"
+            )
         saving()
         self._bans.put(ban.place, ban)
         self.on_ban(ban)
@@ -232,8 +252,18 @@ class Bans:
         checked = parsed(BanSpec, spec, "the ban cannot be saved")
         until_ns = checked.until_ns
         if until_ns is not None and until_ns <= self._clock.now_ns():
-            raise Invalid("the ban cannot be saved", [Problem("until: expected a time in the future", "/until")])
-        return Ban(checked.kind, checked.who, checked.by, checked.reason, self._clock.now_ns(), until_ns or 0)
+            raise Invalid(
+                "the ban cannot be saved",
+                [Problem("until: expected a time in the future", "/until")],
+            )
+        return Ban(
+            checked.kind,
+            checked.who,
+            checked.by,
+            checked.reason,
+            self._clock.now_ns(),
+            until_ns or 0,
+        )
 
 
 def _place_of(key: bytes) -> tuple[Kind, str]:
@@ -247,7 +277,11 @@ _BANS: Final = Codec[Ban](msgspec.msgpack.Encoder().encode, msgspec.msgpack.Deco
 
 def _facts(client: ConnectAttempt | Client) -> dict[str, str]:
     """Facts of a client that bans compare, without absent ones."""
-    facts = {"clientid": client.client_id, "username": client.username, "peerhost": client.peer_host}
+    facts = {
+        "clientid": client.client_id,
+        "username": client.username,
+        "peerhost": client.peer_host,
+    }
     return {name: text for name, text in facts.items() if text is not None}
 
 

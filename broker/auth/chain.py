@@ -14,7 +14,11 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Protocol
 from pydantic import Field, model_validator
 
 from broker.auth.attempt import ConnectAttempt
-from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
+from broker.auth.authenticators.builtin import (
+    BuiltinAuthenticator,
+    BuiltinSettings,
+    RememberedLogins,
+)
 from broker.auth.authenticators.cinfo import CinfoAuthenticator, CinfoSettings
 from broker.auth.authenticators.jwt import JwtAuthenticator, JwtSettings
 from broker.auth.backends.authenticator import OutsideAuthenticator
@@ -22,7 +26,11 @@ from broker.auth.backends.backend import Outside
 from broker.auth.backends.http import HttpAuthenticatorSettings, http_authenticator
 from broker.auth.backends.ldap import LdapAuthenticatorSettings, ldap_authenticator
 from broker.auth.backends.redis import RedisAuthenticatorSettings, redis_authenticator
-from broker.auth.backends.sql import MysqlAuthenticatorSettings, PostgresqlAuthenticatorSettings, sql_authenticator
+from broker.auth.backends.sql import (
+    MysqlAuthenticatorSettings,
+    PostgresqlAuthenticatorSettings,
+    sql_authenticator,
+)
 from broker.auth.decision import LIMITED, NOBODY, Decision
 from broker.auth.exchange import Exchange, ExchangeAuthenticator
 from broker.auth.expressions import Condition
@@ -122,7 +130,9 @@ class Surroundings:
 def _builtin(settings: Any, around: Surroundings) -> Authenticator:
     access = around.users
     if access is None:
-        raise ConfigError(["authentication: the mechanism 'builtin' needs a store of users, and there is none"])
+        raise ConfigError(
+            ["authentication: the mechanism 'builtin' needs a store of users, and there is none"]
+        )
     remembered = RememberedLogins(access.max_remembered)
     return BuiltinAuthenticator(settings, access.users, access.pool, remembered, around.limits)
 
@@ -134,11 +144,21 @@ FACTORIES: Final[Mapping[type[Settings], Callable[[Any, Surroundings], Authentic
     JwtSettings: lambda settings, around: JwtAuthenticator(
         settings, around.outside.guard, around.outside.metrics, around.outside.clock
     ),
-    HttpAuthenticatorSettings: lambda settings, around: http_authenticator(settings, around.outside),
-    PostgresqlAuthenticatorSettings: lambda settings, around: sql_authenticator(settings, around.outside),
-    MysqlAuthenticatorSettings: lambda settings, around: sql_authenticator(settings, around.outside),
-    RedisAuthenticatorSettings: lambda settings, around: redis_authenticator(settings, around.outside),
-    LdapAuthenticatorSettings: lambda settings, around: ldap_authenticator(settings, around.outside),
+    HttpAuthenticatorSettings: lambda settings, around: http_authenticator(
+        settings, around.outside
+    ),
+    PostgresqlAuthenticatorSettings: lambda settings, around: sql_authenticator(
+        settings, around.outside
+    ),
+    MysqlAuthenticatorSettings: lambda settings, around: sql_authenticator(
+        settings, around.outside
+    ),
+    RedisAuthenticatorSettings: lambda settings, around: redis_authenticator(
+        settings, around.outside
+    ),
+    LdapAuthenticatorSettings: lambda settings, around: ldap_authenticator(
+        settings, around.outside
+    ),
 }
 
 
@@ -182,7 +202,9 @@ class AuthenticatorChain:
         clock = clock or SystemClock()
         self.limits = limits or LoginLimits(LoginLimitSettings(), clock, metrics)
         pool = None if access is None else access.pool
-        outside = Outside(metrics, clock, guard or AddressGuard(SsrfSettings()), alarms, pool, listener)
+        outside = Outside(
+            metrics, clock, guard or AddressGuard(SsrfSettings()), alarms, pool, listener
+        )
         around = Surroundings(outside, access, self.limits)
         self._around = around
         self._trusts_anonymous = trusts_anonymous
@@ -206,14 +228,23 @@ class AuthenticatorChain:
             if isinstance(link.authenticator, (JwtAuthenticator, OutsideAuthenticator))
         ]
         self._unchecked = Decision(
-            "allow", verified=frozenset(("username", "clientid") if trusts_anonymous else ()), mechanism=NOBODY
+            "allow",
+            verified=frozenset(("username", "clientid") if trusts_anonymous else ()),
+            mechanism=NOBODY,
         )
-        self._allowed = metrics.counter("authentication_allowed", "clients an authenticator accepted")
+        self._allowed = metrics.counter(
+            "authentication_allowed", "clients an authenticator accepted"
+        )
         self._denied = metrics.counter("authentication_denied", "clients an authenticator refused")
-        self._undecided = metrics.counter("authentication_undecided", "clients no authenticator decided over: refused")
+        self._undecided = metrics.counter(
+            "authentication_undecided", "clients no authenticator decided over: refused"
+        )
 
     def for_listener(
-        self, listener: str, authentication: Sequence[AnyAuthenticatorSettings], metrics: Metrics | None = None
+        self,
+        listener: str,
+        authentication: Sequence[AnyAuthenticatorSettings],
+        metrics: Metrics | None = None,
     ) -> AuthenticatorChain:
         """A chain for clients of one listener in the same surroundings, or counted by other metrics in a trial."""
         settings = AuthenticationSettings.model_construct(chain=list(authentication))
@@ -255,7 +286,9 @@ class AuthenticatorChain:
 
     def state_of(self, mechanism: str) -> AuthenticatorState | None:
         """State of an authenticator for users; None if there is nothing to report."""
-        return next((authenticator.state for name, authenticator in self._living if name == mechanism), None)
+        return next(
+            (authenticator.state for name, authenticator in self._living if name == mechanism), None
+        )
 
     def authenticate(self, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
         """``allow``, or ``deny`` with the MQTT 5 reason code; awaitable where an authenticator must wait."""
@@ -267,7 +300,9 @@ class AuthenticatorChain:
             return LIMITED
         return self._from(0, attempt)
 
-    def _from(self, start: int, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
+    def _from(
+        self, start: int, attempt: ConnectAttempt
+    ) -> Decision | Coroutine[Any, Any, Decision]:
         for position in range(start, len(self._links)):
             link = self._links[position]
             if not link.is_for(attempt):
@@ -279,7 +314,9 @@ class AuthenticatorChain:
                 return self.counted(decision, attempt, link.mechanism)
         return self._exhausted(attempt)
 
-    async def _awaited(self, waits: Awaitable[Decision], position: int, attempt: ConnectAttempt) -> Decision:
+    async def _awaited(
+        self, waits: Awaitable[Decision], position: int, attempt: ConnectAttempt
+    ) -> Decision:
         decision = await waits
         if decision.verdict != "ignore":
             return self.counted(decision, attempt, self._links[position].mechanism)
@@ -308,7 +345,9 @@ class AuthenticatorChain:
                 return self.counted(decision, attempt, link.mechanism)
         return Decision("deny", reason.BAD_AUTHENTICATION_METHOD)
 
-    def counted(self, decision: Decision, attempt: ConnectAttempt, mechanism: str, user: str = "") -> Decision:
+    def counted(
+        self, decision: Decision, attempt: ConnectAttempt, mechanism: str, user: str = ""
+    ) -> Decision:
         """Count a decision and log a denial; for exchanges, in which ``user`` was named, once they have finished."""
         if decision.is_allowed:
             self._allowed.value += 1
@@ -319,7 +358,13 @@ class AuthenticatorChain:
                 self.limits.failed(*self._who(attempt, user))
             reason_name = reason.name_of(decision.reason_code)
             told = {"detail": decision.why} if decision.why else {}
-            log.info("authn.denied", mechanism=mechanism, client_id=attempt.client_id, reason=reason_name, **told)
+            log.info(
+                "authn.denied",
+                mechanism=mechanism,
+                client_id=attempt.client_id,
+                reason=reason_name,
+                **told,
+            )
         return decision
 
     def _exhausted(self, attempt: ConnectAttempt) -> Decision:
@@ -334,7 +379,11 @@ class AuthenticatorChain:
     def _who(self, attempt: ConnectAttempt, user: str = "") -> tuple[str, str, str]:
         """Address, user and client, as login limits know them."""
         name = user or (None if self._finds_by_client_id else attempt.username)
-        return network_of(attempt.peer_host), attempt.client_id if name is None else name, attempt.client_id
+        return (
+            network_of(attempt.peer_host),
+            attempt.client_id if name is None else name,
+            attempt.client_id,
+        )
 
     def _is_limited(self, attempt: ConnectAttempt) -> bool:
         return self.limits.refuses(*self._who(attempt))
@@ -342,7 +391,9 @@ class AuthenticatorChain:
 
 UNCHECKED: Final = Decision("allow", mechanism=NOBODY)
 ANONYMOUS: Final = Decision(
-    "deny", reason.NOT_AUTHORIZED, why="the listener refuses clients without a user name and a password (enable_authn)"
+    "deny",
+    reason.NOT_AUTHORIZED,
+    why="the listener refuses clients without a user name and a password (enable_authn)",
 )
 _UNCHECKED_FROM_AFAR: Final = Decision(
     "deny",

@@ -29,8 +29,12 @@ MAX_BYTES = 65_535
 class ClientAttributeSettings(Settings):
     """One attribute."""
 
-    expression: ExpressionText = Field(description="What it is worked out from; empty text sets no attribute.")
-    set_as_attr: str = Field(pattern=r"^[A-Za-z0-9]+[A-Za-z0-9\-_]*$", max_length=255, description="Its name.")
+    expression: ExpressionText = Field(
+        description="What it is worked out from; empty text sets no attribute."
+    )
+    set_as_attr: str = Field(
+        pattern=r"^[A-Za-z0-9]+[A-Za-z0-9\-_]*$", max_length=255, description="Its name."
+    )
 
 
 class ClientAttributes:
@@ -40,11 +44,18 @@ class ClientAttributes:
     """
 
     def __init__(
-        self, settings: Sequence[ClientAttributeSettings], metrics: Metrics, override: str | None = None
+        self,
+        settings: Sequence[ClientAttributeSettings],
+        metrics: Metrics,
+        override: str | None = None,
     ) -> None:
-        self._entries = [(entry.set_as_attr, compile_expression(entry.expression)) for entry in settings]
+        self._entries = [
+            (entry.set_as_attr, compile_expression(entry.expression)) for entry in settings
+        ]
         self._override = None if override is None else compile_expression(override)
-        self._failed = metrics.counter("client_attributes_failed", "client attributes that could not be worked out")
+        self._failed = metrics.counter(
+            "client_attributes_failed", "client attributes that could not be worked out"
+        )
 
     def settled(self, attempt: ConnectAttempt) -> ConnectAttempt:
         """The attempt with its attributes, and under the client identifier that the override gives. Never raises."""
@@ -57,8 +68,14 @@ class ClientAttributes:
         except EvalError as error:
             self._refuse(attempt, "clientid", str(error))
             return attempt
-        if not client_id or _CONTROL.search(client_id) or len(client_id.encode(errors="replace")) > MAX_BYTES:
-            self._refuse(attempt, "clientid", "the value is empty, too long or has control characters")
+        if (
+            not client_id
+            or _CONTROL.search(client_id)
+            or len(client_id.encode(errors="replace")) > MAX_BYTES
+        ):
+            self._refuse(
+                attempt, "clientid", "the value is empty, too long or has control characters"
+            )
             return attempt
         return replace(attempt, client_id=client_id)
 
@@ -87,4 +104,6 @@ class ClientAttributes:
 
     def _refuse(self, attempt: ConnectAttempt, name: str, why: str) -> None:
         self._failed.value += 1
-        log.warning("client.attribute_not_set", client_id=attempt.client_id, attribute=name, reason=why)
+        log.warning(
+            "client.attribute_not_set", client_id=attempt.client_id, attribute=name, reason=why
+        )

@@ -57,4 +57,6 @@ class Decision:
 
 IGNORED: Final = Decision("ignore")
 DENIED: Final = Decision("deny", reason.BAD_USER_NAME_OR_PASSWORD)
-LIMITED: Final = Decision("deny", reason.CONNECTION_RATE_EXCEEDED, why="too many logins have failed")
+LIMITED: Final = Decision(
+    "deny", reason.CONNECTION_RATE_EXCEEDED, why="too many logins have failed"
+)

@@ -26,9 +26,13 @@ class FlappingSettings(Settings):
     """Section ``flapping_detect``: clients that disconnect too often are banned for a while."""
 
     enable: bool = Field(default=False, description="Whether it is done.")
-    max_count: int = Field(default=15, ge=1, le=10_000, description="Disconnects within the window that lead to a ban.")
+    max_count: int = Field(
+        default=15, ge=1, le=10_000, description="Disconnects within the window that lead to a ban."
+    )
     window_time: Duration = Field(default=60, gt=0, description="The window, in seconds.")
-    ban_time: Duration = Field(default=300, gt=0, description="How long a client is banned then, in seconds.")
+    ban_time: Duration = Field(
+        default=300, gt=0, description="How long a client is banned then, in seconds."
+    )
 
 
 class Flapping:
@@ -57,7 +61,9 @@ class Flapping:
     def forget_old(self) -> None:
         """Forget clients that have not been seen within the window."""
         before = self._clock.monotonic_s() - self.settings.window_time
-        for client_id in [client_id for client_id, times in self._seen.items() if times[-1] < before]:
+        for client_id in [
+            client_id for client_id, times in self._seen.items() if times[-1] < before
+        ]:
             del self._seen[client_id]
 
     def _ban(self, client_id: str) -> None:
@@ -67,7 +73,14 @@ class Flapping:
         log.warning("client.flapping", client_id=client_id, disconnects=settings.max_count)
         try:
             self._bans.add(
-                Ban("clientid", client_id, "flapping detector", reason, now_ns, now_ns + round(settings.ban_time * _NS))
+                Ban(
+                    "clientid",
+                    client_id,
+                    "flapping detector",
+                    reason,
+                    now_ns,
+                    now_ns + round(settings.ban_time * _NS),
+                )
             )
         except Unavailable as error:
             log.warning("client.not_banned", client_id=client_id, reason=str(error))

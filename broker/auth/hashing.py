@@ -39,7 +39,12 @@ class PasswordHashingSettings(Settings):
         default=False, description="Whether users may be imported whose passwords are hashed by MD5 or SHA-1. They "
         "keep these hashes until they get another password; a stolen file of them gives the passwords away."
     )  # fmt: skip
-    threads: int = Field(default=0, ge=0, le=256, description="Threads that hash; 0 is one less than there are cores.")
+    threads: int = Field(
+        default=0,
+        ge=0,
+        le=256,
+        description="Threads that hash; 0 is one less than there are cores.",
+    )
     max_waiting: int = Field(
         default=1000, ge=1, description="Logins that may wait for a thread. Addresses take turns; of more, the newest "
         "of the address with the most is refused, since the broker is busy."
@@ -66,7 +71,9 @@ class HashPool:
         self._most = settings.max_waiting
         self._waiting = 0
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
-        self._busy = metrics.counter("password_hashing_busy", "logins turned away since too many waited for a thread")
+        self._busy = metrics.counter(
+            "password_hashing_busy", "logins turned away since too many waited for a thread"
+        )
         metrics.gauge(
             "password_hashing",
             lambda: self._count - self._free + self._waiting,
@@ -119,7 +126,9 @@ class HashPool:
 
     def _make_room(self, place: str) -> None:
         self._busy.value += 1
-        busy = Unavailable("too many passwords wait to be checked; try again later", retry_after_s=5)
+        busy = Unavailable(
+            "too many passwords wait to be checked; try again later", retry_after_s=5
+        )
         longest = max(self._queues, key=lambda address: len(self._queues[address]))
         if len(self._queues[longest]) <= len(self._queues.get(place, ())) + 1:
             raise busy

@@ -99,7 +99,11 @@ class KeySet:
         text = "requests for the keys that tokens are signed with, by outcome"
         self._succeeded = metrics.counter("jwks_requests", text, outcome="success")
         self._failed = metrics.counter("jwks_requests", text, outcome="failure")
-        metrics.gauge("jwks_keys", lambda: len(self._all), "keys that tokens may be signed with, read from an issuer")
+        metrics.gauge(
+            "jwks_keys",
+            lambda: len(self._all),
+            "keys that tokens may be signed with, read from an issuer",
+        )
 
     @property
     def is_loaded(self) -> bool:
@@ -146,7 +150,9 @@ class KeySet:
         self._due_s = float("inf")
 
     def _may_ask(self) -> bool:
-        return self._clock.monotonic_s() >= self._asked_s + _LEAST_PAUSE_S and self._due_s < float("inf")
+        return self._clock.monotonic_s() >= self._asked_s + _LEAST_PAUSE_S and self._due_s < float(
+            "inf"
+        )
 
     def _ask(self) -> asyncio.Task[None]:
         self._asked_s = self._clock.monotonic_s()
@@ -158,7 +164,9 @@ class KeySet:
             self._use(await self._members())
         except (CallFailed, AddressDenied) as error:
             self._note_failure(str(error))
-        except Exception as error:  # whatever was read: the last keys are used, and it is tried again
+        except (
+            Exception
+        ) as error:  # whatever was read: the last keys are used, and it is tried again
             log.exception("jwks.failed", url=self._url.shown)
             self._note_failure(f"the answer cannot be used: {type(error).__name__}")
         finally:
@@ -204,5 +212,7 @@ class KeySet:
             document = None
         members = document.get("keys") if isinstance(document, dict) else None
         if not isinstance(members, list) or len(members) > _MOST_KEYS:
-            raise CallFailed(f"the answer is not a JWK set: an object with 'keys', a list of {_MOST_KEYS} at most")
+            raise CallFailed(
+                f"the answer is not a JWK set: an object with 'keys', a list of {_MOST_KEYS} at most"
+            )
         return members

@@ -33,7 +33,10 @@ class ExpectedClaim:
         self._expected = expected if isinstance(expected, list) else [expected]
         try:
             self.placeholders = [
-                name for text in self._expected if isinstance(text, str) for name in placeholders(text)
+                name
+                for text in self._expected
+                if isinstance(text, str)
+                for name in placeholders(text)
             ]
         except ValueError as error:
             raise ValueError(f"verify_claims, {name}: {error}") from None
@@ -67,7 +70,10 @@ def name_in(claims: Mapping[str, Any], claim: str) -> str:
     """The user name in a claim; raises ``Refused``."""
     value = claims.get(claim)
     if not is_text(value):
-        raise Refused("claim", f"the token's claim {claim!r}, which must be the user name, is not a valid string")
+        raise Refused(
+            "claim",
+            f"the token's claim {claim!r}, which must be the user name, is not a valid string",
+        )
     return str(value)
 
 
@@ -78,7 +84,11 @@ def attributes_of(claims: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]
         return {}, []
     if not isinstance(attributes, Mapping):
         return {}, ["client_attrs"]
-    good = {name: text for name, text in attributes.items() if _ATTRIBUTE.fullmatch(name) and is_text(text)}
+    good = {
+        name: text
+        for name, text in attributes.items()
+        if _ATTRIBUTE.fullmatch(name) and is_text(text)
+    }
     return good, [name for name in attributes if name not in good]
 
 
@@ -99,7 +109,9 @@ _SCOPES: Final = {"read": "subscribe", "write": "publish"}
 MOST_RULES: Final = 256
 
 
-def rules_of(claims: Mapping[str, Any], acl_claim: str, scope_prefix: str | None) -> tuple[Rule, ...] | None:
+def rules_of(
+    claims: Mapping[str, Any], acl_claim: str, scope_prefix: str | None
+) -> tuple[Rule, ...] | None:
     """The rules of a token in their order; None when it has no such claim, and so restricts nothing.
 
     ::
@@ -122,7 +134,9 @@ def rules_of(claims: Mapping[str, Any], acl_claim: str, scope_prefix: str | None
         is_there = True
         written += _of_scope(scope, scope_prefix)
     if len(written) > MOST_RULES:
-        raise Refused("claim", f"the token has {len(written)} access rules; {MOST_RULES} is the most")
+        raise Refused(
+            "claim", f"the token has {len(written)} access rules; {MOST_RULES} is the most"
+        )
     if not is_there:
         return None
     return tuple(_rule(entry, number) for number, entry in enumerate(written, 1))
@@ -134,14 +148,18 @@ def _rule(written: Mapping[str, Any], number: int) -> Rule:
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, detail["loc"]))
-        raise Refused("claim", f"access rule {number} of the token: {place}: {detail['msg']}") from None
+        raise Refused(
+            "claim", f"access rule {number} of the token: {place}: {detail['msg']}"
+        ) from None
 
 
 def _of_acl(acl: Any, claim: str) -> Iterator[Mapping[str, Any]]:
     if isinstance(acl, Mapping):
         for name, topics in acl.items():
             if name not in _ACTIONS:
-                raise Refused("claim", f"the claim {claim!r} has {name[:40]!r}; it may have pub, sub and all")
+                raise Refused(
+                    "claim", f"the claim {claim!r} has {name[:40]!r}; it may have pub, sub and all"
+                )
             if topics:
                 yield {"permission": "allow", "action": _ACTIONS[name], "topics": topics}
     elif isinstance(acl, list):
@@ -149,10 +167,16 @@ def _of_acl(acl: Any, claim: str) -> Iterator[Mapping[str, Any]]:
             if not isinstance(entry, Mapping):
                 raise Refused("claim", f"access rule {number} of the token: expected an object")
             if "topic" in entry and "topics" in entry:
-                raise Refused("claim", f"access rule {number} of the token: expected topic or topics, got both")
+                raise Refused(
+                    "claim",
+                    f"access rule {number} of the token: expected topic or topics, got both",
+                )
             yield {"topics" if name == "topic" else name: value for name, value in entry.items()}
     else:
-        raise Refused("claim", f"the claim {claim!r} is neither a list of rules nor an object with pub, sub and all")
+        raise Refused(
+            "claim",
+            f"the claim {claim!r} is neither a list of rules nor an object with pub, sub and all",
+        )
 
 
 def _of_scope(scope: Any, prefix: str) -> Iterator[Mapping[str, Any]]:

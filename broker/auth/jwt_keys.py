@@ -34,7 +34,9 @@ LEAST_SECRET_BYTES: Final = 32
 # A longer one takes a millisecond of the loop for each login.
 _MOST_RSA_BITS: Final = 8192
 _ALGORITHMS: Final[Mapping[str, Algorithm]] = {
-    name: algorithm for name, algorithm in get_default_algorithms().items() if name in (*HMAC, *PUBLIC)
+    name: algorithm
+    for name, algorithm in get_default_algorithms().items()
+    if name in (*HMAC, *PUBLIC)
 }
 
 
@@ -94,7 +96,9 @@ def pem_key(pem: bytes, allowed: Iterable[str]) -> VerifyingKey:
         raise KeyOfNoUse("it holds no public key or certificate in PEM form") from None
 
 
-def keys_of_set(members: Sequence[Any], allowed: Iterable[str]) -> tuple[list[VerifyingKey], list[str]]:
+def keys_of_set(
+    members: Sequence[Any], allowed: Iterable[str]
+) -> tuple[list[VerifyingKey], list[str]]:
     """The keys of a JWK set (RFC 7517, section 5), and a sentence for each member that is of no use."""
     allowed = frozenset(allowed)
     keys: list[VerifyingKey] = []
@@ -138,7 +142,9 @@ def _public_key(key: Any, allowed: Iterable[str], kid: str | None) -> VerifyingK
 def _algorithms_of(key: Any) -> Sequence[str]:
     if isinstance(key, RSAPublicKey):
         if not _LEAST_RSA_BITS <= key.key_size <= _MOST_RSA_BITS:
-            raise KeyOfNoUse(f"an RSA key has {_LEAST_RSA_BITS} to {_MOST_RSA_BITS} bits, this one {key.key_size}")
+            raise KeyOfNoUse(
+                f"an RSA key has {_LEAST_RSA_BITS} to {_MOST_RSA_BITS} bits, this one {key.key_size}"
+            )
         return RSA
     if isinstance(key, EllipticCurvePublicKey) and type(key.curve) in _CURVES:
         return (_CURVES[type(key.curve)],)

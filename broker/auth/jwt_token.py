@@ -50,7 +50,9 @@ class Token:
         kid = header.get("kid")
         said = text[: match.end(2)].encode()
         is_critical = "crit" in header or header.get("b64") is False
-        return cls(algorithm, kid if isinstance(kid, str) else None, is_critical, said, match[2], match[3])
+        return cls(
+            algorithm, kid if isinstance(kid, str) else None, is_critical, said, match[2], match[3]
+        )
 
     def claims(self, keys: Iterable[VerifyingKey]) -> Mapping[str, Any]:
         """Claims of the token, once one of the keys is found to have signed it.
@@ -59,10 +61,14 @@ class Token:
             Refused: none has, or it says nothing that can be read.
         """
         if self.has_critical:
-            raise Refused("malformed", "the token has extensions that must be understood, and are not")
+            raise Refused(
+                "malformed", "the token has extensions that must be understood, and are not"
+            )
         signature = _decoded(self._signature)
         tried = list(keys)[:_MOST_TRIED]
-        if signature is None or not any(key.has_signed(self.algorithm, self._said, signature) for key in tried):
+        if signature is None or not any(
+            key.has_signed(self.algorithm, self._said, signature) for key in tried
+        ):
             raise Refused("signature", "the token's signature is not by a key that is known")
         claims = _object(self._payload)
         if claims is None:

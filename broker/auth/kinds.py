@@ -147,7 +147,9 @@ RESOURCES = (
                 call="failures",
                 row="broker.auth.login_limits:FailedLogins",
                 key="address",
-                command=Command(name="failures", columns=("address", "counted", "is_limited", "last_failed_at")),
+                command=Command(
+                    name="failures", columns=("address", "counted", "is_limited", "last_failed_at")
+                ),
             ),
         ),
     ),

@@ -47,7 +47,10 @@ class LoginLimitSettings(Settings):
 
     enable: bool = Field(default=True, description="Whether failed logins are limited.")
     window: Duration = Field(
-        default=60, gt=0, le=86_400, description="Seconds within which failed logins are counted, and forgotten."
+        default=60,
+        gt=0,
+        le=86_400,
+        description="Seconds within which failed logins are counted, and forgotten.",
     )
     max_failures_per_user: int = Field(
         default=10, ge=1, description="Failed logins of one user within the window. Above it, addresses that failed "
@@ -77,7 +80,11 @@ class LoginLimits:
     """
 
     def __init__(
-        self, settings: LoginLimitSettings, clock: Clock, metrics: Metrics, alarms: Alarms | None = None
+        self,
+        settings: LoginLimitSettings,
+        clock: Clock,
+        metrics: Metrics,
+        alarms: Alarms | None = None,
     ) -> None:
         self.settings = settings
         self._clock = clock
@@ -87,7 +94,9 @@ class LoginLimits:
         self._last_s = float("-inf")
         self._since_alarm = 0
         help = "logins refused before the password was checked, since too many had failed"
-        self._refused = {by: metrics.counter("logins_limited", help, by=by) for by in ("user", "address")}
+        self._refused = {
+            by: metrics.counter("logins_limited", help, by=by) for by in ("user", "address")
+        }
 
     def refuses(self, address: str, user: str, client: str = "") -> bool:
         """True if an attempt is refused; it is then counted and logged. ``address`` is as ``network_of`` gives it."""
@@ -160,7 +169,11 @@ class LoginLimits:
 
     def _level(self, key: Hashable, most: int) -> float:
         level, at_s = self._levels.get(key, (0.0, 0.0))
-        return max(0.0, level - (self._clock.monotonic_s() - at_s) * most / self.settings.window) if level else 0.0
+        return (
+            max(0.0, level - (self._clock.monotonic_s() - at_s) * most / self.settings.window)
+            if level
+            else 0.0
+        )
 
     def _is_full(self, key: Hashable, most: int) -> bool:
         return self._level(key, most) > most - 1
@@ -178,7 +191,9 @@ def network_of(host: str | None) -> str:
     except ValueError:
         return host
     mapped = getattr(address, "ipv4_mapped", None)
-    return str(mapped or ip_address(address.packed[:_IPV6_NETWORK_BYTES] + bytes(_IPV6_NETWORK_BYTES)))
+    return str(
+        mapped or ip_address(address.packed[:_IPV6_NETWORK_BYTES] + bytes(_IPV6_NETWORK_BYTES))
+    )
 
 
 def _key(*names: str) -> bytes:

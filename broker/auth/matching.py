@@ -28,7 +28,11 @@ def compiled_pattern(text: str) -> Any:
     try:
         return re2.compile(text, options)
     except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        reason = (
+            error.args[0].decode(errors="replace")
+            if isinstance(error.args[0], bytes)
+            else str(error)
+        )
         raise ValueError(f"{text!r} is not a regular expression (RE2): {reason}") from None
 
 
@@ -43,7 +47,9 @@ def in_networks(texts: Sequence[str]) -> Callable[[str], bool]:
         try:
             networks.append(ip_network(text, strict=False))
         except ValueError:
-            raise ValueError(f"{text!r} is not an address or network; write it as '10.0.0.0/8'") from None
+            raise ValueError(
+                f"{text!r} is not an address or network; write it as '10.0.0.0/8'"
+            ) from None
 
     def holds(address: str) -> bool:
         try:
@@ -65,7 +71,9 @@ def placeholders(text: str) -> list[str]:
     names = CLIENT_PLACEHOLDER.findall(text)
     for name in names:
         if name not in _FACTS and not name.startswith("client_attrs."):
-            raise ValueError(f"{text!r}: there is no ${{{name}}}; there are {', '.join(_FACTS)} and client_attrs.NAME")
+            raise ValueError(
+                f"{text!r}: there is no ${{{name}}}; there are {', '.join(_FACTS)} and client_attrs.NAME"
+            )
     return names
 
 

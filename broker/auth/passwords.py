@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-Algorithm = Literal["pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha256", "sha512", "sha1", "md5"]
+Algorithm = Literal[
+    "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha256", "sha512", "sha1", "md5"
+]
 # Algorithms of users that were imported while ``password_hashing.allow_weak_imports`` was set.
 WEAK: Final[tuple[Algorithm, ...]] = ("sha1", "md5")
 
@@ -28,7 +30,10 @@ DEFAULT_ITERATIONS: Final[Mapping[str, int]] = {
 # RFC 7677, section 4; a generated password has 256 bits of chance, which no number of rounds adds to.
 GENERATED_ITERATIONS: Final = 4096
 # The methods of enhanced authentication, and the algorithm of the credential that each needs.
-SCRAM_METHODS: Final[Mapping[str, Algorithm]] = {"SCRAM-SHA-256": "pbkdf2_sha256", "SCRAM-SHA-512": "pbkdf2_sha512"}
+SCRAM_METHODS: Final[Mapping[str, Algorithm]] = {
+    "SCRAM-SHA-256": "pbkdf2_sha256",
+    "SCRAM-SHA-512": "pbkdf2_sha512",
+}
 SALT_BYTES: Final = 16
 # Maximum length of user names; a longer one belongs to no user, and is never hashed.
 MAX_NAME_BYTES: Final = 1024
@@ -75,7 +80,11 @@ class Credential:
     def as_spec(self) -> dict[str, Any]:
         """Credential in the form of the configuration."""
         stored_key = _encoded(self.stored_key)
-        spec: dict[str, Any] = {"algorithm": self.algorithm, "salt": _encoded(self.salt), "stored_key": stored_key}
+        spec: dict[str, Any] = {
+            "algorithm": self.algorithm,
+            "salt": _encoded(self.salt),
+            "stored_key": stored_key,
+        }
         if self.iterations:
             return {**spec, "iterations": self.iterations, "server_key": _encoded(self.server_key)}
         if self.algorithm in WEAK:
@@ -92,7 +101,9 @@ class Credential:
         try:
             algorithm = spec["algorithm"]
             iterations = spec.get("iterations", 0)
-            salt, stored, server = (_decoded(spec.get(name, "")) for name in ("salt", "stored_key", "server_key"))
+            salt, stored, server = (
+                _decoded(spec.get(name, "")) for name in ("salt", "stored_key", "server_key")
+            )
         except (KeyError, TypeError, AttributeError, ValueError):
             raise ValueError("needs algorithm, salt and stored_key") from None
         is_known = algorithm in DEFAULT_ITERATIONS or algorithm in ("sha256", "sha512")
@@ -101,22 +112,30 @@ class Credential:
             raise ValueError("has no algorithm that is known")
         if (algorithm in DEFAULT_ITERATIONS) != (iterations > 0):
             raise ValueError("needs iterations, a number above 0")
-        return cls(algorithm, salt, iterations, stored, server, spec.get("salt_position") == "suffix")
+        return cls(
+            algorithm, salt, iterations, stored, server, spec.get("salt_position") == "suffix"
+        )
 
 
-def hashed(password: bytes, algorithm: Algorithm, iterations: int, salt: bytes | None = None) -> Credential:
+def hashed(
+    password: bytes, algorithm: Algorithm, iterations: int, salt: bytes | None = None
+) -> Credential:
     """The credential of a password. Takes up to a second for PBKDF2."""
     salt = secrets.token_bytes(SALT_BYTES) if salt is None else salt
     password = prepared(password)
     if algorithm not in DEFAULT_ITERATIONS:
         return Credential(algorithm, salt, 0, hashlib.new(algorithm, salt + password).digest())
     digest = algorithm.removeprefix("pbkdf2_")
-    return from_salted(algorithm, salt, iterations, hashlib.pbkdf2_hmac(digest, password, salt, iterations))
+    return from_salted(
+        algorithm, salt, iterations, hashlib.pbkdf2_hmac(digest, password, salt, iterations)
+    )
 
 
 def from_salted(algorithm: Algorithm, salt: bytes, iterations: int, salted: bytes) -> Credential:
     """The credential of a PBKDF2 hash from elsewhere."""
-    return Credential(algorithm, salt, iterations, *keys_of(algorithm.removeprefix("pbkdf2_"), salted))
+    return Credential(
+        algorithm, salt, iterations, *keys_of(algorithm.removeprefix("pbkdf2_"), salted)
+    )
 
 
 def keys_of(digest: str, salted: bytes) -> tuple[bytes, bytes]:
@@ -154,7 +173,9 @@ def saslprep(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     mapped = "".join(
-        " " if stringprep.in_table_c12(sign) else sign for sign in text if not stringprep.in_table_b1(sign)
+        " " if stringprep.in_table_c12(sign) else sign
+        for sign in text
+        if not stringprep.in_table_b1(sign)
     )
     normal = unicodedata.normalize("NFKC", mapped)
     signs = set(normal)

@@ -18,7 +18,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator
 
-from broker.auth.matching import compiled_pattern, filled, in_networks, placeholders, without_placeholders
+from broker.auth.matching import (
+    compiled_pattern,
+    filled,
+    in_networks,
+    placeholders,
+    without_placeholders,
+)
 from broker.config.model import Settings
 from broker.core.errors import PeerError
 from broker.core.topic import TopicFilter, covers, levels_match, overlaps
@@ -46,15 +52,23 @@ MOST_NAMES: Final = 10_000
 class Who(Settings):
     """Clients that a rule applies to: all conditions must hold. A list holds when one of it does."""
 
-    username: Annotated[list[str], Field(max_length=MOST_NAMES)] | None = Field(default=None, description="User names.")
+    username: Annotated[list[str], Field(max_length=MOST_NAMES)] | None = Field(
+        default=None, description="User names."
+    )
     clientid: Annotated[list[str], Field(max_length=MOST_NAMES)] | None = Field(
         default=None, description="Client identifiers."
     )
-    username_re: str | None = Field(default=None, description="A regular expression (RE2) for the whole user name.")
+    username_re: str | None = Field(
+        default=None, description="A regular expression (RE2) for the whole user name."
+    )
     clientid_re: str | None = Field(default=None, description="The same for the client identifier.")
-    ipaddr: list[str] | None = Field(default=None, description="Addresses, and networks as `10.0.0.0/8`.")
+    ipaddr: list[str] | None = Field(
+        default=None, description="Addresses, and networks as `10.0.0.0/8`."
+    )
     listener: list[str] | None = Field(default=None, description="Listeners, as `tcp:default`.")
-    client_attrs: dict[str, str] | None = Field(default=None, description="Client attributes and their values.")
+    client_attrs: dict[str, str] | None = Field(
+        default=None, description="Client attributes and their values."
+    )
 
     @field_validator("username", "clientid", "ipaddr", "listener", mode="before")
     @classmethod
@@ -79,12 +93,18 @@ class RuleSettings(Settings):
     """One rule."""
 
     permission: Permission = Field(description="What it says: `allow`, `deny`.")
-    who: Literal["all"] | Who = Field(default="all", description="`all`, or what must hold of the client.")
-    action: Literal["publish", "subscribe", "all"] = Field(default="all", description="What the client does.")
+    who: Literal["all"] | Who = Field(
+        default="all", description="`all`, or what must hold of the client."
+    )
+    action: Literal["publish", "subscribe", "all"] = Field(
+        default="all", description="What the client does."
+    )
     qos: list[Literal[0, 1, 2]] = Field(
         default=[0, 1, 2], min_length=1, description="At these qualities of service only."
     )
-    retain: bool | Literal["all"] = Field(default="all", description="Publishing retained messages, others, or all.")
+    retain: bool | Literal["all"] = Field(
+        default="all", description="Publishing retained messages, others, or all."
+    )
     topics: list[str] = Field(
         min_length=1, max_length=1000, description="Topic filters, with `${username}`, `${clientid}`, "
         "`${client_attrs.NAME}` and similar; `eq a/+` is the filter `a/+` itself and not what it matches."
@@ -141,7 +161,11 @@ class _Topic:
     def bound(self, facts: Mapping[str, str], *, is_deny: bool) -> Bound | None:
         """The filter for one client. What is not known of it stands for anything when the rule denies."""
         levels = []
-        safe = {name: facts[name] for name in self.needs if name in facts and not set("/+#\0") & set(facts[name])}
+        safe = {
+            name: facts[name]
+            for name in self.needs
+            if name in facts and not set("/+#\0") & set(facts[name])
+        }
         for level in self.levels:
             bound = filled(level, safe) if self.needs else level
             if bound is None and not is_deny:
@@ -169,7 +193,9 @@ class Bound:
 
     def matches_topic(self, topic: str) -> bool:
         """True if the filter covers a message on this topic."""
-        return "/".join(self.levels) == topic if self.is_literal else levels_match(self.levels, topic)
+        return (
+            "/".join(self.levels) == topic if self.is_literal else levels_match(self.levels, topic)
+        )
 
     def covers(self, asked: tuple[str, ...]) -> bool:
         """True if it covers all of a subscription's filter."""
@@ -191,13 +217,21 @@ class BoundRule:
     filters: tuple[Bound, ...]
 
     @classmethod
-    def restored(cls, name: str, source: str, is_allow: bool, kinds: int, texts: Sequence[str]) -> BoundRule:
+    def restored(
+        cls, name: str, source: str, is_allow: bool, kinds: int, texts: Sequence[str]
+    ) -> BoundRule:
         """A rule of the members that ``stored`` gave."""
         return cls(name, source, is_allow, kinds, tuple(Bound.parse(text) for text in texts))
 
     def stored(self) -> tuple[str, str, bool, int, list[str]]:
         """Its members, filters as text."""
-        return self.name, self.source, self.is_allow, self.kinds, [bound.text for bound in self.filters]
+        return (
+            self.name,
+            self.source,
+            self.is_allow,
+            self.kinds,
+            [bound.text for bound in self.filters],
+        )
 
     def bind(self, facts: Mapping[str, str]) -> BoundRule:
         """The rule itself, as ``Rule.bind``: it is bound already."""
@@ -205,18 +239,25 @@ class BoundRule:
 
     def is_about_publish(self, kind: int, topic: str) -> bool:
         """True if it decides over a publish."""
-        return bool(self.kinds >> kind & 1) and any(topic_filter.matches_topic(topic) for topic_filter in self.filters)
+        return bool(self.kinds >> kind & 1) and any(
+            topic_filter.matches_topic(topic) for topic_filter in self.filters
+        )
 
     def is_about_delivery(self, kind: int, topic: str) -> bool:
         """True if it decides over a message for a subscription, made in this way, that matches it. A filter that is
         meant literally says nothing about messages."""
         if not self.kinds >> kind & 1:
             return False
-        return any(not topic_filter.is_literal and topic_filter.matches_topic(topic) for topic_filter in self.filters)
+        return any(
+            not topic_filter.is_literal and topic_filter.matches_topic(topic)
+            for topic_filter in self.filters
+        )
 
     def is_about_subscribe(self, kind: int, asked: tuple[str, ...]) -> bool:
         """True if it decides over all of a subscription."""
-        return bool(self.kinds >> kind & 1) and any(topic_filter.covers(asked) for topic_filter in self.filters)
+        return bool(self.kinds >> kind & 1) and any(
+            topic_filter.covers(asked) for topic_filter in self.filters
+        )
 
     def denied_part(self, kind: int, asked: tuple[str, ...]) -> tuple[Bound, ...]:
         """The filters of a rule that denies some of a subscription."""
@@ -228,7 +269,16 @@ class BoundRule:
 class Rule:
     """A compiled rule; ``bind`` gives it for one client, None where it is about others."""
 
-    __slots__ = ("_checks", "client_ids", "is_allow", "kinds", "name", "source", "topics", "usernames")
+    __slots__ = (
+        "_checks",
+        "client_ids",
+        "is_allow",
+        "kinds",
+        "name",
+        "source",
+        "topics",
+        "usernames",
+    )
 
     def __init__(self, settings: RuleSettings, name: str, source: str) -> None:
         self.name = name
@@ -267,7 +317,11 @@ class _Check:
 
 def _checks(who: Who) -> list[_Check]:
     checks = []
-    for fact, wanted in (("username", who.username), ("clientid", who.clientid), ("listener", who.listener)):
+    for fact, wanted in (
+        ("username", who.username),
+        ("clientid", who.clientid),
+        ("listener", who.listener),
+    ):
         if wanted is not None:
             checks.append(_Check(fact, frozenset(wanted).__contains__))
     for fact, pattern in (("username", who.username_re), ("clientid", who.clientid_re)):

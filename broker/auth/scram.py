@@ -41,7 +41,9 @@ class ScramExchange:
     """One login. ``find`` gives the account of any name: whether there is such a user must not show before the end. A
     decision instead is the end."""
 
-    def __init__(self, find: Callable[[str], Account | Decision], nonce: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self, find: Callable[[str], Account | Decision], nonce: Callable[[], str] | None = None
+    ) -> None:
         self._find = find
         self._nonce = nonce or _new_nonce
         self._account: Account | None = None
@@ -99,7 +101,9 @@ class ScramExchange:
         if len(proof) != len(signature):
             raise ValueError("the proof has a wrong length")
         client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
-        if not hmac.compare_digest(hashlib.new(credential.digest, client_key).digest(), credential.stored_key):
+        if not hmac.compare_digest(
+            hashlib.new(credential.digest, client_key).digest(), credential.stored_key
+        ):
             return Finished(DENIED, user=self._name)
         verifier = base64.b64encode(hmac.digest(credential.server_key, said, credential.digest))
         return Finished(account.decision, b"v=" + verifier, self._name)

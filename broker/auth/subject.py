@@ -47,7 +47,11 @@ class Subject:
         account = self.account
         rules = None
         if self.rules is not None:
-            bound = [rule for rule_of_token in self.rules if (rule := rule_of_token.bind(self.facts)) is not None]
+            bound = [
+                rule
+                for rule_of_token in self.rules
+                if (rule := rule_of_token.bind(self.facts)) is not None
+            ]
             rules = [rule.stored() for rule in bound]
         identity = None if account is None else (account.name, account.created_at)
         return Standing(dict(self.facts), identity, self.is_superuser, rules)
@@ -105,7 +109,11 @@ def subject_of(
         is_certain = name in decision.attributes or f"client_attrs.{name}" in certain
         if is_certain or _are_certain(roots(name), facts):
             facts[f"client_attrs.{name}"] = text
-    claimed = {name: text for name, text in attempt.facts().items() if text is not None} if keeps_claims else {}
+    claimed = (
+        {name: text for name, text in attempt.facts().items() if text is not None}
+        if keeps_claims
+        else {}
+    )
     outside = {} if decision.outside is None else decision.outside
     return Subject(facts, decision.is_superuser, decision.rules, decision.account, claimed, outside)
 

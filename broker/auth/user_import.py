@@ -35,15 +35,19 @@ class UserImport(Settings, strict=True):
     """Users with hashes of their passwords. Members that are the same for all may be next to the list."""
 
     users: list[dict[str, Any]] = Field(max_length=MAX_IMPORT, description="The users.")
-    algorithm: Literal["sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha1", "sha", "md5"] = (
-        "sha256"
-    )
+    algorithm: Literal[
+        "sha256", "sha512", "pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha1", "sha", "md5"
+    ] = "sha256"
     iterations: int | None = None
     salt_position: Literal["prefix", "suffix"] = "prefix"
-    salt_encoding: Literal["utf8", "hex", "base64"] = Field(default="utf8", description="How the salts are written.")
+    salt_encoding: Literal["utf8", "hex", "base64"] = Field(
+        default="utf8", description="How the salts are written."
+    )
 
 
-async def imported_users(body: UserImport, pool: HashPool, *, allow_weak: bool = False) -> list[User]:
+async def imported_users(
+    body: UserImport, pool: HashPool, *, allow_weak: bool = False
+) -> list[User]:
     """The users of an import, ready to be adopted; with ``allow_weak`` also those with weak hashes.
 
     Raises:
@@ -79,11 +83,21 @@ def _one(spec: Mapping[str, Any], allow_weak: bool) -> User:
     if algorithm in _REFUSED or (algorithm in passwords.WEAK and not allow_weak):
         raise ValueError(
             f"passwords hashed by {algorithm} are not kept; give them a new password"
-            + ("" if algorithm in _REFUSED else ", or set password_hashing.allow_weak_imports = true")
+            + (
+                ""
+                if algorithm in _REFUSED
+                else ", or set password_hashing.allow_weak_imports = true"
+            )
         )
     if algorithm not in _HASHED and algorithm not in passwords.WEAK:
-        raise ValueError(f"there is no algorithm {algorithm!r}; there are {', '.join(sorted(_HASHED))}")
-    return User(name, (_credential(spec, algorithm),), is_superuser=_is_true(spec.get("is_superuser", False)))
+        raise ValueError(
+            f"there is no algorithm {algorithm!r}; there are {', '.join(sorted(_HASHED))}"
+        )
+    return User(
+        name,
+        (_credential(spec, algorithm),),
+        is_superuser=_is_true(spec.get("is_superuser", False)),
+    )
 
 
 def _credential(spec: Mapping[str, Any], algorithm: passwords.Algorithm) -> Credential:
@@ -101,10 +115,16 @@ def _credential(spec: Mapping[str, Any], algorithm: passwords.Algorithm) -> Cred
         raise ValueError(f"its password_hash is not one of {algorithm}: {len(data)} bytes")
     if algorithm in passwords.DEFAULT_ITERATIONS:
         iterations = spec.get("iterations")
-        if not isinstance(iterations, int) or isinstance(iterations, bool) or not 0 < iterations <= 10_000_000:
+        if (
+            not isinstance(iterations, int)
+            or isinstance(iterations, bool)
+            or not 0 < iterations <= 10_000_000
+        ):
             raise ValueError(f"{algorithm} needs iterations, a number")
         return passwords.from_salted(algorithm, salt, iterations, data)
-    return Credential(algorithm, salt, 0, data, is_salt_last=spec.get("salt_position", "prefix") == "suffix")
+    return Credential(
+        algorithm, salt, 0, data, is_salt_last=spec.get("salt_position", "prefix") == "suffix"
+    )
 
 
 def _salt(text: str, encoding: object) -> bytes:

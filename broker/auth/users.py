@@ -20,7 +20,13 @@ from typing_extensions import TypedDict
 
 from broker.auth import passwords
 from broker.auth.hashing import HashPool, PasswordHashingSettings
-from broker.auth.passwords import MAX_NAME_BYTES, MAX_PASSWORD_BYTES, SCRAM_METHODS, Algorithm, Credential
+from broker.auth.passwords import (
+    MAX_NAME_BYTES,
+    MAX_PASSWORD_BYTES,
+    SCRAM_METHODS,
+    Algorithm,
+    Credential,
+)
 from broker.config.model import Settings
 from broker.config.secrets import MASK, Secret
 from broker.config.spec_problems import parsed
@@ -60,7 +66,9 @@ class UserSpec(Settings, strict=True):
     )
     generate: bool = Field(default=False, description="Generate a password; a new user only.")
     is_superuser: bool = Field(default=False, description="Whether access rules do not apply.")
-    clientid: _Name | None = Field(default=None, description="The only client identifier the user may use.")
+    clientid: _Name | None = Field(
+        default=None, description="The only client identifier the user may use."
+    )
     description: str = Field(default="", max_length=1000, description="Who the user is.")
     algorithm: _ReadOnly = None
     methods: _ReadOnly = None
@@ -118,20 +126,35 @@ class User:
         """The credential that a method of enhanced authentication needs."""
         wanted = SCRAM_METHODS[method]
         return next(
-            (credential for credential in self.credentials if credential.algorithm == wanted and credential.server_key),
+            (
+                credential
+                for credential in self.credentials
+                if credential.algorithm == wanted and credential.server_key
+            ),
             None,
         )
 
     def as_spec(self) -> Spec:
         """User in the form of the configuration."""
-        return {**self._shared(), "credentials": [credential.as_spec() for credential in self.credentials]}
+        return {
+            **self._shared(),
+            "credentials": [credential.as_spec() for credential in self.credentials],
+        }
 
     def as_shown(self) -> Spec:
         """User in the API's form."""
-        return {**self._shared(), "algorithm": self.credentials[0].algorithm, "methods": self.methods}
+        return {
+            **self._shared(),
+            "algorithm": self.credentials[0].algorithm,
+            "methods": self.methods,
+        }
 
     def _shared(self) -> Spec:
-        spec: Spec = {"name": self.name, "is_superuser": self.is_superuser, "is_generated": self.is_generated}
+        spec: Spec = {
+            "name": self.name,
+            "is_superuser": self.is_superuser,
+            "is_generated": self.is_generated,
+        }
         others = {
             "clientid": self.client_id,
             "description": self.description,
@@ -151,7 +174,13 @@ class Users:
 
     kind: Final = KIND
 
-    def __init__(self, section: ObjectSection, settings: PasswordHashingSettings, pool: HashPool, clock: Clock) -> None:
+    def __init__(
+        self,
+        section: ObjectSection,
+        settings: PasswordHashingSettings,
+        pool: HashPool,
+        clock: Clock,
+    ) -> None:
         self._section = section
         self._settings = settings
         self._pool = pool
@@ -198,7 +227,9 @@ class Users:
         return User(
             name,
             tuple(
-                replace(credential, salt=_salt(chance, credential), stored_key=_key(chance, credential))
+                replace(
+                    credential, salt=_salt(chance, credential), stored_key=_key(chance, credential)
+                )
                 for credential in like
             ),
         )
@@ -209,7 +240,9 @@ class Users:
             return [user.credentials for user in islice(self._users.values(), _MOST_SHAPES)]
         settings = self._settings
         kinds = _kinds(settings.algorithm, settings.scram)
-        return [tuple(Credential(kind, b" " * 16, settings.rounds(kind), b" ", b" ") for kind in kinds)]
+        return [
+            tuple(Credential(kind, b" " * 16, settings.rounds(kind), b" ", b" ") for kind in kinds)
+        ]
 
     # -- verbs --
 
@@ -243,7 +276,9 @@ class Users:
         finally:
             self._creating.discard(name)
         now = self._now()
-        user = _with_members(User(name, credentials, is_generated=bool(generated), created_at=now), members)
+        user = _with_members(
+            User(name, credentials, is_generated=bool(generated), created_at=now), members
+        )
         self._save(replace(user, password_changed_at=now))
         return {**user.as_shown(), "password_changed_at": now, **generated}
 
@@ -257,12 +292,15 @@ class Users:
         self._changeable(name)
         if members.get("generate"):
             raise Invalid(
-                "the user cannot be changed", [Problem("POST /users/NAME:rotate generates a new password", "/generate")]
+                "the user cannot be changed",
+                [Problem("POST /users/NAME:rotate generates a new password", "/generate")],
             )
         credentials, _ = await self._credentials(members) if "password" in members else ((), {})
         user = _with_members(self._changeable(name), members)
         if credentials:
-            user = replace(user, credentials=credentials, is_generated=False, password_changed_at=self._now())
+            user = replace(
+                user, credentials=credentials, is_generated=False, password_changed_at=self._now()
+            )
         self._save(user)
         return user.as_shown()
 
@@ -275,7 +313,9 @@ class Users:
         self._changeable(name)
         credentials, generated = await self._credentials({})
         user = self._changeable(name)
-        user = replace(user, credentials=credentials, is_generated=True, password_changed_at=self._now())
+        user = replace(
+            user, credentials=credentials, is_generated=True, password_changed_at=self._now()
+        )
         self._save(user)
         return {**user.as_shown(), **generated}
 
@@ -299,9 +339,15 @@ class Users:
         if len(self._users.keys() | {user.name for user in users}) > MAX_USERS:
             raise Invalid("the users cannot be saved", [_too_many("")])
         now = self._now()
-        created = {user.name: existing.created_at if (existing := self.find(user.name)) else now for user in users}
+        created = {
+            user.name: existing.created_at if (existing := self.find(user.name)) else now
+            for user in users
+        }
         self._write(
-            {user.name: replace(user, created_at=created[user.name], password_changed_at=now) for user in users}
+            {
+                user.name: replace(user, created_at=created[user.name], password_changed_at=now)
+                for user in users
+            }
         )
 
     # -- inside --
@@ -318,7 +364,9 @@ class Users:
             generated = {}
             kinds = _kinds(settings.algorithm, settings.scram)
             work = [(password.encode(), kind, settings.rounds(kind)) for kind in kinds]
-        return await self._pool.run(lambda: tuple(passwords.hashed(*job) for job in work)), generated
+        return await self._pool.run(
+            lambda: tuple(passwords.hashed(*job) for job in work)
+        ), generated
 
     def _known(self, name: str) -> User:
         user = self._users.get(name)
@@ -340,7 +388,9 @@ class Users:
         self._write({user.name: user})
 
     def _write(self, changes: Mapping[str, User | None]) -> None:
-        self._section.save({name: None if user is None else user.as_spec() for name, user in changes.items()})
+        self._section.save(
+            {name: None if user is None else user.as_spec() for name, user in changes.items()}
+        )
         existing = {name for name in changes if name in self._users}
         apply(self._users, changes)
         self._shapes = None
@@ -357,11 +407,16 @@ def _kinds(algorithm: Algorithm, scram: bool) -> list[Algorithm]:
 
 def _generated_credentials(password: bytes, scram: bool) -> list[tuple[bytes, Algorithm, int]]:
     kinds = _kinds("sha256", scram)
-    return [(password, kind, passwords.GENERATED_ITERATIONS if kind != "sha256" else 0) for kind in kinds]
+    return [
+        (password, kind, passwords.GENERATED_ITERATIONS if kind != "sha256" else 0)
+        for kind in kinds
+    ]
 
 
 def _salt(chance: bytes, credential: Credential) -> bytes:
-    return sha256(chance + credential.algorithm.encode()).digest()[: len(credential.salt) or passwords.SALT_BYTES]
+    return sha256(chance + credential.algorithm.encode()).digest()[
+        : len(credential.salt) or passwords.SALT_BYTES
+    ]
 
 
 def _key(chance: bytes, credential: Credential) -> bytes:
@@ -382,7 +437,9 @@ def _kept(spec: Mapping[str, Any]) -> User:
     if "password" in spec:
         members = _checked(spec)
         work = _generated_credentials(members["password"].encode(), True)
-        return _with_members(User(members["name"], tuple(passwords.hashed(*job) for job in work)), members)
+        return _with_members(
+            User(members["name"], tuple(passwords.hashed(*job) for job in work)), members
+        )
     members = _checked({key: value for key, value in spec.items() if key != "credentials"})
     kept = spec.get("credentials")
     if not isinstance(kept, list) or not kept:
@@ -402,7 +459,9 @@ def _checked(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The members of a user that are given, read-only ones left out; raises ``Invalid`` with every problem."""
     checked = parsed(UserSpec, spec, "the user cannot be saved")
     members = checked.model_dump(exclude_none=True, exclude_unset=True)
-    return members | ({"password": checked.password.reveal()} if checked.password is not None else {})
+    return members | (
+        {"password": checked.password.reveal()} if checked.password is not None else {}
+    )
 
 
 def _too_many(pointer: str) -> Problem:

@@ -23,31 +23,42 @@ from broker.core.errors import Invalid
 from broker.core.kinds import counted
 from broker.core.times import rfc3339_of
 
-access = typer.Typer(help="Which clients may publish and subscribe to which topics.", no_args_is_help=True)
+access = typer.Typer(
+    help="Which clients may publish and subscribe to which topics.", no_args_is_help=True
+)
 
 UserName = Annotated[str, typer.Argument(help="The user's name.")]
 PasswordFile = Annotated[
     str | None,
-    typer.Option("--password-file", help="A file whose first line is the password; - is standard input."),
+    typer.Option(
+        "--password-file", help="A file whose first line is the password; - is standard input."
+    ),
 ]
 AskOption = Annotated[bool, typer.Option("--ask", help="Ask for the password on the terminal.")]
 Superuser = Annotated[
-    bool | None, typer.Option("--superuser/--no-superuser", help="Whether access rules do not apply.")
+    bool | None,
+    typer.Option("--superuser/--no-superuser", help="Whether access rules do not apply."),
 ]
-ClientId = Annotated[str | None, typer.Option("--client", help="The only client identifier the user may use.")]
+ClientId = Annotated[
+    str | None, typer.Option("--client", help="The only client identifier the user may use.")
+]
 OldClientId = Annotated[str | None, typer.Option("--clientid", hidden=True)]
 Description = Annotated[str | None, typer.Option("--description", help="Who the user is.")]
 BanKind = Annotated[
     str,
-    typer.Argument(metavar="BY", help="clientid, username, peerhost, clientid_re, username_re or peerhost_net."),
+    typer.Argument(
+        metavar="BY", help="clientid, username, peerhost, clientid_re, username_re or peerhost_net."
+    ),
 ]
 Who = Annotated[str, typer.Argument(help="The identifier, name, address, pattern or network.")]
 AccountName = Annotated[str, typer.Argument(help="The account's name.")]
 KindsOption = Annotated[
-    list[str] | None, typer.Option("--kind", help="A resource that may be used, as rules; may be repeated.")
+    list[str] | None,
+    typer.Option("--kind", help="A resource that may be used, as rules; may be repeated."),
 ]
 TopicsOption = Annotated[
-    list[str] | None, typer.Option("--topic", help="A filter that topics must be within; may be repeated.")
+    list[str] | None,
+    typer.Option("--topic", help="A filter that topics must be within; may be repeated."),
 ]
 _ROLE_HELP = "viewer, editor, operator or administrator."
 _USERS = "sluice users ls"
@@ -57,7 +68,9 @@ _USERS = "sluice users ls"
 def check(
     call: Call,
     clientid: Annotated[str, typer.Argument(help="The client identifier.")],
-    action: Annotated[str | None, typer.Argument(help="publish or subscribe; left out: connecting.")] = None,
+    action: Annotated[
+        str | None, typer.Argument(help="publish or subscribe; left out: connecting.")
+    ] = None,
     topic: Annotated[str | None, typer.Argument(help="The topic, or the topic filter.")] = None,
     username: Annotated[str | None, typer.Option("--username", "-u", help="The user name.")] = None,
     ask_password: Annotated[
@@ -65,13 +78,22 @@ def check(
     ] = False,
     password_file: Annotated[
         str | None,
-        typer.Option("--password-file", help="A file whose first line is the password, or token; - is standard input."),
+        typer.Option(
+            "--password-file",
+            help="A file whose first line is the password, or token; - is standard input.",
+        ),
     ] = None,
-    anonymous: Annotated[bool, typer.Option("--anonymous", help="Authenticate without a password.")] = False,
-    peerhost: Annotated[str | None, typer.Option("--peerhost", help="The address it comes from.")] = None,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Authenticate without a password.")
+    ] = False,
+    peerhost: Annotated[
+        str | None, typer.Option("--peerhost", help="The address it comes from.")
+    ] = None,
     qos: Annotated[int, typer.Option("--qos", min=0, max=2, help="Quality of service.")] = 0,
     retain: Annotated[bool, typer.Option("--retain", help="A retained message.")] = False,
-    attribute: Annotated[list[str] | None, typer.Option("--attr", help="A client attribute, as site=berlin.")] = None,
+    attribute: Annotated[
+        list[str] | None, typer.Option("--attr", help="A client attribute, as site=berlin.")
+    ] = None,
 ) -> None:
     """Show whether a client would be allowed something, and why. Exit code 7 when it would not.
 
@@ -108,7 +130,9 @@ def _print_verdict(answer: dict[str, Any]) -> None:
         certain = ", ".join(f"{name}={value}" for name, value in answer["facts"].items())
         print_line(f"certain of the client: {certain or 'nothing'}")
     for rule in answer.get("rules", ()):
-        print_line(f"  {rule['permission']:5} {' '.join(rule['topics'])}  ({rule['source']}: {rule['name']})")
+        print_line(
+            f"  {rule['permission']:5} {' '.join(rule['topics'])}  ({rule['source']}: {rule['name']})"
+        )
 
 
 def _reason(answer: dict[str, Any]) -> str:
@@ -118,9 +142,8 @@ def _reason(answer: dict[str, Any]) -> str:
     if answer["decided_by"] == "authentication":
         decision = answer["authentication"]
         reason = f"; {decision['why']}" if decision.get("why") else ""
-        return (
-            f"authentication ({decision['mechanism'] or 'no authenticator decides'}: {decision['reason_code']}{reason})"
-        )
+        mechanism = decision["mechanism"] or "no authenticator decides"
+        return f"authentication ({mechanism}: {decision['reason_code']}{reason})"
     ruling = answer["authorization"]
     words = {
         "superuser": "default: rules do not apply to superusers",
@@ -134,10 +157,19 @@ def _reason(answer: dict[str, Any]) -> str:
 def add_users(group: typer.Typer) -> None:
     """Add the commands of users in addition to the verbs of every kind."""
     _add_saving(
-        group, "add", "created", "Create a user. Without a password one is generated and printed, once.", _create
+        group,
+        "add",
+        "created",
+        "Create a user. Without a password one is generated and printed, once.",
+        _create,
     )
     _add_saving(
-        group, "set", "changed", "Change a user. What is not named stays, also the password.", _change, known=_USERS
+        group,
+        "set",
+        "changed",
+        "Change a user. What is not named stays, also the password.",
+        _change,
+        known=_USERS,
     )
 
     @command(group, "rotate", known=_USERS, writes=True)
@@ -149,11 +181,18 @@ def add_users(group: typer.Typer) -> None:
     @command(group, "import", timeout_s=300, writes=True)
     def import_users(
         call: Call,
-        file: Annotated[str, typer.Option("-f", "--file", help="JSON or CSV with a heading line; - is stdin.")],
+        file: Annotated[
+            str, typer.Option("-f", "--file", help="JSON or CSV with a heading line; - is stdin.")
+        ],
         algorithm: Annotated[
-            str | None, typer.Option("--algorithm", help="Hash algorithm of users without their own. Default: sha256.")
+            str | None,
+            typer.Option(
+                "--algorithm", help="Hash algorithm of users without their own. Default: sha256."
+            ),
         ] = None,
-        iterations: Annotated[int | None, typer.Option("--iterations", help="Rounds of PBKDF2.")] = None,
+        iterations: Annotated[
+            int | None, typer.Option("--iterations", help="Rounds of PBKDF2.")
+        ] = None,
         salt_position: Annotated[
             str | None, typer.Option("--salt-position", help="prefix or suffix. Default: prefix.")
         ] = None,
@@ -161,7 +200,9 @@ def add_users(group: typer.Typer) -> None:
         """Import users with hashes of their passwords from a file, all or none."""
         options = _given(algorithm=algorithm, iterations=iterations, salt_position=salt_position)
         answer = call.api.post("/users:import", {**_import_of(read_text(file), file), **options})
-        call.show(answer, lambda answer: print_line(f"{counted(answer['imported'], 'user')} imported"))
+        call.show(
+            answer, lambda answer: print_line(f"{counted(answer['imported'], 'user')} imported")
+        )
 
 
 def add_accounts(group: typer.Typer) -> None:
@@ -176,15 +217,27 @@ def add_accounts(group: typer.Typer) -> None:
         topics: TopicsOption = None,
         password_file: PasswordFile = None,
         ask: AskOption = False,
-        description: Annotated[str | None, typer.Option("--description", help="Who it belongs to.")] = None,
+        description: Annotated[
+            str | None, typer.Option("--description", help="Who it belongs to.")
+        ] = None,
         stopped: Annotated[
-            bool, typer.Option("--stopped", help="Write to the directory of a node that is not running (--data-dir).")
+            bool,
+            typer.Option(
+                "--stopped",
+                help="Write to the directory of a node that is not running (--data-dir).",
+            ),
         ] = False,
     ) -> None:
         """Create an account. Without a password one is generated and printed, once."""
-        members = _given(role=role, kinds=kinds or None, topics=topics or None, description=description)
+        members = _given(
+            role=role, kinds=kinds or None, topics=topics or None, description=description
+        )
         spec = {"name": name, **members, **_password(password_file, ask=ask)}
-        saved = _add_to_stopped_node(call.data_dir, spec) if stopped else call.api.post("/accounts", spec)
+        saved = (
+            _add_to_stopped_node(call.data_dir, spec)
+            if stopped
+            else call.api.post("/accounts", spec)
+        )
         show_saved(call, saved, f"account {name} created")
 
     @command(group, "set", known="sluice accounts ls", writes=True)
@@ -194,17 +247,27 @@ def add_accounts(group: typer.Typer) -> None:
         role: Annotated[str | None, typer.Option("--role", help=_ROLE_HELP)] = None,
         kinds: KindsOption = None,
         topics: TopicsOption = None,
-        unscoped: Annotated[bool, typer.Option("--unscoped", help="Remove the scope of resources and topics.")] = False,
+        unscoped: Annotated[
+            bool, typer.Option("--unscoped", help="Remove the scope of resources and topics.")
+        ] = False,
         password_file: PasswordFile = None,
         ask: AskOption = False,
-        description: Annotated[str | None, typer.Option("--description", help="Who it belongs to.")] = None,
+        description: Annotated[
+            str | None, typer.Option("--description", help="Who it belongs to.")
+        ] = None,
     ) -> None:
         """Change an account. What is not named stays, also the password; a new password ends its sessions."""
         path = name_path("/accounts", name)
-        members = _given(role=role, kinds=kinds or None, topics=topics or None, description=description)
+        members = _given(
+            role=role, kinds=kinds or None, topics=topics or None, description=description
+        )
         before = call.api.get(path)
         if unscoped:
-            before = {member: value for member, value in before.items() if member not in ("kinds", "topics")}
+            before = {
+                member: value
+                for member, value in before.items()
+                if member not in ("kinds", "topics")
+            }
         saved, _ = call.api.put(path, {**before, **members, **_password(password_file, ask=ask)})
         show_saved(call, saved, f"account {name} changed")
 
@@ -212,7 +275,9 @@ def add_accounts(group: typer.Typer) -> None:
 def _add_to_stopped_node(data_dir: Path, spec: dict[str, Any]) -> Any:
     """Create an account in the configuration of a node that is not running."""
     if running_node(data_dir) is not None:
-        raise CommandError(f"the node of {data_dir} is running. Try: the same without --stopped", exit_codes.USAGE)
+        raise CommandError(
+            f"the node of {data_dir} is running. Try: the same without --stopped", exit_codes.USAGE
+        )
     create = import_module("broker.admin.accounts").create_in_file
     try:
         return create(load_files(None, data_dir), spec)
@@ -231,18 +296,28 @@ def add_tokens(group: typer.Typer) -> None:
         kinds: KindsOption = None,
         topics: TopicsOption = None,
         streams: Annotated[
-            list[str] | None, typer.Option("--stream", help="A stream that it reads, without a role; may be repeated.")
+            list[str] | None,
+            typer.Option(
+                "--stream", help="A stream that it reads, without a role; may be repeated."
+            ),
         ] = None,
         expires_in: Annotated[
-            str | None, typer.Option("--expires-in", metavar="DURATION", help="When it ends, as 90d. Default: never.")
+            str | None,
+            typer.Option(
+                "--expires-in", metavar="DURATION", help="When it ends, as 90d. Default: never."
+            ),
         ] = None,
-        description: Annotated[str | None, typer.Option("--description", help="The program that uses it.")] = None,
+        description: Annotated[
+            str | None, typer.Option("--description", help="The program that uses it.")
+        ] = None,
     ) -> None:
         """Create a token with a role, or one that reads streams, and print it, once."""
         ends = (
             None
             if expires_in is None
-            else rfc3339_of(datetime.now(UTC) + timedelta(seconds=duration_s(expires_in, "--expires-in")))
+            else rfc3339_of(
+                datetime.now(UTC) + timedelta(seconds=duration_s(expires_in, "--expires-in"))
+            )
         )
         options = _given(
             role=role,
@@ -257,7 +332,12 @@ def add_tokens(group: typer.Typer) -> None:
 
 
 def _add_saving(
-    group: typer.Typer, verb: str, done: str, help: str, save: Callable[[Call, str, dict[str, Any]], Any], **how: Any
+    group: typer.Typer,
+    verb: str,
+    done: str,
+    help: str,
+    save: Callable[[Call, str, dict[str, Any]], Any],
+    **how: Any,
 ) -> None:
     @command(group, verb, help=help, writes=True, **how)
     def save_user(
@@ -294,7 +374,12 @@ def _import_of(text: str, file: str) -> dict[str, Any]:
 
     if not text.lstrip().startswith(("[", "{")):
         rows = csv.DictReader(text.splitlines())
-        return {"users": [{key: value for key, value in row.items() if value not in (None, "")} for row in rows]}
+        return {
+            "users": [
+                {key: value for key, value in row.items() if value not in (None, "")}
+                for row in rows
+            ]
+        }
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -313,7 +398,11 @@ def _password(file: str | None, *, ask: bool) -> dict[str, str]:
             raise CommandError(f"the first line of {file} is empty", exit_codes.USAGE)
         return {"password": password}
     if ask:
-        return {"password": typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)}
+        return {
+            "password": typer.prompt(
+                "Password", hide_input=True, confirmation_prompt=True, err=True
+            )
+        }
     return {}
 
 
@@ -325,7 +414,9 @@ def add_bans(group: typer.Typer) -> None:
         call: Call,
         kind: BanKind,
         who: Who,
-        last: Annotated[str | None, typer.Option("--for", help="How long, as 10m, 2h, 7d; else forever.")] = None,
+        last: Annotated[
+            str | None, typer.Option("--for", help="How long, as 10m, 2h, 7d; else forever.")
+        ] = None,
         reason: Annotated[str, typer.Option("--reason", help="Why.")] = "",
         by: Annotated[str, typer.Option("--by", help="Who bans.")] = "",
     ) -> None:

@@ -136,7 +136,10 @@ def _application() -> typer.Typer:
 
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", "-V", is_eager=True, callback=show_version, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", "-V", is_eager=True, callback=show_version, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """An MQTT broker with a gate in it: schemas, transforms, SQL rules, streams, lakehouse tables."""
@@ -164,7 +167,11 @@ def _of_resources(groups: dict[str, typer.Typer]) -> Iterator[_Group]:
             continue
         *above, name = resource.commands.split()
         parent = groups[above[0]] if above else None
-        below = {group.name: group.typer_instance for group in parent.registered_groups} if parent else groups
+        below = (
+            {group.name: group.typer_instance for group in parent.registered_groups}
+            if parent
+            else groups
+        )
         if (commands := below.get(name)) is not None:
             add_commands(commands, resource)
             continue
@@ -184,10 +191,17 @@ complete(
     {
         kind.commands[-1]: Names(objects.path_of(kind), kind.key)
         for kind in kinds()
-        if kind.commands[0] != "access" and kind.path != "bans"  # whose commands begin with the compared field
+        if kind.commands[0] != "access"
+        and kind.path != "bans"  # whose commands begin with the compared field
     }
 )
-complete({resource.commands: Names(resource.path, resource.named_by) for resource in resources() if resource.named_by})
+complete(
+    {
+        resource.commands: Names(resource.path, resource.named_by)
+        for resource in resources()
+        if resource.named_by
+    }
+)
 
 
 def part_with(words: Sequence[str]) -> typer.Typer:
@@ -196,7 +210,9 @@ def part_with(words: Sequence[str]) -> typer.Typer:
     part = copy(app)
     part.registered_groups = [group for group in app.registered_groups if group.name == word]
     part.registered_commands = (
-        [] if part.registered_groups else [command for command in app.registered_commands if _is(command, word)]
+        []
+        if part.registered_groups
+        else [command for command in app.registered_commands if _is(command, word)]
     )
     if not part.registered_groups and not part.registered_commands:
         part.registered_commands = app.registered_commands

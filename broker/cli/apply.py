@@ -32,7 +32,11 @@ Tree = dict[str, Any]
 
 def _kinds() -> Sequence[Kind]:
     """The kinds that files declare: saved in a section, and without secrets that no answer has."""
-    return [kind for kind in kinds() if kind.section and "put" in kind.abilities.verbs and not kind.holds_secrets]
+    return [
+        kind
+        for kind in kinds()
+        if kind.section and "put" in kind.abilities.verbs and not kind.holds_secrets
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,12 @@ class _Change:
     lines: Sequence[str] = ()
 
     def as_item(self) -> Tree:
-        return {"kind": self.what, "name": self.name, "change": self.change, "differences": list(self.lines)}
+        return {
+            "kind": self.what,
+            "name": self.name,
+            "change": self.change,
+            "differences": list(self.lines),
+        }
 
 
 @api_command()
@@ -77,7 +86,9 @@ def export(
         temporary.write_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
         temporary.replace(file)
     except OSError as error:
-        raise CommandError(f"{file} cannot be written ({(error.strerror or str(error)).lower()})") from error
+        raise CommandError(
+            f"{file} cannot be written ({(error.strerror or str(error)).lower()})"
+        ) from error
     call.show({"file": str(file), "objects": count}, f"{file}: {counted(count, 'object')}")
 
 
@@ -86,13 +97,19 @@ def apply(
     call: Call,
     files: Annotated[
         list[Path],
-        typer.Option("-f", "--file", metavar="PATH", help="A file, or a directory of *.conf; the last wins."),
+        typer.Option(
+            "-f", "--file", metavar="PATH", help="A file, or a directory of *.conf; the last wins."
+        ),
     ],
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete objects that the files lack, of kinds that the files have.")
+        bool,
+        typer.Option(
+            "--prune", help="Delete objects that the files lack, of kinds that the files have."
+        ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan; exit code 2 if there are differences.")
+        bool,
+        typer.Option("--dry-run", help="Print the plan; exit code 2 if there are differences."),
     ] = False,
 ) -> None:
     """Make the objects and settings of a running broker those that files declare, in the form of sluice.conf.
@@ -127,7 +144,11 @@ def apply(
                     document=error.document,
                 ) from error
     answer = {"dry_run": dry_run, "items": [change.as_item() for change in changes]}
-    text = "nothing to change" if not changes else f"{counted(len(changes), 'change')}{'' if dry_run else ' applied'}"
+    text = (
+        "nothing to change"
+        if not changes
+        else f"{counted(len(changes), 'change')}{'' if dry_run else ' applied'}"
+    )
     call.show(answer, text)
     if dry_run and changes:
         raise typer.Exit(DIFFERENT)
@@ -142,7 +163,9 @@ def _declared(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Tree]], Tree]:
     sections = [tuple(name.split(".")) for name in object_sections()]
     for path in paths:
         if not path.exists():
-            raise CommandError(f"--file: expected a file or directory, got {str(path)!r}", exit_codes.USAGE)
+            raise CommandError(
+                f"--file: expected a file or directory, got {str(path)!r}", exit_codes.USAGE
+            )
     try:
         layers = [file_layer(file, os.environ) for file in find_main_files(paths, None, {})]
     except HoconError as error:
@@ -156,15 +179,23 @@ def _declared(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Tree]], Tree]:
             read, wrong = objects_in(layer, section)
             problems += wrong
             if _at(layer.values, section) is not None:
-                objects.setdefault(".".join(section), {}).update({spec["name"]: spec for spec in read.objects})
+                objects.setdefault(".".join(section), {}).update(
+                    {spec["name"]: spec for spec in read.objects}
+                )
     appliable = {kind.section for kind in _kinds()}
-    problems += [f"{name}: expected objects that can be applied" for name in objects if name not in appliable]
+    problems += [
+        f"{name}: expected objects that can be applied" for name in objects if name not in appliable
+    ]
     settings = without_objects(merged(layers), sections)
     for key in _BY_ADDRESS:
         if _at(settings, key.split(".")) is not None:
             problems.append(f"{key} is not applied; use 'sluice access'")
     if problems:
-        raise CommandError(f"the files have {counted(len(problems), 'problem')}", exit_codes.USAGE, details=problems)
+        raise CommandError(
+            f"the files have {counted(len(problems), 'problem')}",
+            exit_codes.USAGE,
+            details=problems,
+        )
     return objects, settings
 
 
@@ -180,7 +211,9 @@ def _settings_changes(call: Call, settings: Tree) -> Iterator[_Change]:
                 for key in [".".join(path)]
                 if _at(active.get(root), path) != leaf
             ]
-            yield _Change("setting", root, "change", "PATCH", name_path("/config", root), body, lines)
+            yield _Change(
+                "setting", root, "change", "PATCH", name_path("/config", root), body, lines
+            )
 
 
 def _object_changes(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Iterator[_Change]:
@@ -189,7 +222,9 @@ def _object_changes(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Ite
     for name, spec in declared.items():
         path = name_path(path_of(kind), name)
         if name in fixed:
-            raise CommandError(f"{kind.name} {name!r} is fixed by a file of the broker", exit_codes.CONFLICT)
+            raise CommandError(
+                f"{kind.name} {name!r} is fixed by a file of the broker", exit_codes.CONFLICT
+            )
         wanted = kind.as_spec(spec)
         unknown = spec.keys() - wanted.keys() if len(wanted) > 1 else {}
         before = now.get(name)
@@ -208,7 +243,12 @@ def _object_changes(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Ite
         order = [next(places) if name in declared else name for name in names]
         if order != names:
             yield _Change(
-                kind.name, ", ".join(declared), "reorder", "POST", f"{path_of(kind)}:reorder", {"order": order}
+                kind.name,
+                ", ".join(declared),
+                "reorder",
+                "POST",
+                f"{path_of(kind)}:reorder",
+                {"order": order},
             )
 
 
@@ -231,7 +271,9 @@ def _saved_settings(call: Call) -> Iterator[SettingRow]:
     for row in rows:
         late = row.get("in_files")
         source = late or row
-        is_closed = any(row["key"] == key or row["key"].startswith(f"{key}.") for key in _BY_ADDRESS)
+        is_closed = any(
+            row["key"] == key or row["key"].startswith(f"{key}.") for key in _BY_ADDRESS
+        )
         if "api.hocon" in source["set_by"] and not is_closed:
             yield {**row, "value": source["value"]}
 

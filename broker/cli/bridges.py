@@ -55,11 +55,14 @@ def _add_test(commands: typer.Typer, kind: Kind) -> None:
         call: Call,
         name: Annotated[str | None, typer.Argument(help="Its name; or give a file.")] = None,
         file: Annotated[
-            str | None, typer.Option("-f", "--file", help="One that is not saved: JSON or HOCON; - is stdin.")
+            str | None,
+            typer.Option("-f", "--file", help="One that is not saved: JSON or HOCON; - is stdin."),
         ] = None,
     ) -> None:
         if (name is None) == (file is None):
-            raise CommandError("give a name, or a file", exit_codes.USAGE, hint=f"sluice {kind.path} test NAME")
+            raise CommandError(
+                "give a name, or a file", exit_codes.USAGE, hint=f"sluice {kind.path} test NAME"
+            )
         if name is not None:
             result = call.api.post(f"{name_path(path_of(kind), name)}:test")
         else:
@@ -72,19 +75,26 @@ def _add_test(commands: typer.Typer, kind: Kind) -> None:
 
 def print_types(answer: Mapping[str, Any]) -> None:
     """The types of connectors, each with the missing part if it cannot be used."""
-    rows = [(item["name"], item["title"], item["problem"] or item["summary"]) for item in answer["items"]]
+    rows = [
+        (item["name"], item["title"], item["problem"] or item["summary"])
+        for item in answer["items"]
+    ]
     print_table(("type", "title", "summary"), rows)
 
 
 def drain(
     call: Call,
     name: Name,
-    timeout: Annotated[int, typer.Option("--timeout", min=0, max=3600, help="Seconds to wait.")] = 30,
+    timeout: Annotated[
+        int, typer.Option("--timeout", min=0, max=3600, help="Seconds to wait.")
+    ] = 30,
 ) -> None:
     """Accept no more rows, send those that wait, then stop. Exit code 7 if some are left."""
     call.timeout_s = timeout + SLOW_S
     result = call.api.post(f"{name_path('/actions', name)}:drain", {"timeout_s": timeout})
-    call.show(result, lambda answer: print_line(f"action {name}: {are(answer['left'], 'row')} left"))
+    call.show(
+        result, lambda answer: print_line(f"action {name}: {are(answer['left'], 'row')} left")
+    )
     if result.get("left"):  # a dry run has none
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
 

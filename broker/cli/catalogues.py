@@ -20,17 +20,21 @@ PartOfName = Annotated[str, typer.Argument(help="The name, or a part of it.")]
 def events(call: Call, name: PartOfName = "") -> None:
     """List the events that rules can read. With the name of one: its columns, an example, a rule to start from."""
     catalogue = _matching(call, "/events", name)
-    call.show(catalogue, lambda shown: _one_or_all(shown["items"], ("name", "topic", "text"), _show_event))
+    call.show(
+        catalogue, lambda shown: _one_or_all(shown["items"], ("name", "topic", "text"), _show_event)
+    )
 
 
 @api_command()
 def functions(
     call: Call,
     name: PartOfName = "",
-    language: Annotated[str | None, typer.Option("--language", help="sql (rules) or variform (transformations).")] = (
-        None
-    ),
-    origin: Annotated[str | None, typer.Option("--origin", help="sluice, or the name of a plugin.")] = None,
+    language: Annotated[
+        str | None, typer.Option("--language", help="sql (rules) or variform (transformations).")
+    ] = (None),
+    origin: Annotated[
+        str | None, typer.Option("--origin", help="sluice, or the name of a plugin.")
+    ] = None,
 ) -> None:
     """List functions, with the problems of plugins. With the name of one: its examples."""
     catalogue = _matching(call, "/functions", name, language=language)
@@ -50,7 +54,9 @@ def _matching(call: Call, path: str, name: str, **filters: Any) -> dict[str, Any
     return {**matching, "items": exact, "total": len(exact)} if exact else matching
 
 
-def _one_or_all(items: Sequence[Mapping[str, Any]], columns: Sequence[str], show: Callable[[Any], None]) -> None:
+def _one_or_all(
+    items: Sequence[Mapping[str, Any]], columns: Sequence[str], show: Callable[[Any], None]
+) -> None:
     if len({item["name"] for item in items}) == 1:
         for item in items:
             show(item)
@@ -64,7 +70,12 @@ def _show_event(event: Mapping[str, Any]) -> None:
     print_table(
         ("column", "type", "example", "meaning"),
         [
-            (column["name"], column["type"], dumps(event["example"].get(column["name"])), column["text"])
+            (
+                column["name"],
+                column["type"],
+                dumps(event["example"].get(column["name"])),
+                column["text"],
+            )
             for column in event["columns"]
         ],
     )
@@ -72,12 +83,17 @@ def _show_event(event: Mapping[str, Any]) -> None:
 
 def _show_functions(answer: Mapping[str, Any]) -> None:
     items = [
-        {**item, "meaning": item["documentation"].partition("\n")[0].replace("``", "")} for item in answer["items"]
+        {**item, "meaning": item["documentation"].partition("\n")[0].replace("``", "")}
+        for item in answer["items"]
     ]
     _one_or_all(items, ("signature", "language", "returns", "meaning", "origin"), _show_function)
     for plugin in answer["plugins"]:
-        brought = counted(len(plugin["functions"]), "function") if plugin["functions"] else "nothing"
-        print_line(f"plugin {plugin['name']} ({plugin['package']} {plugin['version']}) brought {brought}")
+        brought = (
+            counted(len(plugin["functions"]), "function") if plugin["functions"] else "nothing"
+        )
+        print_line(
+            f"plugin {plugin['name']} ({plugin['package']} {plugin['version']}) brought {brought}"
+        )
         for problem in plugin["problems"]:
             print_line(f"  {problem}")
 

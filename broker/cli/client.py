@@ -82,7 +82,9 @@ class ApiClient:
 
     def post_bytes(self, path: str, data: bytes, media_type: str, **parameters: str | float) -> Any:
         """The answer to a POST of something other than JSON."""
-        return self._request("POST", path, parameters=parameters, data=data, media_type=media_type).json
+        return self._request(
+            "POST", path, parameters=parameters, data=data, media_type=media_type
+        ).json
 
     def put(self, path: str, body: Any) -> tuple[Any, bool]:
         """Create or replace; the object, and whether it is new."""
@@ -142,7 +144,12 @@ class ApiClient:
             optional = {"Prefer": prefer, "Content-Type": media_type}
             headers = {name: value for name, value in optional.items() if value is not None} or None
             response = self._http.request(
-                method, BASE + path, params=parameters or None, json=body, content=data, headers=headers
+                method,
+                BASE + path,
+                params=parameters or None,
+                json=body,
+                content=data,
+                headers=headers,
             )
         except httpx.TimeoutException:
             raise self._not_reachable("does not answer in time") from None
@@ -185,9 +192,17 @@ class ApiClient:
                 document=document,
             )
         is_used = (document or {}).get("code") == "in_use" and response.request.method == "DELETE"
-        hint = "--cascade removes what uses it too; with --dry-run it only lists that" if is_used else None
+        hint = (
+            "--cascade removes what uses it too; with --dry-run it only lists that"
+            if is_used
+            else None
+        )
         return CommandError(
-            _detail(document, response), exit_code, hint=hint, details=_details(document), document=document
+            _detail(document, response),
+            exit_code,
+            hint=hint,
+            details=_details(document),
+            document=document,
         )
 
 
@@ -202,7 +217,11 @@ class _Answer:
 def _checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
-        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_url = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and (parts.port is None or parts.port > 0)
+        )
     except ValueError:
         is_url = False
     if not is_url:
@@ -235,7 +254,11 @@ def _detail(document: dict[str, Any] | None, response: httpx.Response) -> str:
 def _details(document: dict[str, Any] | None) -> list[str]:
     """``/sql line 2, column 8: no function 'avgg'; did you mean 'avg'?`` for each error."""
     errors = (document or {}).get("errors")
-    return [_entry(error) for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+    return (
+        [_entry(error) for error in errors if isinstance(error, dict)]
+        if isinstance(errors, list)
+        else []
+    )
 
 
 def _entry(error: dict[str, Any]) -> str:

@@ -17,7 +17,15 @@ import typer
 from broker.cli import exit_codes
 from broker.cli.client import ApiClient
 from broker.cli.errors import CommandError, checking, hinting
-from broker.cli.output import effect_lines, print_columns, print_effect, print_json, print_line, print_members, say
+from broker.cli.output import (
+    effect_lines,
+    print_columns,
+    print_effect,
+    print_json,
+    print_line,
+    print_members,
+    say,
+)
 from broker.cli.target import Target, find_target
 from broker.core.resources import LONG_S as LONG_S  # for commands that are not declared
 from broker.core.resources import SLOW_S as SLOW_S
@@ -45,19 +53,29 @@ def _remember_json(context: typer.Context, value: bool) -> bool:
 
 DataDirOption = Annotated[
     Path,
-    typer.Option("--data-dir", envvar=DATA_DIR_VARIABLE, help="The broker's directory.", show_default="data"),
+    typer.Option(
+        "--data-dir", envvar=DATA_DIR_VARIABLE, help="The broker's directory.", show_default="data"
+    ),
 ]
 UrlOption = Annotated[
     str | None,
-    typer.Option("--url", help="Address of the management API; else SLUICE_URL, else the node of --data-dir."),
+    typer.Option(
+        "--url", help="Address of the management API; else SLUICE_URL, else the node of --data-dir."
+    ),
 ]
 OutputOption = Annotated[
     str,
-    typer.Option("-o", "--output", help="table, or json.", callback=_remember_format, metavar="FORMAT"),
+    typer.Option(
+        "-o", "--output", help="table, or json.", callback=_remember_format, metavar="FORMAT"
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="As JSON, like -o json.", callback=_remember_json)]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="As JSON, like -o json.", callback=_remember_json)
+]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Maximum number of rows.")]
-_DRY_RUN: Final = Annotated[bool, typer.Option("--dry-run", help="Check, and print the effect; change nothing.")]
+_DRY_RUN: Final = Annotated[
+    bool, typer.Option("--dry-run", help="Check, and print the effect; change nothing.")
+]
 _YES: Final = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 P = ParamSpec("P")
 ApiFunction = Callable[Concatenate["Call", P], None]
@@ -119,10 +137,14 @@ class Call:
         for path, effect in self.api.effects:
             print_effect(path, effect)
 
-    def show_rows(self, answer: Mapping[str, Any], columns: Sequence[str] | Mapping[str, str]) -> None:
+    def show_rows(
+        self, answer: Mapping[str, Any], columns: Sequence[str] | Mapping[str, str]
+    ) -> None:
         """Print a list as JSON or as a table. ``columns`` are members, or headings with their members."""
         self.show(answer, lambda answer: print_columns(answer["items"], columns))
-        if not self.is_json and (answer.get("next") or answer.get("waiting", 0) > len(answer["items"])):
+        if not self.is_json and (
+            answer.get("next") or answer.get("waiting", 0) > len(answer["items"])
+        ):
             say("there are more; --limit shows more of them")
 
     def items(self, path: str, **filters: Any) -> dict[str, Any]:
@@ -219,7 +241,9 @@ class _ApiCommand(Generic[P]):
             Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
             for name, annotation, default in shared
         ]
-        return Signature([*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), *added])
+        return Signature(
+            [*(parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own), *added]
+        )
 
     def __call__(
         self,

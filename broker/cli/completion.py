@@ -60,7 +60,9 @@ def _items(url: str, path: str, token: str | None) -> list[dict[str, Any]]:
     connection = kind(address.hostname or "", address.port, timeout=_TIMEOUT_S)
     try:
         connection.request(
-            "GET", f"/api/v1{path}?limit=500", headers={"Authorization": f"Bearer {token}"} if token else {}
+            "GET",
+            f"/api/v1{path}?limit=500",
+            headers={"Authorization": f"Bearer {token}"} if token else {},
         )
         items: list[dict[str, Any]] = json.loads(connection.getresponse().read())["items"]
     finally:

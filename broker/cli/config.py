@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from broker.config.model import Settings
     from broker.config.root import Config
 
-KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="The key, as mqtt.max_packet_size.")]
+KeyArgument = Annotated[
+    str, typer.Argument(metavar="KEY", help="The key, as mqtt.max_packet_size.")
+]
 FilesArgument = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="FILE", help="The main files, the last wins; else as SLUICE_CONFIG or the directory has."),
+    typer.Argument(
+        metavar="FILE",
+        help="The main files, the last wins; else as SLUICE_CONFIG or the directory has.",
+    ),
 ]
 
 
@@ -57,8 +62,12 @@ def add_to(group: typer.Typer) -> None:
     def show(
         call: Call,
         file: FilesArgument = None,
-        files: Annotated[bool, typer.Option("--files", help="What a broker would start with.")] = False,
-        changed: Annotated[bool, typer.Option("--changed", help="Only settings that are not the defaults.")] = False,
+        files: Annotated[
+            bool, typer.Option("--files", help="What a broker would start with.")
+        ] = False,
+        changed: Annotated[
+            bool, typer.Option("--changed", help="Only settings that are not the defaults.")
+        ] = False,
     ) -> None:
         """Show the active settings of the running broker, and the source of each; secrets are masked.
 
@@ -69,10 +78,16 @@ def add_to(group: typer.Typer) -> None:
         else:
             with hinting(exit_codes.NOT_REACHABLE, "sluice config show --files", instead=True):
                 status = call.api.get("/config:status")
-                settings = {**call.items("/config"), "files": status["files"], "problems": status["problems"]}
+                settings = {
+                    **call.items("/config"),
+                    "files": status["files"],
+                    "problems": status["problems"],
+                }
         if changed:
             settings["items"] = [
-                item for item in settings["items"] if item["set_by"] != "default" or "in_files" in item
+                item
+                for item in settings["items"]
+                if item["set_by"] != "default" or "in_files" in item
             ]
         call.show(settings, _print_settings)
 
@@ -83,8 +98,16 @@ def add_to(group: typer.Typer) -> None:
 
         from broker.config.reference import describe
 
-        columns = {"setting": "key", "type": "type", "default": "default", "description": "description"}
-        call.show([asdict(entry) for entry in describe(_models())], lambda entries: print_columns(entries, columns))
+        columns = {
+            "setting": "key",
+            "type": "type",
+            "default": "default",
+            "description": "description",
+        }
+        call.show(
+            [asdict(entry) for entry in describe(_models())],
+            lambda entries: print_columns(entries, columns),
+        )
 
     @command(group, "sample", is_local=True)
     def sample_file(call: Call) -> None:
@@ -98,7 +121,9 @@ def add_to(group: typer.Typer) -> None:
     @command(group, "get", known="sluice config show")
     def get(
         call: Call,
-        key: Annotated[str | None, typer.Argument(metavar="KEY", help="The key; else all settings.")] = None,
+        key: Annotated[
+            str | None, typer.Argument(metavar="KEY", help="The key; else all settings.")
+        ] = None,
     ) -> None:
         """Show a setting of the running broker with its help, default and source; without a key, all as one object."""
         if key is None:
@@ -110,7 +135,10 @@ def add_to(group: typer.Typer) -> None:
     def set_value(
         call: Call,
         key: KeyArgument,
-        value: Annotated[str, typer.Argument(metavar="VALUE", help="The value, as in files: 2MB, true, [ a, b ].")],
+        value: Annotated[
+            str,
+            typer.Argument(metavar="VALUE", help="The value, as in files: 2MB, true, [ a, b ]."),
+        ],
     ) -> None:
         """Check, apply and save a setting of the running broker. The API's file keeps it; sluice.conf is stronger."""
         from broker.config.hocon import parse_value
@@ -135,7 +163,9 @@ def add_to(group: typer.Typer) -> None:
 def _changed_line(setting: Mapping[str, Any]) -> str:
     late = setting.get("in_files")
     if late is None:
-        return f"{setting['key']} = {shown(_value(setting, setting['value']))} ({setting['set_by']})"
+        return (
+            f"{setting['key']} = {shown(_value(setting, setting['value']))} ({setting['set_by']})"
+        )
     return f"{setting['key']} = {shown(_value(setting, late['value']))} ({late['set_by']}), after a restart"
 
 
@@ -173,12 +203,18 @@ def _value(setting: Mapping[str, Any], value: Any) -> Any:
 
 def _in_files(setting: Mapping[str, Any]) -> str:
     in_files = setting.get("in_files")
-    return "" if in_files is None else f"{shown(_value(setting, in_files['value']))} ({in_files['set_by']})"
+    return (
+        ""
+        if in_files is None
+        else f"{shown(_value(setting, in_files['value']))} ({in_files['set_by']})"
+    )
 
 
 def print_reloaded(done: Mapping[str, Any]) -> None:
     """Print what a reload has changed, and what it could not."""
-    listeners = [f"listener {id} {change}" for change, ids in done["listeners"].items() for id in ids]
+    listeners = [
+        f"listener {id} {change}" for change, ids in done["listeners"].items() for id in ids
+    ]
     parts = {
         "active": (*done["settings"], *listeners, *done["objects"]),
         "not changed": done["failed"],

@@ -21,7 +21,17 @@ from broker.core.process import OTHERS
 
 # The packages that show whether an extra is installed.
 EXTRAS = {"kafka": ("aiokafka",), "spark": ("pyspark", "deltalake", "pyiceberg")}
-CORE_PACKAGES = ("uvloop", "rocksdict", "pyarrow", "sqlglot", "jq", "fastavro", "protobuf", "jsonschema-rs", "fastapi")
+CORE_PACKAGES = (
+    "uvloop",
+    "rocksdict",
+    "pyarrow",
+    "sqlglot",
+    "jq",
+    "fastavro",
+    "protobuf",
+    "jsonschema-rs",
+    "fastapi",
+)
 PORTS = {"MQTT": ("127.0.0.1", 1883), "the management API": ("127.0.0.1", 18083)}
 LEAST_FREE_BYTES = 1024**3
 LEAST_OPEN_FILES = 4_096
@@ -52,7 +62,14 @@ def doctor(call: Call) -> None:
 
 def examine(data_dir: Path) -> Iterator[Finding]:
     """All checks, in order; none changes anything but the directory for Java's wrapper."""
-    checks: tuple[Callable[[Path], Iterator[Finding]], ...] = (_python, _packages, _java, _directory, _limits, _ports)
+    checks: tuple[Callable[[Path], Iterator[Finding]], ...] = (
+        _python,
+        _packages,
+        _java,
+        _directory,
+        _limits,
+        _ports,
+    )
     for check in checks:
         yield from check(data_dir)
 
@@ -64,15 +81,26 @@ def _python(_: Path) -> Iterator[Finding]:
 def _packages(_: Path) -> Iterator[Finding]:
     missing = [name for name in CORE_PACKAGES if _version(name) is None]
     if missing:
-        yield Finding("packages", "problem", f"missing: {', '.join(missing)}", "pip install sluicemq")
+        yield Finding(
+            "packages", "problem", f"missing: {', '.join(missing)}", "pip install sluicemq"
+        )
     else:
-        yield Finding("packages", "ok", ", ".join(f"{name} {_version(name)}" for name in CORE_PACKAGES))
+        yield Finding(
+            "packages", "ok", ", ".join(f"{name} {_version(name)}" for name in CORE_PACKAGES)
+        )
     for extra, names in EXTRAS.items():
         absent = [name for name in names if _version(name) is None]
         if absent:
-            yield Finding(f"extra {extra}", "note", f"missing: {', '.join(absent)}", f"pip install 'sluicemq[{extra}]'")
+            yield Finding(
+                f"extra {extra}",
+                "note",
+                f"missing: {', '.join(absent)}",
+                f"pip install 'sluicemq[{extra}]'",
+            )
         else:
-            yield Finding(f"extra {extra}", "ok", ", ".join(f"{name} {_version(name)}" for name in names))
+            yield Finding(
+                f"extra {extra}", "ok", ", ".join(f"{name} {_version(name)}" for name in names)
+            )
 
 
 def _java(data_dir: Path) -> Iterator[Finding]:
@@ -86,7 +114,9 @@ def _java(data_dir: Path) -> Iterator[Finding]:
         yield Finding("Java", "problem", "none that Spark runs on", str(error))
         return
     except OSError as error:
-        yield Finding("Java", "problem", _reason(error), "make the directory of --data-dir writable")
+        yield Finding(
+            "Java", "problem", _reason(error), "make the directory of --data-dir writable"
+        )
         return
     yield Finding("Java", "ok", f"{java.version}, from {java.origin}, {java.home}")
 
@@ -94,7 +124,9 @@ def _java(data_dir: Path) -> Iterator[Finding]:
 def _directory(data_dir: Path) -> Iterator[Finding]:
     place = _nearest_existing(data_dir)
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        yield Finding("data directory", "problem", f"{place} is not writable", "name another by --data-dir")
+        yield Finding(
+            "data directory", "problem", f"{place} is not writable", "name another by --data-dir"
+        )
         return
     mode = data_dir.stat().st_mode & 0o777 if data_dir.is_dir() else 0
     if mode & OTHERS:
@@ -105,7 +137,9 @@ def _directory(data_dir: Path) -> Iterator[Finding]:
     free = shutil.disk_usage(place).free
     text = f"{free / 1024**3:.1f} GB free"
     if free < LEAST_FREE_BYTES:
-        yield Finding("disk", "problem", text, "free some space, or name another disk by --data-dir")
+        yield Finding(
+            "disk", "problem", text, "free some space, or name another disk by --data-dir"
+        )
     else:
         yield Finding("disk", "ok", text)
 

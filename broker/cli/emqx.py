@@ -127,7 +127,11 @@ def _from_archive(file: str) -> str:
     try:
         with tarfile.open(Path(file)) as archive:
             for member in archive:
-                if member.isfile() and member.name.endswith("cluster.hocon") and member.size <= MAX_FILE_BYTES:
+                if (
+                    member.isfile()
+                    and member.name.endswith("cluster.hocon")
+                    and member.size <= MAX_FILE_BYTES
+                ):
                     extracted = archive.extractfile(member)
                     return "" if extracted is None else extracted.read().decode("utf-8-sig")
     except (OSError, tarfile.TarError, UnicodeDecodeError) as error:
@@ -138,13 +142,19 @@ def _from_archive(file: str) -> str:
 def planned(tree: Tree) -> list[Item]:
     """All objects of the file, in the order in which to create them."""
     names = _Names(tree)
-    items = [item for kind in ("connectors", "actions", "sources") for item in _bridges(kind, tree, names)]
+    items = [
+        item
+        for kind in ("connectors", "actions", "sources")
+        for item in _bridges(kind, tree, names)
+    ]
     items[0:0] = _schemas(tree)
     items += _listed(tree, ("schema_validation", "validations"), "validations")
     items += _listed(tree, ("message_transformation", "transformations"), "transforms")
     items += [_rule(id, spec, names) for id, spec in _members(tree, "rule_engine", "rules")]
     items += _numbered(tree.get("rewrite"), "rewrite", "rewrites")
-    items += _numbered(_at(tree, "auto_subscribe", "topics"), "auto_subscribe.topics", "auto-subscriptions")
+    items += _numbered(
+        _at(tree, "auto_subscribe", "topics"), "auto_subscribe.topics", "auto-subscriptions"
+    )
     return [*items, *_settings(tree)]
 
 
@@ -173,15 +183,16 @@ def _bridges(kind: str, tree: Tree, names: _Names) -> Iterator[Item]:
         for name, spec in _members(members):
             item = Item(f"{kind}.{type}.{name}", kind)
             if type not in TYPES:
-                item.reason = (
-                    f"type {type} does not exist here; expected one of: {', '.join(sorted(set(TYPES.values())))}"
-                )
+                types = ", ".join(sorted(set(TYPES.values())))
+                item.reason = f"type {type} does not exist here; expected one of: {types}"
             else:
                 _fill_bridge(item, kind, type, name, dict(spec), names)
             yield item
 
 
-def _fill_bridge(item: Item, kind: str, type: str, name: str, settings: Tree, names: _Names) -> None:
+def _fill_bridge(
+    item: Item, kind: str, type: str, name: str, settings: Tree, names: _Names
+) -> None:
     settings.pop("tags", None)
     settings.pop("created_at", None)
     settings.pop("last_modified_at", None)
@@ -206,7 +217,9 @@ def _change_options(item: Item, settings: Tree) -> None:
         return
     if options.get("request_ttl") == _EMQX_TTL:
         del options["request_ttl"]
-        item.changes.append(f"resource_opts.request_ttl {_EMQX_TTL}, the default of EMQX, left out: rows do not expire")
+        item.changes.append(
+            f"resource_opts.request_ttl {_EMQX_TTL}, the default of EMQX, left out: rows do not expire"
+        )
     if (mode := options.pop("buffer_mode", None)) is not None:
         item.changes.append(f"resource_opts.buffer_mode {mode} left out: rows wait on disk")
     if options:
@@ -236,7 +249,9 @@ def _change_kafka(item: Item, kind: str, settings: Tree) -> None:
                 parameters[member] = mode
     elif parameters.get("required_acks", "all_isr") != "all_isr":
         parameters["idempotence"] = False
-        item.changes.append(f"idempotence off, since required_acks is {parameters['required_acks']}")
+        item.changes.append(
+            f"idempotence off, since required_acks is {parameters['required_acks']}"
+        )
 
 
 def _referring(item: Item, value: Any) -> Any:
@@ -266,12 +281,16 @@ def _numbered(value: Any, where: str, path: str) -> Iterator[Item]:
     """Objects that have no names in EMQX."""
     for number, spec in enumerate(_dicts(value), 1):
         yield Item(
-            f"{where}[{number}]", path, {"name": f"{where.partition('.')[0].replace('_', '-')}-{number}", **spec}
+            f"{where}[{number}]",
+            path,
+            {"name": f"{where.partition('.')[0].replace('_', '-')}-{number}", **spec},
         )
 
 
 def _rule(id: str, rule: Tree, names: _Names) -> Item:
-    spec = {key: value for key, value in rule.items() if key not in ("id", "metadata", "name", "tags")}
+    spec = {
+        key: value for key, value in rule.items() if key not in ("id", "metadata", "name", "tags")
+    }
     item = Item(f"rule_engine.rules.{id}", "rules", {"name": id, **spec})
     if rule.get("name") not in (None, "", id):
         item.changes.append(f"name {rule['name']} left out: the id is the name")
@@ -282,7 +301,9 @@ def _rule(id: str, rule: Tree, names: _Names) -> Item:
         if item.spec["sql"] != sql:
             item.changes.append("sources in FROM renamed")
     if isinstance(actions := spec.get("actions"), list):
-        item.spec["actions"] = [converted for action in actions for converted in _action(item, action, names)]
+        item.spec["actions"] = [
+            converted for action in actions for converted in _action(item, action, names)
+        ]
     return item
 
 
@@ -298,7 +319,9 @@ def _action(item: Item, action: Any, names: _Names) -> Iterator[Any]:
         if action.get("function") in ("republish", "console"):
             yield action
         else:
-            item.changes.append(f"action {action.get('function')} left out: functions are republish and console")
+            item.changes.append(
+                f"action {action.get('function')} left out: functions are republish and console"
+            )
         return
     type, _, name = str(action).rpartition("bridge:")[2].partition(":")
     if names.has("actions", type, name):
@@ -315,11 +338,14 @@ def _settings(tree: Tree) -> Iterator[Item]:
     for section, value in tree.items():
         if section in _SETTINGS_IN and isinstance(value, Mapping):
             for key, inner in _leaves(
-                section, {key: member for key, member in value.items() if key != _SETTINGS_IN[section]}
+                section,
+                {key: member for key, member in value.items() if key != _SETTINGS_IN[section]},
             ):
                 yield _setting(key, inner)
         elif section not in _OBJECTS_IN:
-            yield Item(section, reason=_REASONS.get(section, "this section has no counterpart here"))
+            yield Item(
+                section, reason=_REASONS.get(section, "this section has no counterpart here")
+            )
 
 
 def _leaves(above: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -332,8 +358,12 @@ def _leaves(above: str, value: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _setting(key: str, value: Any) -> Item:
     if key not in SETTINGS:
-        return Item(key, reason=_NODE if key.startswith("node.") else "this setting does not exist here")
-    if value in _UNSET or (value == 0 and key.rpartition(".")[2].startswith("max_") and key != "mqtt.max_qos_allowed"):
+        return Item(
+            key, reason=_NODE if key.startswith("node.") else "this setting does not exist here"
+        )
+    if value in _UNSET or (
+        value == 0 and key.rpartition(".")[2].startswith("max_") and key != "mqtt.max_qos_allowed"
+    ):
         return Item(key, reason=f"{value!r} stands for no limit or none; the default here stays")
     return Item(key, spec={"key": SETTINGS[key], "value": value})
 

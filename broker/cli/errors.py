@@ -26,7 +26,12 @@ class CommandError(Exception):
         document: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
-        self.exit_code, self.hint, self.details, self.document = exit_code, hint, tuple(details), document
+        self.exit_code, self.hint, self.details, self.document = (
+            exit_code,
+            hint,
+            tuple(details),
+            document,
+        )
 
     def as_document(self) -> dict[str, Any]:
         """A problem document: the API's own, or one that says the same."""
@@ -35,13 +40,19 @@ class CommandError(Exception):
 
 def from_sluice_error(error: SluiceError) -> CommandError:
     """An error raised in this process, as the command line prints it."""
-    codes = ((NotFound, exit_codes.NOT_FOUND), (Conflict, exit_codes.CONFLICT), (ReadOnly, exit_codes.CONFLICT))
+    codes = (
+        (NotFound, exit_codes.NOT_FOUND),
+        (Conflict, exit_codes.CONFLICT),
+        (ReadOnly, exit_codes.CONFLICT),
+    )
     exit_code = next((code for kind, code in codes if isinstance(error, kind)), exit_codes.FAILED)
     if isinstance(error, ConfigError):
         message = f"the configuration has {counted(len(error.problems), 'problem')}"
         return CommandError(message, exit_code, details=error.problems)
     if isinstance(error, Invalid) and len(error.problems) > 1:
-        return CommandError(error.what, exit_code, details=[str(problem) for problem in error.problems])
+        return CommandError(
+            error.what, exit_code, details=[str(problem) for problem in error.problems]
+        )
     return CommandError(str(error), exit_code)
 
 
@@ -64,7 +75,11 @@ def checking() -> Iterator[None]:
     try:
         yield
     except CommandError as error:
-        if error.exit_code == exit_codes.FAILED and error.document is not None and error.document.get("errors"):
+        if (
+            error.exit_code == exit_codes.FAILED
+            and error.document is not None
+            and error.document.get("errors")
+        ):
             error.exit_code = exit_codes.CHECK_SAID_NO
         raise
 

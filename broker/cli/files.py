@@ -24,7 +24,9 @@ def read_schemas(file: str, name: str | None, kind: str | None) -> list[dict[str
     """
     source_type = kind or SOURCE_TYPES.get(Path(file).suffix)
     is_source = (
-        kind is not None or source_type in ("avro", "protobuf") or (source_type == "json" and not _holds_schemas(file))
+        kind is not None
+        or source_type in ("avro", "protobuf")
+        or (source_type == "json" and not _holds_schemas(file))
     )
     if not is_source:
         return read_objects(file)
@@ -38,7 +40,8 @@ def _holds_schemas(file: str) -> bool:
     value = _parsed(read_text(file), file)
     objects = value if isinstance(value, list) else [value]
     return all(
-        isinstance(schema, dict) and schema.keys() >= {"name", "type"} and _BODIES & schema.keys() for schema in objects
+        isinstance(schema, dict) and schema.keys() >= {"name", "type"} and _BODIES & schema.keys()
+        for schema in objects
     )
 
 
@@ -53,9 +56,14 @@ def read_objects(file: str, *, may_have_any_name: bool = False) -> list[dict[str
     for number, spec in enumerate(objects, 1):
         if not isinstance(spec, dict) or not isinstance(spec.get("name"), str) or not spec["name"]:
             which = f"object {number} of {file}" if isinstance(value, list) else file
-            raise CommandError(f"{which}: expected a name, as {{ name = meters, ... }}", exit_codes.USAGE)
+            raise CommandError(
+                f"{which}: expected a name, as {{ name = meters, ... }}", exit_codes.USAGE
+            )
         if "/" in spec["name"] and not may_have_any_name:  # no path of the API leads to it
-            raise CommandError(f"{spec['name']!r} is not a name: use letters, digits, '_', '-', '.'", exit_codes.USAGE)
+            raise CommandError(
+                f"{spec['name']!r} is not a name: use letters, digits, '_', '-', '.'",
+                exit_codes.USAGE,
+            )
     if not objects:
         raise CommandError(f"{file} holds no objects", exit_codes.USAGE)
     return objects
@@ -121,6 +129,8 @@ def _parsed(text: str, name: str) -> Any:
     from broker.config.hocon_reader import HoconError
 
     try:
-        return parse_value(text, name) if text.lstrip()[:1] == "[" else parse_text(text, name).values
+        return (
+            parse_value(text, name) if text.lstrip()[:1] == "[" else parse_text(text, name).values
+        )
     except HoconError as error:
         raise CommandError(str(error), exit_codes.USAGE) from None

@@ -18,9 +18,14 @@ from broker.cli.objects import Name, ResetOption, lists, metrics_of, path_of
 from broker.cli.output import print_columns, print_line, print_members, print_table, shown
 from broker.core.kinds import Kind, kind_at
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Saved ones; or give --file.")]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", help="Saved ones; or give --file.")
+]
 File = Annotated[
-    str | None, typer.Option("-f", "--file", help="JSON or HOCON: one that need not be saved, or a list; - is stdin.")
+    str | None,
+    typer.Option(
+        "-f", "--file", help="JSON or HOCON: one that need not be saved, or a list; - is stdin."
+    ),
 ]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="Topic of the message.")]
 Payload = Annotated[str, typer.Option("-m", "--payload", help="Its payload; @FILE reads a file.")]
@@ -29,7 +34,8 @@ UserName = Annotated[str | None, typer.Option("--username", help="User name of i
 Qos = Annotated[int, typer.Option("--qos", min=0, max=2, help="Its QoS.")]
 Retain = Annotated[bool, typer.Option("--retain", help="Its retain flag.")]
 Property = Annotated[
-    list[str] | None, typer.Option("--user-property", metavar="NAME=VALUE", help="A user property; may be repeated.")
+    list[str] | None,
+    typer.Option("--user-property", metavar="NAME=VALUE", help="A user property; may be repeated."),
 ]
 
 _DRAFTS = "Try these in place of saved ones of the same name: JSON or HOCON, one or a list."
@@ -62,10 +68,18 @@ def _add_to(group: typer.Typer, kind: Kind) -> None:
     @command(group, "ls", help=f"List {kind.many} in their order, with their counters.")
     def list_gates(
         call: Call,
-        topic: Annotated[str | None, typer.Option("--topic", help="Those on this topic, or topic filter.")] = None,
-        schema: Annotated[str | None, typer.Option("--schema", help="Those that name this schema.")] = None,
-        schema_type: Annotated[str | None, typer.Option("--type", help="sql, json, avro, protobuf ...")] = None,
-        enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Only those.")] = None,
+        topic: Annotated[
+            str | None, typer.Option("--topic", help="Those on this topic, or topic filter.")
+        ] = None,
+        schema: Annotated[
+            str | None, typer.Option("--schema", help="Those that name this schema.")
+        ] = None,
+        schema_type: Annotated[
+            str | None, typer.Option("--type", help="sql, json, avro, protobuf ...")
+        ] = None,
+        enabled: Annotated[
+            bool | None, typer.Option("--enabled/--disabled", help="Only those.")
+        ] = None,
         mode: Annotated[str | None, typer.Option("--mode", help="enforce, or shadow.")] = None,
         like: Annotated[str | None, typer.Option("--like", help="Part of the name.")] = None,
     ) -> None:
@@ -76,11 +90,17 @@ def _add_to(group: typer.Typer, kind: Kind) -> None:
         call.show_rows(rows, kind.columns)
 
     @command(
-        group, "metrics", help=f"Show the counters and rates of {kind.one}, and its last failures.", known=lists(kind)
+        group,
+        "metrics",
+        help=f"Show the counters and rates of {kind.one}, and its last failures.",
+        known=lists(kind),
     )
     def metrics(call: Call, name: Name, reset: ResetOption = False) -> None:
         metrics = metrics_of(call, kind, name, reset=reset, part="")
-        call.show({"name": name, **{key: metrics[key] for key in ("metrics", "recent_failures")}}, _show_metrics)
+        call.show(
+            {"name": name, **{key: metrics[key] for key in ("metrics", "recent_failures")}},
+            _show_metrics,
+        )
 
 
 def _show_metrics(answer: Mapping[str, Any]) -> None:
@@ -135,8 +155,12 @@ def _add_try(
 
 def try_rewrites(
     call: Call,
-    topic: Annotated[str, typer.Argument(help="The topic, or with --subscribe the filter, that a client names.")],
-    subscribe: Annotated[bool, typer.Option("--subscribe", help="As a filter of SUBSCRIBE.")] = False,
+    topic: Annotated[
+        str, typer.Argument(help="The topic, or with --subscribe the filter, that a client names.")
+    ],
+    subscribe: Annotated[
+        bool, typer.Option("--subscribe", help="As a filter of SUBSCRIBE.")
+    ] = False,
     clientid: Annotated[str, typer.Option("--client", help="The client's identifier.")] = "client",
     old_clientid: Annotated[str | None, typer.Option("--clientid", hidden=True)] = None,
     username: Annotated[str | None, typer.Option("--username", help="Its user name.")] = None,
@@ -147,7 +171,10 @@ def try_rewrites(
     rewritten = call.api.post("/rewrites:test", body | ({"username": username} if username else {}))
     unchanged = f"{topic} stays as it is: no rewrite matches"
     call.show(
-        rewritten, unchanged if rewritten["rewrite"] is None else f"{rewritten['topic']}  (by {rewritten['rewrite']})"
+        rewritten,
+        unchanged
+        if rewritten["rewrite"] is None
+        else f"{rewritten['topic']}  (by {rewritten['rewrite']})",
     )
 
 
@@ -156,18 +183,27 @@ def pipeline(
     call: Call,
     topic: Annotated[str, typer.Argument(help="A topic name, without wildcards.")],
     payload: Annotated[
-        str | None, typer.Option("--payload", "-m", help="Run everything on this payload; @FILE reads a file.")
+        str | None,
+        typer.Option("--payload", "-m", help="Run everything on this payload; @FILE reads a file."),
     ] = None,
-    client_id: Annotated[str, typer.Option("--client", help="Client identifier of the trial.")] = "c1",
-    validations: Annotated[str | None, typer.Option("--validations", metavar="FILE", help=_DRAFTS)] = None,
-    transforms: Annotated[str | None, typer.Option("--transforms", metavar="FILE", help=_DRAFTS)] = None,
+    client_id: Annotated[
+        str, typer.Option("--client", help="Client identifier of the trial.")
+    ] = "c1",
+    validations: Annotated[
+        str | None, typer.Option("--validations", metavar="FILE", help=_DRAFTS)
+    ] = None,
+    transforms: Annotated[
+        str | None, typer.Option("--transforms", metavar="FILE", help=_DRAFTS)
+    ] = None,
 ) -> None:
     """Show everything that acts on a topic, in the order a message meets it; with a payload, try it.
 
     A trial sends, stores and counts nothing.
     """
     if payload is None:
-        call.show(call.api.get("/pipeline", topic=topic), lambda answer: _show_stages(answer["stages"]))
+        call.show(
+            call.api.get("/pipeline", topic=topic), lambda answer: _show_stages(answer["stages"])
+        )
     else:
         message = {"topic": topic, "payload": _payload(payload), "clientid": client_id}
         files = {"validations": validations, "transformations": transforms}
@@ -216,16 +252,24 @@ def variform(
     call: Call,
     expression: Annotated[str, typer.Argument(help="The expression; @FILE reads it from a file.")],
     texts: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=TEXT", help="A variable; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=TEXT", help="A variable; may be repeated."),
     ] = None,
     bindings: Annotated[
-        str | None, typer.Option("--bindings", help="All variables, a JSON object; @FILE reads it, - is stdin.")
+        str | None,
+        typer.Option(
+            "--bindings", help="All variables, a JSON object; @FILE reads it, - is stdin."
+        ),
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="The value with its type, as JSON, instead of its text.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The value with its type, as JSON, instead of its text.")
+    ] = False,
 ) -> None:
     """Evaluate a variform expression over variables."""
     variables = {**_bindings(bindings), **dict(pairs(texts, "--set"))}
-    answer = call.api.post("/variform:eval", {"expression": _text_of(expression), "bindings": variables, "raw": raw})
+    answer = call.api.post(
+        "/variform:eval", {"expression": _text_of(expression), "bindings": variables, "raw": raw}
+    )
     call.show(answer, json.dumps(answer["value"], ensure_ascii=False) if raw else answer["value"])
 
 
@@ -241,17 +285,24 @@ def _bindings(text: str | None) -> dict[str, Any]:
     except ValueError as error:
         raise CommandError(f"--bindings is not valid JSON: {error}", exit_codes.USAGE) from None
     if not isinstance(value, dict):
-        raise CommandError('--bindings is a JSON object, as {"payload": {"t": 1}}', exit_codes.USAGE)
+        raise CommandError(
+            '--bindings is a JSON object, as {"payload": {"t": 1}}', exit_codes.USAGE
+        )
     return value
 
 
 def _show_preview(answer: dict[str, Any]) -> None:
-    rows = [(step["name"], step["operation"] + 1, step["key"], shown(step["value"])) for step in answer["steps"]]
+    rows = [
+        (step["name"], step["operation"] + 1, step["key"], shown(step["value"]))
+        for step in answer["steps"]
+    ]
     if rows:
         print_table(("transformation", "operation", "key", "value after it"), rows)
     for failure in answer["failures"]:
         place = "" if failure["operation"] is None else f", operation {failure['operation'] + 1}"
-        print_line(f"{failure['name']}{place} failed ({failure['kind']}): {failure['reason']}; {failure['action']}")
+        print_line(
+            f"{failure['name']}{place} failed ({failure['kind']}): {failure['reason']}; {failure['action']}"
+        )
     print_line(f"outcome: {answer['outcome']}", style="bold")
     if message := answer.get("message"):
         _show_message(message)
@@ -264,12 +315,19 @@ def _show_checks(answer: dict[str, Any]) -> None:
 
 def _show_message(message: dict[str, Any]) -> None:
     members = {key: message[key] for key in ("topic", "payload", "qos", "retain")}
-    members |= {"payload": message["payload"]["data"], "user properties": message["user_properties"]}
-    print_members(members | ({"properties": message["properties"]} if message.get("properties") else {}))
+    members |= {
+        "payload": message["payload"]["data"],
+        "user properties": message["user_properties"],
+    }
+    print_members(
+        members | ({"properties": message["properties"]} if message.get("properties") else {})
+    )
 
 
 def print_taken_again(answer: Mapping[str, Any]) -> None:
     """Number of messages of a quarantine that were published, and some that failed again."""
-    print_members({key: answer[key] for key in ("read", "published", "failed", "skipped", "waiting")})
+    print_members(
+        {key: answer[key] for key in ("read", "published", "failed", "skipped", "waiting")}
+    )
     if answer["failures"]:
         print_columns(answer["failures"], ("offset", "topic", "reason"))

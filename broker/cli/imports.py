@@ -29,9 +29,14 @@ def of_another_broker() -> None:
 def emqx(
     call: Call,
     file: Annotated[
-        str, typer.Argument(help="EMQX's cluster.hocon or emqx.conf, an archive of 'emqx ctl data export', or - .")
+        str,
+        typer.Argument(
+            help="EMQX's cluster.hocon or emqx.conf, an archive of 'emqx ctl data export', or - ."
+        ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report only; needs no running broker.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report only; needs no running broker.")
+    ] = False,
 ) -> None:
     """Import connectors, actions, sources, rules, schemas and gates of an EMQX configuration.
 
@@ -77,7 +82,10 @@ def _shown(item: Item) -> dict[str, Any]:
 
 
 def _print(items: list[Item], *, dry_run: bool) -> None:
-    rows = [(item.origin, item.result, item.becomes, item.reason or "; ".join(item.changes)) for item in items]
+    rows = [
+        (item.origin, item.result, item.becomes, item.reason or "; ".join(item.changes))
+        for item in items
+    ]
     print_table(("item", "result", "becomes", "why"), rows)
     if settings := [item.setting for item in items if item.setting and not item.reason]:
         print_line("")

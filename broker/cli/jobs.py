@@ -34,7 +34,9 @@ def add_to(group: typer.Typer) -> None:
             raise CommandError(f"the {job['kind']} {verb}: {job['error']}")
 
 
-def follow(call: Call, job: dict[str, Any], verb: str, detach: bool, text: Callable[[dict[str, Any]], str]) -> None:
+def follow(
+    call: Call, job: dict[str, Any], verb: str, detach: bool, text: Callable[[dict[str, Any]], str]
+) -> None:
     """Wait for a job's end and show its result, or show its identifier at once."""
     if detach:
         call.show(job, job["id"])
@@ -67,9 +69,20 @@ class Progress:
     def __enter__(self) -> Progress:
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeRemainingColumn,
+            )
 
-            columns = (TextColumn(self._unit), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn(self._unit),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()
             self._bar.add_task(self._unit, total=self._total)

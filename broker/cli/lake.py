@@ -26,7 +26,9 @@ from broker.cli.target import TOKEN_VARIABLE, find_target
 from broker.core.errors import Unreadable
 from broker.core.kinds import counted
 
-group = typer.Typer(help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True)
+group = typer.Typer(
+    help="Tables of the lakehouse, and the job that fills them.", no_args_is_help=True
+)
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE")]
 # Folder of the tables in the data directory, with the scratch files of the job.
@@ -38,16 +40,27 @@ def audit(
     call: Call,
     table: TableArgument,
     values: Annotated[
-        bool, typer.Option("--values", help="Compare values, too, with the sums that commits keep of them.")
+        bool,
+        typer.Option(
+            "--values", help="Compare values, too, with the sums that commits keep of them."
+        ),
     ] = False,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Also convert the stream's records again, by the rule as it is now, and compare."),
+        typer.Option(
+            "--deep",
+            help="Also convert the stream's records again, by the rule as it is now, and compare.",
+        ),
     ] = False,
     local: Annotated[
-        bool, typer.Option("--local", help="Read the table in this process, where no lake job is running.")
+        bool,
+        typer.Option(
+            "--local", help="Read the table in this process, where no lake job is running."
+        ),
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")
+    ] = False,
 ) -> None:
     """Prove that a table has every record.
 
@@ -62,7 +75,9 @@ def audit(
         call.api.get(path)  # errors are the same as those of other commands
         try:
             target = call.target
-            audit = features.call("audit", table, url=target.url, token=target.token or "", depth=depth or "offsets")
+            audit = features.call(
+                "audit", table, url=target.url, token=target.token or "", depth=depth or "offsets"
+            )
             report = audit.as_dict()
         except Unreadable as error:
             raise CommandError(str(error), exit_codes.UNREADABLE, hint=hint) from error
@@ -85,7 +100,9 @@ def audit(
 def audit_text(report: dict[str, Any]) -> str:
     """The report of an audit as text."""
     members = f", in {counted(len(report['tables']), 'table')}" if report["tables"] else ""
-    lines = [f"table {report['table']} from stream {report['stream']}, version {report['version']}{members}"]
+    lines = [
+        f"table {report['table']} from stream {report['stream']}, version {report['version']}{members}"
+    ]
     for shard in report["shards"]:
         superseded = f" + {shard['superseded']} superseded or deleted" if report["key"] else ""
         removed = f" + {shard['removed']} removed by their age" if shard["removed"] else ""
@@ -98,11 +115,15 @@ def audit_text(report: dict[str, Any]) -> str:
         if shard.get("compared") is not None:
             rest = shard["rows"] - shard["outside"] - shard["compared"]
             unknown = f"; of {counted(rest, 'row')} no sum is known" if rest else ""
-            lines.append(f"    the values of {counted(shard['compared'], 'row')} were compared{unknown}")
+            lines.append(
+                f"    the values of {counted(shard['compared'], 'row')} were compared{unknown}"
+            )
     lines += [f"  PROBLEM: {problem}" for problem in report["problems"]]
     if not any(shard["rows"] for shard in report["shards"]):
         lines.append("  the table has no rows yet")
-    lines.append("every record is accounted for, once" if report["ok"] else "records are not accounted for")
+    lines.append(
+        "every record is accounted for, once" if report["ok"] else "records are not accounted for"
+    )
     return "\n".join(lines)
 
 
@@ -141,13 +162,19 @@ def _replayed(report: dict[str, Any]) -> str:
 
 def _missing(report: dict[str, Any]) -> str:
     """Records that a lost table lacks, if it lacks any."""
-    ranges = [f"[{gap['start']}, {gap['end']}) of shard {gap['shard']}" for gap in report["missing"]]
+    ranges = [
+        f"[{gap['start']}, {gap['end']}) of shard {gap['shard']}" for gap in report["missing"]
+    ]
     return f"; the stream no longer has {', '.join(ranges)}" if ranges else ""
 
 
 def _places(report: dict[str, Any]) -> str:
-    ranges = [f"[{part['start']}, {part['end']}) of shard {part['shard']}" for part in report["ranges"]]
-    return (", ".join(ranges) or "nothing") + (f" by rule {report['rule']}" if report["rule"] else "")
+    ranges = [
+        f"[{part['start']}, {part['end']}) of shard {part['shard']}" for part in report["ranges"]
+    ]
+    return (", ".join(ranges) or "nothing") + (
+        f" by rule {report['rule']}" if report["rule"] else ""
+    )
 
 
 @group.command(
@@ -155,11 +182,15 @@ def _places(report: dict[str, Any]) -> str:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     help="Run the job that fills the tables, in this process; other options are the job's (sluice lake run -- --help).",
 )
-def run_job(context: typer.Context, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR) -> None:
+def run_job(
+    context: typer.Context, url: UrlOption = None, data_dir: DataDirOption = DATA_DIR
+) -> None:
     """Run the lake job, which ``sluice serve`` starts on this machine, on another machine."""
     target = find_target(url, data_dir, os.environ)
     if target.token:
-        os.environ[TOKEN_VARIABLE] = target.token  # not among the arguments, which every user of the machine can see
+        os.environ[TOKEN_VARIABLE] = (
+            target.token
+        )  # not among the arguments, which every user of the machine can see
     arguments = ["--url", target.url, *context.args]
     if "--directory" not in context.args:
         arguments += ["--directory", str(data_dir / LAKE_DIRECTORY)]
@@ -191,9 +222,8 @@ def cleaned(report: dict[str, Any]) -> str:
     """Number of removed files that no version refers to."""
     verb = "would remove" if report["dry_run"] else "removed"
     letters = f"{counted(report['dead_letter_files'], 'file')} of its dead letters"
-    return (
-        f"{verb} {counted(report['files'], 'file')} of table {report['table']} and {letters} that no version refers to"
-    )
+    files = f"{counted(report['files'], 'file')} of table {report['table']}"
+    return f"{verb} {files} and {letters} that no version refers to"
 
 
 def compacted(report: dict[str, Any]) -> str:
@@ -210,7 +240,9 @@ def expired(report: dict[str, Any]) -> str:
     verb = "would remove" if report["dry_run"] else "removed"
     snapshots = f"{counted(report['snapshots'], 'snapshot')} and " if report["snapshots"] else ""
     files = counted(report["files"], "file")
-    return f"{verb} {snapshots}{files} of table {report['table']}, {counted(report['bytes'], 'byte')}"
+    return (
+        f"{verb} {snapshots}{files} of table {report['table']}, {counted(report['bytes'], 'byte')}"
+    )
 
 
 def retained(report: dict[str, Any]) -> str:
@@ -223,7 +255,9 @@ def shadow(call: Call, name: TableArgument) -> None:
     """Show how far the shadow of a table is, which sluice replay --into shadow fills."""
     none = f"table {name} has no shadow; make one: sluice replay {name} --into shadow"
     answer = call.api.get(f"{name_path('/lake/tables', name)}/shadow")
-    call.show(answer, lambda answer: print_line(_shadow(answer["shadow"]) if answer["shadow"] else none))
+    call.show(
+        answer, lambda answer: print_line(_shadow(answer["shadow"]) if answer["shadow"] else none)
+    )
 
 
 def _shadow(shadow: dict[str, Any]) -> str:
@@ -243,16 +277,23 @@ def compared(report: dict[str, Any]) -> str:
             f"{noun}: {difference['same']:,} the same, {difference['changed']:,} changed, "
             f"{difference['only_table']:,} only in the table, {difference['only_shadow']:,} only in the shadow"
         )
-        lines += [f"  column {column}: {count:,} changed" for column, count in difference["columns"].items()]
+        lines += [
+            f"  column {column}: {count:,} changed"
+            for column, count in difference["columns"].items()
+        ]
         lines += [f"  {_sample(sample)}" for sample in difference["samples"]]
     return "\n".join(lines)
 
 
 def _sample(row: dict[str, Any]) -> str:
     sides = [
-        ", ".join(f"{name}={value}" for name, value in side.items()) for side in (row["table"], row["shadow"]) if side
+        ", ".join(f"{name}={value}" for name, value in side.items())
+        for side in (row["table"], row["shadow"])
+        if side
     ]
-    return f"{row['shard']}/{row['offset']} {row['kind'].replace('_', ' in ')}: {' -> '.join(sides)}"
+    return (
+        f"{row['shard']}/{row['offset']} {row['kind'].replace('_', ' in ')}: {' -> '.join(sides)}"
+    )
 
 
 def swapped(report: dict[str, Any]) -> str:
@@ -272,16 +313,20 @@ def discarded(report: dict[str, Any]) -> str:
 
 def accepted(report: dict[str, Any]) -> str:
     """The records that a table continues without."""
-    ranges = ", ".join(f"[{gap['start']}, {gap['end']}) of shard {gap['shard']}" for gap in report["ranges"])
-    return (
-        f"table {report['table']} continues without {counted(report['records'], 'record')}: {ranges or 'it has no gap'}"
+    ranges = ", ".join(
+        f"[{gap['start']}, {gap['end']}) of shard {gap['shard']}" for gap in report["ranges"]
     )
+    records = counted(report["records"], "record")
+    return f"table {report['table']} continues without {records}: {ranges or 'it has no gap'}"
 
 
 def print_history(history: dict[str, Any]) -> None:
     """Print the versions of a table, and the number of its files."""
     shown = ("version", "at", "operation", "rows", "dead_letters", "filtered", "offsets")
-    rows = [{**version, "offsets": _places({**version, "rule": None})} for version in history["versions"]]
+    rows = [
+        {**version, "offsets": _places({**version, "rule": None})}
+        for version in history["versions"]
+    ]
     print_columns(rows, shown)
     counts = f"{counted(history['rows'], 'row')} in {counted(history['files'], 'file')}"
     say(f"{counts} of {counted(history['bytes'], 'byte')}")
@@ -290,7 +335,10 @@ def print_history(history: dict[str, Any]) -> None:
 def wait_for_rows(
     call: Call,
     name: Annotated[str, typer.Argument()],
-    rows: Annotated[int, typer.Option("--rows", min=0, help="Minimum number of rows and dead letters, together.")] = 1,
+    rows: Annotated[
+        int,
+        typer.Option("--rows", min=0, help="Minimum number of rows and dead letters, together."),
+    ] = 1,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds.")] = 120.0,
 ) -> None:
     """Wait until a table has this many rows; exit code 124 when it does not in time."""
@@ -329,10 +377,14 @@ def _table(status: dict[str, Any], name: str) -> dict[str, Any]:
         if table["name"] == name:
             row: dict[str, Any] = table
             return row
-    raise CommandError(f"there is no lake table {name!r}", exit_codes.NOT_FOUND, hint="sluice lake tables ls")
+    raise CommandError(
+        f"there is no lake table {name!r}", exit_codes.NOT_FOUND, hint="sluice lake tables ls"
+    )
 
 
-def _too_late(name: str, held: int, rows: int, timeout_s: float, table: dict[str, Any]) -> CommandError:
+def _too_late(
+    name: str, held: int, rows: int, timeout_s: float, table: dict[str, Any]
+) -> CommandError:
     return CommandError(
         f"table {name!r} has {held:,} of {counted(rows, 'row')} after {timeout_s:g} s; it is {_state(table)}",
         exit_codes.TIMED_OUT,

@@ -11,10 +11,16 @@ from broker.cli.command import Call, command
 from broker.cli.files import pairs
 from broker.cli.objects import DrainOption, query_of, remove
 
-IdArgument = Annotated[str, typer.Argument(metavar="KIND:NAME", help="As tcp:default; kinds are tcp, ssl, ws, wss.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="KIND:NAME", help="As tcp:default; kinds are tcp, ssl, ws, wss.")
+]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting, as max_connections=100; may be given many times."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting, as max_connections=100; may be given many times.",
+    ),
 ]
 BindOption = Annotated[str | None, typer.Option("--bind", help="HOST:PORT to listen on.")]
 _PATH = "/listeners"
@@ -25,12 +31,16 @@ def add_to(group: typer.Typer) -> None:
     """Add creating and changing one by its settings, and removing one."""
 
     @command(group, "add", writes=True)
-    def add_listener(call: Call, id: IdArgument, bind: BindOption = None, settings: SetOption = None) -> None:
+    def add_listener(
+        call: Call, id: IdArgument, bind: BindOption = None, settings: SetOption = None
+    ) -> None:
         """Add a listener and open it."""
         call.show(call.api.post(name_path(_PATH, id), _settings(bind, settings)))
 
     @command(group, "update", known=_KNOWN, writes=True)
-    def update_listener(call: Call, id: IdArgument, bind: BindOption = None, settings: SetOption = None) -> None:
+    def update_listener(
+        call: Call, id: IdArgument, bind: BindOption = None, settings: SetOption = None
+    ) -> None:
         """Change settings of a listener; its connections stay. KEY=null restores the default."""
         call.show(call.api.patch(name_path(_PATH, id), _settings(bind, settings)))
 
@@ -50,5 +60,11 @@ def _settings(bind: str | None, settings: list[str] | None) -> dict[str, Any]:
         place = spec
         for name in above:
             place = place.setdefault(name, {})
-        place[last] = None if text == "null" else parse_value(text, "--set") if text[:1] in ("[", "{") else text
+        place[last] = (
+            None
+            if text == "null"
+            else parse_value(text, "--set")
+            if text[:1] in ("[", "{")
+            else text
+        )
     return spec

@@ -20,9 +20,12 @@ _NOT_ALLOWED = (4401, 4403)
 def live(
     call: Call,
     channels: Annotated[
-        list[str], typer.Argument(help="Channels with parameters, as status or 'object?kind=rules&name=hot'.")
+        list[str],
+        typer.Argument(help="Channels with parameters, as status or 'object?kind=rules&name=hot'."),
     ],
-    count: Annotated[int | None, typer.Option("--count", min=1, help="End after this number of frames.")] = None,
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="End after this number of frames.")
+    ] = None,
 ) -> None:
     """Follow channels of the broker: a snapshot of each, then what changes. A line of JSON each."""
     from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -33,7 +36,11 @@ def live(
     address = f"{target.url.rstrip('/').replace('http', 'ws', 1)}{BASE}/live"
     try:
         with connect(
-            address, additional_headers=headers, proxy=None, max_size=None, open_timeout=call.timeout_s
+            address,
+            additional_headers=headers,
+            proxy=None,
+            max_size=None,
+            open_timeout=call.timeout_s,
         ) as link:
             for channel in channels:
                 link.send(json.dumps(_subscription(channel)))
@@ -44,7 +51,11 @@ def live(
                 if number == count:
                     return
     except ConnectionClosed as closed:
-        code, reason = (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (1006, "the connection was lost")
+        code, reason = (
+            (closed.rcvd.code, closed.rcvd.reason)
+            if closed.rcvd
+            else (1006, "the connection was lost")
+        )
         raise _failed(target.url, f"closed the connection: {reason or code}", code) from None
     except BrokenPipeError:  # of the reader of the lines
         raise
@@ -55,7 +66,9 @@ def live(
 
 def _subscription(channel: str) -> dict[str, Any]:
     name, _, query = channel.partition("?")
-    parameters = {key: values[0] if len(values) == 1 else values for key, values in parse_qs(query).items()}
+    parameters = {
+        key: values[0] if len(values) == 1 else values for key, values in parse_qs(query).items()
+    }
     return {"kind": "subscribe", "id": channel, "channel": name, "parameters": parameters}
 
 

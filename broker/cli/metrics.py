@@ -15,11 +15,16 @@ from broker.cli.command import Call, command
 from broker.cli.errors import CommandError
 from broker.cli.output import print_columns, print_table, say
 
-group = typer.Typer(help="Metrics: which ones the broker keeps, and their history.", no_args_is_help=True)
+group = typer.Typer(
+    help="Metrics: which ones the broker keeps, and their history.", no_args_is_help=True
+)
 
-LastOption = Annotated[str, typer.Option("--last", metavar="DURATION", help="How far back, as 15m, 6h or 7d.")]
+LastOption = Annotated[
+    str, typer.Option("--last", metavar="DURATION", help="How far back, as 15m, 6h or 7d.")
+]
 LabelsOption = Annotated[
-    list[str] | None, typer.Option("--label", metavar="NAME=VALUE", help="Only series with this label; repeatable.")
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=VALUE", help="Only series with this label; repeatable."),
 ]
 
 
@@ -38,16 +43,30 @@ def list_metrics(call: Call, labels: LabelsOption = None, last: LastOption = "5m
 @command(group, "history", known="sluice metrics ls")
 def history(
     call: Call,
-    names: Annotated[list[str], typer.Argument(help="Names of metrics, as 'sluice metrics ls' shows them.")],
+    names: Annotated[
+        list[str], typer.Argument(help="Names of metrics, as 'sluice metrics ls' shows them.")
+    ],
     labels: LabelsOption = None,
     last: LastOption = "1h",
-    start: Annotated[str | None, typer.Option("--from", metavar="TIME", help="Start, instead of --last.")] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="TIME", help="End; the present if absent.")] = None,
-    step: Annotated[str, typer.Option("--step", metavar="DURATION", help="Minimum time per row, as 1s or 10m.")] = "1m",
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="Start, instead of --last.")
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", metavar="TIME", help="End; the present if absent.")
+    ] = None,
+    step: Annotated[
+        str, typer.Option("--step", metavar="DURATION", help="Minimum time per row, as 1s or 10m.")
+    ] = "1m",
 ) -> None:
     """Show the history of metrics: means by time, with starts and stops of the broker."""
     begin = start or _ago(_seconds(last, "--last"))
-    wanted = {"names": names, "labels": labels, "from": begin, "to": end, "step": _seconds(step, "--step")}
+    wanted = {
+        "names": names,
+        "labels": labels,
+        "from": begin,
+        "to": end,
+        "step": _seconds(step, "--step"),
+    }
     call.show(call.api.get("/metrics/history", **_query(wanted)), _show)
 
 
@@ -56,13 +75,22 @@ def _show(answer: Mapping[str, Any]) -> None:
     step = timedelta(seconds=answer["step_s"])
     series = answer["series"]
     means = zip(*(entry["mean"] for entry in series), strict=True)
-    rows = [(f"{first + place * step:%Y-%m-%dT%H:%M:%SZ}", *values) for place, values in enumerate(means)]
+    rows = [
+        (f"{first + place * step:%Y-%m-%dT%H:%M:%SZ}", *values)
+        for place, values in enumerate(means)
+    ]
     # One row is enough for a time without values, such as that before the broker's first start.
-    rows = [row for before, row in zip([(), *rows], rows, strict=False) if _any_value(row) or _any_value(before)]
+    rows = [
+        row
+        for before, row in zip([(), *rows], rows, strict=False)
+        if _any_value(row) or _any_value(before)
+    ]
     print_table(("time", *map(_title, series)), rows)
     for marker in answer["markers"]:
         by = f" by {marker['by']}" if marker.get("by") else ""
-        say(f"{marker['at']} {marker['kind']} {marker['name']} {marker['what'].replace('_', ' ')}{by}")
+        say(
+            f"{marker['at']} {marker['kind']} {marker['name']} {marker['what'].replace('_', ' ')}{by}"
+        )
     if not series:
         say("no values in this time; --last and --from choose another")
 
@@ -72,7 +100,9 @@ def _any_value(row: Sequence[Any]) -> bool:
 
 
 def _summary(series: Mapping[str, Any]) -> dict[str, Any]:
-    mean, least, most = ([value for value in series[kind] if value is not None] for kind in ("mean", "min", "max"))
+    mean, least, most = (
+        [value for value in series[kind] if value is not None] for kind in ("mean", "min", "max")
+    )
     latest = {"latest": mean[-1], "mean": fmean(mean), "min": min(least), "max": max(most)}
     return {"name": _title(series), "kind": series["kind"], **latest}
 

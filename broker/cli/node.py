@@ -17,7 +17,9 @@ _OVER = ("activated_at", "deactivated_at", "name", "lasted_s", "message")
 @api_command()
 def alarms(
     call: Call,
-    history: Annotated[bool, typer.Option("--history", help="Those that are over, instead of active ones.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Those that are over, instead of active ones.")
+    ] = False,
     forget: Annotated[bool, typer.Option("--forget", help="Delete those that are over.")] = False,
 ) -> None:
     """Show the active alarms, with their start times."""
@@ -42,7 +44,9 @@ def status(call: Call) -> None:
 
 
 def _show(status: dict[str, Any]) -> None:
-    listeners = ", ".join(f"{item['protocol']} {item['address']}" for item in status.get("listeners", []))
+    listeners = ", ".join(
+        f"{item['protocol']} {item['address']}" for item in status.get("listeners", [])
+    )
     print_members(
         {
             "node": f"{status.get('node')}, version {status.get('version')}, up {_duration(status.get('uptime_s'))}",
@@ -56,17 +60,42 @@ def _show(status: dict[str, Any]) -> None:
     )
     rates = status.get("rates", {})
     counters = status.get("counters", {})
-    _part("Counts", ("", "per second", "since start"), [(key, rates.get(key), counters[key]) for key in counters])
+    _part(
+        "Counts",
+        ("", "per second", "since start"),
+        [(key, rates.get(key), counters[key]) for key in counters],
+    )
     rules = status.get("rules", [])
     rule_columns = ("name", "state", "matched", "passed", "no_result", "failed", "last_error")
     _part("Rules", rule_columns, [[rule.get(column) for column in rule_columns] for rule in rules])
-    _part("Streams", ("name", "captures", "records", "size_bytes"), map(_stream_row, status.get("streams", [])))
-    table_columns = ("name", "stream", "format", "state", "rows", "dead_letters", "lag_records", "reason")
+    _part(
+        "Streams",
+        ("name", "captures", "records", "size_bytes"),
+        map(_stream_row, status.get("streams", [])),
+    )
+    table_columns = (
+        "name",
+        "stream",
+        "format",
+        "state",
+        "rows",
+        "dead_letters",
+        "lag_records",
+        "reason",
+    )
     tables = status.get("tables", [])
-    _part("Tables", table_columns, [[table.get(column) for column in table_columns] for table in tables])
+    _part(
+        "Tables",
+        table_columns,
+        [[table.get(column) for column in table_columns] for table in tables],
+    )
     refusals = status.get("refusals", [])[:5]
     columns = ("at", "topic", "stage", "name", "reason", "text")
-    _part("Recently refused", columns, [[refusal.get(column) for column in columns] for refusal in refusals])
+    _part(
+        "Recently refused",
+        columns,
+        [[refusal.get(column) for column in columns] for refusal in refusals],
+    )
     if steps := status.get("next_steps"):
         print_line("")
         print_table(("try next", ""), [(step["command"], step["label"]) for step in steps])
@@ -107,7 +136,9 @@ def _by_reason(counts: dict[str, int]) -> str:
 
 
 def _stream_row(stream: dict[str, Any]) -> list[Any]:
-    count = sum(int(shard["next_offset"]) - int(shard["first_offset"]) for shard in stream.get("shards", []))
+    count = sum(
+        int(shard["next_offset"]) - int(shard["first_offset"]) for shard in stream.get("shards", [])
+    )
     return [stream.get("name"), stream.get("captures"), count, stream.get("size_bytes")]
 
 

@@ -21,12 +21,21 @@ from broker.core.kinds import Kind, Switch
 
 Name = Annotated[str, typer.Argument(help="Its name.")]
 Names = Annotated[list[str], typer.Argument(help="Their names.")]
-FileOption = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")]
-CascadeOption = Annotated[bool, typer.Option("--cascade", help="Remove what uses it too: all of it, or nothing.")]
-DrainOption = Annotated[bool, typer.Option("--drain", help="Let its connections stay until they end.")]
+FileOption = Annotated[
+    str, typer.Option("-f", "--file", help="JSON or HOCON: one object, or a list; - is stdin.")
+]
+CascadeOption = Annotated[
+    bool, typer.Option("--cascade", help="Remove what uses it too: all of it, or nothing.")
+]
+DrainOption = Annotated[
+    bool, typer.Option("--drain", help="Let its connections stay until they end.")
+]
 _CALL_AND_NAME: Final = (("call", Call), ("name", Name))
 ToOption = Annotated[
-    str, typer.Option("--to", metavar="POSITION", help="New place: top, bottom, before:NAME or after:NAME.")
+    str,
+    typer.Option(
+        "--to", metavar="POSITION", help="New place: top, bottom, before:NAME or after:NAME."
+    ),
 ]
 ResetOption = Annotated[bool, typer.Option("--reset", help="Set the counters to zero first.")]
 
@@ -63,7 +72,10 @@ def _add_remove(group: typer.Typer, kind: Kind) -> None:
 def remove(call: Call, path: str, names: Sequence[str], *, what: str, query: str = "") -> None:
     """Ask, with the effects, then remove what is at a path by these names."""
     places = [f"{name_path(path, name)}{query}" for name in names]
-    call.confirm(f"Remove {what} {', '.join(map(repr, names))}?", [("DELETE", place, None) for place in places])
+    call.confirm(
+        f"Remove {what} {', '.join(map(repr, names))}?",
+        [("DELETE", place, None) for place in places],
+    )
     for name, place in zip(names, places, strict=True):
         call.api.delete(place)
         if not call.is_json:
@@ -105,7 +117,9 @@ def group_for(kind: Kind) -> typer.Typer:
         _add_apply(group, kind)
     if kind.put:
         function: Any = _PutFunction(kind)  # typer reads its signature
-        command(group, "put", help=f"Create {kind.one}, or change its {_words(kind.put)}.", writes=True)(function)
+        command(
+            group, "put", help=f"Create {kind.one}, or change its {_words(kind.put)}.", writes=True
+        )(function)
     if "delete" in verbs:
         _add_remove(group, kind)
     for switch in kind.abilities.switches:
@@ -134,7 +148,12 @@ def _add_apply(group: typer.Typer, kind: Kind) -> None:
 
 
 def save(
-    call: Call, kind: Kind, objects: Sequence[Mapping[str, Any]], *, query: str = "", only_new: bool = False
+    call: Call,
+    kind: Kind,
+    objects: Sequence[Mapping[str, Any]],
+    *,
+    query: str = "",
+    only_new: bool = False,
 ) -> None:
     """Create or replace objects, or only create them, and print what was done, with warnings."""
     applied = []
@@ -147,7 +166,9 @@ def save(
                 saved, is_new = call.api.put(name_path(path_of(kind), spec["name"]) + query, spec)
         applied.append(saved)
         if not call.is_json:
-            show_saved(call, saved, f"{kind.short} {spec['name']} {'created' if is_new else 'replaced'}")
+            show_saved(
+                call, saved, f"{kind.short} {spec['name']} {'created' if is_new else 'replaced'}"
+            )
             for warning in saved.get("warnings", ()):
                 say(f"warning: {problem_text(warning)}")
     if call.is_json:
@@ -164,7 +185,10 @@ class _PutFunction:
     @property
     def __signature__(self) -> Signature:
         """The parameters that typer reads. They import the model, so they are worked out when the command runs."""
-        arguments = [Argument(name, Argument.POSITIONAL_OR_KEYWORD, annotation=of) for name, of in _CALL_AND_NAME]
+        arguments = [
+            Argument(name, Argument.POSITIONAL_OR_KEYWORD, annotation=of)
+            for name, of in _CALL_AND_NAME
+        ]
         for name, help in self._members.items():
             option = name.replace("_", "-")
             if name in self._secrets:
@@ -173,7 +197,9 @@ class _PutFunction:
             else:
                 info = typer.Option(f"--{option}", metavar="TEXT", help=help.replace("`", ""))
             annotation: Any = Annotated[str | None, info]
-            arguments.append(Argument(name, Argument.KEYWORD_ONLY, annotation=annotation, default=None))
+            arguments.append(
+                Argument(name, Argument.KEYWORD_ONLY, annotation=annotation, default=None)
+            )
         return Signature(arguments)
 
     @property
@@ -205,7 +231,9 @@ def _secret(member: str, file: str | None) -> str:
     """A secret from a file, standard input or the terminal. It is not an argument: all users of the machine can see
     those. One line end behind it is not a part of it."""
     if file is None and sys.stdin.isatty():
-        answer: str = typer.prompt(member.capitalize(), hide_input=True, confirmation_prompt=True, err=True)
+        answer: str = typer.prompt(
+            member.capitalize(), hide_input=True, confirmation_prompt=True, err=True
+        )
         return answer
     text = read_text(file or "-")
     return text.removesuffix("\n").removesuffix("\r")
@@ -237,7 +265,9 @@ def _add_switch(group: typer.Typer, kind: Kind, switch: Switch) -> None:
     def run(call: Call, names: Sequence[str], query: str = "") -> None:
         done = f"{kind.short} {{}} {switch.done}"
         verb = f":{switch.verb}{query}"
-        for_each(call, names, lambda name: call.api.post(f"{name_path(path_of(kind), name)}{verb}"), done)
+        for_each(
+            call, names, lambda name: call.api.post(f"{name_path(path_of(kind), name)}{verb}"), done
+        )
 
     if switch.drains:
 
@@ -261,7 +291,9 @@ def _add_reorder(group: typer.Typer, kind: Kind) -> None:
     def reorder(call: Call, names: Names, to: ToOption = "") -> None:
         with hinting(exit_codes.FAILED, lists(kind)):
             if to:
-                ordered = call.api.post(f"{path_of(kind)}:reorder", {"order": list(names), "position": to})
+                ordered = call.api.post(
+                    f"{path_of(kind)}:reorder", {"order": list(names), "position": to}
+                )
                 call.show(ordered, f"order: {', '.join(item['name'] for item in ordered['items'])}")
                 return
             items = list(call.api.items(path_of(kind)))
@@ -274,7 +306,9 @@ def _add_reorder(group: typer.Typer, kind: Kind) -> None:
 
 
 def _add_metrics(group: typer.Typer, kind: Kind) -> None:
-    @command(group, "metrics", help=f"Show the counters and rates of {kind.one}.", known=lists(kind))
+    @command(
+        group, "metrics", help=f"Show the counters and rates of {kind.one}.", known=lists(kind)
+    )
     def metrics(call: Call, name: Name, reset: ResetOption = False) -> None:
         call.show(metrics_of(call, kind, name, reset=reset))
 

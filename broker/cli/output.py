@@ -40,11 +40,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     _print(table)
 
 
-def print_columns(items: Iterable[Mapping[str, Any]], columns: Sequence[str] | Mapping[str, str]) -> None:
+def print_columns(
+    items: Iterable[Mapping[str, Any]], columns: Sequence[str] | Mapping[str, str]
+) -> None:
     """A table of some members of objects: those of these names, or by heading; ``metrics/rate`` is a member of a
     member. Lists are words, actions their types."""
     members = list(columns.values()) if isinstance(columns, Mapping) else columns
-    print_table(list(columns), [[_cell(item, *member.split("/")) for member in members] for item in items])
+    print_table(
+        list(columns), [[_cell(item, *member.split("/")) for member in members] for item in items]
+    )
 
 
 def _cell(item: Mapping[str, Any], member: str, *inner: str) -> Any:
@@ -52,7 +56,9 @@ def _cell(item: Mapping[str, Any], member: str, *inner: str) -> Any:
     if inner:
         return _cell(value or {}, *inner)
     if isinstance(value, list):
-        return ", ".join(str(item.get("type", "…") if isinstance(item, dict) else item) for item in value)
+        return ", ".join(
+            str(item.get("type", "…") if isinstance(item, dict) else item) for item in value
+        )
     return value
 
 
@@ -94,7 +100,12 @@ def print_line(text: str, *, style: str = "") -> None:
     console().print(Text(_printable(text), style=style), soft_wrap=True)
 
 
-_WOULD: Final = {"create": "created", "replace": "changed", "delete": "removed", "none": "left as it is"}
+_WOULD: Final = {
+    "create": "created",
+    "replace": "changed",
+    "delete": "removed",
+    "none": "left as it is",
+}
 
 
 def print_effect(path: str, effect: Mapping[str, Any]) -> None:
@@ -107,10 +118,16 @@ def print_effect(path: str, effect: Mapping[str, Any]) -> None:
         print_line(f"dry run: {effect['summary']}")
     else:
         name = kind.many if named is None else f"{kind.short} {named}"
-        version = f"version {before['version']} of " if "/versions/" in path and "version" in before else ""
+        version = (
+            f"version {before['version']} of "
+            if "/versions/" in path and "version" in before
+            else ""
+        )
         subject = f"the order of {kind.many}" if "order" in after else f"{version}{name}"
         print_line(f"dry run: {subject} would be {_WOULD[effect['change']]}")
-    for member in dict.fromkeys((*before, *after)) if effect["change"] == "replace" or named is None else ():
+    for member in (
+        dict.fromkeys((*before, *after)) if effect["change"] == "replace" or named is None else ()
+    ):
         if before.get(member) != after.get(member):
             print_line(f"  {member}: {shown(before.get(member))} → {shown(after.get(member))}")
     for line in effect_lines(effect):
@@ -121,13 +138,19 @@ def print_effect(path: str, effect: Mapping[str, Any]) -> None:
 
 def effect_lines(effect: Mapping[str, Any]) -> list[str]:
     """Lines about the objects that a change affects, and about messages, rows and files."""
-    affected = [f"  affects {row['kind']} {row['name']}: {row['how']}" for row in effect["affected"]]
+    affected = [
+        f"  affects {row['kind']} {row['name']}: {row['how']}" for row in effect["affected"]
+    ]
     return affected + [f"  {sentence}" for sentence in effect["consequences"]]
 
 
 def problem_text(problem: Mapping[str, Any]) -> str:
     """An entry of ``warnings`` or ``errors`` as a sentence that begins with its place."""
-    place = f"line {problem['line']}, column {problem['column']}: " if "line" in problem else f"{problem['pointer']}: "
+    place = (
+        f"line {problem['line']}, column {problem['column']}: "
+        if "line" in problem
+        else f"{problem['pointer']}: "
+    )
     tail = f"; {problem['suggestion']}" if "suggestion" in problem else ""
     return f"{place}{problem['message']}{tail}"
 
@@ -142,7 +165,13 @@ def console() -> Console:
     from rich.console import Console
 
     is_terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if is_terminal else _WIDE, highlight=False, markup=False, emoji=False)
+    return Console(
+        file=sys.stdout,
+        width=None if is_terminal else _WIDE,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def _print(table: Table) -> None:
@@ -166,7 +195,13 @@ def shown(value: Any) -> str:
     if isinstance(value, str):
         return _printable(" ".join(value.split()) if "\n" in value else value)
     if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else f"{value:.1f}" if abs(value) >= 0.05 else f"{value:.3g}"
+        return (
+            str(int(value))
+            if value.is_integer()
+            else f"{value:.1f}"
+            if abs(value) >= 0.05
+            else f"{value:.3g}"
+        )
     if isinstance(value, int):
         return str(value)
     return _printable(json.dumps(value, ensure_ascii=False))
@@ -174,4 +209,6 @@ def shown(value: Any) -> str:
 
 def _printable(text: str) -> str:
     """Without what would steer a terminal: payloads and names come from clients."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else f"\\x{ord(sign):02x}" for sign in text)
+    return "".join(
+        sign if sign.isprintable() or sign == "\n" else f"\\x{ord(sign):02x}" for sign in text
+    )

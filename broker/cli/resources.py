@@ -21,8 +21,12 @@ from broker.cli.output import print_line, print_members
 from broker.core.kinds import counted, load, plural
 from broker.core.resources import Command, Parameter, Resource, Verb
 
-DetachOption = Annotated[bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")]
-DryPlanOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be changed; change nothing.")]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Print the job's identifier and do not wait.")
+]
+DryPlanOption = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be changed; change nothing.")
+]
 _METAVARS: Final = {
     "broker.config.places:Place": "PLACE",
     "broker.config.units:Duration": "DURATION",
@@ -43,7 +47,8 @@ def add_commands(group: typer.Typer, resource: Resource) -> None:
                 group,
                 verb.word,
                 help=function.help,
-                known=verb.command.known or (resource.known if "{" in verb.path or verb.exists else ""),
+                known=verb.command.known
+                or (resource.known if "{" in verb.path or verb.exists else ""),
                 timeout_s=verb.command.timeout_s,
                 confirms=bool(verb.command.question),
                 writes=verb.may_be_dry and not verb.command.counts,
@@ -67,10 +72,14 @@ class _Function:
         offered = [parameter for parameter in self._parameters if parameter.option is not None]
         arguments += [_argument(parameter) for parameter in offered]
         arguments += [
-            _argument(replace(parameter, option=parameter.old), hidden=True) for parameter in offered if parameter.old
+            _argument(replace(parameter, option=parameter.old), hidden=True)
+            for parameter in offered
+            if parameter.old
         ]
         job = self._verb.job
-        further = [("plan_only", DryPlanOption, False)] if job is not None and job.shows_plan else []
+        further = (
+            [("plan_only", DryPlanOption, False)] if job is not None and job.shows_plan else []
+        )
         further += [("detach", DetachOption, False)] if self._command.follows else []
         arguments += [
             Argument(name, Argument.KEYWORD_ONLY, annotation=annotation, default=default)
@@ -78,7 +87,9 @@ class _Function:
         ]
         if self._has_limit:
             default = self._command.limit
-            arguments.append(Argument("limit", Argument.KEYWORD_ONLY, annotation=LimitOption, default=default))
+            arguments.append(
+                Argument("limit", Argument.KEYWORD_ONLY, annotation=LimitOption, default=default)
+            )
         return Signature(arguments)
 
     @property
@@ -89,15 +100,25 @@ class _Function:
     def _has_limit(self) -> bool:
         return self._verb.is_paged and self._command.limit is not None
 
-    def __call__(self, call: Call, plan_only: bool = False, detach: bool = False, **arguments: Any) -> None:
+    def __call__(
+        self, call: Call, plan_only: bool = False, detach: bool = False, **arguments: Any
+    ) -> None:
         verb = self._verb
-        limit = arguments.pop("limit") if self._has_limit else 0  # else it is a parameter of the verb, if anything
+        limit = (
+            arguments.pop("limit") if self._has_limit else 0
+        )  # else it is a parameter of the verb, if anything
         for parameter in self._parameters:
             if parameter.old:
                 arguments[parameter.key] = renamed(
-                    arguments[parameter.key], arguments[f"old_{parameter.key}"], parameter.old, str(parameter.option)
+                    arguments[parameter.key],
+                    arguments[f"old_{parameter.key}"],
+                    parameter.old,
+                    str(parameter.option),
                 )
-        values = {parameter.name: _sent(parameter, arguments.get(parameter.key)) for parameter in self._parameters}
+        values = {
+            parameter.name: _sent(parameter, arguments.get(parameter.key))
+            for parameter in self._parameters
+        }
         values = {name: value for name, value in values.items() if value is not None}
         path = f"{self._resource.path}{verb.path}".replace(":path}", "}")
         in_path = {parameter.name for parameter in verb.takes if f"{{{parameter.name}}}" in path}
@@ -108,7 +129,11 @@ class _Function:
             if parameter.name in values and parameter.name not in in_path
         }
         if verb.is_paged:
-            self._show(call, call.page(place, limit, **query) if limit else call.items(place, **query), values)
+            self._show(
+                call,
+                call.page(place, limit, **query) if limit else call.items(place, **query),
+                values,
+            )
         elif verb.method == "GET":
             self._show(call, call.api.get(place, **query), values)
         else:
@@ -131,7 +156,11 @@ class _Function:
     def _body(self, values: Mapping[str, Any]) -> dict[str, Any] | None:
         members = self._verb.members
         return (
-            {parameter.name: values[parameter.name] for parameter in members if parameter.name in values}
+            {
+                parameter.name: values[parameter.name]
+                for parameter in members
+                if parameter.name in values
+            }
             if members
             else None
         )
@@ -143,8 +172,12 @@ class _Function:
         many = next((value for value in values.values() if isinstance(value, list)), [])
         number = len(many)
         if command.counts and body is not None:
-            if command.needs and not any(value for value in body.values() if not isinstance(value, bool)):
-                raise CommandError(command.needs, exit_codes.USAGE, hint=f"sluice {self._resource.commands} ls")
+            if command.needs and not any(
+                value for value in body.values() if not isinstance(value, bool)
+            ):
+                raise CommandError(
+                    command.needs, exit_codes.USAGE, hint=f"sluice {self._resource.commands} ls"
+                )
             answer = call.api.send(verb.method, place, {**body, "dry_run": True})
             number = answer[command.counts]
             if body.get("dry_run") or not number:
@@ -165,7 +198,10 @@ class _Function:
             name = next(iter(values.values()))
             call.show({"removed": [name]}, f"{self._resource.name} {name} removed")
         elif command.columns:
-            call.show_rows({"items": answer[command.rows], "next": None} if command.rows else answer, command.columns)
+            call.show_rows(
+                {"items": answer[command.rows], "next": None} if command.rows else answer,
+                command.columns,
+            )
         elif command.done:
             call.show(answer, command.done.format(**{**answer, **values}))
         else:
@@ -189,9 +225,13 @@ def _argument(parameter: Parameter, *, hidden: bool = False) -> Argument:
     else:
         words = (parameter.option or f"--{parameter.name.replace('_', '-')}").split()
         metavar = _METAVARS.get(declared) if words[-1].startswith("-") else words.pop()
-        bounds: dict[str, Any] = {"min": parameter.least, "max": parameter.most} if declared in (int, float) else {}
+        bounds: dict[str, Any] = (
+            {"min": parameter.least, "max": parameter.most} if declared in (int, float) else {}
+        )
         info = typer.Option(*words, help=text, metavar=metavar, hidden=hidden, **bounds)
-    annotation: Any = Annotated[kind if default is not None or parameter.is_required else kind | None, info]
+    annotation: Any = Annotated[
+        kind if default is not None or parameter.is_required else kind | None, info
+    ]
     return Argument(
         f"old_{parameter.key}" if hidden else parameter.key,
         Argument.KEYWORD_ONLY,

@@ -20,27 +20,46 @@ from broker.core.kinds import counted
 
 def backtest(
     call: Call,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="The rule to compare with.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The rule to compare with.")
+    ] = None,
     stream: Annotated[str, typer.Option("--stream", help="A stream that captures topics.")] = "",
     sql: Sql = None,
-    start: Annotated[str | None, typer.Option("--from", metavar="PLACE", help="First offset, or a time.")] = None,
-    end: Annotated[str | None, typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time.")] = (
-        None
-    ),
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Maximum messages to read, the newest.")] = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, max=200, help="Differences of each kind to show.")] = 5,
-    timeout: Annotated[float | None, typer.Option("--timeout", help="Seconds that it may take.")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Print its identifier and do not wait.")] = False,
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="PLACE", help="First offset, or a time.")
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PLACE", help="The offset after the last, or a time."),
+    ] = (None),
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Maximum messages to read, the newest.")
+    ] = None,
+    samples: Annotated[
+        int, typer.Option("--samples", min=1, max=200, help="Differences of each kind to show.")
+    ] = 5,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", help="Seconds that it may take.")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print its identifier and do not wait.")
+    ] = False,
 ) -> None:
     """Run SQL over what a stream holds, next to the rule that runs: which rows come, go and change. No action runs."""
     if not stream:
-        raise CommandError("name a stream", exit_codes.USAGE, hint="sluice rules backtest NAME --sql ... --stream raw")
+        raise CommandError(
+            "name a stream",
+            exit_codes.USAGE,
+            hint="sluice rules backtest NAME --sql ... --stream raw",
+        )
     text = None if sql is None else sql_text(sql)
     wanted = {
         "name": name, "sql": text, "stream": stream, "from": start, "to": end, "limit": limit, "samples": samples,
         "timeout_s": timeout,
     }  # fmt: skip
-    job = call.api.post("/rules:backtest", {key: value for key, value in wanted.items() if value is not None})
+    job = call.api.post(
+        "/rules:backtest", {key: value for key, value in wanted.items() if value is not None}
+    )
     if not detach:
         job = _followed(call.api, job)
     if call.is_json or detach:
@@ -63,7 +82,9 @@ def _followed(client: ApiClient, job: dict[str, Any]) -> dict[str, Any]:
 
 def _print_result(job: Mapping[str, Any]) -> None:
     result = job["result"]
-    where = ", ".join(f"shard {part['shard']} [{part['from']}, {part['to']})" for part in job["ranges"])
+    where = ", ".join(
+        f"shard {part['shard']} [{part['from']}, {part['to']})" for part in job["ranges"]
+    )
     print_line(
         f"{counted(result['messages'], 'message')} of {job['stream']}, {where}; {result['messages_per_s']:,} a second"
     )
@@ -80,23 +101,36 @@ def _print_result(job: Mapping[str, Any]) -> None:
         ],
     )
     rows = result["rows"]
-    print_line(", ".join(f"{rows[kind]:,} {kind}" for kind in ("unchanged", "added", "lost", "changed")))
+    print_line(
+        ", ".join(f"{rows[kind]:,} {kind}" for kind in ("unchanged", "added", "lost", "changed"))
+    )
     if result["undefined_columns"]:
-        say(f"a stream does not keep {', '.join(result['undefined_columns'])}: undefined on both sides")
+        say(
+            f"a stream does not keep {', '.join(result['undefined_columns'])}: undefined on both sides"
+        )
     _print_samples(result["samples"])
     for side in sides:
         for kind in result["errors"][side]:
             first = f"shard {kind['first']['shard']} offset {kind['first']['offset']}"
             print_line(
-                f"error {side}: {kind['message']} ({counted(kind['count'], 'time')}, first at {first})", style="red"
+                f"error {side}: {kind['message']} ({counted(kind['count'], 'time')}, first at {first})",
+                style="red",
             )
 
 
 def _print_samples(samples: Mapping[str, Any]) -> None:
-    for kind, sign, style in (("added", "+", "green"), ("lost", "-", "red"), ("changed", "~", "yellow")):
+    for kind, sign, style in (
+        ("added", "+", "green"),
+        ("lost", "-", "red"),
+        ("changed", "~", "yellow"),
+    ):
         for sample in samples[kind]:
             place = f"{sample['shard']}/{sample['offset']} {sample['topic']}"
-            rows = [json.dumps(sample[side], ensure_ascii=False) for side in ("before", "after") if side in sample]
+            rows = [
+                json.dumps(sample[side], ensure_ascii=False)
+                for side in ("before", "after")
+                if side in sample
+            ]
             print_line(f"{sign} {place}  {' → '.join(rows)}", style=style)
 
 

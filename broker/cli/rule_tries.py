@@ -23,10 +23,15 @@ from broker.core.kinds import counted
 
 Sql = Annotated[str | None, typer.Option("--sql", help="SQL; @FILE reads it from a file.")]
 Event = Annotated[
-    str | None, typer.Option("--event", help="File with the columns of the event, a JSON object; - is stdin.")
+    str | None,
+    typer.Option("--event", help="File with the columns of the event, a JSON object; - is stdin."),
 ]
-Topic = Annotated[str | None, typer.Option("--topic", help="Column topic; the event is a published message.")]
-Latest = Annotated[str | None, typer.Option("--latest", help="The latest message of a topic filter as the event.")]
+Topic = Annotated[
+    str | None, typer.Option("--topic", help="Column topic; the event is a published message.")
+]
+Latest = Annotated[
+    str | None, typer.Option("--latest", help="The latest message of a topic filter as the event.")
+]
 Payload = Annotated[str | None, typer.Option("--payload", help="Column payload, a string.")]
 
 
@@ -42,11 +47,16 @@ def add_to(group: typer.Typer) -> None:
 
 def run_cases(
     call: Call,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Rules; all that have cases.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Rules; all that have cases.")
+    ] = None,
 ) -> None:
     """Run the saved test cases of rules. Exit code 7 when one fails."""
     chosen = names or [rule["name"] for rule in call.api.items("/rules") if rule.get("tests")]
-    reports = [{"rule": name, **call.api.post(f"{name_path('/rules', name)}:test-cases")} for name in chosen]
+    reports = [
+        {"rule": name, **call.api.post(f"{name_path('/rules', name)}:test-cases")}
+        for name in chosen
+    ]
     call.show({"items": reports}, lambda _: _print_cases(reports))
     if any(report["failed"] for report in reports):
         raise typer.Exit(exit_codes.CHECK_SAID_NO)
@@ -60,7 +70,9 @@ def _print_cases(reports: Sequence[Mapping[str, Any]]) -> None:
             if not case["passed"]:
                 print_line(f"       {case['difference']}")
     passed, failed = (sum(report[key] for report in reports) for key in ("passed", "failed"))
-    print_line(f"{passed} passed, {failed} failed" if passed + failed else "there are no test cases")
+    print_line(
+        f"{passed} passed, {failed} failed" if passed + failed else "there are no test cases"
+    )
 
 
 def run_sql(
@@ -70,7 +82,9 @@ def run_sql(
     topic: Topic = None,
     payload: Payload = None,
     latest: Latest = None,
-    language: Annotated[str, typer.Option("--language", help="sql, or jq: then --sql is a program in jq.")] = "sql",
+    language: Annotated[
+        str, typer.Option("--language", help="sql, or jq: then --sql is a program in jq.")
+    ] = "sql",
 ) -> None:
     """Run SQL on one event: its rows, no result, or the error. Exit code 7 for an error.
 
@@ -78,10 +92,16 @@ def run_sql(
     stages on a message. Warnings about the SQL go to standard error.
     """
     if sql is None:
-        raise CommandError("give the SQL", exit_codes.USAGE, hint="sluice rules run --sql 'SELECT ...' --event FILE")
+        raise CommandError(
+            "give the SQL",
+            exit_codes.USAGE,
+            hint="sluice rules run --sql 'SELECT ...' --event FILE",
+        )
     program = sql_text(sql)
     source = {"sql": program} if language == "sql" else {"language": language, language: program}
-    outcome = call.api.post("/rules:test", {**source, "event": _event(call, event, topic, payload, latest)})
+    outcome = call.api.post(
+        "/rules:test", {**source, "event": _event(call, event, topic, payload, latest)}
+    )
     call.show(outcome, _print_outcome)
     if language == "sql" and not call.is_json:
         for warning in call.api.post("/rules:check", source)["warnings"]:
@@ -92,7 +112,9 @@ def run_sql(
 
 def explain(
     call: Call,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A rule; or give --sql.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="A rule; or give --sql.")
+    ] = None,
     sql: Sql = None,
     event: Event = None,
     topic: Topic = None,
@@ -104,17 +126,25 @@ def explain(
     The event is taken as the rule sees it, behind validations and transformations.
     """
     if (name is None) == (sql is None):
-        raise CommandError("name a rule or give --sql", exit_codes.USAGE, hint="sluice rules explain NAME --event FILE")
+        raise CommandError(
+            "name a rule or give --sql",
+            exit_codes.USAGE,
+            hint="sluice rules explain NAME --event FILE",
+        )
     source = {"name": name} if sql is None else {"sql": sql_text(sql)}
     call.show(
-        call.api.post("/rules:explain", {**source, "event": _event(call, event, topic, payload, latest)}), _print_steps
+        call.api.post(
+            "/rules:explain", {**source, "event": _event(call, event, topic, payload, latest)}
+        ),
+        _print_steps,
     )
 
 
 def check(
     call: Call,
     file: Annotated[
-        str | None, typer.Argument(help="A .sql file; else JSON or HOCON: a rule, or a list; - is stdin.")
+        str | None,
+        typer.Argument(help="A .sql file; else JSON or HOCON: a rule, or a list; - is stdin."),
     ] = None,
     sql: Annotated[str | None, typer.Option("--sql", help="SQL instead of a file.")] = None,
 ) -> None:
@@ -131,11 +161,17 @@ def check(
 
 
 def list_fields(
-    call: Call, sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="Topic filters or events.")]
+    call: Call,
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", help="Topic filters or events.")
+    ],
 ) -> None:
     """List what a rule can read: the columns of its sources, and the fields of payloads that have a schema."""
     answer = call.api.post("/rules:fields", {"from": sources})
-    rows = [[field["path"], field["type"], "may be absent" if field["nullable"] else ""] for field in answer["fields"]]
+    rows = [
+        [field["path"], field["type"], "may be absent" if field["nullable"] else ""]
+        for field in answer["fields"]
+    ]
     call.show(answer, lambda _: print_table(["field", "type", ""], rows))
 
 
@@ -159,7 +195,9 @@ def sql_text(text: str) -> str:
     return read_text(text[1:]) if text.startswith("@") else text
 
 
-def _event(call: Call, file: str | None, topic: str | None, payload: str | None, latest: str | None) -> dict[str, Any]:
+def _event(
+    call: Call, file: str | None, topic: str | None, payload: str | None, latest: str | None
+) -> dict[str, Any]:
     """The event of a file or the latest message, with the options of the command line."""
     event: Any = {} if latest is None else latest_event(call, latest)
     if file is not None:
@@ -169,7 +207,9 @@ def _event(call: Call, file: str | None, topic: str | None, payload: str | None,
         except ValueError as error:
             raise CommandError(f"{where} is not JSON: {error}", exit_codes.USAGE) from None
         if not isinstance(event, dict):
-            raise CommandError(f"{where} must hold an object, the columns of the event", exit_codes.USAGE)
+            raise CommandError(
+                f"{where} must hold an object, the columns of the event", exit_codes.USAGE
+            )
     options = {"topic": topic, "payload": payload}
     return {**event, **{name: value for name, value in options.items() if value is not None}}
 
@@ -181,20 +221,32 @@ def _print_outcome(outcome: Mapping[str, Any]) -> None:
         if not outcome["rows"]:
             say("no row: no item of the array passed INCASE")
     elif outcome["outcome"] == "no_result":
-        say(outcome.get("reason", "no result: FROM or WHERE did not match; 'sluice rules explain' shows why"))
+        say(
+            outcome.get(
+                "reason", "no result: FROM or WHERE did not match; 'sluice rules explain' shows why"
+            )
+        )
     else:
         say(_error(outcome["error"]))
 
 
 def _error(error: Mapping[str, Any]) -> str:
-    place = f"line {error['line']}, column {error['column']}: " if error.get("line") is not None else ""
+    place = (
+        f"line {error['line']}, column {error['column']}: " if error.get("line") is not None else ""
+    )
     return f"error: {place}{error['message']}"
 
 
 def _print_steps(answer: Mapping[str, Any]) -> None:
     for line in _explained(answer):
         word = line.lstrip()
-        style = "green" if word.startswith("✓") else "red" if word.startswith("✗") or "error: " in word else ""
+        style = (
+            "green"
+            if word.startswith("✓")
+            else "red"
+            if word.startswith("✗") or "error: " in word
+            else ""
+        )
         print_line(line, style=style)
 
 
@@ -221,7 +273,9 @@ def _step(step: Mapping[str, Any]) -> Iterator[str]:
     head = f"item {step['item']}" if clause == "ITEM" else f"{clause} {step['text']}"
     yield f"{indent}{mark}{head}{_value(step) if 'holds' not in step else ''}"
     parts = step.get("expressions", [])
-    inner = parts[0].get("expressions", []) if len(parts) == 1 and _is_same(step, parts[0]) else parts
+    inner = (
+        parts[0].get("expressions", []) if len(parts) == 1 and _is_same(step, parts[0]) else parts
+    )
     yield from _tree(inner, indent)
     if "error" in step:
         yield f"{indent}└─ {_error(step['error'])}"
@@ -264,7 +318,9 @@ def _action(step: Mapping[str, Any]) -> Iterator[str]:
 
 def _rules(file: str | None, sql: str | None) -> Sequence[Mapping[str, Any]]:
     if (file is None) == (sql is None):
-        raise CommandError("name a file or give --sql", exit_codes.USAGE, hint="sluice rules check rules.conf")
+        raise CommandError(
+            "name a file or give --sql", exit_codes.USAGE, hint="sluice rules check rules.conf"
+        )
     if sql is None and file is not None and file.endswith(".sql"):
         sql = read_text(file)
     return [{"sql": sql}] if sql is not None else read_objects(file or "-")
@@ -292,12 +348,17 @@ def print_lineage(answer: Mapping[str, Any]) -> None:
     ]
     print_table(["column", "type", "expression", "from"], rows)
     for condition in answer["conditions"]:
-        print_line(f"{condition['clause']} {condition['expression']}  (from {_origins(condition['from'])})")
+        print_line(
+            f"{condition['clause']} {condition['expression']}  (from {_origins(condition['from'])})"
+        )
 
 
 def _origins(origins: Sequence[Mapping[str, Any]]) -> str:
     return (
-        ", ".join(f"{origin['column']}{_steps(origin['path'])} {origin['type']}" for origin in origins) or "constants"
+        ", ".join(
+            f"{origin['column']}{_steps(origin['path'])} {origin['type']}" for origin in origins
+        )
+        or "constants"
     )
 
 

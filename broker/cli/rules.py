@@ -19,7 +19,9 @@ from broker.core.kinds import kind_at
 
 Name = Annotated[str, typer.Argument(help="The name of a rule.")]
 Names = Annotated[list[str], typer.Argument(help="Names of rules.")]
-File = Annotated[str, typer.Option("-f", "--file", help="JSON or HOCON: one rule, or a list; - is stdin.")]
+File = Annotated[
+    str, typer.Option("-f", "--file", help="JSON or HOCON: one rule, or a list; - is stdin.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Save it even when it fails its test cases.")]
 KNOWN = "sluice rules ls"
 _FORCED = "?force=true"
@@ -40,10 +42,16 @@ def add_to(group: typer.Typer) -> None:
 
 def list_rules(
     call: Call,
-    enabled: Annotated[bool | None, typer.Option("--enabled/--disabled", help="Only those.")] = None,
-    match: Annotated[str | None, typer.Option("--match", help="Rules that read this topic, or topic filter.")] = None,
+    enabled: Annotated[
+        bool | None, typer.Option("--enabled/--disabled", help="Only those.")
+    ] = None,
+    match: Annotated[
+        str | None, typer.Option("--match", help="Rules that read this topic, or topic filter.")
+    ] = None,
     like: Annotated[str | None, typer.Option("--like", help="Part of the name.")] = None,
-    action: Annotated[str | None, typer.Option("--action", help="republish, stream:hot, kafka:orders ...")] = None,
+    action: Annotated[
+        str | None, typer.Option("--action", help="republish, stream:hot, kafka:orders ...")
+    ] = None,
 ) -> None:
     """List rules in their order, with their counters."""
     rows = call.items("/rules", enable=enabled, match_from=match, like_id=like, action=action)
@@ -53,10 +61,13 @@ def list_rules(
 def show(
     call: Call,
     name: Name,
-    code: Annotated[bool, typer.Option("--code", help="The Python function that it was compiled to.")] = False,
-    spark: Annotated[bool, typer.Option("--spark", help="The same rule as Spark SQL, where that is proven equal.")] = (
-        False
-    ),
+    code: Annotated[
+        bool, typer.Option("--code", help="The Python function that it was compiled to.")
+    ] = False,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark", help="The same rule as Spark SQL, where that is proven equal."),
+    ] = (False),
     versions: Annotated[bool, typer.Option("--versions", help="Its versions.")] = False,
 ) -> None:
     """Show a rule; or the program it was compiled to, its Spark SQL, its versions."""
@@ -67,7 +78,9 @@ def show(
         call.show_rows(answer, {"version": "version", "saved at": "saved_at", "change": "change"})
         return
     part = "/code" if code else "/spark" if spark else ""
-    call.show(call.api.get(name_path("/rules", name) + part), _print_source if part else print_members)
+    call.show(
+        call.api.get(name_path("/rules", name) + part), _print_source if part else print_members
+    )
 
 
 def _print_source(shown: Mapping[str, Any]) -> None:
@@ -88,7 +101,9 @@ def apply(call: Call, file: File, force: Force = False) -> None:
 def remove(
     call: Call,
     names: Names,
-    force: Annotated[bool, typer.Option("--force", help="Also when rules read its rows or tables run it.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also when rules read its rows or tables run it.")
+    ] = False,
     cascade: CascadeOption = False,
 ) -> None:
     """Remove rules, their versions with them."""
@@ -155,7 +170,9 @@ def create_table(
     ] = "messages",
 ) -> None:
     """Create a table that runs a rule over a stream of messages, or that follows the rule's rows."""
-    table = call.api.post(f"{name_path('/rules', name)}:create-table", {"format": format, "follows": follows})
+    table = call.api.post(
+        f"{name_path('/rules', name)}:create-table", {"format": format, "follows": follows}
+    )
     done = f"created table {table.get('name')} of stream {table.get('stream')}"
     call.show(table, f"{done}, over which it runs rule {name}" if table.get("rule") else done)
 
@@ -163,8 +180,12 @@ def create_table(
 def diff(
     call: Call,
     name: Name,
-    before: Annotated[int | None, typer.Argument(metavar="[FROM]", help="A version; the last but one.")] = None,
-    after: Annotated[int | None, typer.Argument(metavar="[TO]", help="Another; the newest.")] = None,
+    before: Annotated[
+        int | None, typer.Argument(metavar="[FROM]", help="A version; the last but one.")
+    ] = None,
+    after: Annotated[
+        int | None, typer.Argument(metavar="[TO]", help="Another; the newest.")
+    ] = None,
 ) -> None:
     """Show what changed from one version of a rule to another."""
     path = f"{name_path('/rules', name)}/versions"

@@ -24,13 +24,20 @@ ADDRESS_HELP = "HOST:PORT to listen on for {}; port 0 takes any free one."
 def serve(
     data_dir: DataDirOption = DATA_DIR,
     mqtt: Annotated[str | None, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))] = None,
-    api: Annotated[str | None, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))] = None,
+    api: Annotated[
+        str | None, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))
+    ] = None,
     config: Annotated[
         list[Path] | None,
-        typer.Option("--config", metavar="FILE", help="A configuration file, or a directory of *.conf; the last wins."),
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="A configuration file, or a directory of *.conf; the last wins.",
+        ),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given many times.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given many times."),
     ] = None,
 ) -> None:
     """Run a broker until it is stopped by a signal.
@@ -51,11 +58,21 @@ def serve(
 
 
 def demo(
-    data_dir: Annotated[Path, typer.Option("--data-dir", help="Where the demo keeps everything.")] = Path("demo-data"),
-    mqtt: Annotated[str, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))] = "127.0.0.1:1883",
-    api: Annotated[str, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))] = "127.0.0.1:18083",
-    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link to the dashboard.")] = False,
-    clean: Annotated[bool, typer.Option("--clean", help="Remove what an earlier demo made, and end.")] = False,
+    data_dir: Annotated[
+        Path, typer.Option("--data-dir", help="Where the demo keeps everything.")
+    ] = Path("demo-data"),
+    mqtt: Annotated[
+        str, typer.Option("--mqtt", help=ADDRESS_HELP.format("MQTT"))
+    ] = "127.0.0.1:1883",
+    api: Annotated[
+        str, typer.Option("--api", help=ADDRESS_HELP.format("the management API"))
+    ] = "127.0.0.1:18083",
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Only print the link to the dashboard.")
+    ] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove what an earlier demo made, and end.")
+    ] = False,
 ) -> None:
     """Run a broker with a simulated fleet.
 
@@ -98,7 +115,9 @@ def _address(text: str | None, option: str) -> str | None:
         return None
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise typer.BadParameter(f"{text!r} is not HOST:PORT, as 127.0.0.1:1883 or [::1]:1883", param_hint=option)
+        raise typer.BadParameter(
+            f"{text!r} is not HOST:PORT, as 127.0.0.1:1883 or [::1]:1883", param_hint=option
+        )
     return text
 
 

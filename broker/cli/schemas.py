@@ -18,9 +18,15 @@ from broker.cli.output import print_line, print_table, say
 from broker.core.kinds import counted, kind_at
 
 NameArgument = Annotated[str, typer.Argument()]
-ForceOption = Annotated[bool, typer.Option("--force", help="Do it even when it breaks what uses the schema.")]
-FileOption = Annotated[str, typer.Option("-f", "--file", help="The source: .avsc, .json or .proto; - is stdin.")]
-TypeOption = Annotated[str | None, typer.Option("--type", help="json, avro or protobuf; else by the file's name.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Do it even when it breaks what uses the schema.")
+]
+FileOption = Annotated[
+    str, typer.Option("-f", "--file", help="The source: .avsc, .json or .proto; - is stdin.")
+]
+TypeOption = Annotated[
+    str | None, typer.Option("--type", help="json, avro or protobuf; else by the file's name.")
+]
 
 _PATH = "/schemas"
 _KNOWN = "sluice schemas ls"
@@ -41,10 +47,18 @@ def apply(
     call: Call,
     file: Annotated[
         str,
-        typer.Option("-f", "--file", help="A source (.avsc, .proto, .json), or schemas in HOCON or JSON; - is stdin."),
+        typer.Option(
+            "-f",
+            "--file",
+            help="A source (.avsc, .proto, .json), or schemas in HOCON or JSON; - is stdin.",
+        ),
     ],
-    name: Annotated[str | None, typer.Option("--name", help="The name of a source; else the file's.")] = None,
-    kind: Annotated[str | None, typer.Option("--type", help="json, avro or protobuf: the file is a source.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name of a source; else the file's.")
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option("--type", help="json, avro or protobuf: the file is a source.")
+    ] = None,
     force: ForceOption = False,
 ) -> None:
     """Create or replace schemas from a file: a source as it is, or objects."""
@@ -68,14 +82,22 @@ def check(call: Call, name: NameArgument, file: FileOption, kind: TypeOption = N
         raise CommandError(
             f'schema "{name}" would be rejected',
             exit_codes.CHECK_SAID_NO,
-            hint=apply_it if is_compatible else f"sluice schemas compatibility {name} none; {apply_it}",
+            hint=apply_it
+            if is_compatible
+            else f"sluice schemas compatibility {name} none; {apply_it}",
         )
 
 
 def print_versions(answer: Mapping[str, Any]) -> None:
     """Print the versions of a schema, each with its state."""
     rows = [
-        [item["version"], item["id"], _state(item), item["fingerprints"]["sha256"][:12], item["description"]]
+        [
+            item["version"],
+            item["id"],
+            _state(item),
+            item["fingerprints"]["sha256"][:12],
+            item["description"],
+        ]
         for item in answer["items"]
     ]
     print_table(["version", "id", "state", "sha256", "description"], rows)
@@ -117,30 +139,46 @@ def _print_lines(lines: Iterable[str]) -> None:
 
 def compatibility(
     call: Call,
-    name: Annotated[str | None, typer.Argument(help="A schema; '-' for the default of schemas without a mode.")] = None,
-    mode: Annotated[str | None, typer.Argument(help="none, backward, forward, full, X_transitive, disabled.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A schema; '-' for the default of schemas without a mode.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Argument(help="none, backward, forward, full, X_transitive, disabled.")
+    ] = None,
 ) -> None:
     """Show or set what a new version must be compatible with."""
-    path = f"{_PATH}:compatibility" if name in (None, "-") else f"{name_path(_PATH, str(name))}/compatibility"
+    path = (
+        f"{_PATH}:compatibility"
+        if name in (None, "-")
+        else f"{name_path(_PATH, str(name))}/compatibility"
+    )
     setting = call.api.get(path) if mode is None else call.api.put(path, {"compatibility": mode})[0]
     call.show(setting, setting["compatibility"])
 
 
 def infer(
     call: Call,
-    topic: Annotated[str | None, typer.Option("--topic", help="Messages on the topics of a filter.")] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Messages on the topics of a filter.")
+    ] = None,
     stream: Annotated[str | None, typer.Option("--stream", help="What a stream holds.")] = None,
-    file: Annotated[str | None, typer.Option("-f", "--file", help="A message a line; - is stdin.")] = None,
+    file: Annotated[
+        str | None, typer.Option("-f", "--file", help="A message a line; - is stdin.")
+    ] = None,
     kind: Annotated[str, typer.Option("--type", help="json or avro.")] = "json",
     name: Annotated[str, typer.Option("--name", help="Name of the Avro record.")] = "Message",
 ) -> None:
     """Infer a schema from messages and print it to standard output."""
     options: dict[str, Any] = {"topic": topic, "stream": stream}
-    options["samples"] = None if file is None else [line for line in read_text(file).splitlines() if line.strip()]
+    options["samples"] = (
+        None if file is None else [line for line in read_text(file).splitlines() if line.strip()]
+    )
     wanted = {key: value for key, value in options.items() if value is not None}
     if len(wanted) != 1:
         raise CommandError("name one of --topic, --stream and --file", exit_codes.USAGE)
-    call.show(call.api.post("/schemas:infer", {"type": kind, "name": name, **wanted}), _print_inferred)
+    call.show(
+        call.api.post("/schemas:infer", {"type": kind, "name": name, **wanted}), _print_inferred
+    )
 
 
 def _print_inferred(answer: Mapping[str, Any]) -> None:
@@ -155,8 +193,12 @@ def remove_schema(
     call: Call,
     name: NameArgument,
     force: ForceOption = False,
-    permanent: Annotated[bool, typer.Option("--permanent", help="Delete its versions and ids permanently.")] = False,
-    version: Annotated[int | None, typer.Option("--version", min=1, help="Remove this version only.")] = None,
+    permanent: Annotated[
+        bool, typer.Option("--permanent", help="Delete its versions and ids permanently.")
+    ] = False,
+    version: Annotated[
+        int | None, typer.Option("--version", min=1, help="Remove this version only.")
+    ] = None,
     cascade: CascadeOption = False,
 ) -> None:
     """Remove a schema or one of its versions. Versions are still found by their ids, unless deleted permanently."""
@@ -164,7 +206,9 @@ def remove_schema(
         query = query_of(force=force, permanent=permanent, cascade=cascade)
         remove(call, _PATH, [name], what="schema", query=query)
     elif cascade:
-        raise CommandError("--cascade removes a whole schema; leave --version out", exit_codes.USAGE)
+        raise CommandError(
+            "--cascade removes a whole schema; leave --version out", exit_codes.USAGE
+        )
     else:
         place = f"{name_path(_PATH, name)}/versions/{version}{query_of(force=force, permanent=permanent)}"
         call.confirm(f"Remove version {version} of schema {name!r}?", [("DELETE", place, None)])
@@ -173,18 +217,28 @@ def remove_schema(
 
 
 def _print_check(name: str, answer: dict[str, Any]) -> None:
-    version = f"version {answer['version']}" if answer["is_new_version"] else f"version {answer['version']} again"
+    version = (
+        f"version {answer['version']}"
+        if answer["is_new_version"]
+        else f"version {answer['version']} again"
+    )
     print_line(f"schema {name}, {version}", style="bold")
     for change in answer["changes"]:
         print_line(f"  change    {change['text']}")
     verdict = answer["compatibility"]
-    print_line(f"  {verdict['mode']}  {'compatible' if verdict['compatible'] else 'not compatible'}")
+    print_line(
+        f"  {verdict['mode']}  {'compatible' if verdict['compatible'] else 'not compatible'}"
+    )
     for reason in verdict.get("reasons", ()):
-        print_line(f"  refused   {reason['reader']} cannot read data of {reason['writer']}: {_placed(reason)}")
+        print_line(
+            f"  refused   {reason['reader']} cannot read data of {reason['writer']}: {_placed(reason)}"
+        )
     for warning in verdict.get("warnings", ()):
         print_line(f"  warning   {_placed(warning)}")
     for effect in answer["impact"]:
-        print_line(f"  {'breaks' if effect['breaks'] else 'touches'}    {effect['user']}: {effect['why']}")
+        print_line(
+            f"  {'breaks' if effect['breaks'] else 'touches'}    {effect['user']}: {effect['why']}"
+        )
     if messages := answer["messages"]:
         print_line(
             f"  messages  of {messages['tried']} recent ones {messages['newly_refused']} would be refused that pass "

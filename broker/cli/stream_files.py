@@ -33,18 +33,29 @@ _ARROW: Final = "application/vnd.apache.arrow.stream"
 
 
 def exported(
-    api: ApiClient, name: str, path: Path, form: str, start: Place | None, until: Place | None, topics: str | None
+    api: ApiClient,
+    name: str,
+    path: Path,
+    form: str,
+    start: Place | None,
+    until: Place | None,
+    topics: str | None,
 ) -> dict[str, Any]:
     """Write records to a file, which appears once it is complete; how many."""
     ranges = _ranges(api, name, start, until)
     unfinished = path.with_name(f"{path.name}.part")
     count = done = 0
     try:
-        with unfinished.open("wb") as file, Progress(sum(end - first for _, first, end in ranges), "records") as bar:
+        with (
+            unfinished.open("wb") as file,
+            Progress(sum(end - first for _, first, end in ranges), "records") as bar,
+        ):
             writer = files.WRITERS[form](file)
             for shard, first, end in ranges:
                 for begin in range(first, end, _WINDOW):
-                    for batch in _batches(api, name, shard, begin, min(end, begin + _WINDOW), topics):
+                    for batch in _batches(
+                        api, name, shard, begin, min(end, begin + _WINDOW), topics
+                    ):
                         writer.write(shard, batch)
                         count += batch.num_rows
                         bar.show(done + count if topics is None else done)
@@ -76,8 +87,16 @@ def imported(api: ApiClient, name: str, path: Path, form: str) -> dict[str, Any]
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from error
     except Invalid as error:
-        raise CommandError(f"{path}: {error} (appended before it: {counted(count, 'record')})") from error
-    return {"stream": name, "file": str(path), "format": form, "records": count, "notes": list(notes)}
+        raise CommandError(
+            f"{path}: {error} (appended before it: {counted(count, 'record')})"
+        ) from error
+    return {
+        "stream": name,
+        "file": str(path),
+        "format": form,
+        "records": count,
+        "notes": list(notes),
+    }
 
 
 def _position(file: IO[bytes]) -> int:
@@ -98,7 +117,9 @@ def _sent(api: ApiClient, name: str, data: bytes, id: str, part: int) -> Any:
             time.sleep(1)
 
 
-def _ranges(api: ApiClient, name: str, start: Place | None, until: Place | None) -> list[tuple[int, int, int]]:
+def _ranges(
+    api: ApiClient, name: str, start: Place | None, until: Place | None
+) -> list[tuple[int, int, int]]:
     """Shard, first offset and offset after the last."""
     firsts, ends = (_offsets(api, name, place) for place in (start, until))
     ranges = []
@@ -118,7 +139,9 @@ def _offsets(api: ApiClient, name: str, place: Place | None) -> dict[int, int]:
         return place or {}
     at = {"at": place.isoformat()} if isinstance(place, datetime) else {}
     shards = api.get(f"{name_path('/streams', name)}/positions", **at)["shards"]
-    return {row["shard"]: place if isinstance(place, int) else int(row["at_offset"]) for row in shards}
+    return {
+        row["shard"]: place if isinstance(place, int) else int(row["at_offset"]) for row in shards
+    }
 
 
 def _batches(

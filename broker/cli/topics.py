@@ -20,7 +20,15 @@ from broker.core.kinds import counted
 # Rates are those between two looks.
 _LOOK_AGAIN_S: Final = 1.1
 _LONGEST_S: Final = 86_400
-_ROW: Final = ("topics", "messages", "message_rate", "byte_rate", "mean_bytes", "last_at", "retained")
+_ROW: Final = (
+    "topics",
+    "messages",
+    "message_rate",
+    "byte_rate",
+    "mean_bytes",
+    "last_at",
+    "retained",
+)
 _STYLES: Final = {"dropped": "red", "transformed": "cyan", "passed": ""}
 # Maximum characters of a payload on the terminal.
 _SIGNS: Final = 500
@@ -28,19 +36,28 @@ _SIGNS: Final = 500
 
 def tree(
     call: Call,
-    under: Annotated[str | None, typer.Argument(help="Only below this level, as site/hall; else all.")] = None,
+    under: Annotated[
+        str | None, typer.Argument(help="Only below this level, as site/hall; else all.")
+    ] = None,
     depth: Annotated[int, typer.Option("--depth", min=1, max=8, help="Number of levels.")] = 2,
     sort: Annotated[
         str,
-        typer.Option("--sort", help="rate, messages, bytes, topics, last_at, name; with - in front, descending."),
+        typer.Option(
+            "--sort",
+            help="rate, messages, bytes, topics, last_at, name; with - in front, descending.",
+        ),
     ] = "-rate",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows of a level.")] = 20,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Maximum number of rows of a level.")
+    ] = 20,
 ) -> None:
     """Show the tree of topics with rates, sizes and times, from the broker's counters.
 
     Counting starts with the first look and ends five minutes after the last one.
     """
-    tree = _with_levels(call, _looked(call, under=under, sort=sort, limit=limit), depth, sort, limit)
+    tree = _with_levels(
+        call, _looked(call, under=under, sort=sort, limit=limit), depth, sort, limit
+    )
     call.show(tree, lambda _: print_table(["topic", *_ROW], list(_rows(tree, ""))))
     if tree["is_sampled"]:
         say("counts are estimates: the publish rate is so high that only a sample is counted")
@@ -89,7 +106,9 @@ def _rows(page: Mapping[str, Any], indent: str) -> Iterator[list[Any]]:
 
 def top(
     call: Call,
-    pattern: Annotated[str, typer.Argument(help="Topics that match this pattern with * ? [abc].")] = "*",
+    pattern: Annotated[
+        str, typer.Argument(help="Topics that match this pattern with * ? [abc].")
+    ] = "*",
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=1000, help="How many.")] = 10,
     by: Annotated[str, typer.Option("--by", help="rate, messages, bytes, or last_at.")] = "rate",
 ) -> None:
@@ -122,7 +141,8 @@ def add_captures(group: typer.Typer) -> None:
 
     @command(group, "download")
     def download(
-        call: Call, name: Annotated[str, typer.Argument(help="Its name, as 'sluice captures ls' shows it.")]
+        call: Call,
+        name: Annotated[str, typer.Argument(help="Its name, as 'sluice captures ls' shows it.")],
     ) -> None:
         """Print the records of a capture, one JSON object a line."""
         for line in call.api.lines(f"/captures/{quote(name, safe='')}/file"):
@@ -137,7 +157,9 @@ def tail(
         int | None, typer.Option("-n", "--count", min=1, help="End after this number of messages.")
     ] = None,
     lasting: Annotated[str, typer.Option("--for", help="End after this long, as 10s, 5m.")] = "1d",
-    rate: Annotated[int, typer.Option("--rate", min=1, max=200, help="Maximum messages per second.")] = 200,
+    rate: Annotated[
+        int, typer.Option("--rate", min=1, max=200, help="Maximum messages per second.")
+    ] = 200,
 ) -> None:
     """Follow the messages of a filter as they pass: each published message, and its outcome.
 
@@ -147,7 +169,9 @@ def tail(
     if count is not None:
         query["count"] = count
     skipped = 0
-    for line in call.api.lines("/topics/tail", **query, seconds=min(duration_s(lasting, "--for"), _LONGEST_S)):
+    for line in call.api.lines(
+        "/topics/tail", **query, seconds=min(duration_s(lasting, "--for"), _LONGEST_S)
+    ):
         if call.is_json:
             print(json.dumps(line, ensure_ascii=False), flush=True)
         elif line["kind"] == "message":
@@ -201,7 +225,9 @@ def print_receivers(answer: Mapping[str, Any]) -> None:
     if publisher := answer["publisher"]:
         access = publisher["access"]
         by = f"by {access['source']} {access['rule'] or ''}".rstrip()
-        say(f"{publisher['client_id']} {'may' if access['allowed'] else 'may not'} publish there, {by}")
+        say(
+            f"{publisher['client_id']} {'may' if access['allowed'] else 'may not'} publish there, {by}"
+        )
     if answer["stages"]:
         print_columns(answer["stages"], ("stage", "name", "enabled", "does"))
     if answer["subscriptions"]:
@@ -213,4 +239,6 @@ def print_receivers(answer: Mapping[str, Any]) -> None:
     if not answer["subscriptions"] and not answer["groups"]:
         say("No client gets it.")
     elif answer["subscriptions_total"] > len(answer["subscriptions"]):
-        say(f"{len(answer['subscriptions'])} of {answer['subscriptions_total']} subscriptions; --limit shows more")
+        say(
+            f"{len(answer['subscriptions'])} of {answer['subscriptions_total']} subscriptions; --limit shows more"
+        )

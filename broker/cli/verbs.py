@@ -28,11 +28,21 @@ class Verbs(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name, or the one that the name is another word for."""
-        command = super().get_command(ctx, cmd_name) or super().get_command(ctx, SAME.get(cmd_name, ""))
-        if is_completing() and command is not None and (names := self.names.get(self.name or "")) is not None:
-            arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+        command = super().get_command(ctx, cmd_name) or super().get_command(
+            ctx, SAME.get(cmd_name, "")
+        )
+        if (
+            is_completing()
+            and command is not None
+            and (names := self.names.get(self.name or "")) is not None
+        ):
+            arguments = [
+                parameter for parameter in command.params if parameter.param_type_name == "argument"
+            ]
             for argument in arguments[:1]:
-                argument._custom_shell_complete = names  # typer has no other way to give it from outside
+                argument._custom_shell_complete = (
+                    names  # typer has no other way to give it from outside
+                )
         return command
 
 

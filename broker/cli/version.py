@@ -9,10 +9,18 @@ from typing import Annotated
 import typer
 
 
-def version(as_json: Annotated[bool, typer.Option("--json", help="As JSON, with Python's version.")] = False) -> None:
+def version(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="As JSON, with Python's version.")
+    ] = False,
+) -> None:
     """Print the version."""
     version = _version()
-    print(json.dumps({"version": version, "python": sys.version.split()[0]}) if as_json else f"sluice {version}")
+    print(
+        json.dumps({"version": version, "python": sys.version.split()[0]})
+        if as_json
+        else f"sluice {version}"
+    )
 
 
 def show_version(asked: bool) -> None:

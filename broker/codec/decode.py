@@ -19,7 +19,24 @@ from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.topic import SHARE_PREFIXES, check_topic_name
 
-_REQUIRED_FLAGS: Final = (None, 0, 0, None, 0, 0, 2, 0, 2, 0, 2, 0, 0, 0, 0, 0)  # by packet type [MQTT-2.1.3-1]
+_REQUIRED_FLAGS: Final = (
+    None,
+    0,
+    0,
+    None,
+    0,
+    0,
+    2,
+    0,
+    2,
+    0,
+    2,
+    0,
+    0,
+    0,
+    0,
+    0,
+)  # by packet type [MQTT-2.1.3-1]
 _MQTT_3_1: Final = 3
 # Levels 3 and 4 with the bit by which mosquitto's bridges say that they are bridges.
 _BRIDGE_LEVELS: Final = (0x83, 0x84)
@@ -53,7 +70,9 @@ def _check_header_flags(packet_type: int, flags: int, version: int) -> None:
     if required is None or flags == required:
         return
     if version != _MQTT_3_1 or (required and flags & _QOS_FLAGS != required):
-        raise malformed(f"{p.NAMES[packet_type]} has header flags {flags}, which must be {required}")
+        raise malformed(
+            f"{p.NAMES[packet_type]} has header flags {flags}, which must be {required}"
+        )
 
 
 P = TypeVar("P")
@@ -78,18 +97,30 @@ def open_subscribe(
         PeerError: the part before the filters breaks the rules.
     """
     packet_id, properties, rest = _head(data, start, stop, p.SUBSCRIBE, version)
-    return Listing(packets.Subscribe(packet_id, [], properties), lambda: _requests(copy(rest), version))
+    return Listing(
+        packets.Subscribe(packet_id, [], properties), lambda: _requests(copy(rest), version)
+    )
 
 
-def open_unsubscribe(data: bytes, start: int, stop: int, version: int) -> Listing[packets.Unsubscribe, str]:
+def open_unsubscribe(
+    data: bytes, start: int, stop: int, version: int
+) -> Listing[packets.Unsubscribe, str]:
     """Decode an UNSUBSCRIBE as ``open_subscribe`` does a SUBSCRIBE."""
     packet_id, properties, rest = _head(data, start, stop, p.UNSUBSCRIBE, version)
-    return Listing(packets.Unsubscribe(packet_id, [], properties), lambda: _filters(copy(rest), version))
+    return Listing(
+        packets.Unsubscribe(packet_id, [], properties), lambda: _filters(copy(rest), version)
+    )
 
 
-def _head(data: bytes, start: int, stop: int, packet_type: int, version: int) -> tuple[int, dict[str, Any], Reader]:
+def _head(
+    data: bytes, start: int, stop: int, packet_type: int, version: int
+) -> tuple[int, dict[str, Any], Reader]:
     reader = Reader(data, start, stop, p.NAMES[packet_type])
-    return reader.packet_id(), decode_properties(reader, packet_type) if version == 5 else {}, reader
+    return (
+        reader.packet_id(),
+        decode_properties(reader, packet_type) if version == 5 else {},
+        reader,
+    )
 
 
 def connect_version(data: bytes, start: int, stop: int) -> int | None:
@@ -133,7 +164,9 @@ def _check_connect_flags(flags: int, level: int) -> None:
         if flags & 0x01:
             raise malformed("CONNECT has its reserved flag set")  # [MQTT-3.1.2-3]
         if not flags & 0x04 and flags & 0x38:
-            raise malformed("CONNECT has will QoS or will retain without a will")  # [MQTT-3.1.2-11, -13]
+            raise malformed(
+                "CONNECT has will QoS or will retain without a will"
+            )  # [MQTT-3.1.2-11, -13]
     if flags & 0x1C == 0x1C:
         raise malformed("CONNECT has will QoS 3")  # [MQTT-3.1.2-12]
     if level < 5 and flags & 0xC0 == 0x40:
@@ -152,7 +185,9 @@ def _connack(reader: Reader, version: int, _flags: int) -> packets.ConnAck:
     code = reader.byte()
     if flags > 1:
         raise malformed("CONNACK has reserved flags set")
-    return packets.ConnAck(bool(flags), code, decode_properties(reader, p.CONNACK) if version == 5 else {})
+    return packets.ConnAck(
+        bool(flags), code, decode_properties(reader, p.CONNACK) if version == 5 else {}
+    )
 
 
 def _publish(reader: Reader, version: int, flags: int) -> packets.Publish:
@@ -184,7 +219,9 @@ def _acknowledgement(
         code = reader.byte()
         if code not in codes:
             raise malformed(f"{reader.what} has reason code 0x{code:02X}, which it cannot have")
-        return make(packet_id, code, decode_properties(reader, packet_type) if reader.remaining else {})
+        return make(
+            packet_id, code, decode_properties(reader, packet_type) if reader.remaining else {}
+        )
 
     return decode
 
@@ -210,7 +247,9 @@ def _requests(reader: Reader, version: int) -> Iterator[packets.SubscriptionRequ
         if qos == 3 or handling == 3:
             raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")
         if options & 4 and text.startswith(SHARE_PREFIXES):
-            raise protocol_error("SUBSCRIBE has No Local on a shared subscription")  # [MQTT-3.8.3-4]
+            raise protocol_error(
+                "SUBSCRIBE has No Local on a shared subscription"
+            )  # [MQTT-3.8.3-4]
         yield packets.SubscriptionRequest(text, qos, options & 4 != 0, options & 8 != 0, handling)
 
 
@@ -259,7 +298,9 @@ def _auth(reader: Reader, version: int, _flags: int) -> packets.Auth:
     return packets.Auth(code, properties)
 
 
-def _code_and_properties(reader: Reader, version: int, packet_type: int) -> tuple[int, dict[str, Any]]:
+def _code_and_properties(
+    reader: Reader, version: int, packet_type: int
+) -> tuple[int, dict[str, Any]]:
     if version < 5 or not reader.remaining:
         return 0, {}
     code = reader.byte()

@@ -12,7 +12,13 @@ from typing import Any, Final
 from broker.codec import packets
 from broker.codec import properties as p
 from broker.codec.codes import sendable
-from broker.codec.primitives import PACKET_ID_BYTES, encode_binary, encode_string, encode_variable_integer, end_of_topic
+from broker.codec.primitives import (
+    PACKET_ID_BYTES,
+    encode_binary,
+    encode_string,
+    encode_variable_integer,
+    end_of_topic,
+)
 from broker.codec.properties import encode_properties
 from broker.core.message import Message
 
@@ -44,7 +50,9 @@ def encode_fitting(packet: Answer, version: int, max_bytes: float) -> bytes:
     encoded = encode_packet(packet, version)
     for name in ("Reason-String", p.USER_PROPERTY):
         if len(encoded) > max_bytes and name in packet.properties:
-            packet.properties = {key: value for key, value in packet.properties.items() if key != name}
+            packet.properties = {
+                key: value for key, value in packet.properties.items() if key != name
+            }
             encoded = encode_packet(packet, version)
     return encoded
 
@@ -56,7 +64,12 @@ def qos0_packets(run: Sequence[tuple[Message, bytes]], *, is_v5: bool) -> bytes:
     for message, topic in run:
         payload = message.payload
         topic_bytes = len(topic)
-        pieces += (_qos0_head(topic_bytes, topic_bytes + len(middle) + len(payload)), topic, middle, payload)
+        pieces += (
+            _qos0_head(topic_bytes, topic_bytes + len(middle) + len(payload)),
+            topic,
+            middle,
+            payload,
+        )
     return b"".join(pieces)
 
 
@@ -75,7 +88,9 @@ def publish_parts(
     """
     tail = properties + payload if properties else payload
     size = 2 + len(topic) + len(tail) + (2 if has_packet_id else 0)
-    return bytes((first,)) + encode_variable_integer(size) + PACKET_ID_BYTES[len(topic)] + topic, tail
+    return bytes((first,)) + encode_variable_integer(size) + PACKET_ID_BYTES[
+        len(topic)
+    ] + topic, tail
 
 
 def publish_topic(packet: bytes) -> bytes:
@@ -122,7 +137,9 @@ def _connect(packet: packets.Connect, _version: int) -> tuple[int, bytes]:
     version = packet.version
     will = packet.will
     flags = (2 if packet.clean_start else 0) | (_will_flags(will) if will else 0)
-    flags |= (0x80 if packet.username is not None else 0) | (0x40 if packet.password is not None else 0)
+    flags |= (0x80 if packet.username is not None else 0) | (
+        0x40 if packet.password is not None else 0
+    )
     body = [
         encode_string("MQIsdp" if version == 3 else "MQTT"),
         bytes((version | 0x80 if packet.is_bridge else version, flags)),
@@ -146,7 +163,9 @@ def _will_flags(will: packets.Will) -> int:
 
 def _connack(packet: packets.ConnAck, version: int) -> tuple[int, bytes]:
     if version < 5:  # 3.1 has no session present: its byte is reserved
-        return 0x20, bytes((1 if packet.session_present and version == 4 else 0, packet.reason_code))
+        return 0x20, bytes(
+            (1 if packet.session_present and version == 4 else 0, packet.reason_code)
+        )
     body = bytes((1 if packet.session_present else 0, sendable(packet.reason_code, p.CONNACK)))
     return 0x20, body + encode_properties(packet.properties, p.CONNACK)
 
@@ -184,7 +203,9 @@ def _subscribe(packet: packets.Subscribe, version: int) -> tuple[int, bytes]:
     if version == 5:
         body.append(encode_properties(packet.properties, p.SUBSCRIBE))
     for request in packet.requests:
-        options = request.qos | (4 if request.no_local else 0) | (8 if request.retain_as_published else 0)
+        options = (
+            request.qos | (4 if request.no_local else 0) | (8 if request.retain_as_published else 0)
+        )
         body += (encode_string(request.filter), bytes((options | request.retain_handling << 4,)))
     return 0x82, b"".join(body)
 
@@ -199,7 +220,9 @@ def _suback(packet: packets.SubAck, version: int) -> tuple[int, bytes]:
 
 def _unsubscribe(packet: packets.Unsubscribe, version: int) -> tuple[int, bytes]:
     properties = encode_properties(packet.properties, p.UNSUBSCRIBE) if version == 5 else b""
-    return 0xA2, PACKET_ID_BYTES[packet.packet_id] + properties + b"".join(map(encode_string, packet.filters))
+    return 0xA2, PACKET_ID_BYTES[packet.packet_id] + properties + b"".join(
+        map(encode_string, packet.filters)
+    )
 
 
 def _unsuback(packet: packets.UnsubAck, version: int) -> tuple[int, bytes]:

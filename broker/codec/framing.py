@@ -18,7 +18,9 @@ _MAX_HEADER_BYTES = 5
 _QOS_BITS = 0x06
 
 
-def frame_at(data: bytes | bytearray, position: int, max_packet_bytes: int) -> tuple[int, int] | None:
+def frame_at(
+    data: bytes | bytearray, position: int, max_packet_bytes: int
+) -> tuple[int, int] | None:
     """Start and end of the body of the packet at ``position``; None while its fixed header is incomplete.
 
     The end may lie beyond the data. Nothing is allocated for the announced length.
@@ -79,7 +81,9 @@ class Decoder:
     ``version`` is 3, 4 or 5 and may be set at any time; a CONNECT sets it.
     """
 
-    def __init__(self, version: int = 4, max_packet_bytes: int = MAX_VARIABLE_INTEGER + _MAX_HEADER_BYTES) -> None:
+    def __init__(
+        self, version: int = 4, max_packet_bytes: int = MAX_VARIABLE_INTEGER + _MAX_HEADER_BYTES
+    ) -> None:
         self.version = version
         self.max_packet_bytes = max_packet_bytes
         self._buffer = bytearray()

@@ -67,7 +67,13 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
         return parts
 
     def parts_for(
-        self, is_v5: bool, qos: int, retain: bool, identifiers: tuple[int, ...], now_ns: int, dup: bool = False
+        self,
+        is_v5: bool,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        now_ns: int,
+        dup: bool = False,
     ) -> Parts:
         """The encoded PUBLISH with the parts that differ by subscriber or over time.
 
@@ -95,7 +101,9 @@ class Outgoing(msgspec.Struct, eq=False, gc=False):
             self._encoded[key] = parts
         return parts
 
-    def _encode(self, is_v5: bool, qos: int, retain: bool, properties: PropertyMap, dup: bool = False) -> Parts:
+    def _encode(
+        self, is_v5: bool, qos: int, retain: bool, properties: PropertyMap, dup: bool = False
+    ) -> Parts:
         block = encode_properties(properties, p.PUBLISH) if is_v5 else b""
         first = 0x30 | (8 if dup else 0) | qos << 1 | (1 if retain else 0)
         return publish_parts(self.topic, self.message.payload, first, block, qos > 0)

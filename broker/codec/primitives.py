@@ -45,7 +45,9 @@ def encode_variable_integer(value: int) -> bytes:
         ValueError: the value is negative or above 268,435,455.
     """
     if value < 0 or value > MAX_VARIABLE_INTEGER:
-        raise ValueError(f"{value} does not fit a variable byte integer (0 to {MAX_VARIABLE_INTEGER})")
+        raise ValueError(
+            f"{value} does not fit a variable byte integer (0 to {MAX_VARIABLE_INTEGER})"
+        )
     if value < 128:
         return bytes((value,))
     encoded = bytearray()
@@ -116,7 +118,9 @@ class Reader:
         start = self.position
         stop = start + size
         if stop > self.end:
-            raise malformed(f"{self.what} is cut short: {size} bytes expected, {self.remaining} there")
+            raise malformed(
+                f"{self.what} is cut short: {size} bytes expected, {self.remaining} there"
+            )
         self.position = stop
         return self.data[start:stop]
 
@@ -149,7 +153,9 @@ class Reader:
             value |= (byte & 127) << shift
             if byte < 128:
                 if byte == 0 and shift:
-                    raise malformed(f"{self.what} has a variable byte integer in more bytes than needed")
+                    raise malformed(
+                        f"{self.what} has a variable byte integer in more bytes than needed"
+                    )
                 return value
         raise malformed(f"{self.what} has a variable byte integer of more than four bytes")
 

@@ -102,7 +102,9 @@ def _read_not_zero(read: Callable[[Reader], int], name: str) -> Callable[[Reader
 def _read_response_topic(reader: Reader) -> str:
     text = reader.text("Response-Topic")
     if not text or "+" in text or "#" in text:
-        raise protocol_error(f"{reader.what} has response topic {text!r}, which is not a topic name")
+        raise protocol_error(
+            f"{reader.what} has response topic {text!r}, which is not a topic name"
+        )
     return text
 
 
@@ -148,7 +150,9 @@ _TABLE: Final = (
     (0x2A, "Shared-Subscription-Available", _read_flag, _byte, (CONNACK,)),
 )  # fmt: skip
 
-_BY_ID: Final = {row[0]: PropertyType(row[0], row[1], row[2], row[3], frozenset(row[4])) for row in _TABLE}
+_BY_ID: Final = {
+    row[0]: PropertyType(row[0], row[1], row[2], row[3], frozenset(row[4])) for row in _TABLE
+}
 # Every property but ``User-Property``, by name.
 PROPERTY_TYPES: Final = {row.name: row for row in _BY_ID.values()}
 
@@ -172,7 +176,9 @@ def decode_properties(reader: Reader, packet_type: int) -> dict[str, Any]:
     outer_end = reader.end
     stop = reader.position + length
     if stop > outer_end:
-        raise malformed(f"{reader.what} has {length} bytes of properties announced and {reader.remaining} there")
+        raise malformed(
+            f"{reader.what} has {length} bytes of properties announced and {reader.remaining} there"
+        )
     reader.end = stop
     while reader.position < stop:
         _decode_one(reader, packet_type, properties)
@@ -184,7 +190,9 @@ def _decode_one(reader: Reader, packet_type: int, properties: dict[str, Any]) ->
     identifier = reader.variable_integer()
     if identifier == _USER_PROPERTY_ID:
         pairs = properties.setdefault(USER_PROPERTY, [])
-        pairs.append((reader.text("a user property's name"), reader.text("a user property's value")))
+        pairs.append(
+            (reader.text("a user property's name"), reader.text("a user property's value"))
+        )
         _check_number(reader, pairs, MOST_USER_PROPERTIES, "user properties")
         return
     kind = _BY_ID.get(identifier)
@@ -196,7 +204,9 @@ def _decode_one(reader: Reader, packet_type: int, properties: dict[str, Any]) ->
     if identifier == _SUBSCRIPTION_IDENTIFIER_ID and packet_type == PUBLISH:
         identifiers = properties.setdefault(SUBSCRIPTION_IDENTIFIER, [])
         identifiers.append(value)
-        _check_number(reader, identifiers, MOST_SUBSCRIPTION_IDENTIFIERS, "subscription identifiers")
+        _check_number(
+            reader, identifiers, MOST_SUBSCRIPTION_IDENTIFIERS, "subscription identifiers"
+        )
         return
     if kind.name in properties:
         raise protocol_error(f"{reader.what} carries {kind.name} twice")

@@ -65,7 +65,16 @@ class FrameReader:
     What clients send is masked; ``is_client`` is for reading what a server sends, which is not (section 5.1).
     """
 
-    __slots__ = ("_at_mask", "_is_within", "_left", "_mask", "_masked", "_max_frame", "_rest", "replies")
+    __slots__ = (
+        "_at_mask",
+        "_is_within",
+        "_left",
+        "_mask",
+        "_masked",
+        "_max_frame",
+        "_rest",
+        "replies",
+    )
 
     def __init__(self, max_frame_size: int, *, is_client: bool = False) -> None:
         self._max_frame = max_frame_size
@@ -120,7 +129,9 @@ class FrameReader:
                 break
             mask = data[start:body]
             if first & _CONTROL:
-                self._control(first & 0x0F, _unmasked(data[body:stop], _key(mask, length)), pieces, keys)
+                self._control(
+                    first & 0x0F, _unmasked(data[body:stop], _key(mask, length)), pieces, keys
+                )
             else:
                 self._is_within = first < _FIN
                 piece = data[body:stop]
@@ -147,14 +158,20 @@ class FrameReader:
         if first & _RESERVED:
             raise BadFrame(PROTOCOL_ERROR, "a frame with reserved bits")
         if second & _MASKED != self._masked:
-            wrong = "a frame of a client that is not masked" if self._masked else "a frame of a server that is masked"
+            wrong = (
+                "a frame of a client that is not masked"
+                if self._masked
+                else "a frame of a server that is masked"
+            )
             raise BadFrame(PROTOCOL_ERROR, wrong)
         if opcode >= _CONTROL:
             if opcode > _PONG or first < _FIN or length > _MOST_CONTROL:
                 raise BadFrame(PROTOCOL_ERROR, "a broken control frame")
             return
         if opcode == _TEXT:
-            raise BadFrame(UNSUPPORTED_DATA, "a text frame; MQTT is in binary frames")  # [MQTT-6.0.0-1]
+            raise BadFrame(
+                UNSUPPORTED_DATA, "a text frame; MQTT is in binary frames"
+            )  # [MQTT-6.0.0-1]
         if opcode > _BINARY or (opcode == _CONTINUATION) is not self._is_within:
             raise BadFrame(PROTOCOL_ERROR, "a frame out of turn")
 
@@ -166,7 +183,9 @@ class FrameReader:
 
     def _control(self, opcode: int, payload: bytes, pieces: list[bytes], keys: list[bytes]) -> None:
         if opcode == _PING:
-            self.replies.append(_control_frame(_PONG, payload) if self._masked else masked_frame(_PONG, payload))
+            self.replies.append(
+                _control_frame(_PONG, payload) if self._masked else masked_frame(_PONG, payload)
+            )
         elif opcode == _CLOSE:
             text = payload[2:].decode(errors="replace")
             raise Closed(_close_code(payload), text, _unmasked(b"".join(pieces), b"".join(keys)))
@@ -177,7 +196,11 @@ def _close_code(payload: bytes) -> int:
     if not payload:
         return NORMAL
     code = int.from_bytes(payload[:2])
-    if len(payload) == 1 or not (1000 <= code <= 1014 or 3000 <= code <= 4999) or 1004 <= code <= 1006:
+    if (
+        len(payload) == 1
+        or not (1000 <= code <= 1014 or 3000 <= code <= 4999)
+        or 1004 <= code <= 1006
+    ):
         raise BadFrame(PROTOCOL_ERROR, "a broken close frame")
     try:
         payload[2:].decode()
@@ -199,7 +222,9 @@ def _unmasked(data: bytes, key: bytes) -> bytes:
     """One operation on two large numbers, for all frames of a read together: the fastest that CPython has."""
     if not key:
         return data
-    return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(len(data), "little")
+    return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(
+        len(data), "little"
+    )
 
 
 def binary_frame_head(length: int) -> bytes:

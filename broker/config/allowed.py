@@ -64,12 +64,18 @@ class Allowed:
         """The name of an environment variable that may be read. Raises ``NotAllowed``."""
         if name in _NEVER or not name.startswith(self._prefixes):
             expected = " or ".join(f"{prefix}..." for prefix in self._prefixes) or "none"
-            raise NotAllowed(f"${{env:{name}}}: expected a variable named {expected} (allowed.env_prefixes)")
+            raise NotAllowed(
+                f"${{env:{name}}}: expected a variable named {expected} (allowed.env_prefixes)"
+            )
         return name
 
     def secret_file(self, path: str) -> Path:
         """Path of a secret; a relative path is in the first of the directories. Raises ``NotAllowed``."""
-        return _regular(self._within(Path(path), self._secrets, f"${{file:{path}}}", "allowed.secret_directories"))
+        return _regular(
+            self._within(
+                Path(path), self._secrets, f"${{file:{path}}}", "allowed.secret_directories"
+            )
+        )
 
     def named(self, name: str) -> NamedSecret:
         """The named secret. Raises ``NotAllowed`` if it does not exist."""
@@ -77,7 +83,9 @@ class Allowed:
         if secret is None:
             hint = did_you_mean(name, NAMED_SECRETS.names)
             advice = f"; {hint}" if hint else f". Try: sluice secrets put {name}"
-            raise NotAllowed(f"${{secret:{name}}}: expected the name of a secret, got {name!r}{advice}")
+            raise NotAllowed(
+                f"${{secret:{name}}}: expected the name of a secret, got {name!r}{advice}"
+            )
         return secret
 
     def unsealed(self, reference: str) -> str:
@@ -87,7 +95,9 @@ class Allowed:
     def readable(self, path: Path) -> Path:
         """Path of a file that an object names, for reading; relative to the working directory. Raises
         ``NotAllowed``."""
-        return _regular(self._within(path.absolute(), self._secrets, str(path), "allowed.secret_directories"))
+        return _regular(
+            self._within(path.absolute(), self._secrets, str(path), "allowed.secret_directories")
+        )
 
     def file(self, path: Path) -> Path:
         """Path of a file, for writing; a relative path is in the first of the directories. Raises ``NotAllowed``."""
@@ -107,8 +117,14 @@ class Allowed:
             resolved = (directories[0] / path if directories else path).resolve()
             roots = [directory.resolve() for directory in directories]
         except (OSError, RuntimeError, ValueError) as error:
-            raise NotAllowed(f"{what}: expected a path, got one that cannot be followed: {error}") from None
-        own = [root for root in roots if self._data_dir is not None and root.is_relative_to(self._data_dir)]
+            raise NotAllowed(
+                f"{what}: expected a path, got one that cannot be followed: {error}"
+            ) from None
+        own = [
+            root
+            for root in roots
+            if self._data_dir is not None and root.is_relative_to(self._data_dir)
+        ]
         if self._data_dir is not None and resolved.is_relative_to(self._data_dir):
             roots = [root for root in own if root != self._data_dir]  # never the broker's own files
         if not _is_in(resolved, roots):

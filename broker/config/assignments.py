@@ -48,7 +48,10 @@ def _assignments(line: str) -> Iterator[tuple[KeyPath, Any]]:
         if key is None:
             raise ValueError(line)
         value, at = _decode(line, key.end())
-        yield tuple(json.loads(part) if part[0] == '"' else part for part in _PARTS.findall(key[1])), value
+        yield (
+            tuple(json.loads(part) if part[0] == '"' else part for part in _PARTS.findall(key[1])),
+            value,
+        )
         if at < len(line) and line[at : at + 2] != ", ":
             raise ValueError(line)
         at += 2
@@ -68,7 +71,9 @@ def line_of(changes: Mapping[KeyPath, Any], present: Iterable[KeyPath] = ()) -> 
     """The line of changes; ``present`` are the keys among them that have a value."""
     written = []
     for path, value in changes.items():
-        key = ".".join(part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False) for part in path)
+        key = ".".join(
+            part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False) for part in path
+        )
         nulled = f"{key} = null, " if value is not None and path in present else ""
         written.append(f"{nulled}{key} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}")
     return ", ".join(written) + "\n"

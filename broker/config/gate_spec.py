@@ -57,7 +57,9 @@ class GateSpec(Settings):
     @model_validator(mode="after")
     def _stops_something(self) -> GateSpec:
         if self.quarantine is not None and self.failure_action == "ignore":
-            raise ValueError("quarantine keeps messages that are stopped, and failure_action 'ignore' stops none")
+            raise ValueError(
+                "quarantine keeps messages that are stopped, and failure_action 'ignore' stops none"
+            )
         return self
 
     @property

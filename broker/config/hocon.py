@@ -64,7 +64,9 @@ def parse_value(text: str, name: str) -> Any:
         HoconError: it is not a HOCON value.
     """
     with _within_the_stack(name):
-        return Resolver(Object(Place(name, 1, 1)), {}).value(Reader(text, name, _no_include).read_value())
+        return Resolver(Object(Place(name, 1, 1)), {}).value(
+            Reader(text, name, _no_include).read_value()
+        )
 
 
 @contextmanager
@@ -95,7 +97,9 @@ class _Loader:
         text = self._text(file, context)
         self._open.append(file)
         try:
-            return Reader(text, str(file), lambda name, place: self._include(file, name, place)).read()
+            return Reader(
+                text, str(file), lambda name, place: self._include(file, name, place)
+            ).read()
         finally:
             self._open.pop()
 
@@ -120,7 +124,9 @@ class _Loader:
         except OSError as error:
             raise HoconError(f"{subject}{(error.strerror or str(error)).lower()}") from None
         if len(data) > self._bytes_left:
-            raise HoconError(f"{subject}larger than {MAX_FILE_BYTES // 1024**2} MB, includes counted")
+            raise HoconError(
+                f"{subject}larger than {MAX_FILE_BYTES // 1024**2} MB, includes counted"
+            )
         self._bytes_left -= len(data)
         try:
             return data.decode("utf-8-sig")

@@ -31,7 +31,16 @@ _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TRIPLE = re.compile(r'"""(.*?)("{3,})', re.DOTALL)
 _INCLUDE = re.compile(r'include(?=["\s])[^\S\n]*(?:(required|file|url|classpath|package)\()?')
-_SIMPLE_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_SIMPLE_ESCAPES = {
+    '"': '"',
+    "\\": "\\",
+    "/": "/",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+}
 
 # Reads an included file: its name as written, and the place of that.
 Include = Callable[[str, Place], Object]
@@ -90,7 +99,9 @@ class Reader:
         self._enter()
         self._fields(target, closing="}")
         if self._peek() != "}":
-            self._fail(f"expected '}}' for the '{{' of line {self._place(opening).line}, found {self._found()}")
+            self._fail(
+                f"expected '}}' for the '{{' of line {self._place(opening).line}, found {self._found()}"
+            )
         self._leave()
 
     def _fields(self, target: Object, closing: str) -> None:
@@ -123,7 +134,9 @@ class Reader:
             return self._value()
         is_appended = self._text.startswith("+=", self._at)
         if not is_appended and following not in ("=", ":"):
-            self._fail(f"expected '=', ':' or '{{' after the key {'.'.join(path)!r}, found {self._found()}")
+            self._fail(
+                f"expected '=', ':' or '{{' after the key {'.'.join(path)!r}, found {self._found()}"
+            )
         self._at += 2 if is_appended else 1
         self._skip(_LAYOUT)
         value = self._value()
@@ -144,7 +157,9 @@ class Reader:
             return self._quoted().text
         match = _UNQUOTED_KEY.match(self._text, self._at)
         if match is None:
-            self._fail(f"expected a key, found {self._found()}; keys with other signs than letters are put in quotes")
+            self._fail(
+                f"expected a key, found {self._found()}; keys with other signs than letters are put in quotes"
+            )
         self._at = match.end()
         return match[0]
 
@@ -157,13 +172,17 @@ class Reader:
         if match[1] is None and self._text[end : end + 1] != '"':
             return False  # a key that is called include
         if match[1] not in (None, "required", "file"):
-            self._fail(f"include {match[1]}(...) is not supported; include a file by its relative name")
+            self._fail(
+                f"include {match[1]}(...) is not supported; include a file by its relative name"
+            )
         self._at = end
         if match[1] == "required" and self._text.startswith("file(", self._at):
             self._at += len("file(")
         self._skip(_SPACE)
         if self._peek() != '"':
-            self._fail(f"expected the name of a file in quotes after include, found {self._found()}")
+            self._fail(
+                f"expected the name of a file in quotes after include, found {self._found()}"
+            )
         name = self._quoted().text
         if match[1]:
             while self._peek() == ")":
@@ -228,7 +247,9 @@ class Reader:
             if self._peek() not in ("", "]", "}") and "," not in between and "\n" not in between:
                 self._fail(f"expected ',' or ']', found {self._found()}")
         if self._peek() != "]":
-            self._fail(f"expected ']' for the '[' of line {self._place(opening).line}, found {self._found()}")
+            self._fail(
+                f"expected ']' for the '[' of line {self._place(opening).line}, found {self._found()}"
+            )
         self._leave()
         return array
 
@@ -238,7 +259,9 @@ class Reader:
             return self._triple(place)
         match = _QUOTED.match(self._text, self._at)
         if match is None:
-            self._fail("expected a closing quote on this line; a string of several lines is written in three quotes")
+            self._fail(
+                "expected a closing quote on this line; a string of several lines is written in three quotes"
+            )
         self._at = match.end()
         text = _ESCAPE.sub(lambda escape: self._unescaped(escape[1], match.start()), match[1])
         text = _SURROGATE_PAIR.sub(_join_surrogates, text)
@@ -252,14 +275,18 @@ class Reader:
         if match is None:
             self._fail('expected """ at the end of the text that begins here')
         self._at = match.end()
-        return Text(match[1] + match[2][3:], True, place)  # of more than three closing quotes the first belong to it
+        return Text(
+            match[1] + match[2][3:], True, place
+        )  # of more than three closing quotes the first belong to it
 
     def _unescaped(self, code: str, start: int) -> str:
         if code[0] == "u" and len(code) == 5:
             return chr(int(code[1:], 16))
         if code not in _SIMPLE_ESCAPES:
             self._at = start
-            self._fail(f'\\{code} is not an escape; write \\\\ for a backslash, or put the text in """three quotes"""')
+            self._fail(
+                f'\\{code} is not an escape; write \\\\ for a backslash, or put the text in """three quotes"""'
+            )
         return _SIMPLE_ESCAPES[code]
 
     def _substitution(self, place: Place) -> Substitution:

@@ -12,7 +12,16 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from broker.config.hocon_reader import HoconError
-from broker.config.hocon_tree import Array, Assignments, Concatenation, Node, Object, Place, Substitution, Text
+from broker.config.hocon_tree import (
+    Array,
+    Assignments,
+    Concatenation,
+    Node,
+    Object,
+    Place,
+    Substitution,
+    Text,
+)
 
 # Maximum number of values in a document once its substitutions are resolved: stops those that multiply each other.
 MAX_VALUES = 200_000
@@ -35,7 +44,9 @@ class Resolver:
     def __init__(self, root: Object, environ: Mapping[str, str]) -> None:
         self._root = root
         self._environ = environ
-        self._visible: dict[int, int] = {}  # assignments being resolved, and how many of them may be seen from inside
+        self._visible: dict[
+            int, int
+        ] = {}  # assignments being resolved, and how many of them may be seen from inside
         self._values_left = MAX_VALUES
 
     def resolve(self) -> dict[str, Any]:
@@ -95,7 +106,9 @@ class Resolver:
             value = self._environ.get(".".join(node.path), _MISSING)
         if value is _MISSING and not node.is_optional:
             name = ".".join(node.path)
-            _fail(node.place, f"${{{name}}} is neither a key of this file nor an environment variable")
+            _fail(
+                node.place, f"${{{name}}} is neither a key of this file nor an environment variable"
+            )
         self._count(_size(value, self._values_left), node.place)
         return value
 
@@ -137,7 +150,9 @@ class Resolver:
         result: Any = {}
         for value in values:
             if not isinstance(value, dict):
-                _fail(place, "an object is followed by a value of another kind; is a comma missing?")
+                _fail(
+                    place, "an object is followed by a value of another kind; is a comma missing?"
+                )
             result = _laid_over(result, value)
         return dict(result)
 
@@ -176,7 +191,9 @@ def places(root: Object) -> dict[tuple[str, ...], Place]:
     return place_by_path
 
 
-def _collect_object(node: Object, path: tuple[str, ...], places: dict[tuple[str, ...], Place]) -> None:
+def _collect_object(
+    node: Object, path: tuple[str, ...], places: dict[tuple[str, ...], Place]
+) -> None:
     for key, assignments in node.fields.items():
         for value, place in zip(assignments.values, assignments.places, strict=True):
             places[(*path, key)] = place

@@ -53,15 +53,23 @@ class Layer:
         return self.name
 
 
-def find_main_files(config_files: Sequence[Path], data_dir: Path | None, environ: Mapping[str, str]) -> list[Path]:
+def find_main_files(
+    config_files: Sequence[Path], data_dir: Path | None, environ: Mapping[str, str]
+) -> list[Path]:
     """The main files, weakest first: as given, else as ``SLUICE_CONFIG`` says, else ``sluice.conf`` and ``conf.d`` of
     the data directory where they exist. A directory stands for its files ``*.conf``, by name."""
     named = list(config_files)
     if not named and (text := environ.get(CONFIG_VARIABLE)):
         named = [Path(part) for part in text.split(os.pathsep) if part]
     if not named and data_dir is not None:
-        named = [path for path in (data_dir / MAIN_FILE, data_dir / MAIN_DIRECTORY) if path.exists()]
-    return [file for path in named for file in (sorted(path.glob("*.conf")) if path.is_dir() else [path])]
+        named = [
+            path for path in (data_dir / MAIN_FILE, data_dir / MAIN_DIRECTORY) if path.exists()
+        ]
+    return [
+        file
+        for path in named
+        for file in (sorted(path.glob("*.conf")) if path.is_dir() else [path])
+    ]
 
 
 def file_layer(file: Path, environ: Mapping[str, str]) -> Layer:
@@ -76,7 +84,9 @@ def file_layer(file: Path, environ: Mapping[str, str]) -> Layer:
     for root, value in document.values.items():
         name = ALIASES.get(root, root)
         if name in values:
-            raise HoconError(f"{places.get((name,), file)}: {root} and {name} are one section; keep one of the two")
+            raise HoconError(
+                f"{places.get((name,), file)}: {root} and {name} are one section; keep one of the two"
+            )
         values[name] = value
     return Layer(str(file), values, places, file)
 
@@ -105,12 +115,16 @@ def environment_layer(environ: Mapping[str, str]) -> tuple[Layer, list[str]]:
         and not name.startswith(SECRET_PREFIX)
         and "__" in name[len(ENVIRONMENT_PREFIX) :]
     }
-    return _text_layer("environment", ((path, f"environment variable {n}", t) for path, (n, t) in settings.items()))
+    return _text_layer(
+        "environment", ((path, f"environment variable {n}", t) for path, (n, t) in settings.items())
+    )
 
 
 def override_layer(overrides: Mapping[str, str]) -> tuple[Layer, list[str]]:
     """The layer of ``key=value`` settings from the command line, and its problems."""
-    return _text_layer("command line", ((tuple(key.split(".")), "command line", t) for key, t in overrides.items()))
+    return _text_layer(
+        "command line", ((tuple(key.split(".")), "command line", t) for key, t in overrides.items())
+    )
 
 
 def _text_layer(name: str, settings: Iterable[tuple[KeyPath, str, str]]) -> tuple[Layer, list[str]]:
@@ -124,7 +138,9 @@ def _text_layer(name: str, settings: Iterable[tuple[KeyPath, str, str]]) -> tupl
         except HoconError as error:
             problems.append(str(error))
         except KeyError:
-            problems.append(f"{source}: {'.'.join(path)} is set as a value and as an object; keep one of the two")
+            problems.append(
+                f"{source}: {'.'.join(path)} is set as a value and as an object; keep one of the two"
+            )
     return Layer(name, values, written), problems
 
 
@@ -155,7 +171,11 @@ def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     result = dict(below)
     for key, value in above.items():
         earlier = result.get(key)
-        result[key] = _over(earlier, value) if isinstance(earlier, dict) and isinstance(value, dict) else value
+        result[key] = (
+            _over(earlier, value)
+            if isinstance(earlier, dict) and isinstance(value, dict)
+            else value
+        )
     return result
 
 

@@ -49,7 +49,9 @@ class Bounded(BaseModel):
     def _has_few_unknown_members(cls, value: Any) -> Any:
         if isinstance(value, dict) and len(value) > 2 * len(cls.model_fields) + _MOST_UNKNOWN:
             context = {"count": len(value), "names": ", ".join(sorted(cls.model_fields))}
-            raise PydanticCustomError("too_many_members", "expected only {names}, got {count} members", context)
+            raise PydanticCustomError(
+                "too_many_members", "expected only {names}, got {count} members", context
+            )
         return value
 
 

@@ -14,7 +14,9 @@ from broker.config.secrets import without_user
 from broker.core.placeholders import SECRET_REFERENCE
 
 SCHEMES: Final = ("s3", "gs", "abfss")
-_URL: Final = re.compile(rf"(?:{'|'.join(SCHEMES)})://[A-Za-z0-9@._-]+(?:/(?!\.)[A-Za-z0-9._=+-]+)*/?")
+_URL: Final = re.compile(
+    rf"(?:{'|'.join(SCHEMES)})://[A-Za-z0-9@._-]+(?:/(?!\.)[A-Za-z0-9._=+-]+)*/?"
+)
 # The schemes that a member is for.
 _OF: Final = {
     "region": ("s3",),
@@ -27,7 +29,10 @@ _OF: Final = {
     "client_id": ("abfss",),
     "client_secret": ("abfss",),
 }
-_TOGETHER: Final = (("access_key_id", "secret_access_key"), ("tenant_id", "client_id", "client_secret"))
+_TOGETHER: Final = (
+    ("access_key_id", "secret_access_key"),
+    ("tenant_id", "client_id", "client_secret"),
+)
 _REFERENCE: Final = "`${secret:NAME}`, `${env:NAME}` or `${file:PATH}`"
 
 
@@ -44,7 +49,9 @@ class StoreSettings(Settings):
         pattern=r"^https?://[^/?#@\s]+$",
         description="Address of the store's API, such as `https://minio.example:9000`. Default: the provider's.",
     )
-    region: str | None = Field(default=None, description="Region of an `s3://` bucket. Default: the environment's.")
+    region: str | None = Field(
+        default=None, description="Region of an `s3://` bucket. Default: the environment's."
+    )
     access_key_id: SecretText | None = Field(
         default=None,
         description=f"Access key of `s3://`, as {_REFERENCE}. Default: credentials of the environment or the instance.",
@@ -53,7 +60,8 @@ class StoreSettings(Settings):
         default=None, description=f"Secret that belongs to `access_key_id`, as {_REFERENCE}."
     )
     session_token: SecretText | None = Field(
-        default=None, description=f"Session token of temporary `s3://` credentials, as {_REFERENCE}."
+        default=None,
+        description=f"Session token of temporary `s3://` credentials, as {_REFERENCE}.",
     )
     account_key: SecretText | None = Field(
         default=None,
@@ -61,10 +69,15 @@ class StoreSettings(Settings):
         "instance.",
     )
     sas_token: SecretText | None = Field(
-        default=None, description=f"Shared access signature of an `abfss://` account, as {_REFERENCE}."
+        default=None,
+        description=f"Shared access signature of an `abfss://` account, as {_REFERENCE}.",
     )
-    tenant_id: str | None = Field(default=None, description="Tenant of an `abfss://` service principal.")
-    client_id: str | None = Field(default=None, description="Client ID of an `abfss://` service principal.")
+    tenant_id: str | None = Field(
+        default=None, description="Tenant of an `abfss://` service principal."
+    )
+    client_id: str | None = Field(
+        default=None, description="Client ID of an `abfss://` service principal."
+    )
     client_secret: SecretText | None = Field(
         default=None, description=f"Secret of an `abfss://` service principal, as {_REFERENCE}."
     )
@@ -74,14 +87,18 @@ class StoreSettings(Settings):
     def _check(self) -> Self:
         if not _URL.fullmatch(self.url):
             shown = without_user(self.url)
-            raise ValueError(f"url: expected {', '.join(f'{name}://...' for name in SCHEMES)}, got {shown!r}")
+            raise ValueError(
+                f"url: expected {', '.join(f'{name}://...' for name in SCHEMES)}, got {shown!r}"
+            )
         scheme = self.url.partition("://")[0]
         own_names = {name for name in type(self).model_fields if getattr(self, name) is not None}
         for name in sorted(own_names & _OF.keys()):
             if scheme not in _OF[name]:
                 raise ValueError(f"{name}: expected a store of {_OF[name][0]}://, got {scheme}://")
         if self.anonymous and scheme == "abfss":
-            raise ValueError("anonymous: expected a store of s3:// or gs://, got abfss://. Try: sas_token")
+            raise ValueError(
+                "anonymous: expected a store of s3:// or gs://, got abfss://. Try: sas_token"
+            )
         for names in _TOGETHER:
             if missing := sorted(set(names) - own_names) if own_names & set(names) else []:
                 raise ValueError(
@@ -105,15 +122,26 @@ class StoreSettings(Settings):
         Raises:
             SecretUnreadable: a variable or file that a secret refers to is not there.
         """
-        values = {name: getattr(self, name) for name in type(self).model_fields if name not in ("url", "anonymous")}
+        values = {
+            name: getattr(self, name)
+            for name in type(self).model_fields
+            if name not in ("url", "anonymous")
+        }
         set_values = {name: value for name, value in values.items() if value is not None}
-        plain = {name: value.reveal() if isinstance(value, SecretText) else value for name, value in set_values.items()}
+        plain = {
+            name: value.reveal() if isinstance(value, SecretText) else value
+            for name, value in set_values.items()
+        }
         return {**plain, "anonymous": "true"} if self.anonymous else plain
 
 
 def store_of(url: str, stores: Sequence[StoreSettings]) -> StoreSettings | None:
     """The store that this URL is in: the one with the longest URL."""
-    return max((store for store in stores if store.holds(url)), key=lambda store: len(store.url), default=None)
+    return max(
+        (store for store in stores if store.holds(url)),
+        key=lambda store: len(store.url),
+        default=None,
+    )
 
 
 def url_problem(url: str, stores: Sequence[StoreSettings]) -> str | None:

@@ -50,7 +50,9 @@ def objects_in(layer: Layer, path: KeyPath) -> tuple[LayerObjects, list[str]]:
     return _read(layer, key, entries)
 
 
-def _read(layer: Layer, key: str, entries: Iterable[tuple[KeyPath, str | None, Any]]) -> tuple[LayerObjects, list[str]]:
+def _read(
+    layer: Layer, key: str, entries: Iterable[tuple[KeyPath, str | None, Any]]
+) -> tuple[LayerObjects, list[str]]:
     objects: dict[str, Spec] = {}
     problems = []
     for place, name_as_key, spec in entries:
@@ -73,7 +75,9 @@ def _named(spec: Any, name_as_key: str | None) -> Spec:
     if not isinstance(name, str) or not name:
         raise ValueError("needs a name, a string")
     if name_as_key is not None and name != name_as_key:
-        raise ValueError(f"is named {name_as_key!r} by its key and {name!r} inside; keep one of the two")
+        raise ValueError(
+            f"is named {name_as_key!r} by its key and {name!r} inside; keep one of the two"
+        )
     return {"name": name, **{member: value for member, value in spec.items() if member != "name"}}
 
 

@@ -44,16 +44,25 @@ class ClientTls(Settings):
     verify: Annotated[
         Literal["verify_peer", "verify_none"],
         BeforeValidator(lambda value: f"verify_{value}" if value in ("peer", "none") else value),
-    ] = Field(default="verify_peer", description="Whether the server's certificate and its name are checked.")
+    ] = Field(
+        default="verify_peer",
+        description="Whether the server's certificate and its name are checked.",
+    )
     cacertfile: str | None = Field(
         default=None,
         description="Authorities that the server's certificate is checked against, PEM; else the system's.",
     )
-    certfile: str | None = Field(default=None, description="Certificate that is shown to the server, PEM.")
-    keyfile: str | None = Field(default=None, description="Its private key, PEM; else it is in `certfile`.")
+    certfile: str | None = Field(
+        default=None, description="Certificate that is shown to the server, PEM."
+    )
+    keyfile: str | None = Field(
+        default=None, description="Its private key, PEM; else it is in `certfile`."
+    )
     password: SecretText | None = Field(default=None, description="Password of the private key.")
     server_name_indication: str | None = Field(
-        default=None, min_length=1, description="The name that the certificate must have; else the host's."
+        default=None,
+        min_length=1,
+        description="The name that the certificate must have; else the host's.",
     )
 
     def context(self) -> ssl.SSLContext:
@@ -68,7 +77,9 @@ class ClientTls(Settings):
                 context.verify_mode = ssl.CERT_NONE
             if self.certfile is not None:
                 files = f"ssl.certfile and ssl.keyfile: {self.certfile}"
-                password = "" if self.password is None else self.password.reveal()  # never asks on a terminal
+                password = (
+                    "" if self.password is None else self.password.reveal()
+                )  # never asks on a terminal
                 context.load_cert_chain(self.certfile, self.keyfile, lambda: password)
         except ssl.SSLError as error:
             reason = error.reason or "it holds nothing in PEM form"
@@ -104,11 +115,15 @@ async def call(
     network = GuardedNetwork(guard)
     try:
         place = httpx.URL(url)
-        target = httpcore.URL(scheme=place.raw_scheme, host=place.raw_host, port=place.port, target=place.raw_path)
+        target = httpcore.URL(
+            scheme=place.raw_scheme, host=place.raw_host, port=place.port, target=place.raw_path
+        )
         async with (
             asyncio.timeout(timeout_s),
             httpcore.AsyncConnectionPool(ssl_context=context, network_backend=network) as pool,
-            pool.stream(method, target, headers=sent, content=content, extensions=extensions) as answer,
+            pool.stream(
+                method, target, headers=sent, content=content, extensions=extensions
+            ) as answer,
         ):
             return answer.status, await body_of(answer, most_bytes)
     except TimeoutError:
@@ -149,7 +164,9 @@ class GuardedNetwork(_NetworkBackend):
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in addresses:
             try:
-                return await self._inner.connect_tcp(address, port, timeout, local_address, socket_options)
+                return await self._inner.connect_tcp(
+                    address, port, timeout, local_address, socket_options
+                )
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure

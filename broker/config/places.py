@@ -29,7 +29,9 @@ def parse_place(value: Any) -> int | datetime | dict[int, int]:
         moment = datetime.fromisoformat(value)
         if moment.tzinfo is not None:
             return moment
-    raise ValueError("expected an offset, a time such as 2026-01-31T12:00:00Z, or offsets by shard such as 0:100,1:200")
+    raise ValueError(
+        "expected an offset, a time such as 2026-01-31T12:00:00Z, or offsets by shard such as 0:100,1:200"
+    )
 
 
 def leaves_out(shard: int, *places: int | datetime | dict[int, int] | None) -> bool:
@@ -49,7 +51,11 @@ def _written(place: int | datetime | dict[int, int] | None) -> int | str | dict[
     """A place as JSON has it."""
     if isinstance(place, datetime):
         return place.isoformat().replace("+00:00", "Z")
-    return {str(shard): offset for shard, offset in place.items()} if isinstance(place, dict) else place
+    return (
+        {str(shard): offset for shard, offset in place.items()}
+        if isinstance(place, dict)
+        else place
+    )
 
 
 # An offset, a time with its zone, or offsets by shard: ``{"0": 100, "1": 200}``, or ``0:100,1:200`` as text.

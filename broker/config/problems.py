@@ -62,7 +62,11 @@ def sentence(section: str, model: type[BaseModel], error: ErrorDetails) -> str:
 def expectation(error: ErrorDetails) -> str:
     """``expected a whole number``."""
     expected = _EXPECTED.get(error["type"])
-    return error["msg"].lower() if expected is None else f"expected {expected.format(**error.get('ctx', {}))}"
+    return (
+        error["msg"].lower()
+        if expected is None
+        else f"expected {expected.format(**error.get('ctx', {}))}"
+    )
 
 
 def hint(word: str, known: Iterable[str]) -> str:
@@ -104,7 +108,9 @@ def models_at(model: type[BaseModel], location: tuple[str, ...]) -> list[type[Ba
     stepped over."""
     models = [model]
     for part in location:
-        fields = [model_at.model_fields[part] for model_at in models if part in model_at.model_fields]
+        fields = [
+            model_at.model_fields[part] for model_at in models if part in model_at.model_fields
+        ]
         if not fields:
             models = [getattr(model_at, "member", None) or model_at for model_at in models]
             continue
@@ -116,4 +122,8 @@ def models_at(model: type[BaseModel], location: tuple[str, ...]) -> list[type[Ba
 def types_in(annotation: Any) -> list[Any]:
     """The types in an annotation, as ``X`` and ``None`` of ``X | None``."""
     arguments = get_args(annotation)
-    return [annotation] if not arguments else [inner for argument in arguments for inner in types_in(argument)]
+    return (
+        [annotation]
+        if not arguments
+        else [inner for argument in arguments for inner in types_in(argument)]
+    )

@@ -87,7 +87,9 @@ def attribute_docs(model: type[BaseModel]) -> dict[str, str]:
             assert isinstance(definition, ast.ClassDef)
             for field, text in pairwise(definition.body):
                 match field, text:
-                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(described))):
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(
+                        ast.Constant(str(described))
+                    ):
                         docs[name] = " ".join(described.split())
     return docs
 
@@ -99,7 +101,12 @@ def _entries(prefix: str, model: type[BaseModel]) -> Iterator[SettingEntry]:
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _entries(key, field.annotation)
         else:
-            yield SettingEntry(key, _field_type(field), _default(field), field.description or described.get(name, ""))
+            yield SettingEntry(
+                key,
+                _field_type(field),
+                _default(field),
+                field.description or described.get(name, ""),
+            )
     if issubclass(model, Settings) and model.member is not None:
         yield from _entries(f"{prefix}.NAME", model.member)
 

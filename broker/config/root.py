@@ -120,7 +120,11 @@ class Config:
     @property
     def api_layer(self) -> Layer:
         """Content of the API's file when it was read."""
-        api_layers = (layer for layer in self._layers if layer.file is not None and layer.file == self.api_file)
+        api_layers = (
+            layer
+            for layer in self._layers
+            if layer.file is not None and layer.file == self.api_file
+        )
         return next(api_layers, Layer(API_FILE, {}))
 
     @overload
@@ -137,7 +141,9 @@ class Config:
         if settings is None:
             raise NotFound("section of the configuration", section)
         if not isinstance(settings, model):
-            raise TypeError(f"section {section!r} is {type(settings).__name__}, not {model.__name__}")
+            raise TypeError(
+                f"section {section!r} is {type(settings).__name__}, not {model.__name__}"
+            )
         return settings
 
     @property
@@ -159,7 +165,11 @@ class Config:
         """The place over the API's file that sets a key, or None."""
         layer = setter(self._layers, path)
         files = [layer.file for layer in self._layers]
-        above = self._layers[files.index(self.api_file) + 1 :] if self.api_file in files else self._layers
+        above = (
+            self._layers[files.index(self.api_file) + 1 :]
+            if self.api_file in files
+            else self._layers
+        )
         return layer.where(path) if layer is not None and layer in above else None
 
     def raw(self, path: KeyPath) -> Any:
@@ -221,7 +231,9 @@ def differing(path: KeyPath, before: Any, after: Any) -> Iterator[KeyPath]:
     if not (isinstance(before, BaseModel) and type(before) is type(after)):
         yield path
         return
-    for name in dict.fromkeys((*type(before).model_fields, *(before.model_extra or {}), *(after.model_extra or {}))):
+    for name in dict.fromkeys(
+        (*type(before).model_fields, *(before.model_extra or {}), *(after.model_extra or {}))
+    ):
         yield from differing((*path, name), getattr(before, name, None), getattr(after, name, None))
 
 
@@ -277,7 +289,9 @@ def _read_layers(
             layers.append(Layer(str(file), dict(api_values), {}, file))
             continue
         try:
-            layers.append((api_layer(file) if file.name == API_FILE else None) or file_layer(file, environ))
+            layers.append(
+                (api_layer(file) if file.name == API_FILE else None) or file_layer(file, environ)
+            )
         except HoconError as error:
             problems.append(str(error))
     for layer, wrong in (environment_layer(environ), override_layer(overrides)):
@@ -286,7 +300,9 @@ def _read_layers(
     return layers, problems
 
 
-def _objects(layers: Sequence[Layer], paths: Sequence[KeyPath]) -> tuple[dict[str, list[LayerObjects]], list[str]]:
+def _objects(
+    layers: Sequence[Layer], paths: Sequence[KeyPath]
+) -> tuple[dict[str, list[LayerObjects]], list[str]]:
     by_section: dict[str, list[LayerObjects]] = {}
     problems = []
     for path in paths:
@@ -299,19 +315,25 @@ def _objects(layers: Sequence[Layer], paths: Sequence[KeyPath]) -> tuple[dict[st
             elif layer_objects.objects:
                 key = ".".join(path)
                 inside = (*path, layer_objects.objects[0]["name"])
-                problems.append(f"{layer.where(inside)}: {key} are objects; define them in files or through the API")
+                problems.append(
+                    f"{layer.where(inside)}: {key} are objects; define them in files or through the API"
+                )
         by_section[".".join(path)] = in_files
     return by_section, problems
 
 
-def _split(values: dict[str, Any], models: Models, layers: Sequence[Layer]) -> tuple[dict[str, Any], list[str]]:
+def _split(
+    values: dict[str, Any], models: Models, layers: Sequence[Layer]
+) -> tuple[dict[str, Any], list[str]]:
     """The values of each section by its name, and the keys that belong to none."""
     names = {tuple(name.split(".")): name for name in models}
     data: dict[str, Any] = {}
     problems: list[str] = []
 
     def descend(path: KeyPath, node: dict[str, Any]) -> None:
-        below = {name[len(path)] for name in names if name[: len(path)] == path and len(name) > len(path)}
+        below = {
+            name[len(path)] for name in names if name[: len(path)] == path and len(name) > len(path)
+        }
         own = {key: value for key, value in node.items() if key not in below}
         if path in names:
             data[names[path]] = own
@@ -321,10 +343,15 @@ def _split(values: dict[str, Any], models: Models, layers: Sequence[Layer]) -> t
             inner = node[key]
             if isinstance(inner, dict):
                 descend((*path, key), inner)
-            elif isinstance(inner, list) and models.get(".".join((*path, key)), Settings).takes_a_list:
+            elif (
+                isinstance(inner, list)
+                and models.get(".".join((*path, key)), Settings).takes_a_list
+            ):
                 data[".".join((*path, key))] = inner
             elif inner is not None:
-                problems.append(f"{_where(layers, (*path, key))}: {'.'.join((*path, key))} must be an object {{ ... }}")
+                problems.append(
+                    f"{_where(layers, (*path, key))}: {'.'.join((*path, key))} must be an object {{ ... }}"
+                )
 
     descend((), values)
     return data, problems

@@ -65,19 +65,27 @@ def problem_of(use: SchemaUse, schemas: SchemaLookup, pointer: str = "") -> Prob
     if not isinstance(serde, TypedSerde):
         return None
     if serde.kind != use.type:
-        return Problem(f"schema {name!r} is of type {serde.kind}, not {use.type}", f"{pointer}/schema")
+        return Problem(
+            f"schema {name!r} is of type {serde.kind}, not {use.type}", f"{pointer}/schema"
+        )
     if message_type is not None and not serde.has_message_type(message_type):
-        return Problem(f"schema {name!r} has no message type {message_type!r}", f"{pointer}/message_type")
+        return Problem(
+            f"schema {name!r} has no message type {message_type!r}", f"{pointer}/message_type"
+        )
     return None
 
 
-def missing_schemas(uses: Iterable[tuple[str, SchemaUse]], schemas: SchemaLookup, pointer: str = "") -> list[Problem]:
+def missing_schemas(
+    uses: Iterable[tuple[str, SchemaUse]], schemas: SchemaLookup, pointer: str = ""
+) -> list[Problem]:
     """A problem for each schema or message type that does not exist; ``uses`` are pointers and what is there."""
     problems = [problem_of(use, schemas, pointer + place) for place, use in uses]
     return [problem for problem in problems if problem is not None]
 
 
-def names_of_missing(uses: Iterable[tuple[str, SchemaUse]], schemas: SchemaLookup) -> list[list[str]]:
+def names_of_missing(
+    uses: Iterable[tuple[str, SchemaUse]], schemas: SchemaLookup
+) -> list[list[str]]:
     """The same as names: of each the schema, and the message type where one is named."""
     absent = [use for _, use in uses if problem_of(use, schemas) is not None]
     return [[use.schema_name, *filter(None, [message_type_of(use)])] for use in absent]

@@ -84,7 +84,9 @@ class SecretText(Secret):
     def former(self) -> str:
         """The value of a named secret before its last change, which errors of open connections may repeat."""
         match = SECRET_REFERENCE.fullmatch(self._text)
-        secret = NAMED_SECRETS.find(match[2]) if match is not None and match[1] == "secret" else None
+        secret = (
+            NAMED_SECRETS.find(match[2]) if match is not None and match[1] == "secret" else None
+        )
         return "" if secret is None or secret.former is None else secret.former.reveal()
 
     @property
@@ -115,7 +117,9 @@ class SecretText(Secret):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
             cls._validated,
-            serialization=core_schema.plain_serializer_function_ser_schema(lambda secret: secret.shown),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda secret: secret.shown
+            ),
             json_schema_input_schema=AS_PASSWORD,
         )
 
@@ -151,7 +155,10 @@ class SecretUrl(SecretText):
     @property
     def shown(self) -> str:
         """The URL with stars in its query."""
-        return _joined(self.address, [(name, MASK if literals(value) else value) for name, value in self._values])
+        return _joined(
+            self.address,
+            [(name, MASK if literals(value) else value) for name, value in self._values],
+        )
 
     @property
     def has_stars(self) -> bool:
@@ -171,7 +178,8 @@ class SecretUrl(SecretText):
             by_name.setdefault(name, []).append(value)
         left = {name: iter(values) for name, values in by_name.items()}
         values = [
-            (name, next(left.get(name, iter(())), MASK) if value == MASK else value) for name, value in self._values
+            (name, next(left.get(name, iter(())), MASK) if value == MASK else value)
+            for name, value in self._values
         ]
         return _joined(self.address, values)
 
@@ -180,13 +188,18 @@ class SecretUrl(SecretText):
         """The name of each parameter, with its ``=``, and the value. One without a value is a value without a name."""
         _, mark, query = self._text.partition("?")
         parts = [(part, *part.partition("=")) for part in query.split("&")] if mark else []
-        return [(name + "=", value) if value.strip("=") else ("", part) for part, name, _, value in parts]
+        return [
+            (name + "=", value) if value.strip("=") else ("", part)
+            for part, name, _, value in parts
+        ]
 
     @classmethod
     def _validated(cls, value: object) -> Secret:
         url = super()._validated(value)
         if len(url.reveal()) > _LONGEST_URL_CHARACTERS:
-            raise ValueError(f"expected at most {_LONGEST_URL_CHARACTERS:,} characters, got {len(url.reveal()):,}")
+            raise ValueError(
+                f"expected at most {_LONGEST_URL_CHARACTERS:,} characters, got {len(url.reveal()):,}"
+            )
         return url
 
     @classmethod
@@ -210,7 +223,9 @@ def _joined(address: str, values: Sequence[tuple[str, str]]) -> str:
 def _of_environment(name: str) -> str:
     value = os.environ.get(allowed().variable(name))
     if value is None:
-        raise SecretUnreadable(f"the environment variable {name}, which the settings refer to, is not set")
+        raise SecretUnreadable(
+            f"the environment variable {name}, which the settings refer to, is not set"
+        )
     return value
 
 
@@ -225,7 +240,9 @@ def _of_file(path: str) -> str:
         ) from None
     if len(text) > _LONGEST_CHARACTERS:
         longest = f"{_LONGEST_CHARACTERS} characters"
-        raise SecretUnreadable(f"the file {path}, which the settings refer to, is longer than {longest}")
+        raise SecretUnreadable(
+            f"the file {path}, which the settings refer to, is longer than {longest}"
+        )
     return text.strip()
 
 
@@ -319,7 +336,11 @@ def with_references(settings: BaseModel) -> dict[str, Any]:
 
 def reference_problems(model: Any, pointer: str = "") -> list[Problem]:
     """A problem for each reference of a settings model that is not allowed."""
-    return [Problem(reason, pointer) for secret in secrets_in(model) if (reason := secret.why_not_allowed)]
+    return [
+        Problem(reason, pointer)
+        for secret in secrets_in(model)
+        if (reason := secret.why_not_allowed)
+    ]
 
 
 def misplaced_references(value: Any, pointer: str = "") -> Iterator[Problem]:
@@ -367,7 +388,9 @@ def check_moved(what: str, sent: Any, now: Any, before: Any) -> None:
     Raises:
         Invalid: an address has changed and a secret was not sent again.
     """
-    if has_stars(sent) and list(values_in(now, addresses=True)) != list(values_in(before, addresses=True)):
+    if has_stars(sent) and list(values_in(now, addresses=True)) != list(
+        values_in(before, addresses=True)
+    ):
         raise Invalid(f"{what} cannot be saved", [moved_problem()])
 
 

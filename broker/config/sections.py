@@ -25,7 +25,16 @@ from broker.config.root import Config
 from broker.config.stamp import stamp_of
 from broker.core import jsontext
 from broker.core.errors import NotFound, ReadOnly, Unavailable
-from broker.core.objects import ObjectSection, SavedObject, Saves, Spec, Version, apply, etag_of, saving
+from broker.core.objects import (
+    ObjectSection,
+    SavedObject,
+    Saves,
+    Spec,
+    Version,
+    apply,
+    etag_of,
+    saving,
+)
 from broker.core.signals import Signal
 
 # Bytes of changes below which the file is not rewritten.
@@ -37,9 +46,16 @@ class Sections:
 
     def __init__(self, config: Config) -> None:
         paths = {name: tuple(name.split(".")) for name in config.objects}
-        self.file = None if config.api_file is None else ApiFile(config.api_file, config.api_layer, paths.values())
+        self.file = (
+            None
+            if config.api_file is None
+            else ApiFile(config.api_file, config.api_layer, paths.values())
+        )
         """File that the API writes; None without a data directory."""
-        self._sections = {name: FileSection(paths[name], layers, self.file) for name, layers in config.objects.items()}
+        self._sections = {
+            name: FileSection(paths[name], layers, self.file)
+            for name, layers in config.objects.items()
+        }
 
     @property
     def changes(self) -> int:
@@ -98,7 +114,9 @@ class Sections:
 class FileSection:
     """One kind of objects, merged from the layers. Implements ``broker.core.objects.ObjectSection``."""
 
-    def __init__(self, path: KeyPath, layers: Sequence[LayerObjects], api_file: ApiFile | None) -> None:
+    def __init__(
+        self, path: KeyPath, layers: Sequence[LayerObjects], api_file: ApiFile | None
+    ) -> None:
         self._path = path
         self._api_file = api_file
         self.is_unlocked = False
@@ -126,13 +144,20 @@ class FileSection:
                 self._made = {spec["name"]: spec for spec in layer_objects.objects}
                 continue
             file = layer_objects.layer.file
-            is_base = self._api_file is not None and file == self._api_file.path.with_name(BASE_FILE)
+            is_base = self._api_file is not None and file == self._api_file.path.with_name(
+                BASE_FILE
+            )
             for spec in layer_objects.objects:
-                (self._base if is_base else self._fixed)[spec["name"]] = (layer_objects.layer.name, spec)
+                (self._base if is_base else self._fixed)[spec["name"]] = (
+                    layer_objects.layer.name,
+                    spec,
+                )
                 if not is_base:
                     self._made.pop(spec["name"], None)
         now = self._saved()
-        self._note_changes([name for name in before.keys() | now.keys() if before.get(name) != now.get(name)])
+        self._note_changes(
+            [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
+        )
 
     def load(self) -> list[Spec]:
         """All objects in order; the caller may change what it gets."""
@@ -144,7 +169,11 @@ class FileSection:
 
     def save(self, changes: Mapping[str, Spec | None]) -> None:
         """Write the API's among the objects; returns when they are on disk. Fixed ones are not written."""
-        own_changes = {name: copy.deepcopy(spec) for name, spec in changes.items() if not self._is_of_file(name, spec)}
+        own_changes = {
+            name: copy.deepcopy(spec)
+            for name, spec in changes.items()
+            if not self._is_of_file(name, spec)
+        }
         for name, spec in own_changes.items():
             if spec is None and name in self._base and not self.is_unlocked:
                 raise ReadOnly(_undeletable(name, self._base[name][0]))
@@ -198,7 +227,9 @@ class FileSection:
 
     def where(self, name: str) -> str:
         """The file and line of the object when the broker started, else the API's file."""
-        return self._places.get(name) or (API_FILE if self._api_file is None else str(self._api_file.path))
+        return self._places.get(name) or (
+            API_FILE if self._api_file is None else str(self._api_file.path)
+        )
 
     def saved(self, name: str) -> Spec:
         """An object of the section, as it is saved; not to be changed."""
@@ -210,12 +241,16 @@ class FileSection:
         """The version of an object that is in the section; its digest is made when it is first asked for."""
         version = self._versions.get(name)
         if version is None:
-            version = self._versions[name] = Version(etag_of(self.saved(name)), self._changed_ns.get(name))
+            version = self._versions[name] = Version(
+                etag_of(self.saved(name)), self._changed_ns.get(name)
+            )
         return version
 
     def _file(self, changes: bool, saves: Saves | None = None) -> ApiFile:
         if self._api_file is None:
-            raise Unavailable("objects cannot be saved without a data directory; start with --data-dir")
+            raise Unavailable(
+                "objects cannot be saved without a data directory; start with --data-dir"
+            )
         saving(changes, saves)
         return self._api_file
 
@@ -266,7 +301,11 @@ class ApiFile:
         """The file was read again and holds this."""
         with self._lock:
             self._values: dict[str, Any] = self._copied(read.values, ())
-            self._is_lines, self._seen, self._missed = read.is_lines, stamp_of(self.path), list[bytes]()
+            self._is_lines, self._seen, self._missed = (
+                read.is_lines,
+                stamp_of(self.path),
+                list[bytes](),
+            )
             self._size = self.path.stat().st_size if read.is_lines else 0
             self._size_before = len(self._data(self._values)) if read.is_lines else 0
 
@@ -293,7 +332,11 @@ class ApiFile:
         changes = {path: value for path, value in changes.items() if before[path] != value}
         if not changes:
             return
-        shrinking = {path[:-1] for path, value in changes.items() if value is None and path[:-1] in self._sections}
+        shrinking = {
+            path[:-1]
+            for path, value in changes.items()
+            if value is None and path[:-1] in self._sections
+        }
         orders = {path: list(self._at(path) or ()) for path in shrinking}
         self._write(changes, [path for path, value in before.items() if value is not None])
         for path, value in changes.items():
@@ -314,7 +357,9 @@ class ApiFile:
         reordered = {name: objects[name] for name in names if name in objects} | objects
         self._write({path: reordered}, [path])
         if not self.is_taking_over:
-            self.on_change(SavedObject(".".join(path), "", None, None, list(objects), list(reordered)))
+            self.on_change(
+                SavedObject(".".join(path), "", None, None, list(objects), list(reordered))
+            )
 
     def _write(self, changes: Mapping[KeyPath, Any], present: Collection[KeyPath]) -> None:
         with self._lock:
@@ -336,14 +381,21 @@ class ApiFile:
             except OSError as error:
                 self._is_lines = False
                 reason = (error.strerror or str(error)).lower()
-                raise Unavailable(f"{self.path} cannot be written ({reason}); nothing was changed") from error
+                raise Unavailable(
+                    f"{self.path} cannot be written ({reason}); nothing was changed"
+                ) from error
             finally:
                 self._seen = stamp_of(self.path)
             self._values = after
             self._is_lines = True
-            if self._size > 2 * self._size_before + _LEAST_BYTES and not self._compacting.is_alive():
+            if (
+                self._size > 2 * self._size_before + _LEAST_BYTES
+                and not self._compacting.is_alive()
+            ):
                 self._missed, values = [], self._copied(self._values, ())
-                self._compacting = Thread(target=self._compact, args=(values, self._missed), name="compaction")
+                self._compacting = Thread(
+                    target=self._compact, args=(values, self._missed), name="compaction"
+                )
                 self._compacting.start()
 
     def _append(self, line: str) -> None:
@@ -397,7 +449,11 @@ class ApiFile:
     def _copied(self, value: Any, path: KeyPath) -> Any:
         """The same values in other dictionaries, down to those of objects by name."""
         if path in self._sections:
-            return {spec["name"]: spec for spec in value} if isinstance(value, list) else dict(value or {})
+            return (
+                {spec["name"]: spec for spec in value}
+                if isinstance(value, list)
+                else dict(value or {})
+            )
         if path in self._above and isinstance(value, dict):
             return {key: self._copied(inner, (*path, key)) for key, inner in value.items()}
         return value

@@ -41,7 +41,11 @@ def parsed(
     Raises:
         Invalid: with every problem.
     """
-    sent = {name: value for name, value in spec.items() if name not in ignored} if isinstance(spec, Mapping) else spec
+    sent = (
+        {name: value for name, value in spec.items() if name not in ignored}
+        if isinstance(spec, Mapping)
+        else spec
+    )
     try:
         return model.model_validate(sent)
     except ValidationError as error:
@@ -66,7 +70,11 @@ def spec_problems(
             break
         place = _place(_without_choices(detail["loc"], model), known_tags)
         words = words_by_place.setdefault(pointer + "".join(f"/{part}" for part in place), [])
-        words.append(_reason(detail, place, model) if not words else expectation(detail).removeprefix("expected "))
+        words.append(
+            _reason(detail, place, model)
+            if not words
+            else expectation(detail).removeprefix("expected ")
+        )
     return [Problem(" or ".join(words), at) for at, words in words_by_place.items()]
 
 
@@ -74,7 +82,9 @@ def _place(location: Location, tags: frozenset[str]) -> Location:
     """The location without what pydantic adds to it: the tag behind an item or a codec, the choice at the end."""
     if location and location[-1] in _CHOICES and len(location) > 1:
         location = location[:-1]
-    return tuple(part for at, part in enumerate(location) if not (part in tags and _is_tagged(location[:at])))
+    return tuple(
+        part for at, part in enumerate(location) if not (part in tags and _is_tagged(location[:at]))
+    )
 
 
 def _without_choices(location: Location, model: type[BaseModel]) -> Location:
@@ -83,14 +93,23 @@ def _without_choices(location: Location, model: type[BaseModel]) -> Location:
     models: list[type[BaseModel]] = [model]
     has_choice = False
     for part in location:
-        field = next((model_here.model_fields[part] for model_here in models if part in model_here.model_fields), None)
+        field = next(
+            (
+                model_here.model_fields[part]
+                for model_here in models
+                if part in model_here.model_fields
+            ),
+            None,
+        )
         if field is None and has_choice:
             has_choice = False
             continue
         parts.append(part)
         if field is not None:
             kinds = types_in(field.annotation)
-            models = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+            models = [
+                kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)
+            ]
             has_choice = bool(models) and len(_alternatives(field.annotation)) > 1
     return tuple(parts)
 
@@ -106,7 +125,9 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 def _is_tagged(above: Location) -> bool:
     """True if parts of different kinds are in this place: items of a list, or a codec."""
-    return bool(above) and (isinstance(above[-1], int) or above[-1] in ("payload_decoder", "payload_encoder"))
+    return bool(above) and (
+        isinstance(above[-1], int) or above[-1] in ("payload_decoder", "payload_encoder")
+    )
 
 
 def _reason(detail: ErrorDetails, place: Location, model: type[BaseModel]) -> str:

@@ -25,7 +25,12 @@ _PRIVATE: Final = (
     "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
     "224.0.0.0/4", "255.255.255.255/32", "::/128", "::1/128", "fc00::/7", "fe80::/10", "ff00::/8",
 )  # fmt: skip
-_METADATA: Final = ("metadata.google.internal", "metadata", "instance-data", "instance-data.ec2.internal")
+_METADATA: Final = (
+    "metadata.google.internal",
+    "metadata",
+    "instance-data",
+    "instance-data.ec2.internal",
+)
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
 
@@ -40,8 +45,12 @@ Network = Annotated[str, AfterValidator(_network)]
 class SsrfSettings(Settings):
     """Checked in the order of ``deny_hosts``, ``allow_cidrs``, ``deny_cidrs``; what none of them names is allowed."""
 
-    enable: bool = Field(default=False, description="Hold calls to servers that users name to the lists below.")
-    allow_cidrs: list[Network] = Field(default_factory=list, description="Networks allowed in any case.")
+    enable: bool = Field(
+        default=False, description="Hold calls to servers that users name to the lists below."
+    )
+    allow_cidrs: list[Network] = Field(
+        default_factory=list, description="Networks allowed in any case."
+    )
     deny_cidrs: list[Network] = Field(
         default_factory=lambda: list(_PRIVATE),
         description="Networks that are not called: by default loopback, link-local, private and multicast addresses.",
@@ -78,7 +87,9 @@ class AddressGuard:
         if reason := self.why_not_host(host):
             raise AddressDenied(f"{host} must not be called: {reason}")
         try:
-            entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            entries = await asyncio.get_running_loop().getaddrinfo(
+                host, port, type=socket.SOCK_STREAM
+            )
         except UnicodeError:  # an empty label, or one of more than 63 characters
             raise socket.gaierror(socket.EAI_NONAME, f"{host!r} is not a valid host name") from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
@@ -118,7 +129,13 @@ class GuardedLoop:
         return getattr(self._loop, name)
 
     async def create_connection(
-        self, factory: Callable[[], T], host: str, port: int, *, ssl: Any = None, server_hostname: str | None = None
+        self,
+        factory: Callable[[], T],
+        host: str,
+        port: int,
+        *,
+        ssl: Any = None,
+        server_hostname: str | None = None,
     ) -> tuple[asyncio.BaseTransport, T]:
         """See ``asyncio.AbstractEventLoop``; raises as ``AddressGuard.addresses`` as well."""
         expected_name = None if ssl is None else server_hostname or host.strip("[]")

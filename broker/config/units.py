@@ -7,7 +7,15 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
-_DURATION_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_DURATION_UNITS_S = {
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
 _SIZE_UNITS = {
     "": 1, "b": 1,
     "k": 1024, "kb": 1024, "kib": 1024,
@@ -33,11 +41,15 @@ def parse_duration_s(value: object) -> object:
     while at < len(value):
         match = _QUANTITY.match(value, at)
         if match is None or (match[2].lower() or "s") not in _DURATION_UNITS_S:
-            raise ValueError(f"{value!r} is not a duration; write a number with ms, s, m, h, d or w, as '15s' or '7d'")
+            raise ValueError(
+                f"{value!r} is not a duration; write a number with ms, s, m, h, d or w, as '15s' or '7d'"
+            )
         total += float(match[1]) * _DURATION_UNITS_S[match[2].lower() or "s"]
         at = match.end()
     if not value.strip():
-        raise ValueError("an empty string is not a duration; write a number with ms, s, m, h, d or w, as '15s'")
+        raise ValueError(
+            "an empty string is not a duration; write a number with ms, s, m, h, d or w, as '15s'"
+        )
     return total
 
 
@@ -64,7 +76,13 @@ def duration_text(seconds: float) -> str:
         return "infinity"
     left_ms = round(seconds * 1000)
     words = []
-    for unit, unit_ms in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):
+    for unit, unit_ms in (
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1000),
+        ("ms", 1),
+    ):
         count, left_ms = divmod(left_ms, unit_ms)
         words += [f"{count}{unit}"] if count else []
     return "".join(words) or "0s"
@@ -84,7 +102,9 @@ def _written(unit: str) -> WithJsonSchema:
 
 
 # Seconds, written as ``15s`` or ``7d``.
-Duration = Annotated[float, BeforeValidator(parse_duration_s), PlainSerializer(float), _written("seconds")]
+Duration = Annotated[
+    float, BeforeValidator(parse_duration_s), PlainSerializer(float), _written("seconds")
+]
 
 # Bytes, written as ``64KB`` or ``1GB``.
 Size = Annotated[int, BeforeValidator(parse_size_bytes), PlainSerializer(int), _written("bytes")]

@@ -50,7 +50,10 @@ class Vault:
     def of_environment(cls, data_dir: Path, environ: Mapping[str, str]) -> Vault:
         """The vault whose key is where the environment says, else in the data directory."""
         file = environ.get(KEY_FILE_VARIABLE, "").strip()
-        return cls(Path(file).absolute() if file else data_dir / KEY_FILE, environ.get(KEY_VARIABLE, "").strip())
+        return cls(
+            Path(file).absolute() if file else data_dir / KEY_FILE,
+            environ.get(KEY_VARIABLE, "").strip(),
+        )
 
     def reference(self, name: str, sealed: str) -> str:
         """The reference by which another process of this machine, which has the same key, reads a value; it holds the
@@ -72,13 +75,22 @@ class Vault:
             key = self._key or self._read()
             if key is None:
                 key = secrets.token_bytes(32)  # kept by ``keep_key``
-            elif self._key is not None and not self._given and self._file.exists() and self._read() != key:
-                raise KeyUnusable(f"{self._file}: expected the key that the broker started with, got another")
+            elif (
+                self._key is not None
+                and not self._given
+                and self._file.exists()
+                and self._read() != key
+            ):
+                raise KeyUnusable(
+                    f"{self._file}: expected the key that the broker started with, got another"
+                )
         except KeyUnusable as error:
             raise Unavailable(f"{error}; nothing was saved") from None
         self._key = key
         nonce = secrets.token_bytes(_NONCE_BYTES)
-        return b64encode(nonce + _cipher(key).encrypt(nonce, value.encode(), name.encode())).decode()
+        return b64encode(
+            nonce + _cipher(key).encrypt(nonce, value.encode(), name.encode())
+        ).decode()
 
     def open(self, name: str, sealed: str) -> str:
         """The value of an encrypted one.
@@ -93,9 +105,15 @@ class Vault:
             raise KeyUnusable(f"{self._file}: expected the key of the secrets, got no file")
         try:
             data = b64decode(sealed, validate=True)
-            return _cipher(self._key).decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], name.encode()).decode()
+            return (
+                _cipher(self._key)
+                .decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], name.encode())
+                .decode()
+            )
         except (InvalidTag, ValueError):
-            raise KeyUnusable(f"{self.where}: expected the key that encrypted the secrets, got another") from None
+            raise KeyUnusable(
+                f"{self.where}: expected the key that encrypted the secrets, got another"
+            ) from None
 
     def keep_key(self) -> None:
         """Write a new key to its file, readable by the owner only; it is on the disk when this returns.
@@ -106,7 +124,9 @@ class Vault:
         if self._given or self._key is None or self._file.exists():
             return
         try:
-            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(
+                self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+            )
             with os.fdopen(descriptor, "w") as file:
                 file.write(f"{self._key.hex()}\n")
                 file.flush()
@@ -118,7 +138,9 @@ class Vault:
                 os.close(directory)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise Unavailable(f"the key of the secrets cannot be kept in {self._file} ({reason})") from error
+            raise Unavailable(
+                f"the key of the secrets cannot be kept in {self._file} ({reason})"
+            ) from error
 
     def _read(self) -> bytes | None:
         """The key; None where its file does not exist. Raises ``KeyUnusable``."""
@@ -137,7 +159,9 @@ class Vault:
 
 
 def _cipher(key: bytes) -> AESGCM:
-    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # only brokers with secrets need it
+    from cryptography.hazmat.primitives.ciphers.aead import (
+        AESGCM,
+    )  # only brokers with secrets need it
 
     return AESGCM(key)
 

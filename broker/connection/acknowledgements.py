@@ -61,7 +61,9 @@ class Held:
 
     __slots__ = ("_waits", "c", "on_left", "packet", "size_bytes")
 
-    def __init__(self, c: Answering, packet: bytes, size_bytes: int, on_left: Callable[[Any], None]) -> None:
+    def __init__(
+        self, c: Answering, packet: bytes, size_bytes: int, on_left: Callable[[Any], None]
+    ) -> None:
         self.c: Answering | None = c
         self.packet = packet
         self.size_bytes = size_bytes
@@ -201,7 +203,9 @@ class Answers:
         if c.is_closed:
             return
         lost = {publish.packet_id for publish in stored if not publish.is_refused}
-        if not all(_packet_of(data)[0] in (_PUBACK, _PUBREC) for data in waiting) or (stored and not c.is_v5):
+        if not all(_packet_of(data)[0] in (_PUBACK, _PUBREC) for data in waiting) or (
+            stored and not c.is_v5
+        ):
             c.on_internal_error()
             return
         for data in waiting:

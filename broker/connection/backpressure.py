@@ -54,7 +54,11 @@ class Backpressure:
 
     def crowded(self, session: Crowded) -> None:
         """A message was queued for a session that is more than half full."""
-        if session.is_waited_for and self._wait_s and (not self.fresh or self.fresh[-1] is not session):
+        if (
+            session.is_waited_for
+            and self._wait_s
+            and (not self.fresh or self.fresh[-1] is not session)
+        ):
             self.fresh.append(session)
 
     def hold(self, *publishers: Peer) -> None:
@@ -65,7 +69,9 @@ class Backpressure:
                     continue
                 if session not in self._waiting:
                     self._waiting[session] = set()
-                    self._context.later(self._wait_s, self._give_up, session, self._waiting[session])
+                    self._context.later(
+                        self._wait_s, self._give_up, session, self._waiting[session]
+                    )
                 self._waiting[session].add(publisher)
                 publisher.hold(session)
         self.fresh.clear()

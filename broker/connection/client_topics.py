@@ -12,7 +12,13 @@ from broker.core.client import Client
 from broker.core.errors import PeerError
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal
-from broker.core.topic import DELAYED_PREFIX, RESERVED_PREFIXES, is_bridge_state, is_reserved, reserved_topic
+from broker.core.topic import (
+    DELAYED_PREFIX,
+    RESERVED_PREFIXES,
+    is_bridge_state,
+    is_reserved,
+    reserved_topic,
+)
 from broker.pipeline.plan import Resolve, SessionRoutes, TopicPlan
 from broker.routing.delayed import Delayed
 from broker.routing.rewrite import Rewrite, Rewrites, UnsafeName
@@ -77,7 +83,13 @@ class ClientTopics:
         return self._delayed_plan(topic, topic_bytes, self._delayed.take)
 
     def _rewritten(
-        self, topic: str, prefix: str, inner: str, rewrite: Rewrite, client: Client, final: FinalPlan
+        self,
+        topic: str,
+        prefix: str,
+        inner: str,
+        rewrite: Rewrite,
+        client: Client,
+        final: FinalPlan,
     ) -> TopicPlan:
         try:
             meant = rewrite.apply(inner, client)
@@ -90,7 +102,8 @@ class ClientTopics:
         except (UnsafeName, PeerError) as error:
             text = f"rewrite {rewrite.name!r} makes no topic of it: {error}"
             return self._refusing(
-                topic, Refusal("rewrite", rewrite.name, "rewrite_failed", reason.TOPIC_NAME_INVALID, text)
+                topic,
+                Refusal("rewrite", rewrite.name, "rewrite_failed", reason.TOPIC_NAME_INVALID, text),
             )
 
     def _delayed_plan(self, topic: str, topic_bytes: bytes, take: GateCall) -> TopicPlan:
@@ -98,10 +111,14 @@ class ClientTopics:
 
     def _reserved(self, topic: str) -> TopicPlan:
         text = str(reserved_topic(topic))
-        return self._refusing(topic, Refusal("topic", "topic", "reserved_topic", reason.NOT_AUTHORIZED, text))
+        return self._refusing(
+            topic, Refusal("topic", "topic", "reserved_topic", reason.NOT_AUTHORIZED, text)
+        )
 
     def _refusing(self, topic: str, refusal: Refusal) -> TopicPlan:
-        return TopicPlan(topic, topic.encode(), (("entrance", lambda message: refusal),), (), self._taken)
+        return TopicPlan(
+            topic, topic.encode(), (("entrance", lambda message: refusal),), (), self._taken
+        )
 
 
 def _split_delay(topic: str) -> tuple[str, str]:

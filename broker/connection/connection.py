@@ -202,7 +202,10 @@ class Connection:
     def takes_together(self, size: int) -> bool:
         """True if a whole packet of this size can be taken with those of others: nothing waits before it, nothing
         is measured by the read, and it is not too large."""
-        return not (self.is_parked or self._rest or self.meter is not None) and size <= self.max_packet_bytes
+        return (
+            not (self.is_parked or self._rest or self.meter is not None)
+            and size <= self.max_packet_bytes
+        )
 
     def take(self, data: bytes) -> None:
         """Take what was read now."""
@@ -337,7 +340,9 @@ class Connection:
 
     def fail(self, error: BaseException) -> None:
         """Messages that the session must send cannot be stored."""
-        _log.warning("connection.store_failed client_id=%.200s error=%s", self.client.client_id, error)
+        _log.warning(
+            "connection.store_failed client_id=%.200s error=%s", self.client.client_id, error
+        )
         self.on_internal_error()
 
     def overrun(self) -> None:
@@ -390,7 +395,9 @@ class Connection:
         self._note_refused(why, text, "")
         self.end(why, is_will_due=False)
 
-    def refuse_connect(self, code: int, text: str = "", client_id: str = "", *, detail: str = "") -> None:
+    def refuse_connect(
+        self, code: int, text: str = "", client_id: str = "", *, detail: str = ""
+    ) -> None:
         """CONNACK with the reason, then the end [MQTT-3.2.2-6, -7]. ``detail`` is for the log, where the client is not
         to know it."""
         self._note_refused(reason.name_of(code), detail or text, client_id)
@@ -457,7 +464,9 @@ class Connection:
     def _note_refused(self, why: str, text: str, client_id: str) -> None:
         self.context.figures.refused_connection(why)
         if client_id:
-            self.context.timelines.refused(client_id, why, f"from {self._address}" + (f": {text}" if text else ""))
+            self.context.timelines.refused(
+                client_id, why, f"from {self._address}" + (f": {text}" if text else "")
+            )
         _log.info(
             "connection.refused client_id=%.200s peer=%s listener=%s reason=%s detail=%.300s",
             client_id, self._address, self.link.listener, why, text,

@@ -44,7 +44,11 @@ class Connections:
     def of_users(self, names: Container[str]) -> list[str]:
         """Identifiers of the clients that are connected as these users of the broker's own."""
         accounts = ((c, c.subject.account) for c in self._all if c.subject is not None)
-        return [c.client.client_id for c, account in accounts if account is not None and account.name in names]
+        return [
+            c.client.client_id
+            for c, account in accounts
+            if account is not None and account.name in names
+        ]
 
     def renew_meters(self) -> None:
         """Measure what clients publish by the limits of this moment."""

@@ -98,9 +98,21 @@ class Context:
         self.aliased, self.greeted, self.subscribed = MemoryUse(), MemoryUse(), MemoryUse()
         """Memory held for clients: topics of aliases, user properties of CONNECTs, subscriptions."""
         gauge = metrics.gauge
-        gauge("topic_alias_bytes", lambda: self.aliased.bytes, "topics behind the aliases that clients set")
-        gauge("user_property_bytes", lambda: self.greeted.bytes, "memory of the user properties of connected clients")
-        gauge("subscription_bytes", lambda: self.subscribed.bytes, "memory of the subscriptions of all sessions")
+        gauge(
+            "topic_alias_bytes",
+            lambda: self.aliased.bytes,
+            "topics behind the aliases that clients set",
+        )
+        gauge(
+            "user_property_bytes",
+            lambda: self.greeted.bytes,
+            "memory of the user properties of connected clients",
+        )
+        gauge(
+            "subscription_bytes",
+            lambda: self.subscribed.bytes,
+            "memory of the subscriptions of all sessions",
+        )
         self.use(settings)
 
     def use(self, settings: MqttSettings) -> None:

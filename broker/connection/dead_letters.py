@@ -24,7 +24,15 @@ from broker.observe.metrics import Counter, Metrics
 from broker.pipeline.pipeline import DROPPED_HELP
 from broker.session.state import SessionState
 
-Cause = Literal["queue_full", "expired", "rejected", "packet_too_large", "away", "session_ended", "no_subscribers"]
+Cause = Literal[
+    "queue_full",
+    "expired",
+    "rejected",
+    "packet_too_large",
+    "away",
+    "session_ended",
+    "no_subscribers",
+]
 
 # The cause for each reason that a delivery to one client, or to a share group, is dropped for.
 CAUSES: Final[dict[str, Cause]] = {
@@ -67,7 +75,9 @@ class DeadLetterSettings(Settings):
                 f"{value!r} names {', '.join(unknown) or '.'}; there are {', '.join(sorted(_PLACEHOLDERS))}"
             )
         try:
-            check_topic_name(template.render({"reason": "r", "topic": "t", "clientid": "c", "qos": 0}))
+            check_topic_name(
+                template.render({"reason": "r", "topic": "t", "clientid": "c", "qos": 0})
+            )
         except PeerError as error:
             raise ValueError(f"{value!r} makes no topic name: {error}") from None
         return value
@@ -94,7 +104,9 @@ class DeadLetters:
         """Reasons of drops that lead to dead letters."""
         self.covers_unwanted = _NO_SUBSCRIBERS in settings.causes
         self.is_on = bool(settings.causes)
-        self._published = metrics.counter("dead_letters_published", "dead letters that passed all stages")
+        self._published = metrics.counter(
+            "dead_letters_published", "dead letters that passed all stages"
+        )
         self._lost = metrics.counter("dead_letters_lost", "dead letters that a stage refused")
         for drop, cause in CAUSES.items():
             kind = "group" if drop in _OF_GROUPS else "session"
@@ -107,7 +119,9 @@ class DeadLetters:
         if why in self.reasons:
             self._publish(message, CAUSES[why], session.client_id)
 
-    def take_shed(self, session: SessionState, why: str, begin: int, skipped: int, count: int) -> None:
+    def take_shed(
+        self, session: SessionState, why: str, begin: int, skipped: int, count: int
+    ) -> None:
         """A session passes over ``count`` of its messages in the log, behind ``skipped`` from ``begin`` on."""
         if why in self.reasons:
             for message in self._session_log.messages_for(session, begin, skipped, count):
@@ -126,7 +140,12 @@ class DeadLetters:
     def _publish(self, message: Message, cause: str, client_id: str | None) -> None:
         if DEAD_LETTER in message.via:
             return
-        row = {"reason": cause, "topic": message.topic, "clientid": client_id or "", "qos": message.qos}
+        row = {
+            "reason": cause,
+            "topic": message.topic,
+            "clientid": client_id or "",
+            "qos": message.qos,
+        }
         letter = Message(
             self._template.render(row), message.payload, self._settings.qos, False, message.client,
             self._clock.now_ns(), _properties(message, cause, client_id), via=(*message.via, DEAD_LETTER),
@@ -138,17 +157,25 @@ class DeadLetters:
     def _show(self, metrics: Metrics, cause: Cause, counter: Counter, queue: str) -> None:
         """One series a cause, whether it is switched on or not: only its label differs."""
         strategy = (
-            ("at_most_once", "at_least_once")[self._settings.qos] if cause in self._settings.causes else "disabled"
+            ("at_most_once", "at_least_once")[self._settings.qos]
+            if cause in self._settings.causes
+            else "disabled"
         )
         help = "messages lost on their way to a client, by cause; strategy is what happens to them"
-        metrics.total("dead_letters", lambda: counter.value, help, cause=cause, strategy=strategy, queue=queue)
+        metrics.total(
+            "dead_letters", lambda: counter.value, help, cause=cause, strategy=strategy, queue=queue
+        )
 
 
 def _properties(message: Message, cause: str, client_id: str | None) -> Properties:
     """The message's own without its expiry, and what happened to it."""
     properties: dict[str, Any] = dict(message.properties or {})
     properties.pop(_EXPIRY, None)
-    added = [("dead-letter-reason", cause), ("dead-letter-topic", message.topic), ("dead-letter-qos", str(message.qos))]
+    added = [
+        ("dead-letter-reason", cause),
+        ("dead-letter-topic", message.topic),
+        ("dead-letter-qos", str(message.qos)),
+    ]
     if client_id is not None:
         added.append(("dead-letter-client", client_id))
     if message.client.client_id:

@@ -15,7 +15,14 @@ from broker.connection.sys_topics import SysTopics
 from broker.connection.timelines import EventKind
 from broker.core import reason
 from broker.core.client import Client
-from broker.core.events import Columns, Events, client_columns, delivery_columns, property_columns, session_columns
+from broker.core.events import (
+    Columns,
+    Events,
+    client_columns,
+    delivery_columns,
+    property_columns,
+    session_columns,
+)
 from broker.core.kinds import counted
 from broker.core.message import Message, Properties
 from broker.session.state import SessionState
@@ -33,7 +40,9 @@ class ClientEvents:
         self._sys_topics = sys_topics
         self._timelines = context.timelines
 
-    def connack(self, c: Connection, packet: Connect, client: Client, code: int, expiry_s: int) -> None:
+    def connack(
+        self, c: Connection, packet: Connect, client: Client, code: int, expiry_s: int
+    ) -> None:
         """A CONNACK was sent, with success or a refusal."""
         if "client.connack" not in self._events.wanted:
             return
@@ -64,9 +73,18 @@ class ClientEvents:
         """A client is connected, with the session that it left where that ``is_present``."""
         self._sys_topics.connected(c.client, c.greeting)
         waiting = c.session.waiting_messages if is_present else 0
-        state = f"its session continues, {counted(waiting, 'message')} waiting" if is_present else "new session"
+        state = (
+            f"its session continues, {counted(waiting, 'message')} waiting"
+            if is_present
+            else "new session"
+        )
         through = f"from {c.client.peer_name} through {c.client.listener}"
-        self._timelines.add(c.client.client_id, "connected", "", f"{through}, {_NAMES.get(c.version, 'MQTT')}, {state}")
+        self._timelines.add(
+            c.client.client_id,
+            "connected",
+            "",
+            f"{through}, {_NAMES.get(c.version, 'MQTT')}, {state}",
+        )
         if "client.connected" not in self._events.wanted:
             return
         columns = {
@@ -84,7 +102,9 @@ class ClientEvents:
         if "client.ping" in self._events.wanted:
             self._events.emit("client.ping", _greeting_columns(c, c.client, c.greeting))
 
-    def disconnected(self, c: Connection, why: str, properties: dict[str, Any] | None, text: str) -> None:
+    def disconnected(
+        self, c: Connection, why: str, properties: dict[str, Any] | None, text: str
+    ) -> None:
         """A connection has ended; ``properties`` are those of the client's DISCONNECT."""
         self._sys_topics.disconnected(c.client, c.greeting, why)
         detail = text or str((properties or {}).get("Reason-String", ""))
@@ -129,7 +149,12 @@ class SessionEvents:
         self._events = events
 
     def delivery(
-        self, name: str, session: SessionState, message: Message, why: str, properties: Properties | None = None
+        self,
+        name: str,
+        session: SessionState,
+        message: Message,
+        why: str,
+        properties: Properties | None = None,
     ) -> None:
         """``message.delivered``, ``message.acked`` and ``delivery.dropped``; ``why`` is the reason of the last."""
         columns = delivery_columns(message, session.client)

@@ -105,20 +105,29 @@ class Hub:
         self.retained = Retained(writer, context.clock, settings_of.retained)
         self.retained.is_on = settings.retain_available
         self.delayed = Delayed(
-            settings=settings_of.delayed, writer=writer, clock=context.clock, metrics=context.metrics
+            settings=settings_of.delayed,
+            writer=writer,
+            clock=context.clock,
+            metrics=context.metrics,
         )
         self.rewrites = Rewrites(self._forget_topics)
-        dead_letters = DeadLetters(context, settings_of.dead_letter, self.session_log, self._publish)
+        dead_letters = DeadLetters(
+            context, settings_of.dead_letter, self.session_log, self._publish
+        )
         groups = RoutedGroups(self._forget)
         self.share_groups = ShareGroups(
             context, settings_of.shared, self.session_log, groups, dead_letters, backpressure,
             self.withholding, starts,
         )  # fmt: skip
-        self.router: Router[Session] = Router(self.session_log.keep, self._forget, self.share_groups, groups)
+        self.router: Router[Session] = Router(
+            self.session_log.keep, self._forget, self.share_groups, groups
+        )
         self.plans = self._make_plans(settings)
         self.topic_counts = TopicCounts(context.clock, self.plans)
         self.pipeline = self._make_pipeline(settings, dead_letters, backpressure)
-        self.sys_topics = SysTopics(context, settings_of.sys_topics, self.pipeline, self.plans, self.connections)
+        self.sys_topics = SysTopics(
+            context, settings_of.sys_topics, self.pipeline, self.plans, self.connections
+        )
 
         # sessions
         self.sessions = SessionRegistry()
@@ -126,7 +135,13 @@ class Hub:
         self.records = SessionRecords(context, self.session_log, self.share_groups.save)
         services = self._make_session_services(backpressure, dead_letters)
         self.zones = Zones(
-            context, settings_of.zones, services, self.session_log, self.share_groups, self.records, self.inbounds
+            context,
+            settings_of.zones,
+            services,
+            self.session_log,
+            self.share_groups,
+            self.records,
+            self.inbounds,
         )
         self.access.authorizer.trusted_in = lambda zone: self.zones.named(zone).trusted
         self.replays = Replays(context, self.retained, self.session_log, self._may_send())
@@ -136,7 +151,13 @@ class Hub:
         left_behind = LeftBehind(self.access, self.plans, self.pipeline)
         self.wills = Wills(context, left_behind.publish_will)
         self.life = SessionLife(
-            context, self.sessions, self.session_log, self.records, self.subscriptions, self.inbounds, self.wills
+            context,
+            self.sessions,
+            self.session_log,
+            self.records,
+            self.subscriptions,
+            self.inbounds,
+            self.wills,
         )
 
         # clients
@@ -159,7 +180,9 @@ class Hub:
         self._services = self._make_services(backpressure, dead_letters)
 
         # time
-        upkeep = Upkeep(context, self.delayed, self.retained, left_behind.publish, self.pipeline.decided)
+        upkeep = Upkeep(
+            context, self.delayed, self.retained, left_behind.publish, self.pipeline.decided
+        )
         self.queue_watch = QueueWatch(context, self.sessions, self.inbounds)
         self.housekeeping = Housekeeping(
             context,
@@ -241,7 +264,9 @@ class Hub:
             settings.max_cached_plan_bytes, self.router.watched,
         )  # fmt: skip
 
-    def _make_pipeline(self, settings: MqttSettings, dead_letters: DeadLetters, backpressure: Backpressure) -> Pipeline:
+    def _make_pipeline(
+        self, settings: MqttSettings, dead_letters: DeadLetters, backpressure: Backpressure
+    ) -> Pipeline:
         return Pipeline(
             self.plans,
             self.retained,
@@ -260,7 +285,9 @@ class Hub:
         authorizer = self.access.authorizer
         return authorizer.may_retain if authorizer.settings.check_retain_source else None
 
-    def _make_session_services(self, backpressure: Backpressure, dead_letters: DeadLetters) -> SessionServices:
+    def _make_session_services(
+        self, backpressure: Backpressure, dead_letters: DeadLetters
+    ) -> SessionServices:
         context = self.context
         return SessionServices(
             clock=context.clock, changed=self.records.changed, moved=self.records.moved,
@@ -273,21 +300,38 @@ class Hub:
             note_dropped=context.timelines.dropped,
         )  # fmt: skip
 
-    def _make_services(self, backpressure: Backpressure, dead_letters: DeadLetters) -> ConnectionServices:
+    def _make_services(
+        self, backpressure: Backpressure, dead_letters: DeadLetters
+    ) -> ConnectionServices:
         """Handlers of the packets of connections, by type, and the connections themselves."""
         context = self.context
         parking = Parking(self.pipeline, self.context.metrics)
         client_events = ClientEvents(context, self.sys_topics)
-        holders = parking, context.scheduler, self.logins, backpressure, self.withholding, self.connections
+        holders = (
+            parking,
+            context.scheduler,
+            self.logins,
+            backpressure,
+            self.withholding,
+            self.connections,
+        )
         abandon = [holder.abandon for holder in holders]
-        connecting = Connecting(context, self.logins, self.subscribing, client_events, self.life, self.zones)
+        connecting = Connecting(
+            context, self.logins, self.subscribing, client_events, self.life, self.zones
+        )
         disconnecting = Disconnecting(context, abandon, client_events, self.life, self.inbounds)
-        publishing = Publishing(context, self.plans, self.pipeline, parking, self.inbounds, self.withholding)
+        publishing = Publishing(
+            context, self.plans, self.pipeline, parking, self.inbounds, self.withholding
+        )
         forwarding = Forwarding(context, self.plans, self.pipeline, dead_letters, self.withholding)
         acknowledgements = Acknowledgements(context, self.inbounds)
         takers = {**connecting.takers, **disconnecting.takers}
-        reader = PacketReader(context, publishing, forwarding, acknowledgements, self.subscribing, takers)
-        self.arrivals = Arrivals(context, self.plans, publishing, forwarding, acknowledgements, self.topic_counts)
+        reader = PacketReader(
+            context, publishing, forwarding, acknowledgements, self.subscribing, takers
+        )
+        self.arrivals = Arrivals(
+            context, self.plans, publishing, forwarding, acknowledgements, self.topic_counts
+        )
         return ConnectionServices(
             self.arrivals.add, self.arrivals.take, backpressure,
             self.topic_counts, connecting.read_first, reader.read_packets, self.connections.opened,

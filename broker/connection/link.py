@@ -76,7 +76,9 @@ class Peer(Protocol):
     def disconnect(self, code: int, why: str, *, text: str = "", is_will_due: bool = True) -> None:
         """DISCONNECT with a reason code to version 5 clients, then the end."""
 
-    def refuse_connect(self, code: int, text: str = "", client_id: str = "", *, detail: str = "") -> None:
+    def refuse_connect(
+        self, code: int, text: str = "", client_id: str = "", *, detail: str = ""
+    ) -> None:
         """CONNACK with the reason, then the end."""
 
 
@@ -87,7 +89,10 @@ def memory_of(properties: dict[str, Any] | None) -> int:
     """Bytes of memory that the user properties of a packet take."""
     if not properties or "User-Property" not in properties:
         return 0
-    return sum(_PAIR_BYTES + getsizeof(name) + getsizeof(value) for name, value in properties["User-Property"])
+    return sum(
+        _PAIR_BYTES + getsizeof(name) + getsizeof(value)
+        for name, value in properties["User-Property"]
+    )
 
 
 _CREDENTIALS: Final = "Authentication-Data"

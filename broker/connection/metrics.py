@@ -35,17 +35,42 @@ class Figures:
         self.bytes_received = counter("bytes_received", "bytes read from clients")
         self.bytes_sent = counter("bytes_sent", "bytes written to clients")
         self.packets_received = counter("packets_received", "packets read from clients")
-        self.received = _by_qos(metrics, "messages_received", "messages published by clients, by QoS")
-        self.sent = _by_qos(metrics, "messages_sent", "messages sent to subscribers, by the QoS of the delivery")
-        self.published_bytes_received = counter("publish_bytes_received", "bytes of PUBLISH packets read from clients")
-        self.received_by_type = _by_type(metrics, "packets_received_by_type", "packets read, by type", _ONLY_SENT)
-        self.sent_by_type = _by_type(metrics, "packets_sent_by_type", "packets written, by type", _ONLY_RECEIVED)
-        metrics.total("packets_received_by_type", lambda: _sum(self.received), "packets read, by type", type="publish")
-        metrics.total("packets_sent_by_type", lambda: _sum(self.sent), "packets written, by type", type="publish")
-        metrics.total("publish_bytes_sent", lambda: self.published_bytes_sent, "bytes of PUBLISH packets written")
+        self.received = _by_qos(
+            metrics, "messages_received", "messages published by clients, by QoS"
+        )
+        self.sent = _by_qos(
+            metrics, "messages_sent", "messages sent to subscribers, by the QoS of the delivery"
+        )
+        self.published_bytes_received = counter(
+            "publish_bytes_received", "bytes of PUBLISH packets read from clients"
+        )
+        self.received_by_type = _by_type(
+            metrics, "packets_received_by_type", "packets read, by type", _ONLY_SENT
+        )
+        self.sent_by_type = _by_type(
+            metrics, "packets_sent_by_type", "packets written, by type", _ONLY_RECEIVED
+        )
+        metrics.total(
+            "packets_received_by_type",
+            lambda: _sum(self.received),
+            "packets read, by type",
+            type="publish",
+        )
+        metrics.total(
+            "packets_sent_by_type",
+            lambda: _sum(self.sent),
+            "packets written, by type",
+            type="publish",
+        )
+        metrics.total(
+            "publish_bytes_sent",
+            lambda: self.published_bytes_sent,
+            "bytes of PUBLISH packets written",
+        )
         self._other_bytes_sent = 0
         self.already_taken = counter(
-            "messages_resent_already_taken", "publishes with DUP that had been taken before, acknowledged again"
+            "messages_resent_already_taken",
+            "publishes with DUP that had been taken before, acknowledged again",
         )
         self.inbounds_forgotten = counter(
             "inbounds_forgotten",
@@ -60,21 +85,31 @@ class Figures:
         self.connected_by_version = dict.fromkeys(_VERSIONS, 0)
         for version, name in _VERSIONS.items():
             read = partial(self.connected_by_version.__getitem__, version)
-            metrics.gauge("connections_by_version", read, "clients connected, by version of MQTT", version=name)
-        self.connected = counter("connections_accepted", "connections that got a CONNACK with success")
+            metrics.gauge(
+                "connections_by_version",
+                read,
+                "clients connected, by version of MQTT",
+                version=name,
+            )
+        self.connected = counter(
+            "connections_accepted", "connections that got a CONNACK with success"
+        )
         self.closed = counter("connections_closed", "connections that ended")
         self.sessions_expired = counter(
             "sessions_expired",
             "sessions that ended since their clients stayed away for as long as they asked to be kept",
         )
         self.reauthentication_failed = counter(
-            "reauthentication_failed", "clients cut off since authenticating again failed, or was not gone on with"
+            "reauthentication_failed",
+            "clients cut off since authenticating again failed, or was not gone on with",
         )
         self.subscriptions_revoked = counter(
-            "subscriptions_revoked", "subscriptions taken from clients since rules no longer allow them"
+            "subscriptions_revoked",
+            "subscriptions taken from clients since rules no longer allow them",
         )
         self.subscriptions_filtered = counter(
-            "subscriptions_filtered", "subscriptions granted though rules deny some of their topics: those are withheld"
+            "subscriptions_filtered",
+            "subscriptions granted though rules deny some of their topics: those are withheld",
         )
         help = "messages of share groups taken back for another member"
         self.shared_redelivered = counter("shared_redelivered", help)
@@ -111,7 +146,9 @@ class Figures:
         counter = self._delivery_dropped.get(why)
         if counter is None:
             help = "messages not delivered to one of their subscribers, by reason"
-            counter = self._delivery_dropped[why] = self._metrics.counter("deliveries_dropped", help, reason=why)
+            counter = self._delivery_dropped[why] = self._metrics.counter(
+                "deliveries_dropped", help, reason=why
+            )
         return counter
 
     def disconnected(self, why: str) -> None:
@@ -136,7 +173,9 @@ class Figures:
 
     def refused_connection(self, why: str) -> None:
         """Count a connection that was refused or cut off, by reason."""
-        self._metrics.counter("connections_refused", "connections refused or cut off, by reason", reason=why).value += 1
+        self._metrics.counter(
+            "connections_refused", "connections refused or cut off, by reason", reason=why
+        ).value += 1
 
 
 def _by_qos(metrics: Metrics, name: str, help: str) -> tuple[Counter, Counter, Counter]:

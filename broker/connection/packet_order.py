@@ -50,7 +50,10 @@ _OF_CLIENTS: Final = (
 
 
 def _row(taken: tuple[int, ...], others: Effect) -> dict[int, Effect]:
-    return {packet_type: Effect.TAKE if packet_type in taken else others for packet_type in range(1, len(p.NAMES))}
+    return {
+        packet_type: Effect.TAKE if packet_type in taken else others
+        for packet_type in range(1, len(p.NAMES))
+    }
 
 
 ORDER: Final[Mapping[Phase, Mapping[int, Effect]]] = {
@@ -75,5 +78,7 @@ def check_order(phase: Phase, packet_type: int) -> None:
     if phase is Phase.AUTHENTICATING:
         raise protocol_error(f"{name} came before authentication had ended")
     if packet_type == p.AUTH:
-        raise protocol_error("AUTH came without an authentication method in the CONNECT")  # [MQTT-4.12.0-6]
+        raise protocol_error(
+            "AUTH came without an authentication method in the CONNECT"
+        )  # [MQTT-4.12.0-6]
     raise protocol_error(f"{name} is not a packet that a client may send now")

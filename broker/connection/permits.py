@@ -129,7 +129,9 @@ class Permits:
 
         return TopicPlan(topic.decode(), topic, (("authorization", refuse),), (), _NOWHERE)
 
-    def _asking(self, topic: bytes, meant: str, first: Unanswered, qos: int, *, retain: bool) -> TopicPlan:
+    def _asking(
+        self, topic: bytes, meant: str, first: Unanswered, qos: int, *, retain: bool
+    ) -> TopicPlan:
         """The plan of a topic that outside sources are asked about before all else."""
 
         async def ask(message: Message) -> Message | Refusal:

@@ -20,7 +20,9 @@ _log = get_logger(__name__)
 
 # The longest wait before the clock is asked again: it is not the loop's.
 _LOOK_AGAIN_S: Final = 0.5
-_HELP: Final = "times that a client was not read from, or was disconnected, since it published too fast"
+_HELP: Final = (
+    "times that a client was not read from, or was disconnected, since it published too fast"
+)
 
 
 class Allowance:
@@ -28,9 +30,12 @@ class Allowance:
 
     __slots__ = ("_buckets", "exceeded")
 
-    def __init__(self, messages: float, size_bytes: float, burst_s: float, exceeded: Counter, now_s: float) -> None:
+    def __init__(
+        self, messages: float, size_bytes: float, burst_s: float, exceeded: Counter, now_s: float
+    ) -> None:
         self._buckets = [
-            None if not rate else TokenBucket(rate, rate * burst_s, now_s) for rate in (messages, size_bytes)
+            None if not rate else TokenBucket(rate, rate * burst_s, now_s)
+            for rate in (messages, size_bytes)
         ]
         self.exceeded = exceeded
 
@@ -66,7 +71,9 @@ class PublishRates:
         settings = self._context.settings
         meters = []
         if settings.max_publish_rate or settings.max_publish_bytes_rate:
-            own = self._allowance(settings.max_publish_rate, settings.max_publish_bytes_rate, self._of_client)
+            own = self._allowance(
+                settings.max_publish_rate, settings.max_publish_bytes_rate, self._of_client
+            )
             meters.append(own)
         if (shared := self._listeners.get(connection.link.listener)) is not None:
             meters.append(shared)
@@ -86,7 +93,9 @@ class PublishMeter:
 
     __slots__ = ("_allowances", "_connection", "_context", "_disconnects")
 
-    def __init__(self, context: Context, connection: Peer, allowances: list[Allowance], *, disconnects: bool) -> None:
+    def __init__(
+        self, context: Context, connection: Peer, allowances: list[Allowance], *, disconnects: bool
+    ) -> None:
         self._context = context
         self._connection = connection
         self._allowances = allowances
@@ -105,7 +114,11 @@ class PublishMeter:
         for allowance in over:
             allowance.exceeded.value += 1
         connection = self._connection
-        _log.warning("publish.rate_exceeded", client_id=connection.client.client_id, peer=connection.link.peer_host)
+        _log.warning(
+            "publish.rate_exceeded",
+            client_id=connection.client.client_id,
+            peer=connection.link.peer_host,
+        )
         if self._disconnects:
             connection.disconnect(reason.MESSAGE_RATE_TOO_HIGH, "message_rate_too_high")
             return

@@ -61,7 +61,9 @@ class Stalled:
         seen = self._seen.get(c)
         if seen is None or seen.mark != mark:
             self._seen[c] = _Seen(mark, self._context.now_s)
-        elif self._context.now_s - seen.since_s >= c.session.ack_timeout_s and c not in self._stalled:
+        elif (
+            self._context.now_s - seen.since_s >= c.session.ack_timeout_s and c not in self._stalled
+        ):
             self._stalled[c] = None
             self._context.timelines.add(c.client.client_id, "slow", "not_acknowledging")
 

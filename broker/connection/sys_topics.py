@@ -102,7 +102,11 @@ class SysTopics:
         self._due_s = now_s + self.settings.interval
         sums = self._sums()
         self._loads.note(
-            {name: sum(sums.get(metric, 0) for metric in metrics) for name, metrics in _LOADS.items()}, now_s
+            {
+                name: sum(sums.get(metric, 0) for metric in metrics)
+                for name, metrics in _LOADS.items()
+            },
+            now_s,
         )
         for topic, read in self._all():
             if self._is_wanted(topic):
@@ -117,7 +121,9 @@ class SysTopics:
         identifiers = (subscription.identifier,) if subscription.identifier else ()
         may_have = session.may_have
         for topic, read in self._all():
-            if subscription.filter.matches(topic) and (may_have is None or may_have(topic, subscription.qos)):
+            if subscription.filter.matches(topic) and (
+                may_have is None or may_have(topic, subscription.qos)
+            ):
                 outgoing = Outgoing(self._message(topic, read().encode(), retain=True))
                 session.deliver(outgoing, 0, True, identifiers)
 
@@ -145,7 +151,9 @@ class SysTopics:
             more = {"reason": why, "disconnected_at": now_ns // _NS_PER_MS}
             self._publish_client(client, "disconnected", now_ns, greeting, more)
 
-    def _publish_client(self, client: Client, what: str, now_ns: int, greeting: Greeting, more: dict[str, Any]) -> None:
+    def _publish_client(
+        self, client: Client, what: str, now_ns: int, greeting: Greeting, more: dict[str, Any]
+    ) -> None:
         topic = f"{SYS_PREFIX}brokers/{self._identity.name}/clients/{client.client_id}/{what}"
         if not {"+", "#", "\0"}.isdisjoint(client.client_id) or not self._is_wanted(topic):
             return
@@ -191,7 +199,9 @@ class SysTopics:
             "bytes/sent": lambda: self._sum("bytes_sent"),
             "packet/out/bytes": lambda: sum(c.link.unsent_bytes() for c in connections),
             "retained messages/count": lambda: value("retained_messages"),
-            "store/messages/count": lambda: value("retained_messages") + value("session_log_records"),
+            "store/messages/count": lambda: (
+                value("retained_messages") + value("session_log_records")
+            ),
             "store/messages/bytes": lambda: value("retained_bytes") + value("session_log_bytes"),
             "subscriptions/count": lambda: value("subscriptions"),
             "shared_subscriptions/count": lambda: value("shared_subscriptions"),
@@ -220,7 +230,10 @@ class SysTopics:
             "mqtt/publish/received": lambda: sum(counter.value for counter in figures.received),
             "mqtt/publish/sent": lambda: sum(counter.value for counter in figures.sent),
         }
-        for word, counters in (("received", figures.received_by_type), ("sent", figures.sent_by_type)):
+        for word, counters in (
+            ("received", figures.received_by_type),
+            ("sent", figures.sent_by_type),
+        ):
             for kind, counter in counters.items():
                 numbers[f"mqtt/{PACKET_TYPES[kind]}/{word}"] = partial(getattr, counter, "value")
         return numbers

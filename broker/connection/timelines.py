@@ -10,7 +10,15 @@ from broker.core.clock import Clock
 from broker.observe.metrics import Metrics
 
 EventKind = Literal[
-    "connected", "refused", "subscribed", "unsubscribed", "throttled", "slow", "dropped", "taken_over", "disconnected"
+    "connected",
+    "refused",
+    "subscribed",
+    "unsubscribed",
+    "throttled",
+    "slow",
+    "dropped",
+    "taken_over",
+    "disconnected",
 ]
 # Maximum events of one client; then its oldest go.
 MAX_EVENTS: Final = 50
@@ -95,17 +103,26 @@ class Timelines:
         """Memory of all time lines."""
         return self._admitted.size_bytes + self._refused.size_bytes
 
-    def add(self, client_id: str, kind: EventKind, reason: str = "", detail: str = "", count: int = 1) -> None:
+    def add(
+        self, client_id: str, kind: EventKind, reason: str = "", detail: str = "", count: int = 1
+    ) -> None:
         """Add an event of a client that is or was connected. One like the last before is counted there."""
         line = self._admitted.get(client_id)
-        if line and (last := line[-1]).kind == kind and last.reason == reason and last.detail == detail:
+        if (
+            line
+            and (last := line[-1]).kind == kind
+            and last.reason == reason
+            and last.detail == detail
+        ):
             last.count += count
             last.last_ns = self._clock.now_ns()
             return
         if line is None and len(self._refused):
             for earlier in self._refused.pop(client_id):
                 self._admitted.add(client_id, earlier)
-        self._admitted.add(client_id, ClientEvent(self._clock.now_ns(), kind, reason, detail[:_MAX_DETAIL], count))
+        self._admitted.add(
+            client_id, ClientEvent(self._clock.now_ns(), kind, reason, detail[:_MAX_DETAIL], count)
+        )
 
     def dropped(self, client_id: str, reason: str, count: int) -> None:
         """Add that messages were not delivered to a client."""

@@ -33,7 +33,9 @@ class Upkeep:
         self._is_awaited = False
         gauge = context.metrics.gauge
         gauge("retained_messages", lambda: retained.count, "topics with a retained message")
-        gauge("retained_bytes", lambda: retained.size_bytes, "bytes of retained messages with topics")
+        gauge(
+            "retained_bytes", lambda: retained.size_bytes, "bytes of retained messages with topics"
+        )
 
     def tick(self) -> None:
         """Act on what time has brought."""
@@ -55,5 +57,9 @@ class Upkeep:
 
     def _sweep_retained(self) -> None:
         """Forget retained messages that have expired."""
-        if self._context.writer.failure is None and self._retained.sweep() and not self._context.is_stopping:
+        if (
+            self._context.writer.failure is None
+            and self._retained.sweep()
+            and not self._context.is_stopping
+        ):
             self._context.later(0, self._sweep_retained)

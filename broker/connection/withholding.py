@@ -133,15 +133,26 @@ class Withholding:
         metrics = context.metrics
         help = "acknowledgements to publishers that wait until subscribers have room"
         metrics.gauge("acknowledgements_withheld", lambda: self._messages, help)
-        metrics.gauge("withheld_bytes", lambda: self._bytes, "memory of the messages whose acknowledgements wait so")
-        metrics.gauge("publishers_slowed", lambda: len(self._paused), "publishers not read from while theirs wait")
+        metrics.gauge(
+            "withheld_bytes",
+            lambda: self._bytes,
+            "memory of the messages whose acknowledgements wait so",
+        )
+        metrics.gauge(
+            "publishers_slowed",
+            lambda: len(self._paused),
+            "publishers not read from while theirs wait",
+        )
         self._gave_up = metrics.counter(
-            "subscribers_not_acknowledging", "times that a subscriber with a full queue acknowledged nothing in time"
+            "subscribers_not_acknowledging",
+            "times that a subscriber with a full queue acknowledged nothing in time",
         )
 
     # -- from subscribers --
 
-    def queue_in_full(self, subscriber: Subscriber, size_bytes: int, receipt: Receipt | None) -> bool:
+    def queue_in_full(
+        self, subscriber: Subscriber, size_bytes: int, receipt: Receipt | None
+    ) -> bool:
         """A message is to wait for a subscriber that may not have more acknowledged ones; returns whether it may."""
         withheld = subscriber.withheld
         if withheld is None:
@@ -157,14 +168,18 @@ class Withholding:
     def _is_too_much(self, receipt: Receipt) -> bool:
         return self._bytes > 2 * self._most_bytes or receipt.held_bytes > self._most_bytes
 
-    def with_room(self, publish: Callable[[Message], Outcome], message: Message) -> tuple[Outcome, Room | None]:
+    def with_room(
+        self, publish: Callable[[Message], Outcome], message: Message
+    ) -> tuple[Outcome, Room | None]:
         """See ``broker.core.stage.WithRoom``."""
         receipt = message.receipt = Receipt()
         outcome = publish(message)
         receipt.close()
         if receipt.is_over:
             error = self.too_much()
-            refusal = Refusal("withholding", "withholding", "withheld_full", error.reason_code, str(error))
+            refusal = Refusal(
+                "withholding", "withholding", "withheld_full", error.reason_code, str(error)
+            )
             return Outcome(0, refusal), None
         if not outcome.full_queues:
             return outcome, None
@@ -217,12 +232,16 @@ class Withholding:
         text = "too many publishes wait for slow subscribers; see mqtt.max_withheld_bytes"
         return self._context.figures.over_limit("max_withheld_bytes", text)
 
-    def withhold(self, c: Connection, packet: bytes, packet_id: int, full_queues: Sequence[FullQueue]) -> Held:
+    def withhold(
+        self, c: Connection, packet: bytes, packet_id: int, full_queues: Sequence[FullQueue]
+    ) -> Held:
         """The acknowledgement as one that waits for full queues, and for those before it."""
         size_bytes = _MESSAGE_BYTES
         for _, size in full_queues:
             size_bytes += size
-        acknowledgement = c.answers.hold(c, packet, packet_id, size_bytes, len(full_queues), self._resume)
+        acknowledgement = c.answers.hold(
+            c, packet, packet_id, size_bytes, len(full_queues), self._resume
+        )
         self._add(acknowledgement, full_queues)
         if c.answers.held_bytes > _PAUSE_BYTES or self._bytes > self._most_bytes:
             self._pause(c)
@@ -280,15 +299,19 @@ class Withholding:
         alarms = self._context.alarms
         if alarms is None:
             return
-        long = [subscriber for subscriber, watched in self.full.items() if now_s - watched.since_s >= _ALARM_S]
+        long = [
+            subscriber
+            for subscriber, watched in self.full.items()
+            if now_s - watched.since_s >= _ALARM_S
+        ]
         names = [subscriber.name for subscriber in long]
-        text = (
-            f"the publishers to {counted(len(long), 'subscriber')} with a full queue are slowed down: {_listed(names)}"
-        )
+        subscribers = f"{counted(len(long), 'subscriber')} with a full queue"
+        text = f"the publishers to {subscribers} are slowed down: {_listed(names)}"
         alarms.set(SLOWING_ALARM, bool(long), text, subscribers=names[:_TOLD])
         names = list(
             dict.fromkeys(
-                [subscriber.name for subscriber in self._silent] + [c.session.name for c in self._stalled.all()]
+                [subscriber.name for subscriber in self._silent]
+                + [c.session.name for c in self._stalled.all()]
             )
         )
         dropping = f"; the full queues of {len(self._silent)} drop messages" if self._silent else ""
@@ -328,7 +351,9 @@ class Withholding:
         session = c.session
         if session.withheld is not None:
             return True
-        return bool(session.memberships) and any(c in subscriber.connections for subscriber in self.full)
+        return bool(session.memberships) and any(
+            c in subscriber.connections for subscriber in self.full
+        )
 
     def _resume(self, c: Connection) -> None:
         """Read again from a publisher that has little under way."""

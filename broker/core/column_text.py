@@ -37,7 +37,9 @@ def _inner(kind: FieldType, levels: int) -> str:
         return "json" if kind.item is None else f"array<{_inner(kind.item, levels - 1)}>"
     if kind.name == "map":
         return "json" if kind.item is None else f"map<string, {_inner(kind.item, levels - 1)}>"
-    members = ", ".join(f"{_quoted(name)}: {_inner(item, levels - 1)}" for name, item in kind.fields.items())
+    members = ", ".join(
+        f"{_quoted(name)}: {_inner(item, levels - 1)}" for name, item in kind.fields.items()
+    )
     return f"struct<{members}>" if members else "json"
 
 

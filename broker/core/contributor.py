@@ -182,7 +182,9 @@ class Contributors(list[Contributor]):
     def users_of(self, kind: str, name: str) -> list[Reference]:
         """The objects that use an object, without those that are deleted with it."""
         used = Reference(kind, name)
-        users = dict.fromkeys(user for contributor in self for user, other in contributor.uses() if other == used)
+        users = dict.fromkeys(
+            user for contributor in self for user, other in contributor.uses() if other == used
+        )
         return [user for user in users if not is_deleted_too(user)]
 
     def check_unused(self, kind: str, name: str) -> None:
@@ -194,7 +196,9 @@ class Contributors(list[Contributor]):
         """The objects that use an object, and those that use these, each with the object that it uses. Objects come
         before those that they use, so that they can be deleted in this order."""
         users: defaultdict[Reference, list[Reference]] = defaultdict(list)
-        for user, other in dict.fromkeys(edge for contributor in self for edge in contributor.uses()):
+        for user, other in dict.fromkeys(
+            edge for contributor in self for edge in contributor.uses()
+        ):
             users[other].append(user)
         users_first = dict[Reference, Reference]()
         reasons = dict.fromkeys(users[used], used)
@@ -219,7 +223,9 @@ class Contributors(list[Contributor]):
 
     def rows_of(self, rule: str | None) -> RowsOf:
         """Function from a message to the rows of a rule. Raises as ``Contributor.rows_of``."""
-        rows_of_rule = next((rows for contributor in self if (rows := contributor.rows_of(rule)) is not None), None)
+        rows_of_rule = next(
+            (rows for contributor in self if (rows := contributor.rows_of(rule)) is not None), None
+        )
         if rows_of_rule is None:
             raise NotFound("rule", rule or "SELECT *", "this node runs no rules")
         return rows_of_rule
@@ -234,7 +240,9 @@ class Contributors(list[Contributor]):
     def unread_of(self, stream: str) -> Mapping[int, int]:
         """The first offset of each shard of a stream that some object still has to read."""
         unread: dict[int, int] = {}
-        for shard, offset in (entry for contributor in self for entry in contributor.unread_of(stream).items()):
+        for shard, offset in (
+            entry for contributor in self for entry in contributor.unread_of(stream).items()
+        ):
             unread[shard] = min(offset, unread.get(shard, offset))
         return unread
 

@@ -44,7 +44,9 @@ class Rename(str):
     by: str
     place: tuple[int, int] | None
 
-    def __new__(cls, name: str, by: str, text: str = "", place: tuple[int, int] | None = None) -> Rename:
+    def __new__(
+        cls, name: str, by: str, text: str = "", place: tuple[int, int] | None = None
+    ) -> Rename:
         """``text`` is the sentence, where it is another one."""
         rename = super().__new__(cls, text or f"did you mean '{by}'?")
         rename.name = name
@@ -122,7 +124,10 @@ class Invalid(SluiceError):
         self.what = what
         self.members = dict(members or {})
         if len(problems) > MOST_PROBLEMS:
-            problems = (*problems[:MOST_PROBLEMS], Problem(f"there are more; the first {MOST_PROBLEMS} are listed"))
+            problems = (
+                *problems[:MOST_PROBLEMS],
+                Problem(f"there are more; the first {MOST_PROBLEMS} are listed"),
+            )
         self.problems = tuple(problems) or (Problem(what),)
         if code is not None:
             self.code = code
@@ -166,7 +171,9 @@ class InUse(Conflict):
 
     def __init__(self, kind: str, name: str, users: Sequence[object]) -> None:
         self.kind, self.name, self.users = kind, name, tuple(map(str, users))
-        super().__init__(f"{kind} {name!r} is used by {', '.join(self.users)}; change or delete those first")
+        super().__init__(
+            f"{kind} {name!r} is used by {', '.join(self.users)}; change or delete those first"
+        )
 
 
 class ReadOnly(SluiceError):

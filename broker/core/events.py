@@ -95,7 +95,11 @@ def client_columns(client: Client) -> Columns:
 
 def session_columns(client: Client) -> Columns:
     """Columns that identify the client of a session, in every event about a subscription."""
-    return {**client_columns(client), "peerhost": client.peer_host, "client_attrs": dict(client.attributes)}
+    return {
+        **client_columns(client),
+        "peerhost": client.peer_host,
+        "client_attrs": dict(client.attributes),
+    }
 
 
 def delivery_columns(message: Message, receiver: Client) -> Columns:

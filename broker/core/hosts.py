@@ -58,7 +58,9 @@ def checked_hosts(hosts: Iterable[str]) -> list[str]:
     names = [host.lower() for host in hosts]
     for host in names:
         if not host or "/" in host or (host != ANY and _name(host) != host):
-            raise ValueError(f"expected a host name without scheme and port, got {host!r}. Try: 'broker.example'")
+            raise ValueError(
+                f"expected a host name without scheme and port, got {host!r}. Try: 'broker.example'"
+            )
     return names
 
 

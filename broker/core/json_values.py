@@ -70,7 +70,11 @@ def from_wire(value: Any) -> Any:
         if value.keys() == {BASE64} and isinstance(value[BASE64], str):
             return unbase64(value[BASE64], "")
         marked_value = value_of_mark(value)
-        return {key: from_wire(item) for key, item in value.items()} if marked_value is None else marked_value
+        return (
+            {key: from_wire(item) for key, item in value.items()}
+            if marked_value is None
+            else marked_value
+        )
     return [from_wire(item) for item in value] if isinstance(value, list) else value
 
 
@@ -79,7 +83,11 @@ def payload_from_wire(value: Any, pointer: str) -> bytes:
     if isinstance(value, str):
         return _utf8(value, pointer)
     if not isinstance(value, Mapping) or "data" not in value:
-        raise _refused("the payload cannot be read", "expected a string, or an object with encoding and data", pointer)
+        raise _refused(
+            "the payload cannot be read",
+            "expected a string, or an object with encoding and data",
+            pointer,
+        )
     encoding = value.get("encoding")
     data = value["data"]
     if encoding == "json":
@@ -88,7 +96,9 @@ def payload_from_wire(value: Any, pointer: str) -> bytes:
         except jsontext.JsonError as error:
             raise _refused("the payload cannot be read", str(error), f"{pointer}/data") from None
     if encoding not in ("utf8", "base64") or not isinstance(data, str):
-        raise _refused("the payload cannot be read", "expected utf8, base64 or json", f"{pointer}/encoding")
+        raise _refused(
+            "the payload cannot be read", "expected utf8, base64 or json", f"{pointer}/encoding"
+        )
     return _utf8(data, pointer) if encoding == "utf8" else unbase64(data, f"{pointer}/data")
 
 
@@ -114,14 +124,22 @@ def message_from_wire(body: Any, received_ns: int, pointer: str = "/message") ->
     qos = body.get("qos", 0)
     retain = body.get("retain", False)
     if isinstance(qos, bool) or qos not in (0, 1, 2) or not isinstance(retain, bool):
-        raise _refused("the message cannot be published", "expected qos 0, 1 or 2 and a boolean for retain", pointer)
+        raise _refused(
+            "the message cannot be published",
+            "expected qos 0, 1 or 2 and a boolean for retain",
+            pointer,
+        )
     payload = payload_from_wire(body.get("payload", ""), f"{pointer}/payload")
-    return Message(topic, payload, qos, retain, _client(body, pointer), received_ns, _properties(body, pointer))
+    return Message(
+        topic, payload, qos, retain, _client(body, pointer), received_ns, _properties(body, pointer)
+    )
 
 
 def message_to_wire(message: Message) -> WireMessage:
     """A message as it is in an answer."""
-    properties = {name: value for name, value in (message.properties or {}).items() if name != "User-Property"}
+    properties = {
+        name: value for name, value in (message.properties or {}).items() if name != "User-Property"
+    }
     return {
         "topic": message.topic,
         "payload": payload_to_wire(message.payload),
@@ -161,7 +179,9 @@ def _utf8(text: str, pointer: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise _refused("the payload cannot be read", "the string has lone surrogates", pointer) from None
+        raise _refused(
+            "the payload cannot be read", "the string has lone surrogates", pointer
+        ) from None
 
 
 def _client(body: Mapping[str, Any], pointer: str) -> Client:
@@ -169,12 +189,22 @@ def _client(body: Mapping[str, Any], pointer: str) -> Client:
     username = body.get("username")
     attributes = body.get("client_attrs", {})
     if not isinstance(client_id, str) or not (username is None or isinstance(username, str)):
-        raise _refused("the message's client cannot be read", "expected strings for clientid and username", pointer)
+        raise _refused(
+            "the message's client cannot be read",
+            "expected strings for clientid and username",
+            pointer,
+        )
     if not isinstance(attributes, Mapping):
-        raise _refused("the message's client cannot be read", "expected an object", f"{pointer}/client_attrs")
+        raise _refused(
+            "the message's client cannot be read", "expected an object", f"{pointer}/client_attrs"
+        )
     host, _, port = str(body.get("peername", "127.0.0.1:19872")).rpartition(":")
     return Client(
-        client_id, username, host or "127.0.0.1", int(port) if port.isdecimal() else 0, attributes=dict(attributes)
+        client_id,
+        username,
+        host or "127.0.0.1",
+        int(port) if port.isdecimal() else 0,
+        attributes=dict(attributes),
     )
 
 
@@ -185,14 +215,18 @@ def _properties(body: Mapping[str, Any], pointer: str) -> dict[str, Any] | None:
         raise _refused("the message cannot be read", "expected an object", f"{pointer}/properties")
     properties = {str(name): from_wire(value) for name, value in own_properties.items()}
     if pairs or "User-Property" in properties:
-        properties["User-Property"] = _pairs(pairs or properties["User-Property"], f"{pointer}/user_properties")
+        properties["User-Property"] = _pairs(
+            pairs or properties["User-Property"], f"{pointer}/user_properties"
+        )
     return properties or None
 
 
 def _pairs(pairs: Any, pointer: str) -> list[tuple[str, str]]:
     listed = list(pairs.items()) if isinstance(pairs, Mapping) else pairs
     if not isinstance(listed, list) or not all(
-        isinstance(pair, (list, tuple)) and len(pair) == 2 and all(isinstance(part, str) for part in pair)
+        isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and all(isinstance(part, str) for part in pair)
         for pair in listed
     ):
         raise _refused("the message cannot be read", "expected pairs of strings", pointer)

@@ -94,7 +94,15 @@ def float_text(value: float) -> str:
     Values without a JSON number have the names of Protobuf's JSON mapping: ``NaN``, ``Infinity``, ``-Infinity``.
     """
     text = _encode(value).decode()
-    return text if text != "null" else "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return (
+        text
+        if text != "null"
+        else "NaN"
+        if value != value
+        else "Infinity"
+        if value > 0
+        else "-Infinity"
+    )
 
 
 def encode_any(value: Any, convert: Callable[[Any], Any] = marked) -> bytes:
@@ -110,7 +118,9 @@ def encode_any(value: Any, convert: Callable[[Any], Any] = marked) -> bytes:
     try:
         if have_json_types(value.values() if type(value) is dict else (value,)):
             text = _encode(value)
-            if b"null" not in text or is_finite(value):  # msgspec writes null for NaN and infinities
+            if b"null" not in text or is_finite(
+                value
+            ):  # msgspec writes null for NaN and infinities
                 return text
         return _encode(convert(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -124,7 +134,9 @@ def _decode_long(text: bytes | str) -> Any:
     if not _EXTREME.search(data):
         return _decode(data)
     if data.count(b",") > _MAX_EXTREME:
-        raise ValueError(f"JSON has more than {_MAX_EXTREME} values, and exponents beyond 290 among them")
+        raise ValueError(
+            f"JSON has more than {_MAX_EXTREME} values, and exponents beyond 290 among them"
+        )
     return _decode_extreme(data)
 
 

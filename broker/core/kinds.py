@@ -202,7 +202,9 @@ class Kind:
     def spec_models(self) -> list[type[Any]]:
         """The models that validate one."""
         loaded = [load(name) for name in self.models]
-        return [model for entry in loaded for model in ([entry] if isinstance(entry, type) else entry())]
+        return [
+            model for entry in loaded for model in ([entry] if isinstance(entry, type) else entry())
+        ]
 
     def as_spec(self, saved: Mapping[str, Any]) -> dict[str, Any]:
         """The writable members of an object, with defaults; secrets are stars.
@@ -212,7 +214,11 @@ class Kind:
         forms = [_form(model, saved) for model in self.spec_models()]
         unknown = dict(saved) if self.section is None else {self.named_by: saved.get(self.named_by)}
         # The model that has most members of the object, and few others.
-        return max(filter(None, forms), key=lambda form: (len(form.keys() & saved.keys()), -len(form)), default=unknown)
+        return max(
+            filter(None, forms),
+            key=lambda form: (len(form.keys() & saved.keys()), -len(form)),
+            default=unknown,
+        )
 
     def as_recorded(
         self, saved: Mapping[str, Any] | None, then: Mapping[str, Any] | None = None
@@ -232,7 +238,9 @@ class Kind:
 def _form(model: Any, saved: Mapping[str, Any]) -> dict[str, Any] | None:
     names = {field.alias or name for name, field in model.model_fields.items()}
     try:
-        parsed = model.model_validate({name: value for name, value in saved.items() if name in names})
+        parsed = model.model_validate(
+            {name: value for name, value in saved.items() if name in names}
+        )
     except ValueError:  # pydantic's, which the command line does not import
         return None
     form: dict[str, Any] = parsed.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -269,13 +277,17 @@ def load(name: str) -> Any:
 @cache
 def kinds() -> Sequence[Kind]:
     """Every kind there is, in the order in which objects refer to each other."""
-    return tuple(kind for module in DECLARED_IN for kind in getattr(import_module(module), "KINDS", ()))
+    return tuple(
+        kind for module in DECLARED_IN for kind in getattr(import_module(module), "KINDS", ())
+    )
 
 
 @cache
 def kinds_in_files() -> Mapping[str, Kind]:
     """The kinds of objects in the configuration by their section; also those that have operations of another kind."""
-    inner = [kind for module in DECLARED_IN for kind in getattr(import_module(module), "INNER_KINDS", ())]
+    inner = [
+        kind for module in DECLARED_IN for kind in getattr(import_module(module), "INNER_KINDS", ())
+    ]
     return {kind.section: kind for kind in (*kinds(), *inner) if kind.section is not None}
 
 

@@ -55,7 +55,11 @@ def have_json_types(values: Iterable[Any]) -> bool:
         kind = type(value)
         if kind in _SCALARS:
             continue
-        if not (have_json_types(value.values()) if kind is dict else kind is list and have_json_types(value)):
+        if not (
+            have_json_types(value.values())
+            if kind is dict
+            else kind is list and have_json_types(value)
+        ):
             return False
     return True
 

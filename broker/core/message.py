@@ -48,7 +48,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     def __eq__(self, other: object) -> bool:
         """Equal when all that was published is; what has been worked out from it does not count."""
-        return self._published() == other._published() if isinstance(other, Message) else NotImplemented
+        return (
+            self._published() == other._published()
+            if isinstance(other, Message)
+            else NotImplemented
+        )
 
     __hash__ = None  # type: ignore[assignment]  # as of any value that is compared and can change
 
@@ -70,7 +74,9 @@ class Message(msgspec.Struct, eq=False, gc=False):
         """Hand over a value that is known to be what the payload decodes to, so that no one decodes it again."""
         self._value = value
 
-    def changed(self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None) -> Message:
+    def changed(
+        self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None
+    ) -> Message:
         """A new message in place of this one: same client, time of arrival and identity, the rest as given.
 
         The decoded payload is handed on when ``payload`` is this message's own.
@@ -100,7 +106,11 @@ class Message(msgspec.Struct, eq=False, gc=False):
     @property
     def user_properties(self) -> list[tuple[str, str]]:
         """User properties as sent, in order, repeated names kept."""
-        return list(self.properties["User-Property"]) if self.properties and "User-Property" in self.properties else []
+        return (
+            list(self.properties["User-Property"])
+            if self.properties and "User-Property" in self.properties
+            else []
+        )
 
     def _published(self) -> tuple[object, ...]:
         return (

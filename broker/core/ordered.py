@@ -12,7 +12,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from broker.core.errors import AlreadyExists, Conflict, Invalid, NotFound, Problem, ReadOnly, did_you_mean
+from broker.core.errors import (
+    AlreadyExists,
+    Conflict,
+    Invalid,
+    NotFound,
+    Problem,
+    ReadOnly,
+    did_you_mean,
+)
 from broker.core.objects import Listed, ObjectSection, Spec, unusable
 
 T = TypeVar("T")
@@ -104,7 +112,9 @@ class OrderedObjects(Generic[T]):
             ReadOnly: objects that a file fixes would not come first, as they do at the next start.
         """
         self._check_order(names)
-        fixed = [spec["name"] for spec in self._section.load() if self._section.defined_by(spec["name"])]
+        fixed = [
+            spec["name"] for spec in self._section.load() if self._section.defined_by(spec["name"])
+        ]
         if list(names[: len(fixed)]) != fixed:
             where = self._section.defined_by(fixed[0])
             text = f"the order must begin with {', '.join(map(repr, fixed))}, fixed by {where}"
@@ -122,11 +132,19 @@ class OrderedObjects(Generic[T]):
         if not any(wrong.values()):
             return
         problems = [
-            *(Problem(f"there is no {self.kind} {name!r}", "/order") for name in wrong["not_found"]),
+            *(
+                Problem(f"there is no {self.kind} {name!r}", "/order")
+                for name in wrong["not_found"]
+            ),
             *(Problem(f"{name!r} is missing", "/order") for name in wrong["not_reordered"]),
-            *(Problem(f"{name!r} is given more than once", "/order") for name in wrong["duplicated"]),
+            *(
+                Problem(f"{name!r} is given more than once", "/order")
+                for name in wrong["duplicated"]
+            ),
         ]
-        raise Invalid(f"the order must name every {self.kind} exactly once", problems, members=wrong)
+        raise Invalid(
+            f"the order must name every {self.kind} exactly once", problems, members=wrong
+        )
 
 
 class Named(Protocol):

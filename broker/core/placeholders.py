@@ -24,7 +24,9 @@ ROW_OR_PATH_PLACEHOLDER: Final = re.compile(rf"\$\{{{_PATH}*\}}")
 # Looks like a placeholder of a row and is literal text, as ``${a[1]}`` and ``${ a }``: probably a mistake.
 NOT_PLACEHOLDER: Final = re.compile(rf"\$\{{(?!{_RAW}{_PATH}*\}})[^{{}}$]*\}}")
 # The same, in texts that may hold secrets.
-NOT_PLACEHOLDER_OR_SECRET: Final = re.compile(rf"\$\{{(?!({_RAW}{_PATH}*|\$|(secret|env|file):[^}}]*)\}})")
+NOT_PLACEHOLDER_OR_SECRET: Final = re.compile(
+    rf"\$\{{(?!({_RAW}{_PATH}*|\$|(secret|env|file):[^}}]*)\}})"
+)
 CLIENT_PLACEHOLDER: Final = re.compile(r"\$\{([a-zA-Z_][a-zA-Z0-9_.\-]*)\}")
 ANY_PLACEHOLDER: Final = re.compile(r"\$\{([^}]*)\}")
 # The same, or ``$1`` for a group of a regular expression.

@@ -63,9 +63,13 @@ def quarantine(append: Append, stage: str, name: str) -> Quarantine:
     return keep
 
 
-def quarantined(message: Message, stage: str, name: str, reason: str, path: str, action: str) -> StreamRecord:
+def quarantined(
+    message: Message, stage: str, name: str, reason: str, path: str, action: str
+) -> StreamRecord:
     """The row of a message that a stage's object stopped."""
-    row = _row(message, {"stage": stage, "name": name, "reason": reason, "path": path, "action": action})
+    row = _row(
+        message, {"stage": stage, "name": name, "reason": reason, "path": path, "action": action}
+    )
     client = message.client
     return stream_record(
         (
@@ -96,7 +100,9 @@ def _row(message: Message, why: dict[str, str]) -> dict[str, Any]:
         "clientid": client.client_id,
         "username": client.username,
         "peername": client.peer_name,
-        "client_attrs": jsontext.encode(dict(client.attributes)).decode() if client.attributes else None,
+        "client_attrs": jsontext.encode(dict(client.attributes)).decode()
+        if client.attributes
+        else None,
         "properties": properties_text(message.properties) if message.properties else None,
         "received_at": message.received_ns // 1_000_000,
     }
@@ -106,7 +112,9 @@ def message_of(record: StreamRecord) -> Message | None:
     """The message in a row of quarantine, or None if the record is not such a row."""
     try:
         row = jsontext.decode(record.payload)
-        payload = json_values.payload_from_wire({"encoding": row["payload_encoding"], "data": row["payload"]}, "")
+        payload = json_values.payload_from_wire(
+            {"encoding": row["payload_encoding"], "data": row["payload"]}, ""
+        )
         host, _, port = (row["peername"] or "").rpartition(":")
         client = Client(
             row["clientid"],
@@ -129,7 +137,9 @@ def message_of(record: StreamRecord) -> Message | None:
         return None
 
 
-def quarantine_problems(stream: str | None, streams: StreamAppender, pointer: str = "") -> list[Problem]:
+def quarantine_problems(
+    stream: str | None, streams: StreamAppender, pointer: str = ""
+) -> list[Problem]:
     """Problems of a stream as a quarantine; empty if it can be one, or without a stream."""
     problem = None if stream is None else rows_problem(stream, streams, f"{pointer}/quarantine")
     return [] if problem is None else [problem]

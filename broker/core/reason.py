@@ -52,7 +52,9 @@ SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: Final = 0xA1
 WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: Final = 0xA2
 
 _NAMES: Final = {
-    value: name.lower() for name, value in list(globals().items()) if name.isupper() and isinstance(value, int)
+    value: name.lower()
+    for name, value in list(globals().items())
+    if name.isupper() and isinstance(value, int)
 }
 
 

@@ -24,7 +24,12 @@ class PostRefused(SluiceError):
         errors: Sequence[Problem] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        self.status, self.code, self.errors, self.headers = status, code, tuple(errors), dict(headers or {})
+        self.status, self.code, self.errors, self.headers = (
+            status,
+            code,
+            tuple(errors),
+            dict(headers or {}),
+        )
         super().__init__(detail)
 
 

@@ -192,7 +192,9 @@ class Verb:
     command: Command | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "method", self.method or ("GET" if self.does == "read" else "POST"))
+        object.__setattr__(
+            self, "method", self.method or ("GET" if self.does == "read" else "POST")
+        )
 
     @property
     def word(self) -> str:
@@ -271,16 +273,38 @@ def limit(default: int, text: str = "", offered: int | None = None) -> Parameter
 
 # Number of kept messages or rows that a verb processes again.
 TAKE_AGAIN: Final = (
-    Parameter(name="limit", type=int, default=10_000, least=1, most=100_000, help="Maximum number of entries."),
+    Parameter(
+        name="limit",
+        type=int,
+        default=10_000,
+        least=1,
+        most=100_000,
+        help="Maximum number of entries.",
+    ),
 )
 
 
-def trial(id: str, path: str, call: str, body: str, answer: str, text: str, *takes: Parameter) -> Verb:
+def trial(
+    id: str, path: str, call: str, body: str, answer: str, text: str, *takes: Parameter
+) -> Verb:
     """A verb that evaluates something and saves nothing."""
-    return Verb(id=id, path=path, call=call, body=body or (), answer=answer, text=text, takes=takes, does="try")
+    return Verb(
+        id=id,
+        path=path,
+        call=call,
+        body=body or (),
+        answer=answer,
+        text=text,
+        takes=takes,
+        does="try",
+    )
 
 
 @cache
 def resources() -> Sequence[Resource]:
     """Every resource, in the order of the packages."""
-    return tuple(resource for module in DECLARED_IN for resource in getattr(import_module(module), "RESOURCES", ()))
+    return tuple(
+        resource
+        for module in DECLARED_IN
+        for resource in getattr(import_module(module), "RESOURCES", ())
+    )

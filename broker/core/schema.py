@@ -128,7 +128,9 @@ class SchemaLookup:
         Raises:
             broker.core.errors.Invalid: with every problem, pointers beginning with ``/schemas``.
         """
-        raise Invalid("the schemas cannot be used", [Problem("this node has no schema registry", "/schemas")])
+        raise Invalid(
+            "the schemas cannot be used", [Problem("this node has no schema registry", "/schemas")]
+        )
 
     def source(self, name: str) -> tuple[str, str]:
         """The type and the text of a schema's version in use. Raises ``broker.core.errors.NotFound``."""

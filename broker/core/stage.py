@@ -148,7 +148,9 @@ Room = Awaitable[None]
 WithRoom = Callable[[Callable[[Message], Outcome], Message], tuple[Outcome, Room | None]]
 
 
-def without_waiting(publish: Callable[[Message], Outcome], message: Message) -> tuple[Outcome, Room | None]:
+def without_waiting(
+    publish: Callable[[Message], Outcome], message: Message
+) -> tuple[Outcome, Room | None]:
     """A ``WithRoom`` where there are no subscribers."""
     return publish(message), None
 

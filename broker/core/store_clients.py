@@ -19,7 +19,9 @@ _S3_OPTIONS: Final = {
 }
 _GS_OPTIONS: Final = {"endpoint": "google_base_url", "anonymous": "google_skip_signature"}
 # Without it, reads send no credentials and writes ask the instance for some.
-_NO_GS_KEY: Final = '{"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": true}'
+_NO_GS_KEY: Final = (
+    '{"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": true}'
+)
 _ABFSS_OPTIONS: Final = {
     "endpoint": "azure_storage_endpoint",
     "account_key": "azure_storage_account_key",
@@ -31,10 +33,16 @@ _ABFSS_OPTIONS: Final = {
 }
 _OPTIONS: Final = {"s3": _S3_OPTIONS, "gs": _GS_OPTIONS, "abfss": _ABFSS_OPTIONS}
 
-_OF_STORE: Final = re.compile(r"Generic \w+ error|Error performing \w+ |AWS Error|google::cloud|Azure")
+_OF_STORE: Final = re.compile(
+    r"Generic \w+ error|Error performing \w+ |AWS Error|google::cloud|Azure"
+)
 # Error text of a store's client (a pattern), its meaning, and a remedy.
 _STORE_SAYS: Final = (
-    (r"no ?_?such ?_?bucket|bucket does not exist|ContainerNotFound", "has no such bucket", "create it"),
+    (
+        r"no ?_?such ?_?bucket|bucket does not exist|ContainerNotFound",
+        "has no such bucket",
+        "create it",
+    ),
     (
         r"169\.254\.169\.254|metadata\.google\.internal|CredentialsNotLoaded",
         "needs credentials, and neither its settings nor the environment nor the instance has any",
@@ -48,7 +56,11 @@ _STORE_SAYS: Final = (
         "refuses the credentials",
         "other credentials in lake.stores",
     ),
-    (r"AccessDenied|ACCESS_DENIED|AuthorizationFailure|403 Forbidden", "denies access", "a policy that allows it"),
+    (
+        r"AccessDenied|ACCESS_DENIED|AuthorizationFailure|403 Forbidden",
+        "denies access",
+        "a policy that allows it",
+    ),
     (
         (
             r"NETWORK_CONNECTION|error sending request|dns error|[Cc]ould not connect|timed out|TIMEOUT|SLOW_DOWN|"
@@ -64,7 +76,9 @@ def store_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
     """The options of a store, whose names are those of its settings, as the clients call them."""
     parts = urlsplit(url)
     renamed = {_OPTIONS[parts.scheme][name]: value for name, value in options.items()}
-    if parts.scheme == "abfss" and "endpoint" in options:  # one for many accounts: Arrow appends the account
+    if (
+        parts.scheme == "abfss" and "endpoint" in options
+    ):  # one for many accounts: Arrow appends the account
         renamed["azure_storage_endpoint"] += f"/{account(parts.hostname)}"
     if parts.scheme == "gs" and "anonymous" in options:
         renamed["google_service_account_key"] = _NO_GS_KEY

@@ -33,7 +33,9 @@ class CorruptMessage(SluiceError):
     code = "corrupt_message"
 
     def __init__(self, place: str, why: object) -> None:
-        super().__init__(f"store: expected {place}, got bytes that do not read as one ({why}). Try: restore a backup")
+        super().__init__(
+            f"store: expected {place}, got bytes that do not read as one ({why}). Try: restore a backup"
+        )
 
 
 class StoredMessage(msgspec.Struct, array_like=True, gc=False):
@@ -99,7 +101,9 @@ def encode_for_subscribers(message: Message) -> bytes:
     )  # fmt: skip
 
 
-def decoder(layout: type[S], place: str, of_0_2_0: Callable[..., Sequence[Any]]) -> Callable[[Encoded], S]:
+def decoder(
+    layout: type[S], place: str, of_0_2_0: Callable[..., Sequence[Any]]
+) -> Callable[[Encoded], S]:
     """Function that reads the records of a place; it raises ``CorruptMessage``.
 
     Args:
@@ -213,7 +217,9 @@ def logged(message: Message, addressee: str | None) -> StreamRecord:
     """A message as a record of the session log, for all that it matches or for one client."""
     if message.via:
         properties = {**(message.properties or {}), _VIA: message.via}
-        message = message.changed(message.topic, message.payload, message.qos, message.retain, properties)
+        message = message.changed(
+            message.topic, message.payload, message.qos, message.retain, properties
+        )
     record = record_of(message)
     return record if addressee is None else record._replace(rule=addressee)
 

@@ -77,7 +77,9 @@ def rows_problem(stream: str, streams: StreamAppender, pointer: str) -> Problem 
         return None
     if stream in names:
         hint = "name a stream that was created without topics"
-        return Problem(f"stream '{stream}' captures topics and takes no rows", pointer, suggestion=hint)
+        return Problem(
+            f"stream '{stream}' captures topics and takes no rows", pointer, suggestion=hint
+        )
     hint = did_you_mean(stream, names) or "create the stream first"
     return Problem(f"there is no stream '{stream}'", pointer, suggestion=hint)
 
@@ -96,7 +98,9 @@ class StreamHistory:
         """The first offset whose record was published at or after a time, else the next offset."""
         raise NotFound("stream", stream)
 
-    def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+    def read(
+        self, stream: str, shard: int, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
         """Records with their offsets, at most ``limit`` and never more than 10,000, from an offset on."""
         raise NotFound("stream", stream)
 

@@ -75,7 +75,16 @@ class Template:
         json_of: gives the JSON of a value; without it, no template is JSON.
     """
 
-    __slots__ = ("is_constant", "names_row", "only", "paths", "render", "render_bytes", "text", "value")
+    __slots__ = (
+        "is_constant",
+        "names_row",
+        "only",
+        "paths",
+        "render",
+        "render_bytes",
+        "text",
+        "value",
+    )
 
     only: tuple[str, ...] | None
     """The path, where the template is one placeholder with a path and nothing else."""
@@ -105,7 +114,9 @@ class Template:
         is_json = json_of is not None and bool(places) and _is_json_around(pieces)
         if json_of is not None and is_json:
             forms = _json_forms(pieces, text_of, json_of, when_undefined)
-        of_places = iter([_part(place.path, *form, undefined) for place, form in zip(places, forms, strict=True)])
+        of_places = iter(
+            [_part(place.path, *form, undefined) for place, form in zip(places, forms, strict=True)]
+        )
         self.render, self.render_bytes = _renderers(
             [piece if isinstance(piece, str) else next(of_places) for piece in pieces]
         )
@@ -133,7 +144,9 @@ def _pieces(text: str) -> list[str | _Place]:
         if name == "$":
             _add_text(pieces, "$")
         else:
-            pieces.append(_Place(tuple(name.split(".")) if name else (), match[1].startswith("raw:")))
+            pieces.append(
+                _Place(tuple(name.split(".")) if name else (), match[1].startswith("raw:"))
+            )
     _add_text(pieces, text[at:])
     return pieces
 
@@ -154,7 +167,11 @@ _QUOTES: Final = re.compile(r'\\.|(")', re.DOTALL)
 
 
 def _is_json_around(pieces: Sequence[str | _Place]) -> bool:
-    if not pieces or not isinstance(pieces[0], str) or not pieces[0].lstrip().startswith(("{", "[", '"')):
+    if (
+        not pieces
+        or not isinstance(pieces[0], str)
+        or not pieces[0].lstrip().startswith(("{", "[", '"'))
+    ):
         return False
     raws = _RAW_SAMPLES if _has_raw(pieces) else ("",)
     return any(_is_json(_sample(pieces, value, raw)) for value in _SAMPLES for raw in raws)
@@ -166,14 +183,22 @@ def _has_raw(pieces: Sequence[str | _Place]) -> bool:
 
 def _is_always_json(pieces: Sequence[str | _Place]) -> bool:
     """True if each placeholder is in the place of a value, or in quotes and escaped: names and digits may be wrong."""
-    return not _has_raw(pieces) and all(_is_json(_sample(pieces, value, "")) for value in _SAMPLES[:2])
+    return not _has_raw(pieces) and all(
+        _is_json(_sample(pieces, value, "")) for value in _SAMPLES[:2]
+    )
 
 
 def _sample(pieces: Sequence[str | _Place], value: str, raw: str) -> str:
     quoted = iter(_quoted(pieces))
     return "".join(
         [
-            piece if isinstance(piece, str) else "x" if next(quoted) else raw if piece.is_raw else value
+            piece
+            if isinstance(piece, str)
+            else "x"
+            if next(quoted)
+            else raw
+            if piece.is_raw
+            else value
             for piece in pieces
         ]
     )
@@ -193,7 +218,9 @@ def _quoted(pieces: Sequence[str | _Place]) -> list[bool]:
 
 def _is_json(text: str) -> bool:
     """True if the text is JSON, or has JSON on each line."""
-    return jsontext.is_json(text) or ("\n" in text and all(_is_json(line) for line in text.split("\n") if line.strip()))
+    return jsontext.is_json(text) or (
+        "\n" in text and all(_is_json(line) for line in text.split("\n") if line.strip())
+    )
 
 
 # Function that writes a value, and function that writes a missing value.
@@ -208,7 +235,10 @@ def _json_forms(
         return b"null"
 
     raw: _Form = (text_of, when_undefined)
-    in_quotes: _Form = (lambda value: _escaped(text_of(value)), lambda path: _escaped(when_undefined(path)))
+    in_quotes: _Form = (
+        lambda value: _escaped(text_of(value)),
+        lambda path: _escaped(when_undefined(path)),
+    )
     places = [piece for piece in pieces if isinstance(piece, _Place)]
     return [
         raw if place.is_raw else in_quotes if is_quoted else (json_of, null)
@@ -257,7 +287,9 @@ def _renderers(parts: list[str | _Part]) -> _Renderers:
 
 
 def _joiner(parts: list[str | _Part]) -> _Renderers:
-    steps = [(part, part.encode(), None) if isinstance(part, str) else ("", b"", part) for part in parts]
+    steps = [
+        (part, part.encode(), None) if isinstance(part, str) else ("", b"", part) for part in parts
+    ]
 
     def render(row: Mapping[str, Any]) -> str:
         texts = []
@@ -284,7 +316,9 @@ def _joiner(parts: list[str | _Part]) -> _Renderers:
     return render, render_bytes
 
 
-def _part(path: tuple[str, ...], write: TextOf, missing: Callable[[str], str | bytes], undefined: Any) -> _Part:
+def _part(
+    path: tuple[str, ...], write: TextOf, missing: Callable[[str], str | bytes], undefined: Any
+) -> _Part:
     if not path:
         return lambda row: write(dict(row))
     name = ".".join(path)
@@ -303,7 +337,9 @@ def _part(path: tuple[str, ...], write: TextOf, missing: Callable[[str], str | b
     return read
 
 
-def _column_reader(name: str, render: Callable[[Mapping[str, Any]], bytes]) -> Callable[[Mapping[str, Any]], bytes]:
+def _column_reader(
+    name: str, render: Callable[[Mapping[str, Any]], bytes]
+) -> Callable[[Mapping[str, Any]], bytes]:
     """A column that is a string already, as ``${payload}`` most often is, goes through: 0.2 µs less."""
 
     def read(row: Mapping[str, Any]) -> bytes:

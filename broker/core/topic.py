@@ -34,7 +34,9 @@ def check_topic_name(topic: str, max_levels: int = 128, max_bytes: int = MAX_TOP
     if not topic:
         raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not be empty")
     if "+" in topic or "#" in topic:
-        raise PeerError(reason.TOPIC_NAME_INVALID, f"topic name {topic!r} must not contain '+' or '#'")
+        raise PeerError(
+            reason.TOPIC_NAME_INVALID, f"topic name {topic!r} must not contain '+' or '#'"
+        )
     if "\0" in topic:
         raise PeerError(reason.TOPIC_NAME_INVALID, "a topic name must not contain U+0000")
     if len(topic) * 4 > max_bytes and len(topic.encode()) > max_bytes:
@@ -99,7 +101,9 @@ class TopicFilter:
     share_group: str | None = None
 
     @classmethod
-    def parse(cls, text: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES) -> TopicFilter:
+    def parse(
+        cls, text: str, max_levels: int = 128, max_bytes: int = MAX_TOPIC_BYTES
+    ) -> TopicFilter:
         """Parse a filter, with or without ``$share/group/`` or ``$queue/`` in front.
 
         Raises:
@@ -111,7 +115,9 @@ class TopicFilter:
             prefix, body = split_share(text)
             group = QUEUE if text.startswith(f"{QUEUE}/") else prefix[len(SHARE_PREFIX) : -1]
             if not prefix or not group or "+" in group or "#" in group:
-                raise _refused(text, "a shared subscription is written $share/NAME/FILTER, NAME without + or #")
+                raise _refused(
+                    text, "a shared subscription is written $share/NAME/FILTER, NAME without + or #"
+                )
         if not body:
             raise _refused(text, "a topic filter must not be empty")
         if "\0" in body:

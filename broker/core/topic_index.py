@@ -24,7 +24,10 @@ class TopicIndex(Generic[Item]):
         """Replace the items; each has a name and the levels of its filters. A name that
         keeps its filters costs a comparison."""
         before = self._held
-        self._held = {name: (number, item, tuple(filters)) for number, (name, item, filters) in enumerate(items)}
+        self._held = {
+            name: (number, item, tuple(filters))
+            for number, (name, item, filters) in enumerate(items)
+        }
         for name, (_, _, filters) in before.items():
             if (now := self._held.get(name)) is None or now[2] != filters:
                 for levels in filters:
@@ -37,7 +40,9 @@ class TopicIndex(Generic[Item]):
     def matching(self, topic: str) -> list[Item]:
         """The items for which a filter matches, each once, in the order they were given (MQTT 5.0, 4.7.1 and 4.7.2)."""
         names = {name for name, _ in self._trie.match(topic)}
-        return [item for _, item, _ in sorted(map(self._held.__getitem__, names), key=itemgetter(0))]
+        return [
+            item for _, item, _ in sorted(map(self._held.__getitem__, names), key=itemgetter(0))
+        ]
 
 
 # Maximum number of shapes; beyond it a tree is faster, since each shape costs some 0.5 µs a topic.

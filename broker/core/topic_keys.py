@@ -42,7 +42,10 @@ class FilterWalk:
         self._plus = [position for position, level in enumerate(self._levels) if level == b"+"]
         fixed = [level for level in self._levels if level not in (b"+", b"#")]
         is_exact = len(fixed) == len(self._levels)
-        first_wild = next((at for at, level in enumerate(self._levels) if level in (b"+", b"#")), len(self._levels))
+        first_wild = next(
+            (at for at, level in enumerate(self._levels) if level in (b"+", b"#")),
+            len(self._levels),
+        )
         self.start = _NUL.join(self._levels[:first_wild])
         self.exact = self.start if is_exact else None
 

@@ -79,7 +79,9 @@ def parse_traceparent(text: str, state: str = "") -> TraceContext | None:
     if match is None or (match[1] == "00" and match[5]):
         return None
     state = state if len(state) <= _LONGEST_STATE else ""
-    return TraceContext(int(match[2], 16), int(match[3], 16), bool(int(match[4], 16) & _SAMPLED), state)
+    return TraceContext(
+        int(match[2], 16), int(match[3], 16), bool(int(match[4], 16) & _SAMPLED), state
+    )
 
 
 def received_context(message: Message) -> TraceContext | None:
@@ -133,7 +135,9 @@ class Spans:
             SluiceError: it is not a provider.
         """
         if provider is not None and not isinstance(provider, SpanProvider):
-            raise SluiceError(f"expected a provider of spans with the method export, got {type(provider).__name__}")
+            raise SluiceError(
+                f"expected a provider of spans with the method export, got {type(provider).__name__}"
+            )
         self._provider = provider
 
     def export(self, spans: Sequence[Span]) -> None:
@@ -149,4 +153,6 @@ class Spans:
 
     def export_late(self, spans: Sequence[Span]) -> None:
         """Export spans that end after their message was processed, such as those of bridges."""
-        self.export([span for span in spans if span.error or span.context.trace_id not in self._unwanted])
+        self.export(
+            [span for span in spans if span.error or span.context.trace_id not in self._unwanted]
+        )

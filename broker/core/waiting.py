@@ -92,7 +92,9 @@ class Answers:
         self._size += len(answer) if isinstance(answer, (str, bytes)) else 0
         if self._size > MAX_ANSWER_BYTES:
             answer = None
-            failure = Unavailable(f"more than {MAX_ANSWER_BYTES:,} bytes of answers from other processes")
+            failure = Unavailable(
+                f"more than {MAX_ANSWER_BYTES:,} bytes of answers from other processes"
+            )
         self._given.append((question.about, answer, failure))
 
     def to(self, question: Question) -> Any:
@@ -133,7 +135,9 @@ def answer_to(question: Question) -> Any:
     """
     answers = _current.get()
     if answers is None:
-        raise Unavailable("this needs an answer from another process, which cannot be waited for here")
+        raise Unavailable(
+            "this needs an answer from another process, which cannot be waited for here"
+        )
     return answers.to(question)
 
 

@@ -35,36 +35,48 @@ def set_options(link: socket.socket, options: TcpSettings) -> None:
     """Set options on a socket before it listens; accepted sockets inherit them."""
     if options.keepalive_idle:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, round(options.keepalive_idle)))
+        link.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, round(options.keepalive_idle))
+        )
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, round(options.keepalive_interval))
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, options.keepalive_probes)
     if options.send_timeout:
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(options.send_timeout * 1000)))
+        link.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(options.send_timeout * 1000))
+        )
     if options.send_buffer:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
     if options.receive_buffer:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.receive_buffer)
 
 
-async def listening_sockets(loop: asyncio.AbstractEventLoop, settings: ListenerSettings) -> list[socket.socket]:
+async def listening_sockets(
+    loop: asyncio.AbstractEventLoop, settings: ListenerSettings
+) -> list[socket.socket]:
     """A socket for each address of the listener's host.
 
     Raises:
         OSError: an address is taken, or is none of this machine.
     """
     flags = socket.AI_PASSIVE
-    address_infos = await loop.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=flags)
+    address_infos = await loop.getaddrinfo(
+        settings.host, settings.port, type=socket.SOCK_STREAM, flags=flags
+    )
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(address_infos):
             try:
                 link = socket.socket(family, kind, protocol)
-            except OSError as error:  # as where the machine has no IPv6, and the host's name has such an address
+            except (
+                OSError
+            ) as error:  # as where the machine has no IPv6, and the host's name has such an address
                 if error.errno == EAFNOSUPPORT and len(address_infos) > 1:
                     continue
                 raise
             sockets.append(link)
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, settings.tcp_options.reuse_address)
+            link.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, settings.tcp_options.reuse_address
+            )
             if settings.tcp_options.reuse_port:
                 link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
@@ -121,7 +133,9 @@ class Acceptor:
             task.cancel()
 
     def _begin(self, listening: socket.socket) -> asyncio.Task[None]:
-        task = self._loop.create_task(self._accept(listening), name=f"accept at {self._settings.bind}")
+        task = self._loop.create_task(
+            self._accept(listening), name=f"accept at {self._settings.bind}"
+        )
         task.add_done_callback(lambda _: listening.close())
         return task
 
@@ -132,14 +146,20 @@ class Acceptor:
             except ConnectionError:  # it left before it was taken
                 continue
             except OSError as error:  # no more file descriptors, no memory
-                _log.error("listener.cannot_accept", bind=self._settings.bind, reason=error.strerror or str(error))
+                _log.error(
+                    "listener.cannot_accept",
+                    bind=self._settings.bind,
+                    reason=error.strerror or str(error),
+                )
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if not self._owner.knock(address[0]):
                 link.close()
                 continue
             waiting = _Waiting(self._owner, address[0])
-            task = waiting.task = self._loop.create_task(self._prepare(link, waiting), name=f"open {address[0]}")
+            task = waiting.task = self._loop.create_task(
+                self._prepare(link, waiting), name=f"open {address[0]}"
+            )
             self._owner.wait(waiting, address[0])
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
@@ -167,7 +187,9 @@ class Acceptor:
         origin = replace(origin, waiting=waiting)
         spare = _second(link) if self._tls is not None else None
         try:
-            await self._loop.connect_accepted_socket(lambda: self._make_link(origin), link, **self._options())
+            await self._loop.connect_accepted_socket(
+                lambda: self._make_link(origin), link, **self._options()
+            )
         except TimeoutError as error:
             self._owner.refused(origin.host or peer_host, "tls_timeout", str(error))
         except OSError as error:

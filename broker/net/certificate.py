@@ -22,7 +22,9 @@ _SHORT: Final = {
     "userId": "UID",
 }
 _ALTERNATIVES: Final = {"DNS": "dns", "IP Address": "ip", "email": "email", "URI": "uri"}
-_ESCAPED: Final = str.maketrans({character: f"\\{character}" for character in ',+"\\<>;'} | {"\0": "\\00"})
+_ESCAPED: Final = str.maketrans(
+    {character: f"\\{character}" for character in ',+"\\<>;'} | {"\0": "\\00"}
+)
 
 
 def certificate_of(shown: Mapping[str, Any]) -> Certificate:
@@ -34,7 +36,9 @@ def certificate_of(shown: Mapping[str, Any]) -> Certificate:
     subject: Sequence[_Rdn] = shown.get("subject", ())
     return Certificate(
         subject_text(subject),
-        next((value for rdn in reversed(subject) for name, value in rdn if name == "commonName"), ""),
+        next(
+            (value for rdn in reversed(subject) for name, value in rdn if name == "commonName"), ""
+        ),
         {kind: tuple(values) for kind, values in names.items()},
     )
 

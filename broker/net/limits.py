@@ -83,9 +83,16 @@ class LinkOwner:
         """Clients that have authenticated."""
         self._answered = Lobby[Limited](2 * MOST_ANSWERED)
         name = self.name
-        metrics.gauge("listener_connections", lambda: self.count, "clients connected, by listener", listener=name)
+        metrics.gauge(
+            "listener_connections",
+            lambda: self.count,
+            "clients connected, by listener",
+            listener=name,
+        )
         self._accepted = metrics.counter(
-            "listener_connections_accepted", "connections within the limits of their listener", listener=name
+            "listener_connections_accepted",
+            "connections within the limits of their listener",
+            listener=name,
         )
         for refusal in _ALWAYS_SHOWN:
             self._refused(refusal.name).value += 0
@@ -101,7 +108,9 @@ class LinkOwner:
         self._knows_address_early = settings.proxy_protocol == "off"
         hub.zones.place(self.name, settings.zone)
         hub.access.place(self.name, settings.enable_authn, settings.authentication)
-        hub.connections.limit_listener(self.name, settings.max_publish_rate, settings.max_publish_bytes_rate)
+        hub.connections.limit_listener(
+            self.name, settings.max_publish_rate, settings.max_publish_bytes_rate
+        )
 
     def dismiss(self, code: int, why: str) -> None:
         """Disconnect all clients with a reason code."""
@@ -110,7 +119,9 @@ class LinkOwner:
 
     def knock(self, peer_host: str | None) -> bool:
         """True if a connection may start work that comes before MQTT (a TLS handshake)."""
-        refusal = self._too_fast() or (self._address_too_fast(peer_host) if self._knows_address_early else None)
+        refusal = self._too_fast() or (
+            self._address_too_fast(peer_host) if self._knows_address_early else None
+        )
         if refusal is not None:
             self.refused(peer_host, refusal.name)
         return refusal is None
@@ -167,7 +178,9 @@ class LinkOwner:
 
     def _refused(self, why: str) -> Counter:
         help = "connections that a listener did not take, by reason"
-        return self._metrics.counter("listener_connections_refused", help, listener=self.name, reason=why)
+        return self._metrics.counter(
+            "listener_connections_refused", help, listener=self.name, reason=why
+        )
 
     def _why_not(self, link: Limited, *, has_knocked: bool) -> Why | None:
         hub = self._hub
@@ -192,7 +205,11 @@ class LinkOwner:
         return None if is_taken else TOO_FAST
 
     def _address_too_fast(self, host: str | None) -> Why | None:
-        return None if self._addresses.take(host, self._hub.context.clock.monotonic_s()) else ADDRESS_TOO_FAST
+        return (
+            None
+            if self._addresses.take(host, self._hub.context.clock.monotonic_s())
+            else ADDRESS_TOO_FAST
+        )
 
 
 def show_expiry(metrics: Metrics, listener: str, read: Callable[[], float]) -> None:

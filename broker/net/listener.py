@@ -31,7 +31,9 @@ _WHY: Final = {
 }
 
 
-def check_exposure(listeners: Sequence[NamedListener], *, allow_anonymous: bool, has_authenticator: bool) -> None:
+def check_exposure(
+    listeners: Sequence[NamedListener], *, allow_anonymous: bool, has_authenticator: bool
+) -> None:
     """Refuse to listen beyond this machine while any client may connect.
 
     Raises:
@@ -51,7 +53,9 @@ def check_exposure(listeners: Sequence[NamedListener], *, allow_anonymous: bool,
 
 def _is_decided(settings: ListenerSettings) -> bool:
     """True if a listener has authenticators of its own, or says itself that its clients are not authenticated."""
-    return settings.enable_authn is False or any(entry.enable for entry in settings.authentication or ())
+    return settings.enable_authn is False or any(
+        entry.enable for entry in settings.authentication or ()
+    )
 
 
 def check_addresses(listeners: Iterable[NamedListener]) -> None:
@@ -66,7 +70,9 @@ def check_addresses(listeners: Iterable[NamedListener]) -> None:
         bind = listener.settings.bind
         other = first.setdefault(bind, listener)
         if other is not listener and listener.settings.port:
-            problems.append(f"listener {str(listener)!r} and listener {str(other)!r} are both at {bind}")
+            problems.append(
+                f"listener {str(listener)!r} and listener {str(other)!r} are both at {bind}"
+            )
     if problems:
         raise ConfigError(problems)
 
@@ -94,7 +100,9 @@ class Listener:
         ConfigError: when it is made, a sentence for each file or setting of TLS that cannot be used.
     """
 
-    def __init__(self, named: NamedListener, hub: Hub, metrics: Metrics, owner: LinkOwner | None = None) -> None:
+    def __init__(
+        self, named: NamedListener, hub: Hub, metrics: Metrics, owner: LinkOwner | None = None
+    ) -> None:
         """``owner`` has the links of the listener in whose place this one comes."""
         self.named = named
         self.settings = named.settings
@@ -106,7 +114,9 @@ class Listener:
         self.address: tuple[str, int] | None = None
         """Host and port in use, once it is open."""
         if (tls := self.settings.tls) is not None:
-            self.tls = TlsContexts(str(named), tls, "mqtt" if self.settings.web is None else "http/1.1")
+            self.tls = TlsContexts(
+                str(named), tls, "mqtt" if self.settings.web is None else "http/1.1"
+            )
 
     async def open(self) -> tuple[str, int]:
         """Begin to accept; returns the address in use.
@@ -118,7 +128,9 @@ class Listener:
             self.address = await self._open()
         except OSError as error:
             reason = _WHY.get(error.errno or 0, error.strerror or str(error))
-            raise Unavailable(f"cannot listen for MQTT at {self.settings.bind}: {reason}") from error
+            raise Unavailable(
+                f"cannot listen for MQTT at {self.settings.bind}: {reason}"
+            ) from error
         self.owner.use(self.settings)
         if (contexts := self.tls) is not None:
             show_expiry(self._metrics, str(self.named), lambda: contexts.expires.timestamp())
@@ -163,7 +175,9 @@ class Listener:
                 start_serving=False,
             )
             for listening in server.sockets:
-                with socket.socket(fileno=os.dup(listening.fileno())) as own:  # uvloop's have no setsockopt
+                with socket.socket(
+                    fileno=os.dup(listening.fileno())
+                ) as own:  # uvloop's have no setsockopt
                     set_options(own, options)
             await server.start_serving()
             host, port = server.sockets[0].getsockname()[:2]

@@ -91,7 +91,8 @@ class Listeners:
         self._hub = hub
         self._metrics = metrics
         self._all = {
-            listener.named.id: listener for listener in self._built((listener_name, None) for listener_name in named)
+            listener.named.id: listener
+            for listener in self._built((listener_name, None) for listener_name in named)
         }
         self._left: set[LinkOwner] = set()
         """Owners of removed listeners, while they have connections."""
@@ -125,7 +126,9 @@ class Listeners:
         if self._watching is not None:
             self._watching.cancel()
 
-    async def change(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
+    async def change(
+        self, named: Sequence[NamedListener], *, drain: bool = False
+    ) -> ListenerChanges:
         """Replace the listeners; on an error the old ones stay.
 
         Connections of listeners that stay live on, also where the address or the certificate is another now; those of
@@ -209,7 +212,9 @@ class Listeners:
     @property
     def links(self) -> int:
         """Sockets open on all listeners, those among them that are gone."""
-        return sum(listener.links for listener in self._all.values()) + sum(len(owner.links) for owner in self._left)
+        return sum(listener.links for listener in self._all.values()) + sum(
+            len(owner.links) for owner in self._left
+        )
 
     def statuses(self) -> list[ListenerStatus]:
         """All listeners that are enabled, in the order given."""
@@ -308,7 +313,9 @@ class Listeners:
         return listener
 
     def _watch_files(self) -> None:
-        if self._watching is None and any(listener.tls is not None for listener in self._all.values()):
+        if self._watching is None and any(
+            listener.tls is not None for listener in self._all.values()
+        ):
             self._watching = asyncio.create_task(self._watch(), name="watch certificates")
 
     async def _watch(self) -> None:

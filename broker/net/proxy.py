@@ -56,7 +56,9 @@ class Origin:
     """Entry in the lobby for the connection until it is a link."""
 
 
-async def read_header(loop: asyncio.AbstractEventLoop, link: socket.socket, mode: ProxyMode) -> Origin:
+async def read_header(
+    loop: asyncio.AbstractEventLoop, link: socket.socket, mode: ProxyMode
+) -> Origin:
     """Read the header from a socket that nothing was read from.
 
     Raises:
@@ -118,7 +120,11 @@ def parse_v1(line: bytes) -> Origin:
         raise BadProxyHeader("a broken header line") from None
     # int() takes signs, zeros in front and underscores too
     is_port = all(0 <= port <= 65_535 for port in numbers) and [*map(str, numbers)] == ports
-    if not is_port or "%" in source + destination or versions != {{"TCP4": 4, "TCP6": 6}.get(family)}:
+    if (
+        not is_port
+        or "%" in source + destination
+        or versions != {{"TCP4": 4, "TCP6": 6}.get(family)}
+    ):
         raise BadProxyHeader("a broken header line")
     return Origin(source, source_port)
 
@@ -133,13 +139,17 @@ def parse_v2(head: bytes, body: bytes) -> Origin:
     command = head[0] & 15
     if version != 2 or command > 1:
         raise BadProxyHeader(f"a header with version {version} and command {command}")
-    if command == 0:  # LOCAL: the load balancer speaks for itself, as when it asks whether we are there
+    if (
+        command == 0
+    ):  # LOCAL: the load balancer speaks for itself, as when it asks whether we are there
         return Origin()
     family = head[1] >> 4
     transport = head[1] & 15
     form = _FAMILIES.get(family)
     if transport not in _TRANSPORTS or (form is None and family != _UNSPECIFIED):
-        raise BadProxyHeader(f"a header with address family {family} and transport protocol {transport}")
+        raise BadProxyHeader(
+            f"a header with address family {family} and transport protocol {transport}"
+        )
     if form is None:
         return Origin(is_unknown=True)
     if len(body) < form.size:

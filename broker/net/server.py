@@ -68,7 +68,9 @@ class Server:
         """
         self._access = access
         self._allow_anonymous = allow_anonymous
-        check_exposure(listeners, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator)
+        check_exposure(
+            listeners, allow_anonymous=allow_anonymous, has_authenticator=self._has_authenticator
+        )
         self._coming: Sequence[NamedListener] = ()
         """Listeners that are being opened."""
         self._loop = asyncio.get_running_loop()
@@ -112,7 +114,9 @@ class Server:
         admission = self.hub.context.admission
         admission.most = min(settings.max_connections or inf, admission.descriptors)
 
-    async def change_listeners(self, named: Sequence[NamedListener], *, drain: bool = False) -> ListenerChanges:
+    async def change_listeners(
+        self, named: Sequence[NamedListener], *, drain: bool = False
+    ) -> ListenerChanges:
         """Replace the listeners.
 
         Raises:
@@ -136,7 +140,9 @@ class Server:
         self.listeners.check(named)
 
     def _check_exposure(self, named: Sequence[NamedListener]) -> None:
-        check_exposure(named, allow_anonymous=self._allow_anonymous, has_authenticator=self._has_authenticator)
+        check_exposure(
+            named, allow_anonymous=self._allow_anonymous, has_authenticator=self._has_authenticator
+        )
 
     def check_open(self) -> None:
         """Check that the listeners may be without an authenticator.
@@ -182,7 +188,9 @@ class Server:
         await self.hub.pipeline.lanes.close(halfway - self._loop.time())
         await self._until(lambda: not any(c.answers.batches for c in self.hub.connections), ends_at)
         for connection in list(self.hub.connections):
-            connection.disconnect(reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills)
+            connection.disconnect(
+                reason.SERVER_SHUTTING_DOWN, "server_shutdown", is_will_due=publishes_wills
+            )
         await self._until(lambda: not self.listeners.links, ends_at)
         await self.hub.access.stop()
 

@@ -41,38 +41,54 @@ class SniCertificate(Settings):
     """The certificate for clients that ask for one server name."""
 
     server_name: str = Field(
-        min_length=1, description="The name clients ask for, as `a.example`, or `*.example` for those one level below."
+        min_length=1,
+        description="The name clients ask for, as `a.example`, or `*.example` for those one level below.",
     )
-    certfile: str = Field(min_length=1, description="Certificate and what stands between it and its root, PEM.")
+    certfile: str = Field(
+        min_length=1, description="Certificate and what stands between it and its root, PEM."
+    )
     keyfile: str = Field(min_length=1, description="Its private key, PEM.")
-    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
+    password: SecretText | None = Field(
+        default=None, description="What the private key is encrypted with."
+    )
 
 
 class TlsSettings(Settings):
     """Certificates of a listener, and requirements for those of clients. Files are read again when they change."""
 
-    certfile: str | None = Field(default=None, description="Certificate and what stands between it and its root, PEM.")
+    certfile: str | None = Field(
+        default=None, description="Certificate and what stands between it and its root, PEM."
+    )
     keyfile: str | None = Field(default=None, description="Its private key, PEM.")
-    password: SecretText | None = Field(default=None, description="What the private key is encrypted with.")
+    password: SecretText | None = Field(
+        default=None, description="What the private key is encrypted with."
+    )
     cacertfile: str | None = Field(
         default=None,
         description="Authorities, PEM: they complete the chain of `certfile`, and with `verify = peer` "
         "client certificates are checked against them.",
     )
-    crlfile: str | None = Field(default=None, description="Certificates that are revoked, PEM; needs `verify = peer`.")
+    crlfile: str | None = Field(
+        default=None, description="Certificates that are revoked, PEM; needs `verify = peer`."
+    )
     verify: Annotated[Literal["none", "peer"], BeforeValidator(_unprefixed)] = Field(
-        default="none", description="Whether clients are asked for a certificate, and it is checked."
+        default="none",
+        description="Whether clients are asked for a certificate, and it is checked.",
     )
     fail_if_no_peer_cert: bool = Field(
-        default=True, description="Whether clients without a certificate are refused; with `verify = peer`."
+        default=True,
+        description="Whether clients without a certificate are refused; with `verify = peer`.",
     )
     versions: list[TlsVersion] = Field(
         default=["tlsv1.3", "tlsv1.2"], min_length=1, description="Versions of TLS that are spoken."
     )
     ciphers: str | None = Field(
-        default=None, description="Ciphers of TLS 1.2 as OpenSSL lists them, best first; else the system's choice."
+        default=None,
+        description="Ciphers of TLS 1.2 as OpenSSL lists them, best first; else the system's choice.",
     )
-    handshake_timeout: Duration = Field(default=15, gt=0, description="Seconds that a handshake may take.")
+    handshake_timeout: Duration = Field(
+        default=15, gt=0, description="Seconds that a handshake may take."
+    )
     sni: list[SniCertificate] = Field(
         default_factory=list,
         description="Further certificates, by the server name that a client asks for: a list of "
@@ -84,9 +100,13 @@ class WebSocketSettings(Settings):
     """MQTT inside WebSocket."""
 
     path: str | None = Field(
-        default=None, pattern=r"^/\S*$", description="The only path that clients may open, as `/mqtt`. Default: any."
+        default=None,
+        pattern=r"^/\S*$",
+        description="The only path that clients may open, as `/mqtt`. Default: any.",
     )
-    max_frame_size: Size = Field(default=16 * 1024 * 1024, ge=128, description="Maximum frame of a client, in bytes.")
+    max_frame_size: Size = Field(
+        default=16 * 1024 * 1024, ge=128, description="Maximum frame of a client, in bytes."
+    )
     allowed_origins: list[str] = Field(
         default_factory=list, description="Origins of web pages that may connect, as `https://app.example`; `*` is any."
         " Without any, only pages from the host name that the page connects to. Programs other than browsers "
@@ -109,7 +129,9 @@ class WebSocketSettings(Settings):
     def _check_origins(cls, value: list[str]) -> list[str]:
         for origin in value:
             if origin != "*" and ("://" not in origin or "/" in origin.partition("://")[2]):
-                raise ValueError(f"{origin!r} is not an origin; write it as 'https://app.example' or '*'")
+                raise ValueError(
+                    f"{origin!r} is not an origin; write it as 'https://app.example' or '*'"
+                )
         return [origin.lower() for origin in value]
 
 
@@ -127,7 +149,10 @@ class TcpSettings(Settings):
         default=30, ge=1, le=32_767, description="Seconds between probes (TCP_KEEPINTVL)."
     )
     keepalive_probes: int = Field(
-        default=5, ge=1, le=127, description="Probes without an answer until the connection is closed (TCP_KEEPCNT)."
+        default=5,
+        ge=1,
+        le=127,
+        description="Probes without an answer until the connection is closed (TCP_KEEPCNT).",
     )
     send_timeout: Duration = Field(
         default=0,
@@ -154,7 +179,8 @@ class TcpSettings(Settings):
         description="Open an address although old connections of it are in TIME_WAIT (SO_REUSEADDR).",
     )
     reuse_port: bool = Field(
-        default=False, description="Share the port with other processes of this user (SO_REUSEPORT)."
+        default=False,
+        description="Share the port with other processes of this user (SO_REUSEPORT).",
     )
 
 
@@ -164,23 +190,41 @@ class ListenerSettings(Settings):
     kind: ClassVar[Kind] = "tcp"
 
     enable: bool = Field(default=True, description="Whether it is opened.")
-    name: str | None = Field(default=None, min_length=1, description="Shown with its clients; else its key.")
-    bind: str = Field(default="127.0.0.1:1883", description="Address and port; port 0 takes any free one.")
-    zone: str = Field(
-        default=DEFAULT_ZONE, min_length=1, description="The zone of its clients, one of those in `zones`."
+    name: str | None = Field(
+        default=None, min_length=1, description="Shown with its clients; else its key."
     )
-    max_connections: int = Field(default=0, ge=0, description="Maximum concurrent clients; 0 is no limit.")
-    max_conn_rate: float = Field(default=0, ge=0, description="Maximum new connections per second; 0 is no limit.")
+    bind: str = Field(
+        default="127.0.0.1:1883", description="Address and port; port 0 takes any free one."
+    )
+    zone: str = Field(
+        default=DEFAULT_ZONE,
+        min_length=1,
+        description="The zone of its clients, one of those in `zones`.",
+    )
+    max_connections: int = Field(
+        default=0, ge=0, description="Maximum concurrent clients; 0 is no limit."
+    )
+    max_conn_rate: float = Field(
+        default=0, ge=0, description="Maximum new connections per second; 0 is no limit."
+    )
     max_conn_rate_per_ip: float = Field(
-        default=0, ge=0, description="Maximum new connections per second from one address; 0 is no limit."
+        default=0,
+        ge=0,
+        description="Maximum new connections per second from one address; 0 is no limit.",
     )
     max_publish_rate: float = Field(
-        default=0, ge=0, description="Maximum publishes per second of all its clients; 0 is no limit."
+        default=0,
+        ge=0,
+        description="Maximum publishes per second of all its clients; 0 is no limit.",
     )
     max_publish_bytes_rate: Size = Field(
-        default=0, ge=0, description="Maximum bytes per second that all its clients publish; 0 is no limit."
+        default=0,
+        ge=0,
+        description="Maximum bytes per second that all its clients publish; 0 is no limit.",
     )
-    backlog: int = Field(default=1024, ge=1, description="Connections the system keeps until they are accepted.")
+    backlog: int = Field(
+        default=1024, ge=1, description="Connections the system keeps until they are accepted."
+    )
     enable_authn: bool | Literal["quick_deny_anonymous"] = Field(
         default=True, description="Whether its clients are authenticated; `quick_deny_anonymous` refuses those without "
         "a user name and a password before an authenticator is asked. With `false` every client is accepted, and its "
@@ -199,7 +243,9 @@ class ListenerSettings(Settings):
         default="off", description="Version of the PROXY protocol that a load balancer in front speaks; it says which "
         "address a client has. `auto` takes both. Connections without it are refused."
     )  # fmt: skip
-    proxy_protocol_timeout: Duration = Field(default=3, gt=0, description="Seconds until the PROXY header is there.")
+    proxy_protocol_timeout: Duration = Field(
+        default=3, gt=0, description="Seconds until the PROXY header is there."
+    )
     trusted_proxies: list[str] = Field(
         default=["127.0.0.0/8", "::1"], description="Addresses and networks of load balancers whose PROXY headers are "
         "believed; connections from elsewhere are refused."
@@ -217,7 +263,9 @@ class ListenerSettings(Settings):
             try:
                 ip_network(text, strict=False)
             except ValueError:
-                raise ValueError(f"{text!r} is not an address or network; write it as '10.0.0.0/8'") from None
+                raise ValueError(
+                    f"{text!r} is not an address or network; write it as '10.0.0.0/8'"
+                ) from None
         return value
 
     @property
@@ -256,7 +304,9 @@ class SslListenerSettings(ListenerSettings):
 
     kind: ClassVar[Kind] = "ssl"
 
-    bind: str = Field(default="127.0.0.1:8883", description="Address and port; port 0 takes any free one.")
+    bind: str = Field(
+        default="127.0.0.1:8883", description="Address and port; port 0 takes any free one."
+    )
     ssl_options: TlsSettings = Field(default_factory=TlsSettings, description="TLS.")
 
     @property
@@ -270,8 +320,12 @@ class WsListenerSettings(ListenerSettings):
 
     kind: ClassVar[Kind] = "ws"
 
-    bind: str = Field(default="127.0.0.1:8083", description="Address and port; port 0 takes any free one.")
-    websocket: WebSocketSettings = Field(default_factory=WebSocketSettings, description="WebSocket.")
+    bind: str = Field(
+        default="127.0.0.1:8083", description="Address and port; port 0 takes any free one."
+    )
+    websocket: WebSocketSettings = Field(
+        default_factory=WebSocketSettings, description="WebSocket."
+    )
 
     @property
     def web(self) -> WebSocketSettings | None:
@@ -284,7 +338,9 @@ class WssListenerSettings(WsListenerSettings):
 
     kind: ClassVar[Kind] = "wss"
 
-    bind: str = Field(default="127.0.0.1:8084", description="Address and port; port 0 takes any free one.")
+    bind: str = Field(
+        default="127.0.0.1:8084", description="Address and port; port 0 takes any free one."
+    )
     ssl_options: TlsSettings = Field(default_factory=TlsSettings, description="TLS.")
 
     @property
@@ -353,7 +409,8 @@ def named_listeners(
     settings_by_key = {("tcp", "default"): default}
     for section in sections:
         settings_by_key |= {
-            (settings.kind, key): settings for key, settings in (section.__pydantic_extra__ or {}).items()
+            (settings.kind, key): settings
+            for key, settings in (section.__pydantic_extra__ or {}).items()
         }
     return [
         NamedListener(settings, settings.name or key, key)

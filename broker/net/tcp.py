@@ -36,7 +36,12 @@ class TcpLink(asyncio.Protocol):
     _transport: asyncio.Transport
 
     def __init__(
-        self, hub: Hub, owner: LinkOwner, loop: asyncio.AbstractEventLoop, listener: str, origin: Origin | None = None
+        self,
+        hub: Hub,
+        owner: LinkOwner,
+        loop: asyncio.AbstractEventLoop,
+        listener: str,
+        origin: Origin | None = None,
     ) -> None:
         self._context = hub.context
         self._owner = owner
@@ -71,7 +76,9 @@ class TcpLink(asyncio.Protocol):
             self._owner.stop_waiting(origin.waiting)
         self._owner.open(self, has_knocked=origin is not None)
         self._origin = None
-        self._transport.set_write_buffer_limits(high=self._context.settings.max_unsent_bytes // _EARLY)
+        self._transport.set_write_buffer_limits(
+            high=self._context.settings.max_unsent_bytes // _EARLY
+        )
         self._connection.opened()
         if self.refusal:
             self._connection.deadline_s = self._context.now_s + ANSWER_TIMEOUT_S

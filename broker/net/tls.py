@@ -39,7 +39,9 @@ class AskedSslObject(ssl.SSLObject):
     _outgoing: ssl.MemoryBIO
 
     @classmethod
-    def _create(cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **named: Any) -> AskedSslObject:
+    def _create(
+        cls, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **named: Any
+    ) -> AskedSslObject:
         created: AskedSslObject = super()._create(incoming, outgoing, *args, **named)  # type: ignore[misc]
         created._outgoing = outgoing
         return created
@@ -111,14 +113,24 @@ class TlsContexts:
             self._loaded = _load(self.listener, self.settings, self.alpn, self.now())
         except ConfigError as error:
             for problem in error.problems:
-                _log.error("listener.certificate_not_reloaded", listener=self.listener, reason=problem)
+                _log.error(
+                    "listener.certificate_not_reloaded", listener=self.listener, reason=problem
+                )
             return
-        _log.info("listener.certificate_reloaded", listener=self.listener, expires=rfc3339_of(self.expires))
+        _log.info(
+            "listener.certificate_reloaded",
+            listener=self.listener,
+            expires=rfc3339_of(self.expires),
+        )
         self._warn()
 
     def _warn(self) -> None:
         if self.expires - self.now() < _EXPIRES_SOON:
-            _log.warning("listener.certificate_expires", listener=self.listener, expires=rfc3339_of(self.expires))
+            _log.warning(
+                "listener.certificate_expires",
+                listener=self.listener,
+                expires=rfc3339_of(self.expires),
+            )
 
     def _fingerprint(self) -> tuple[object, ...]:
         return (NAMED_SECRETS.version, *(stamp_of(Path(name)) for name in _files(self.settings)))
@@ -136,7 +148,10 @@ def _load(listener: str, settings: TlsSettings, alpn: str, now: datetime) -> _Lo
     contexts: dict[str, ssl.SSLContext] = {}
     ends: list[datetime] = []
     own = SniCertificate.model_construct(
-        server_name="", certfile=settings.certfile or "", keyfile=settings.keyfile or "", password=settings.password
+        server_name="",
+        certfile=settings.certfile or "",
+        keyfile=settings.keyfile or "",
+        password=settings.password,
     )
     for certificate in (own, *settings.sni):
         context, wrong = _context(settings, alpn)
@@ -157,7 +172,9 @@ def _load(listener: str, settings: TlsSettings, alpn: str, now: datetime) -> _Lo
 def _context(settings: TlsSettings, alpn: str) -> tuple[ssl.SSLContext, list[str]]:
     """A context without a certificate, and the problems of the settings."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    context.options |= (
+        ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_CIPHER_SERVER_PREFERENCE
+    )
     versions = [_VERSIONS[version] for version in settings.versions]
     context.minimum_version, context.maximum_version = min(versions), max(versions)
     context.set_alpn_protocols([alpn])
@@ -166,10 +183,14 @@ def _context(settings: TlsSettings, alpn: str) -> tuple[ssl.SSLContext, list[str
         try:
             context.set_ciphers(settings.ciphers)
         except ssl.SSLError:
-            problems.append(f"ssl_options.ciphers {settings.ciphers!r} names no cipher that OpenSSL knows")
+            problems.append(
+                f"ssl_options.ciphers {settings.ciphers!r} names no cipher that OpenSSL knows"
+            )
     checks_peers = settings.verify == "peer"
     if checks_peers:
-        context.verify_mode = ssl.CERT_REQUIRED if settings.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+        context.verify_mode = (
+            ssl.CERT_REQUIRED if settings.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+        )
         if not settings.cacertfile:
             problems.append(
                 "ssl_options.verify = peer needs ssl_options.cacertfile, the authorities that clients' are checked by"
@@ -183,7 +204,10 @@ def _context(settings: TlsSettings, alpn: str) -> tuple[ssl.SSLContext, list[str
 def _trust(context: ssl.SSLContext, cacertfile: str | None, crlfile: str | None) -> list[str]:
     """Give a context the authorities, by which OpenSSL also completes the chain it shows, and what is revoked."""
     problems = []
-    for key, file, content in (("cacertfile", cacertfile, "certificate"), ("crlfile", crlfile, "list")):
+    for key, file, content in (
+        ("cacertfile", cacertfile, "certificate"),
+        ("crlfile", crlfile, "list"),
+    ):
         if not file:
             continue
         text, unreadable = _read(key, file)
@@ -191,7 +215,9 @@ def _trust(context: ssl.SSLContext, cacertfile: str | None, crlfile: str | None)
             problems.append(unreadable)
             continue
         try:
-            context.load_verify_locations(cadata=text) if key == "cacertfile" else context.load_verify_locations(file)
+            context.load_verify_locations(
+                cadata=text
+            ) if key == "cacertfile" else context.load_verify_locations(file)
         except (ssl.SSLError, ValueError):
             problems.append(f"ssl_options.{key} {file!r} holds no {content} in PEM form")
     if crlfile:
@@ -199,9 +225,15 @@ def _trust(context: ssl.SSLContext, cacertfile: str | None, crlfile: str | None)
     return problems
 
 
-def _certify(context: ssl.SSLContext, certificate: SniCertificate, now: datetime) -> tuple[datetime | None, list[str]]:
+def _certify(
+    context: ssl.SSLContext, certificate: SniCertificate, now: datetime
+) -> tuple[datetime | None, list[str]]:
     """Give a context its certificate; when that ends, and its problems."""
-    prefix = f"ssl_options.sni {certificate.server_name!r}: " if certificate.server_name else "ssl_options."
+    prefix = (
+        f"ssl_options.sni {certificate.server_name!r}: "
+        if certificate.server_name
+        else "ssl_options."
+    )
     cert = certificate.certfile
     key = certificate.keyfile
     problems = []
@@ -229,7 +261,9 @@ def _certify(context: ssl.SSLContext, certificate: SniCertificate, now: datetime
 def _key_problem(error: Exception, certificate: SniCertificate) -> str:
     reason = getattr(error, "reason", None) or ""
     if "MISMATCH" in reason:
-        return f"keyfile {certificate.keyfile!r} is not the key of certfile {certificate.certfile!r}"
+        return (
+            f"keyfile {certificate.keyfile!r} is not the key of certfile {certificate.certfile!r}"
+        )
     if b"ENCRYPTED" in Path(certificate.keyfile).read_bytes():
         said = "the one given does not open it" if certificate.password else "there is none"
         return f"keyfile {certificate.keyfile!r} is encrypted and needs a password; {said}"
@@ -247,7 +281,10 @@ def _validity(file: str, now: datetime, prefix: str) -> tuple[datetime | None, s
     if leaf.not_valid_after_utc < now:
         return None, f"{prefix}certfile {file!r} expired on {rfc3339_of(leaf.not_valid_after_utc)}"
     if leaf.not_valid_before_utc > now:
-        return None, f"{prefix}certfile {file!r} is not valid before {rfc3339_of(leaf.not_valid_before_utc)}"
+        return (
+            None,
+            f"{prefix}certfile {file!r} is not valid before {rfc3339_of(leaf.not_valid_before_utc)}",
+        )
     return leaf.not_valid_after_utc, None
 
 
@@ -258,10 +295,15 @@ def _read(key: str, file: str, prefix: str = "ssl_options.") -> tuple[str, str |
     except FileNotFoundError:
         return "", f"{prefix}{key} {file!r} does not exist"
     except OSError as error:
-        return "", f"{prefix}{key} {file!r} cannot be read ({(error.strerror or str(error)).lower()})"
+        return (
+            "",
+            f"{prefix}{key} {file!r} cannot be read ({(error.strerror or str(error)).lower()})",
+        )
 
 
-def _chooser(contexts: dict[str, ssl.SSLContext]) -> Callable[[Any, str | None, ssl.SSLContext], int | None]:
+def _chooser(
+    contexts: dict[str, ssl.SSLContext],
+) -> Callable[[Any, str | None, ssl.SSLContext], int | None]:
     """Picks the certificate for a server name; names that there is none for get the listener's own."""
 
     def choose(connection: Any, name: str | None, _context: ssl.SSLContext) -> None:

@@ -50,7 +50,9 @@ class Request:
 
 def full() -> UpgradeRefused:
     """Answer of a listener that is full."""
-    return UpgradeRefused(HTTPStatus.SERVICE_UNAVAILABLE, "This listener takes no more connections now.")
+    return UpgradeRefused(
+        HTTPStatus.SERVICE_UNAVAILABLE, "This listener takes no more connections now."
+    )
 
 
 def split(data: bytes) -> tuple[bytes, bytes] | None:
@@ -70,7 +72,8 @@ def split(data: bytes) -> tuple[bytes, bytes] | None:
 
 def _no_request() -> UpgradeRefused:
     return UpgradeRefused(
-        HTTPStatus.BAD_REQUEST, "This is not an HTTP request; MQTT clients connect with WebSocket here."
+        HTTPStatus.BAD_REQUEST,
+        "This is not an HTTP request; MQTT clients connect with WebSocket here.",
     )
 
 
@@ -88,11 +91,18 @@ def accept(head: bytes, settings: WebSocketSettings, hosts: AllowedHosts) -> byt
             "websocket.allowed_hosts of this listener.",
         )
     if settings.path is not None and request.path != settings.path:
-        raise UpgradeRefused(HTTPStatus.NOT_FOUND, f"There is nothing here. MQTT over WebSocket is at {settings.path}.")
+        raise UpgradeRefused(
+            HTTPStatus.NOT_FOUND,
+            f"There is nothing here. MQTT over WebSocket is at {settings.path}.",
+        )
     if request.method != "GET":
-        raise UpgradeRefused(HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket is opened with GET.", "Allow: GET")
+        raise UpgradeRefused(
+            HTTPStatus.METHOD_NOT_ALLOWED, "A WebSocket is opened with GET.", "Allow: GET"
+        )
     headers = request.headers
-    if "websocket" not in _words(headers, "upgrade") or "upgrade" not in _words(headers, "connection"):
+    if "websocket" not in _words(headers, "upgrade") or "upgrade" not in _words(
+        headers, "connection"
+    ):
         raise UpgradeRefused(
             HTTPStatus.UPGRADE_REQUIRED,
             "This is a WebSocket for MQTT clients, not a page. Connect an MQTT client that speaks WebSocket to it.",
@@ -120,7 +130,9 @@ def parse(head: bytes) -> Request:
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         raise _no_request()
     if words[2] == "HTTP/1.0":
-        raise UpgradeRefused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "A WebSocket is opened with HTTP/1.1.")
+        raise UpgradeRefused(
+            HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "A WebSocket is opened with HTTP/1.1."
+        )
     headers: _Headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
@@ -138,7 +150,11 @@ def _check_origin(headers: _Headers, settings: WebSocketSettings) -> None:
     allowed = settings.allowed_origins
     if not origin or _ANY in allowed or origin in allowed:
         return
-    if not allowed and _host(origin) is not None and _host(origin) == _host(f"//{headers.get('host', '').lower()}"):
+    if (
+        not allowed
+        and _host(origin) is not None
+        and _host(origin) == _host(f"//{headers.get('host', '').lower()}")
+    ):
         return
     raise UpgradeRefused(
         HTTPStatus.FORBIDDEN,
@@ -161,7 +177,9 @@ def _answer_to(headers: _Headers) -> str:
     except (NotBase64, ValueError):
         is_nonce = False
     if not is_nonce:
-        raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "Sec-WebSocket-Key must be 16 bytes in base64.")
+        raise UpgradeRefused(
+            HTTPStatus.BAD_REQUEST, "Sec-WebSocket-Key must be 16 bytes in base64."
+        )
     return accept_key(key.encode())
 
 
@@ -171,7 +189,10 @@ def _subprotocol(headers: _Headers) -> str:
     for ours in SUBPROTOCOLS:
         if ours in offered:
             return ours
-    raise UpgradeRefused(HTTPStatus.BAD_REQUEST, "The client must offer the subprotocol mqtt (Sec-WebSocket-Protocol).")
+    raise UpgradeRefused(
+        HTTPStatus.BAD_REQUEST,
+        "The client must offer the subprotocol mqtt (Sec-WebSocket-Protocol).",
+    )
 
 
 def _response(answer: str, subprotocol: str) -> bytes:

@@ -6,7 +6,14 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from broker.codec.websocket import NORMAL, BadFrame, Closed, FrameReader, binary_frame_head, close_frame
+from broker.codec.websocket import (
+    NORMAL,
+    BadFrame,
+    Closed,
+    FrameReader,
+    binary_frame_head,
+    close_frame,
+)
 from broker.connection.hub import Hub
 from broker.core.hosts import AllowedHosts
 from broker.net import upgrade

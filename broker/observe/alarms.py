@@ -42,7 +42,9 @@ class Alarm:
 class Alarms:
     """All alarms of a node: active ones by name, and a bounded history of those that are over."""
 
-    def __init__(self, clock: Clock, events: Events, metrics: Metrics, settings: AlarmSettings | None = None) -> None:
+    def __init__(
+        self, clock: Clock, events: Events, metrics: Metrics, settings: AlarmSettings | None = None
+    ) -> None:
         self._clock = clock
         self._events = events
         self._settings = settings or AlarmSettings()
@@ -74,7 +76,11 @@ class Alarms:
         alarm = replace(alarm, deactivated_ns=max(self._clock.now_ns(), alarm.activated_ns + 1))
         self._over.appendleft(alarm)
         self._deactivated.value += 1
-        _log.info("alarm.deactivated", alarm=name, lasted_s=(alarm.deactivated_ns - alarm.activated_ns) // _NS_PER_S)
+        _log.info(
+            "alarm.deactivated",
+            alarm=name,
+            lasted_s=(alarm.deactivated_ns - alarm.activated_ns) // _NS_PER_S,
+        )
         self._tell("alarm.deactivated", alarm)
 
     def set(self, name: str, is_wrong: bool, message: str, **details: Any) -> None:

@@ -23,7 +23,13 @@ _INDEX: Final = re.compile(r"\[\d+\]")
 _NUMBER: Final = re.compile(r"\d+")
 # Interval between logged failures of one object.
 LOG_EVERY_NS: Final = 60_000_000_000
-_WRITERS: Final = {"error": "error", "warning": "warning", "notice": "info", "info": "info", "debug": "debug"}
+_WRITERS: Final = {
+    "error": "error",
+    "warning": "warning",
+    "notice": "info",
+    "info": "info",
+    "debug": "debug",
+}
 # Failures of one object in a second that are explained; further ones are counted.
 EXPLAINED: Final = 50
 _SECOND_NS: Final = 1_000_000_000
@@ -165,12 +171,22 @@ class GateStats:
         self._unexplained = 0
         check = details["check"]["index"] if "check" in details else None
         pattern = _NUMBER.sub("0", reason) if path in ("", "payload") else ""
-        shape = check, details.get("operation"), details.get("kind"), _INDEX.sub("[]", path), pattern
+        shape = (
+            check,
+            details.get("operation"),
+            details.get("kind"),
+            _INDEX.sub("[]", path),
+            pattern,
+        )
         if (same_shape := self.shapes.get(shape)) is not None:
             same_shape["count"], same_shape["last"] = same_shape["count"] + count, failure
         elif len(self.shapes) < SHAPES:
             self.shapes[shape] = {"count": count, "last": failure}
-        if action in STOPPING and self.keep is not None and self.keep(message, reason, path, action):
+        if (
+            action in STOPPING
+            and self.keep is not None
+            and self.keep(message, reason, path, action)
+        ):
             self.counters.quarantined.value += 1
 
     def log(self, log: Logger, level: str, event: str, message: Message, **fields: Any) -> None:
@@ -219,4 +235,8 @@ class GateStats:
     def as_members(self) -> GateReadOnly:
         """Members of the object as it is shown."""
         shapes = sorted(self.shapes.values(), key=lambda shape: -shape["count"])
-        return {"metrics": self.metrics(), "recent_failures": list(self.recent), "failure_shapes": shapes}
+        return {
+            "metrics": self.metrics(),
+            "recent_failures": list(self.recent),
+            "failure_shapes": shapes,
+        }

@@ -47,7 +47,15 @@ class GateObject:
 
 
 # Members that say what happens once a message has passed or failed.
-_AFTERWARDS: Final = ("enable", "mode", "failure_action", "quarantine", "log_failure", "description", "tags")
+_AFTERWARDS: Final = (
+    "enable",
+    "mode",
+    "failure_action",
+    "quarantine",
+    "log_failure",
+    "description",
+    "tags",
+)
 T = TypeVar("T", bound=GateObject)
 
 
@@ -61,7 +69,9 @@ class RunningGate(Generic[T]):
     def use(self, objects: Iterable[tuple[T, GateStats]]) -> None:
         """Run these, in this order, from the next plan on; the disabled ones among them are left out."""
         enabled = (item for item in objects if item[0].spec.enable)
-        self._running.use((item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled)
+        self._running.use(
+            (item[0].name, item, (own.levels for own in item[0].filters)) for item in enabled
+        )
 
     def acting(self, topic: str) -> tuple[object, ...]:
         """See ``broker.core.stage.ActsByObjects``: the objects of a topic."""
@@ -113,8 +123,14 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             Invalid: something in it cannot be used.
         """
         schemas = _schemas_of_trial(body.get("schemas"), self._services.schemas)
-        drafts = self._drafts(body.get(self.many), schemas, checks=body.get("check_references", True) is True)
-        return drafts, schemas, message_from_wire(body.get("message"), self._services.node.clock.now_ns())
+        drafts = self._drafts(
+            body.get(self.many), schemas, checks=body.get("check_references", True) is True
+        )
+        return (
+            drafts,
+            schemas,
+            message_from_wire(body.get("message"), self._services.node.clock.now_ns()),
+        )
 
     def _with(self, drafts: Drafts) -> list[T]:
         """The objects in their order, with drafts in place of those of the same name; new ones come last."""
@@ -228,9 +244,15 @@ class GateObjects(Contributor, ObjectVerbs[T]):
         effects = []
         for item in self._objects:
             if any(use.schema_name == schema for _, use in item.schema_uses()):
-                problems = "; ".join(problem.message for problem in missing_schemas(item.schema_uses(), schemas))
+                problems = "; ".join(
+                    problem.message for problem in missing_schemas(item.schema_uses(), schemas)
+                )
                 effects.append(
-                    SchemaEffect(Reference(self.kind, item.name), bool(problems), problems or self.follows_schema)
+                    SchemaEffect(
+                        Reference(self.kind, item.name),
+                        bool(problems),
+                        problems or self.follows_schema,
+                    )
                 )
         return effects
 
@@ -248,7 +270,9 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             "stage": self.kind,
             "name": item.name,
             "enabled": spec.enable,
-            "topics": [topic_filter.filter for topic_filter in item.filters if topic_filter.matches(topic)],
+            "topics": [
+                topic_filter.filter for topic_filter in item.filters if topic_filter.matches(topic)
+            ],
             "mode": spec.mode,
             "on_failure": spec.effective_action,
             "does": self._does(item),
@@ -269,7 +293,12 @@ class GateObjects(Contributor, ObjectVerbs[T]):
             counters = GateCounters.of(metrics, self.metric, self.label, name)
             book = self._stats[name] = GateStats(counters, self._services.node.clock.now_ns())
         enabled = item.spec.enable
-        metrics.gauge(f"{self.metric}_enable", lambda: enabled, "1 where it is switched on", **{self.label: name})
+        metrics.gauge(
+            f"{self.metric}_enable",
+            lambda: enabled,
+            "1 where it is switched on",
+            **{self.label: name},
+        )
         stream = item.spec.quarantine
         append = None if stream is None else self._services.storage.streams.appender(stream)
         book.keep = None if append is None else quarantine(append, self.kind, name)
@@ -285,7 +314,9 @@ def _schemas_of_trial(specs: Any, saved: SchemaLookup) -> SchemaLookup:
     if not specs:
         return saved
     if not isinstance(specs, list):
-        raise Invalid("the schemas cannot be used", [Problem("expected a list of schemas", "/schemas")])
+        raise Invalid(
+            "the schemas cannot be used", [Problem("expected a list of schemas", "/schemas")]
+        )
     return saved.with_schemas(specs)
 
 
@@ -297,7 +328,11 @@ def _saved(item: GateObject) -> Spec:
 
 def _acts(spec: Spec | None) -> bool:
     """True if the findings of an object have an effect."""
-    return spec is not None and spec.get("enable", True) is True and spec.get("mode", "enforce") == "enforce"
+    return (
+        spec is not None
+        and spec.get("enable", True) is True
+        and spec.get("mode", "enforce") == "enforce"
+    )
 
 
 def _stops(spec: Spec | None) -> bool:

@@ -46,7 +46,9 @@ def ledger(metrics: Metrics) -> Ledger:
     received = sum(counter.value for counter in counters if counter.name in RECEIVED)
     passed = sum(counter.value for counter in counters if counter.name == PASSED)
     by_reason = {
-        "already_taken" if counter.name == RESENT else counter.labels.get("reason", ""): counter.value
+        "already_taken"
+        if counter.name == RESENT
+        else counter.labels.get("reason", ""): counter.value
         for counter in counters
         if counter.name in (DROPPED, RESENT) and counter.value
     }

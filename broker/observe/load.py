@@ -94,7 +94,9 @@ class LoopLag:
     def _tick(self) -> None:
         late_s = self._now_s() - self._expected_s
         self._worst_s = max(self._worst_s, late_s)
-        self._worst_own_s = max(self._worst_own_s, min(late_s, self._used_s() - self._used_before_s))
+        self._worst_own_s = max(
+            self._worst_own_s, min(late_s, self._used_s() - self._used_before_s)
+        )
         self.start()
 
 
@@ -104,7 +106,11 @@ class Machine:
     def __init__(self, memory_limit: int = 0, root: Path = Path("/")) -> None:
         self._root = root
         self.memory_limit_bytes = memory_limit or self._found_limit()
-        self._cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._cpus = (
+            len(os.sched_getaffinity(0))
+            if hasattr(os, "sched_getaffinity")
+            else os.cpu_count() or 1
+        )
 
     def look(self, loop_lag_s: float) -> Load:
         """The figures of this moment, and the loop's."""
@@ -113,7 +119,11 @@ class Machine:
     def allowed_cpus(self) -> float:
         """The CPUs that the process may use: those it may run on, and the quota of its control group."""
         quota, _, period = self._read("sys/fs/cgroup/cpu.max").strip().partition(" ")
-        return min(self._cpus, int(quota) / int(period)) if quota.isdigit() and period.isdigit() else self._cpus
+        return (
+            min(self._cpus, int(quota) / int(period))
+            if quota.isdigit() and period.isdigit()
+            else self._cpus
+        )
 
     def waited_s(self) -> float:
         """The time that all threads of this process have waited for a CPU, since each of them began."""
@@ -132,7 +142,10 @@ class Machine:
 
     def _found_limit(self) -> int:
         """The minimum of the limits that control groups (version 2, then 1) and the machine set."""
-        limits = [self._number("sys/fs/cgroup/memory.max"), self._number("sys/fs/cgroup/memory/memory.limit_in_bytes")]
+        limits = [
+            self._number("sys/fs/cgroup/memory.max"),
+            self._number("sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        ]
         lines = self._read("proc/meminfo").splitlines()
         limits += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal:")]
         return min((limit for limit in limits if 0 < limit < _NO_LIMIT), default=0)
@@ -158,7 +171,11 @@ class Processor:
     def __init__(self, machine: Machine, lag: LoopLag) -> None:
         self._machine = machine
         self._lag = lag
-        self._at_s, self._used_s, self._waited_s = time.monotonic(), time.process_time(), machine.waited_s()
+        self._at_s, self._used_s, self._waited_s = (
+            time.monotonic(),
+            time.process_time(),
+            machine.waited_s(),
+        )
 
     def look(self) -> Load:
         """Return the load since the last call. Waiting counts from the last call that found the loop on time."""
@@ -169,7 +186,9 @@ class Processor:
         load = self._machine.look(self._lag.worst_s())._replace(
             worked_s=self._lag.own_s,
             waited_s=max(0.0, waited_s - self._waited_s),
-            cpu_share=(used_s - self._used_s) / max(now_s - self._at_s, 1e-3) / self._machine.allowed_cpus(),
+            cpu_share=(used_s - self._used_s)
+            / max(now_s - self._at_s, 1e-3)
+            / self._machine.allowed_cpus(),
         )
         self._at_s = now_s
         self._used_s = used_s

@@ -33,4 +33,6 @@ class LoadAverages:
     def _average(self, name: str, per_minute: float, passed_s: float) -> None:
         for window, window_s in MINUTES.items():
             earlier = self.values.get((name, window), 0.0)
-            self.values[name, window] = per_minute + exp(-passed_s / window_s) * (earlier - per_minute)
+            self.values[name, window] = per_minute + exp(-passed_s / window_s) * (
+                earlier - per_minute
+            )

@@ -35,12 +35,26 @@ _LEVELS: Mapping[str, int] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-_SECRET_WORDS = ("password", "passwd", "secret", "token", "authorization", "api_key", "private_key", "cookie")
+_SECRET_WORDS = (
+    "password",
+    "passwd",
+    "secret",
+    "token",
+    "authorization",
+    "api_key",
+    "private_key",
+    "cookie",
+)
 _QUIET = ("asyncio", "httpx", "httpcore", "py4j", "uvicorn")
 _LONGEST_VALUE = 2_000
 # Characters; any client may choose an identifier of 65,535 bytes, and has it logged before it has logged in.
 _LONGEST_CLIENT_ID = 200
-_STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "left_out"}
+_STANDARD_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {
+    "message",
+    "asctime",
+    "taskName",
+    "left_out",
+}
 
 
 class Logger:
@@ -71,9 +85,13 @@ class Logger:
         """An unexpected error, with its traceback; called while it is handled."""
         self._log(logging.ERROR, event, fields, with_traceback=True)
 
-    def _log(self, level: int, event: str, fields: dict[str, Any], *, with_traceback: bool = False) -> None:
+    def _log(
+        self, level: int, event: str, fields: dict[str, Any], *, with_traceback: bool = False
+    ) -> None:
         if self._logger.isEnabledFor(level):
-            self._logger.log(level, "%s", event, extra={"fields": fields}, exc_info=with_traceback, stacklevel=3)
+            self._logger.log(
+                level, "%s", event, extra={"fields": fields}, exc_info=with_traceback, stacklevel=3
+            )
 
 
 def get_logger(name: str) -> Logger:
@@ -95,12 +113,16 @@ def setup(
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     handler.addFilter(Throttle(clock=clock))
     root = logging.getLogger()
-    for earlier in [handler_before for handler_before in root.handlers if isinstance(handler_before, _Handler)]:
+    for earlier in [
+        handler_before for handler_before in root.handlers if isinstance(handler_before, _Handler)
+    ]:
         root.removeHandler(earlier)
         if earlier.file is not None:
             earlier.file.close()
     root.addHandler(handler)
-    logging.raiseExceptions = False  # a line that cannot be written would print the current exception, secrets with it
+    logging.raiseExceptions = (
+        False  # a line that cannot be written would print the current exception, secrets with it
+    )
     root.setLevel(_LEVELS[level])
     for name in _QUIET:
         logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
@@ -149,7 +171,9 @@ class Throttle(logging.Filter):
 
     MAX_EVENTS = 2_048
 
-    def __init__(self, most: int = 20, every_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, most: int = 20, every_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__()
         self._most = most
         self._every_s = every_s
@@ -183,7 +207,9 @@ class TextFormatter(logging.Formatter):
         line = f"{rfc3339(int(record.created * 1e9))} {record.levelname} {_as_line(_text(record))}{fields}"
         if not record.exc_info:
             return line
-        return "\n".join([line, *map(_printable, self.formatException(record.exc_info).split("\n"))])
+        return "\n".join(
+            [line, *map(_printable, self.formatException(record.exc_info).split("\n"))]
+        )
 
 
 class JsonFormatter(logging.Formatter):
@@ -226,7 +252,11 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields = (
         own_fields
         if isinstance(own_fields, dict)
-        else {name: value for name, value in record.__dict__.items() if name not in _STANDARD_ATTRIBUTES}
+        else {
+            name: value
+            for name, value in record.__dict__.items()
+            if name not in _STANDARD_ATTRIBUTES
+        }
     )
     shown = {name: redacted(name, value) for name, value in fields.items()}
     left_out = record.__dict__.get("left_out")
@@ -253,7 +283,11 @@ def _json(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    )
 
 
 def _as_word(value: Any) -> str:

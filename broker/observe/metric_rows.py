@@ -88,7 +88,10 @@ def joined(point: Point, other: Point) -> Point:
 
 def pack(start_s: int, points: Mapping[int, Point]) -> bytes:
     """A row as it is stored: its time, the numbers of the series, and a column for each member of the points."""
-    columns = [array(kind, column) for kind, column in zip(_COLUMNS, zip(*points.values(), strict=True), strict=False)]
+    columns = [
+        array(kind, column)
+        for kind, column in zip(_COLUMNS, zip(*points.values(), strict=True), strict=False)
+    ]
     return _TIME.pack(start_s) + compress(b"".join([array("I", points), *columns]), _LEVEL)
 
 

@@ -108,7 +108,9 @@ class Metrics:
         """Forget all metrics that carry these labels, as those of a deleted rule."""
         first, *others = labels.items()
         for family in self._families.values():
-            for key in [key for key in family if first in key and all(other in key for other in others)]:
+            for key in [
+                key for key in family if first in key and all(other in key for other in others)
+            ]:
                 del family[key]
 
     def family(self, name: str) -> Mapping[Labels, Metric]:
@@ -116,7 +118,9 @@ class Metrics:
         return self._families.get(name, {})
 
     def __iter__(self) -> Iterator[Metric]:
-        return iter([metric for family in list(self._families.values()) for metric in list(family.values())])
+        return iter(
+            [metric for family in list(self._families.values()) for metric in list(family.values())]
+        )
 
     def value(self, name: str, **labels: str) -> float:
         """The present value of one metric, 0 when it does not exist yet."""

@@ -97,7 +97,12 @@ class MetricsHistory:
     """Samples on the event loop; answers from a thread."""
 
     def __init__(
-        self, metrics: Metrics, values: Values, clock: Clock, settings: MetricsHistorySettings, version: str = ""
+        self,
+        metrics: Metrics,
+        values: Values,
+        clock: Clock,
+        settings: MetricsHistorySettings,
+        version: str = "",
     ) -> None:
         self._metrics = metrics
         self._values = values
@@ -118,7 +123,11 @@ class MetricsHistory:
         self._left_out = 0
         self._sampled_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        metrics.gauge("metrics_history_series", lambda: len(self._series), "series that the metrics history has")
+        metrics.gauge(
+            "metrics_history_series",
+            lambda: len(self._series),
+            "series that the metrics history has",
+        )
         metrics.gauge(
             "metrics_history_left_out",
             lambda: self._left_out,
@@ -195,7 +204,9 @@ class MetricsHistory:
                     if labels and metric.grows and not value:
                         continue
                     # Counts of a series that was left out until now are not of this second.
-                    series = self._admit((name, labels), value if self._samples == 1 or self._left_out else 0)
+                    series = self._admit(
+                        (name, labels), value if self._samples == 1 or self._left_out else 0
+                    )
                     if series is None:
                         left_out += 1
                         continue
@@ -220,7 +231,9 @@ class MetricsHistory:
 
     def _forget_one(self) -> bool:
         if self._gone is None:
-            self._gone = [key for key, series in self._series.items() if series.seen < self._samples - 1]
+            self._gone = [
+                key for key, series in self._series.items() if series.seen < self._samples - 1
+            ]
             self._gone.sort(key=lambda key: self._series[key].seen, reverse=True)
         if not self._gone:
             return False
@@ -235,8 +248,12 @@ class MetricsHistory:
         """Add what has gathered to the rows that it belongs to, and put these into the commit that is gathering."""
         if self._has_new:
             self._has_new = False
-            series = [[entry.number, name, labels] for (name, labels), entry in self._series.items()]
-            self._values.put(_SERIES, jsontext.encode({"next": self._next_number, "series": series}))
+            series = [
+                [entry.number, name, labels] for (name, labels), entry in self._series.items()
+            ]
+            self._values.put(
+                _SERIES, jsontext.encode({"next": self._next_number, "series": series})
+            )
             self._values.when_committed(self._series_committed)
         rows: dict[Place, Points] = {}
         for second, points in self._seconds.items():
@@ -284,7 +301,9 @@ class MetricsHistory:
             stored = jsontext.decode(encoded)
             self._next_number = stored["next"]
             for number, name, labels in stored["series"][: self.most_series]:
-                self._series[name, tuple((label, value) for label, value in labels)] = _Series(number)
+                self._series[name, tuple((label, value) for label, value in labels)] = _Series(
+                    number
+                )
         self._markers = jsontext.decode(self._values.get(_MARKERS) or b"[]")
 
     # Reading.
@@ -326,7 +345,11 @@ class MetricsHistory:
             "from": begin,
             "to": end,
             "step_s": step_s,
-            "series": [_shown(*key, points[number], points[RAN]) for number, key in chosen.items() if number in points],
+            "series": [
+                _shown(*key, points[number], points[RAN])
+                for number, key in chosen.items()
+                if number in points
+            ],
             "markers": [marker for marker in self._markers if begin <= marker["at"] <= end],
         }
 
@@ -347,18 +370,26 @@ class MetricsHistory:
 
     def _check_enabled(self) -> None:
         if not self._settings.enable:
-            raise Unavailable("metrics_history.enable: expected true, got false. Try: set it, and restart the broker")
+            raise Unavailable(
+                "metrics_history.enable: expected true, got false. Try: set it, and restart the broker"
+            )
 
     def _chosen(self, names: Sequence[str], labels: Mapping[str, str]) -> dict[int, Key]:
         """The series of these names with these labels, in the order of the names."""
-        wanted = dict.fromkeys(name.removeprefix("sluice_").removesuffix("_total") for name in names)
+        wanted = dict.fromkeys(
+            name.removeprefix("sluice_").removesuffix("_total") for name in names
+        )
         for name in wanted:
             if name not in NAMES:
                 near = closest(name, NAMES) or "sluice metrics ls"
                 text = f"names: expected a metric of the history, got {name!r}. Try: {near}"
                 raise Invalid("the history cannot be read", [Problem(text, "/query/names")])
         order = list(wanted or NAMES)
-        keys = [key for key in self._series if key[0] in order and labels.items() <= dict(key[1]).items()]
+        keys = [
+            key
+            for key in self._series
+            if key[0] in order and labels.items() <= dict(key[1]).items()
+        ]
         keys.sort(key=lambda key: (order.index(key[0]), key[1]))
         return {self._series[key].number: key for key in keys}
 
@@ -367,7 +398,11 @@ class MetricsHistory:
     ) -> Iterator[tuple[int, Points]]:
         """The rows of these intervals that there are. On a thread."""
         for start_s in starts:
-            yield start_s, written.get((resolution, start_s)) or unpack(self._stored(resolution, start_s), start_s)
+            yield (
+                start_s,
+                written.get((resolution, start_s))
+                or unpack(self._stored(resolution, start_s), start_s),
+            )
 
 
 def _by_series(
@@ -390,17 +425,28 @@ def _key(resolution: Resolution, start_s: int) -> str:
     return f"{_PREFIX}{resolution.step_s}/{resolution.place(start_s):04}"
 
 
-def _resolution(begin_s: float, end_s: float, now_s: float, step_s: int, series: int) -> tuple[Resolution, int]:
+def _resolution(
+    begin_s: float, end_s: float, now_s: float, step_s: int, series: int
+) -> tuple[Resolution, int]:
     """The finest resolution that reaches back far enough and the step with which the answer has no more than its most
     points; then the coarsest resolution that gives this step, which is read faster."""
-    most = max(min(MAX_SERIES_POINTS, MAX_POINTS // max(series, 1)) - 2, 1)  # two more when rounded to whole steps
-    finest = next((resolution for resolution in RESOLUTIONS if begin_s >= now_s - resolution.span_s), RESOLUTIONS[-1])
+    most = max(
+        min(MAX_SERIES_POINTS, MAX_POINTS // max(series, 1)) - 2, 1
+    )  # two more when rounded to whole steps
+    finest = next(
+        (resolution for resolution in RESOLUTIONS if begin_s >= now_s - resolution.span_s),
+        RESOLUTIONS[-1],
+    )
     begin_s = max(begin_s, now_s - finest.span_s)
     step_s = finest.step_s * ceil(max(step_s, (end_s - begin_s) / most) / finest.step_s)
-    return next(resolution for resolution in reversed(RESOLUTIONS) if step_s % resolution.step_s == 0), step_s
+    return next(
+        resolution for resolution in reversed(RESOLUTIONS) if step_s % resolution.step_s == 0
+    ), step_s
 
 
-def _shown(name: str, labels: Labels, points: Sequence[Point | None], ran: Sequence[Point | None]) -> dict[str, Any]:
+def _shown(
+    name: str, labels: Labels, points: Sequence[Point | None], ran: Sequence[Point | None]
+) -> dict[str, Any]:
     if name in RATES:
         points = [_since_start(*pair) for pair in zip(points, ran, strict=True)]
     return {

@@ -117,9 +117,15 @@ class Overload:
             "what of that was its own work; the rest it waited for a processor",
         )
         metrics.gauge("memory_bytes", self.machine.memory_bytes, "resident memory of the process")
-        metrics.gauge("memory_limit_bytes", lambda: self.machine.memory_limit_bytes, "memory that the process may use")
+        metrics.gauge(
+            "memory_limit_bytes",
+            lambda: self.machine.memory_limit_bytes,
+            "memory that the process may use",
+        )
         metrics.total("cpu_seconds", time.process_time, "processor time that the process has used")
-        metrics.gauge("run_queue", self.machine.run_queue, "runnable threads of the machine for each CPU")
+        metrics.gauge(
+            "run_queue", self.machine.run_queue, "runnable threads of the machine for each CPU"
+        )
 
     def start(self) -> None:
         """Begin to watch, unless the settings say not to."""
@@ -146,7 +152,9 @@ class Overload:
         if self.is_active is not was_active:
             self._changed()
         if self.is_active and self._clock.monotonic_s() - self.since_s >= self.settings.alarm_after:
-            message = f"the node is overloaded: {', '.join(self.reasons)}: {'; '.join(self.because)}"
+            message = (
+                f"the node is overloaded: {', '.join(self.reasons)}: {'; '.join(self.because)}"
+            )
             self._alarms.activate(ALARM, message, **self.figures())
 
     def figures(self) -> dict[str, float]:

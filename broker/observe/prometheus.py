@@ -43,7 +43,9 @@ def _name(metric: Metric) -> str:
 
 
 def _is_of_histogram(metric: Metric) -> bool:
-    return isinstance(metric, Gauge) and metric.grows and _OF_HISTOGRAM.search(metric.name) is not None
+    return (
+        isinstance(metric, Gauge) and metric.grows and _OF_HISTOGRAM.search(metric.name) is not None
+    )
 
 
 def _kind(metric: Metric) -> str:
@@ -77,7 +79,10 @@ def _read(metric: Metric) -> float | None:
 def _labels(labels: Mapping[str, str]) -> str:
     if not labels:
         return ""
-    pairs = (f'{_NOT_IN_NAMES.sub("_", name)}="{_escaped_label(value)}"' for name, value in labels.items())
+    pairs = (
+        f'{_NOT_IN_NAMES.sub("_", name)}="{_escaped_label(value)}"'
+        for name, value in labels.items()
+    )
     return "{" + ",".join(pairs) + "}"
 
 

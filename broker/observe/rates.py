@@ -31,4 +31,7 @@ class Sampler:
             self._samples.append((now_s, dict(counts)))
         if passed_s <= 0:
             return dict.fromkeys(counts, 0.0)
-        return {name: max(0.0, (count - earlier.get(name, count)) / passed_s) for name, count in counts.items()}
+        return {
+            name: max(0.0, (count - earlier.get(name, count)) / passed_s)
+            for name, count in counts.items()
+        }

@@ -30,7 +30,9 @@ class RotatingFile:
     def open(self) -> None:
         """Open it at its end; made when it is not there."""
         self.close()
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
+        self._file = os.open(
+            self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640
+        )
         status = os.fstat(self._file)
         self._size_bytes = status.st_size
         self._period = self._period_of(status.st_mtime) if status.st_size else ""
@@ -47,7 +49,9 @@ class RotatingFile:
         if self._file is None or self._was_replaced():
             self.open()
         period = self._period_of(now_s)
-        if self._size_bytes and (self._size_bytes + len(data) > self._max_bytes or self._period not in ("", period)):
+        if self._size_bytes and (
+            self._size_bytes + len(data) > self._max_bytes or self._period not in ("", period)
+        ):
             self._rotate(now_s)
         self._period = period
         assert self._file is not None
@@ -87,7 +91,11 @@ class RotatingFile:
         return (mine.st_dev, mine.st_ino) != (there.st_dev, there.st_ino)
 
     def _period_of(self, time_s: float) -> str:
-        return "" if self._format is None else datetime.fromtimestamp(time_s, UTC).strftime(self._format)
+        return (
+            ""
+            if self._format is None
+            else datetime.fromtimestamp(time_s, UTC).strftime(self._format)
+        )
 
 
 def _is_stamp(name: str, prefix: str) -> bool:

@@ -24,8 +24,12 @@ def _network(text: str) -> str:
 class LogSettings(Settings):
     """Section ``log``."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field("info", description="The least severe level written.")
-    format: Literal["text", "json"] = Field("text", description="Readable lines, or one JSON object a line.")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="The least severe level written."
+    )
+    format: Literal["text", "json"] = Field(
+        "text", description="Readable lines, or one JSON object a line."
+    )
     file: str | None = Field(
         default=None,
         min_length=1,
@@ -39,7 +43,10 @@ class LogSettings(Settings):
         "is begun; also where another program, such as logrotate, renames it. Needs a restart.",
     )
     rotation_count: int = Field(
-        default=10, ge=0, le=1000, description="Renamed files that are kept; the oldest are deleted. Needs a restart."
+        default=10,
+        ge=0,
+        le=1000,
+        description="Renamed files that are kept; the oldest are deleted. Needs a restart.",
     )
 
     def rotating_file(self) -> RotatingFile | None:
@@ -47,28 +54,39 @@ class LogSettings(Settings):
         if self.file is None:
             return None
         return RotatingFile(
-            Path(self.file), max_bytes=self.rotation_size, max_files=self.rotation_count, rotation="none"
+            Path(self.file),
+            max_bytes=self.rotation_size,
+            max_files=self.rotation_count,
+            rotation="none",
         )
 
 
 class AlarmSettings(Settings):
     """Section ``alarms``."""
 
-    history: int = Field(default=1000, ge=0, le=100_000, description="How many alarms are remembered that are over.")
-    history_age: Duration = Field(default=24 * 3600, gt=0, description="Seconds for which they are remembered.")
+    history: int = Field(
+        default=1000, ge=0, le=100_000, description="How many alarms are remembered that are over."
+    )
+    history_age: Duration = Field(
+        default=24 * 3600, gt=0, description="Seconds for which they are remembered."
+    )
     disk_free_min: Size = Field(
         default=512 * 1024 * 1024,
         ge=0,
         description="Free bytes on the disk of the data directory below which the alarm `disk_nearly_full` is "
         "active; 0 is off.",
     )
-    interval: Duration = Field(default=5, gt=0, description="Seconds between two looks at the store and the disk.")
+    interval: Duration = Field(
+        default=5, gt=0, description="Seconds between two looks at the store and the disk."
+    )
 
 
 class MetricsHistorySettings(Settings):
     """Section ``metrics_history``: what the broker keeps of its own metrics, for seven days."""
 
-    enable: bool = Field(default=True, description="Whether the history of metrics is kept. Needs a restart.")
+    enable: bool = Field(
+        default=True, description="Whether the history of metrics is kept. Needs a restart."
+    )
     max_bytes: Size = Field(
         default=64 * 1024 * 1024,
         ge=16 * 1024 * 1024,
@@ -101,13 +119,18 @@ class OverloadSettings(Settings):
     enable: bool = Field(default=True, description="Whether the node watches itself.")
     interval: Duration = Field(default=3, gt=0, description="Seconds between two looks.")
     polls: int = Field(
-        default=5, ge=1, description="Looks in a row that must find a limit passed before it is overloaded."
+        default=5,
+        ge=1,
+        description="Looks in a row that must find a limit passed before it is overloaded.",
     )
     clear_polls: int = Field(
         default=2, ge=1, description="Looks in a row that must find it well before it no longer is."
     )
     clear_ratio: float = Field(
-        default=0.8, gt=0, le=1, description="What well means: everything below this part of its limit."
+        default=0.8,
+        gt=0,
+        le=1,
+        description="What well means: everything below this part of its limit.",
     )
     max_loop_lag: Duration = Field(
         default=1,
@@ -116,7 +139,10 @@ class OverloadSettings(Settings):
         "which other programs have the CPUs does not count.",
     )
     max_memory: float = Field(
-        default=0.9, ge=0, le=1, description="The part of the memory limit that the process may use; 0 is off."
+        default=0.9,
+        ge=0,
+        le=1,
+        description="The part of the memory limit that the process may use; 0 is off.",
     )
     memory_limit: Size = Field(
         default=0,
@@ -146,7 +172,9 @@ class OverloadSettings(Settings):
         description="While overloaded put off what can wait: joining small files of streams, and evaluations and "
         "trials asked for through the API.",
     )
-    drop_qos0: bool = Field(default=False, description="While overloaded drop QoS 0 messages of clients as they come.")
+    drop_qos0: bool = Field(
+        default=False, description="While overloaded drop QoS 0 messages of clients as they come."
+    )
     health: Literal["unavailable", "degraded"] = Field(
         default="unavailable",
         description="What `/readyz` says while overloaded: `unavailable` answers 503, so that load balancers send "
@@ -178,7 +206,9 @@ class SaturationLogSettings(Settings):
         "before entries are written; 0 is off. Needs a restart.",
     )
     interval: Duration = Field(
-        default=10, gt=0, description="Seconds between two entries while the node is saturated. Needs a restart."
+        default=10,
+        gt=0,
+        description="Seconds between two entries while the node is saturated. Needs a restart.",
     )
     top: int = Field(
         default=10,
@@ -193,23 +223,31 @@ class SaturationLogSettings(Settings):
         description="Size of a file at which a new one is begun. Needs a restart.",
     )
     max_files: int = Field(
-        default=5, ge=0, le=100, description="Earlier files that are kept in addition. Needs a restart."
+        default=5,
+        ge=0,
+        le=100,
+        description="Earlier files that are kept in addition. Needs a restart.",
     )
     max_age: Duration = Field(
-        default=30 * 24 * 3600, ge=3600, description="Seconds for which entries are kept. Needs a restart."
+        default=30 * 24 * 3600,
+        ge=3600,
+        description="Seconds for which entries are kept. Needs a restart.",
     )
 
 
 class TelemetryFilter(Settings):
     """Filter of the messages that are traced, by topic and publisher. A list that is empty leaves nothing out."""
 
-    topics: list[str] = Field(default_factory=list, description="Topic filters of the messages that are traced.")
+    topics: list[str] = Field(
+        default_factory=list, description="Topic filters of the messages that are traced."
+    )
     clients: list[str] = Field(
         default_factory=list,
         description="Client identifiers whose messages are traced; patterns with `*`, `?` and `[abc]` too.",
     )
     addresses: list[Annotated[str, AfterValidator(_network)]] = Field(
-        default_factory=list, description="Networks of the publishers whose messages are traced, such as `10.0.0.0/8`."
+        default_factory=list,
+        description="Networks of the publishers whose messages are traced, such as `10.0.0.0/8`.",
     )
 
     @field_validator("topics")
@@ -254,7 +292,9 @@ class TelemetrySettings(Settings):
         description="URL of the collector's OTLP receiver. For `grpc` the scheme says whether TLS is used, as in "
         "`http://127.0.0.1:4317`.",
     )
-    protocol: Literal["http", "grpc"] = Field(default="http", description="OTLP over HTTP with Protobuf, or over gRPC.")
+    protocol: Literal["http", "grpc"] = Field(
+        default="http", description="OTLP over HTTP with Protobuf, or over gRPC."
+    )
     headers: dict[str, SecretText] = Field(
         default_factory=dict, description="Headers of each request, such as `authorization`."
     )
@@ -262,17 +302,25 @@ class TelemetrySettings(Settings):
         default=None,
         description="Authorities that the collector's certificate is checked against, PEM; else the system's.",
     )
-    certfile: str | None = Field(default=None, description="Certificate that is shown to the collector, PEM.")
+    certfile: str | None = Field(
+        default=None, description="Certificate that is shown to the collector, PEM."
+    )
     keyfile: str | None = Field(default=None, description="Its private key, PEM.")
-    timeout: Duration = Field(default=10, gt=0, le=60, description="Seconds that a request may take, with its retries.")
-    interval: Duration = Field(default=1, gt=0, le=60, description="Seconds for which spans are gathered.")
+    timeout: Duration = Field(
+        default=10, gt=0, le=60, description="Seconds that a request may take, with its retries."
+    )
+    interval: Duration = Field(
+        default=1, gt=0, le=60, description="Seconds for which spans are gathered."
+    )
     max_queue: int = Field(
         default=8192,
         ge=64,
         le=1_000_000,
         description="Maximum number of spans that wait for the collector; those beyond are dropped and counted.",
     )
-    service_name: str = Field(default="sluice", min_length=1, description="The resource attribute `service.name`.")
+    service_name: str = Field(
+        default="sluice", min_length=1, description="The resource attribute `service.name`."
+    )
     trace_all: bool = Field(
         default=False,
         description="Trace messages that bring no context too, in traces of their own. Otherwise only messages whose "
@@ -290,8 +338,12 @@ class TelemetrySettings(Settings):
         description="Maximum number of traces that begin in a second, and of the first second at once; messages beyond "
         "are not traced, and counted. Bounds the cost at any rate of messages. 0 is no limit.",
     )
-    filter: TelemetryFilter = Field(default_factory=TelemetryFilter, description="Which messages are traced.")
-    tail: TelemetryTail = Field(default_factory=TelemetryTail, description="Which traces are exported.")
+    filter: TelemetryFilter = Field(
+        default_factory=TelemetryFilter, description="Which messages are traced."
+    )
+    tail: TelemetryTail = Field(
+        default_factory=TelemetryTail, description="Which traces are exported."
+    )
     pass_context: bool = Field(
         default=False,
         description="Pass the context of traces that began in the broker on, as user properties `traceparent` and "

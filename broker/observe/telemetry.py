@@ -116,7 +116,9 @@ class Exporter:
 
     def _run(self) -> None:
         for name in ("opentelemetry.exporter", "opentelemetry.sdk"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are counted, and an alarm says why
+            logging.getLogger(name).setLevel(
+                logging.CRITICAL
+            )  # failures are counted, and an alarm says why
         exporter: SpanExporter | None = None
         attempts = 0
         while not self._ends.is_set() or self._waiting:
@@ -172,7 +174,9 @@ class Exporter:
         reason = self._guard.why_not_host(host)
         if reason is None and self._guard.is_on:
             try:
-                addresses = [str(entry[4][0]) for entry in socket.getaddrinfo(host, parts.port or 0)]
+                addresses = [
+                    str(entry[4][0]) for entry in socket.getaddrinfo(host, parts.port or 0)
+                ]
             except (OSError, UnicodeError) as error:
                 return f"{host}: {error}"
             reason = next(filter(None, map(self._guard.why_not_address, addresses)), None)
@@ -188,7 +192,9 @@ class Exporter:
 
     def _report(self, problem: str) -> None:
         text = f"the telemetry collector {self._settings.endpoint} takes no spans: {problem}"
-        self._on_loop(lambda: self._alarms.set(ALARM, bool(problem), text, waiting=len(self._waiting)))
+        self._on_loop(
+            lambda: self._alarms.set(ALARM, bool(problem), text, waiting=len(self._waiting))
+        )
 
     def _on_loop(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -199,12 +205,18 @@ class ExportCounts:
     """Counters of spans, the same for every exporter of a node."""
 
     def __init__(self, metrics: Metrics, waiting: Callable[[], int]) -> None:
-        self.exported = metrics.counter("telemetry_spans_exported", "spans that the telemetry collector has taken")
+        self.exported = metrics.counter(
+            "telemetry_spans_exported", "spans that the telemetry collector has taken"
+        )
         self.dropped = {
-            reason: metrics.counter("telemetry_spans_dropped", "spans that were not exported, by reason", reason=reason)
+            reason: metrics.counter(
+                "telemetry_spans_dropped", "spans that were not exported, by reason", reason=reason
+            )
             for reason in _REASONS
         }
-        metrics.gauge("telemetry_spans_waiting", waiting, "spans that wait for the telemetry collector")
+        metrics.gauge(
+            "telemetry_spans_waiting", waiting, "spans that wait for the telemetry collector"
+        )
 
 
 class Telemetry:
@@ -222,7 +234,9 @@ class Telemetry:
         self._resource = resource
         self._loop = loop
         self._alarms = alarms
-        self._counts = ExportCounts(metrics, lambda: 0 if self.exporter is None else self.exporter.waiting)
+        self._counts = ExportCounts(
+            metrics, lambda: 0 if self.exporter is None else self.exporter.waiting
+        )
         self.exporter: Exporter | None = None
 
     def use(self, settings: TelemetrySettings) -> Exporter | None:
@@ -234,7 +248,9 @@ class Telemetry:
         exporter = None
         if settings.enable:
             resource = {**self._resource, "service.name": settings.service_name}
-            exporter = Exporter(settings, self._guard, resource, self._loop, self._alarms, self._counts)
+            exporter = Exporter(
+                settings, self._guard, resource, self._loop, self._alarms, self._counts
+            )
         self.stop()
         self.exporter = exporter
         return exporter
@@ -260,7 +276,9 @@ def _certificates(settings: TelemetrySettings) -> tuple[bytes | None, bytes | No
             contents.append(None if path is None else Path(path).read_bytes())
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise ConfigError([f"telemetry.{name}: expected a file that can be read, got {path!r}: {reason}"]) from None
+            raise ConfigError(
+                [f"telemetry.{name}: expected a file that can be read, got {path!r}: {reason}"]
+            ) from None
     authorities, key, certificate = contents
     return authorities, key, certificate
 
@@ -269,7 +287,9 @@ def _exporter(settings: TelemetrySettings) -> SpanExporter:
     """The exporter of the SDK. Raises ``SecretUnreadable``."""
     headers = {name.lower(): value.reveal() for name, value in settings.headers.items()}
     if settings.protocol == "http":
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter as HttpExporter,
+        )
 
         return HttpExporter(
             endpoint=settings.endpoint,
@@ -280,7 +300,9 @@ def _exporter(settings: TelemetrySettings) -> SpanExporter:
             timeout=settings.timeout,
         )
     import grpc
-    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import (
+        OTLPSpanExporter as GrpcExporter,
+    )
 
     is_plain = urlsplit(settings.endpoint).scheme != "https"
     credentials = None if is_plain else grpc.ssl_channel_credentials(*_certificates(settings))
@@ -298,20 +320,31 @@ def _readable(spans: Sequence[Span], resource_attributes: Mapping[str, str]) -> 
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-    from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+    from opentelemetry.trace import (
+        SpanContext,
+        SpanKind,
+        Status,
+        StatusCode,
+        TraceFlags,
+        TraceState,
+    )
 
     resource = Resource(dict(resource_attributes))
     scope = InstrumentationScope("sluice")
 
     def context_of(context: TraceContext, *, is_remote: bool) -> SpanContext:
         state = TraceState.from_header([context.state]) if context.state else None
-        return SpanContext(context.trace_id, context.span_id, is_remote, TraceFlags(TraceFlags.SAMPLED), state)
+        return SpanContext(
+            context.trace_id, context.span_id, is_remote, TraceFlags(TraceFlags.SAMPLED), state
+        )
 
     return [
         ReadableSpan(
             name=span.name,
             context=context_of(span.context, is_remote=False),
-            parent=None if span.parent is None else context_of(span.parent, is_remote=span.kind == "consumer"),
+            parent=None
+            if span.parent is None
+            else context_of(span.parent, is_remote=span.kind == "consumer"),
             resource=resource,
             attributes=span.attributes,
             kind=SpanKind[span.kind.upper()],

@@ -39,7 +39,9 @@ class Timing:
     def add(self, other: Timing) -> None:
         """Add what another one measured."""
         self.samples += other.samples
-        self._buckets = [count + more for count, more in zip(self._buckets, other._buckets, strict=True)]
+        self._buckets = [
+            count + more for count, more in zip(self._buckets, other._buckets, strict=True)
+        ]
 
     def quantile_s(self, share: float) -> float | None:
         """The time, in seconds, within which this share of the runs ended; None when none was measured."""

@@ -59,7 +59,9 @@ class Lanes:
         self._messages = self._bytes = 0
         self._is_closed = False
         metrics.gauge(
-            "messages_waiting", lambda: self._messages, "messages made inside the broker whose gates wait for a process"
+            "messages_waiting",
+            lambda: self._messages,
+            "messages made inside the broker whose gates wait for a process",
         )
 
     def put(self, message: Message) -> Outcome:
@@ -67,13 +69,17 @@ class Lanes:
         if self._is_closed:
             return self._refuse(message, GIVEN_UP, "the broker is being stopped")
         if self._messages >= self._bounds.messages or self._bytes >= self._bounds.size_bytes:
-            return self._refuse(message, FULL, f"{self._messages} messages wait for other processes already")
+            return self._refuse(
+                message, FULL, f"{self._messages} messages wait for other processes already"
+            )
         lane = self.topics.setdefault(message.topic, deque())
         lane.append(_Waiting(message))
         self._messages += 1
         self._bytes += len(message.payload)
         if message.topic not in self._tasks:
-            self._tasks[message.topic] = asyncio.create_task(self._work(message.topic, lane), name="waiting lane")
+            self._tasks[message.topic] = asyncio.create_task(
+                self._work(message.topic, lane), name="waiting lane"
+            )
         return Outcome(0, is_waiting=True)
 
     def outcome_of_last(self, topic: str) -> asyncio.Future[Outcome]:
@@ -93,7 +99,12 @@ class Lanes:
         await asyncio.gather(*tasks, return_exceptions=True)
         for lane in list(self.topics.values()):
             for waiting in lane:
-                _tell(waiting, self._refuse(waiting.message, GIVEN_UP, "the broker was stopped before it was decided"))
+                _tell(
+                    waiting,
+                    self._refuse(
+                        waiting.message, GIVEN_UP, "the broker was stopped before it was decided"
+                    ),
+                )
         self.topics.clear()
 
     async def _work(self, topic: str, lane: deque[_Waiting]) -> None:

@@ -73,7 +73,9 @@ class Pipeline:
         self._metrics = metrics
         self._events = events
         self._passed = metrics.counter("messages_passed", "messages that passed all gates")
-        self._internal = metrics.counter("messages_internal", "messages made inside the broker: rules, API, bridges")
+        self._internal = metrics.counter(
+            "messages_internal", "messages made inside the broker: rules, API, bridges"
+        )
         self._dropped: dict[str, Counter] = {}
         self._refused_by: dict[str, Counter] = {}
         self._on_unwanted = on_unwanted
@@ -82,7 +84,11 @@ class Pipeline:
         self._timed_ns = 0
         self.on_refusal = Signal[Message, Refusal]()
         """With every message that a gate stopped."""
-        metrics.gauge("cached_plan_bytes", lambda: plans.size_bytes, "memory of the plans that are kept by topic")
+        metrics.gauge(
+            "cached_plan_bytes",
+            lambda: plans.size_bytes,
+            "memory of the plans that are kept by topic",
+        )
         self.together = Together(self._deliver, crowds)
         """Messages that passed their stages, gathered to be delivered."""
         self.lanes = Lanes(self._decide_and_conclude, self._not_taken, bounds, metrics)
@@ -127,7 +133,9 @@ class Pipeline:
         except (PeerError, UnicodeEncodeError) as error:
             return self._bad_topic(message, error)
         if plan.topic != message.topic:
-            message = message.changed(plan.topic, message.payload, message.qos, message.retain, message.properties)
+            message = message.changed(
+                plan.topic, message.payload, message.qos, message.retain, message.properties
+            )
         self._count_topic(message)
         return self._take(message, plan)
 
@@ -151,7 +159,9 @@ class Pipeline:
             plan = self._plans.final(message.topic.encode())
         except (PeerError, UnicodeEncodeError) as error:
             return self._bad_topic(message, error)
-        if plan.is_reserved and not (message.client is BROKER or message.via[-1:] == (DEAD_LETTER,)):
+        if plan.is_reserved and not (
+            message.client is BROKER or message.via[-1:] == (DEAD_LETTER,)
+        ):
             if message.client.is_bridge and is_bridge_state(message.topic):
                 return plan
             return self._bad_topic(message, reserved_topic(message.topic))
@@ -163,9 +173,13 @@ class Pipeline:
         if isinstance(error, PeerError) and error.reason_code == reason.NOT_AUTHORIZED:
             reason_name = "reserved_topic"
             code = error.reason_code
-        return Outcome(0, self._refused(message, Refusal("topic", "topic", reason_name, code, str(error))))
+        return Outcome(
+            0, self._refused(message, Refusal("topic", "topic", reason_name, code, str(error)))
+        )
 
-    def process(self, message: Message, plan: TopicPlan, recording: Recording | None = None) -> Outcome:
+    def process(
+        self, message: Message, plan: TopicPlan, recording: Recording | None = None
+    ) -> Outcome:
         """Take a message through the stages of its topic's plan, which does not wait, and deliver it. ``recording`` is
         that of its gates, where they had to wait."""
         if self.together.run:
@@ -186,14 +200,21 @@ class Pipeline:
         """Process a message, but gather its delivery with the messages that follow (``Together``)."""
         began = self._writer.appended
         passed = self._pass_stages(message, plan)
-        outcome = self.together.add(publisher, passed, plan) if isinstance(passed, Message) else passed
+        outcome = (
+            self.together.add(publisher, passed, plan) if isinstance(passed, Message) else passed
+        )
         receipt = message.receipt
         if self._writer.appended != began or (receipt is not None and receipt.full_queues):
             return self._waiting(outcome, receipt, is_stored=self._writer.appended != began)
         return outcome
 
     def gather_run(
-        self, publisher: object, client: Client, payloads: Sequence[bytes], plan: TopicPlan, now_ns: int
+        self,
+        publisher: object,
+        client: Client,
+        payloads: Sequence[bytes],
+        plan: TopicPlan,
+        now_ns: int,
     ) -> tuple[int, Outcome]:
         """Gather QoS 0 messages of one client that are on one topic.
 
@@ -224,7 +245,9 @@ class Pipeline:
         full_queues = () if receipt is None else receipt.full_queues
         if outcome is _PASSED_ON and not full_queues:
             return _STORED
-        return Outcome(outcome.receivers, outcome.refusal, outcome.is_waiting, is_stored, full_queues)
+        return Outcome(
+            outcome.receivers, outcome.refusal, outcome.is_waiting, is_stored, full_queues
+        )
 
     def _pass_stages(self, message: Message, plan: TopicPlan) -> Message | Outcome:
         """Take a message through the stages of its topic, which do not wait.
@@ -263,7 +286,10 @@ class Pipeline:
             for name, gate in plan.gates
             if has_gates and not isinstance(gate, WaitingGateCall)
         )
-        taps = tuple((name, recorded_tap(recording, name, tap, parts.get(name, ()))) for name, tap in plan.taps)
+        taps = tuple(
+            (name, recorded_tap(recording, name, tap, parts.get(name, ())))
+            for name, tap in plan.taps
+        )
         routes: Any = RecordedRoutes(recording, plan.routes, endings)
         return TopicPlan(plan.topic, plan.topic_bytes, gates, taps, routes, plan.resolve)
 
@@ -336,7 +362,9 @@ class Pipeline:
             message = recording.entered
         for name, gate in plan.gates if recording is None else _recorded_gates(recording, plan):
             try:
-                result = await gate.call(message) if isinstance(gate, WaitingGateCall) else gate(message)
+                result = (
+                    await gate.call(message) if isinstance(gate, WaitingGateCall) else gate(message)
+                )
             except Exception:  # noqa: BLE001  one stage must not stop the others
                 result = self._failed_closed(name, message)
             if isinstance(result, Refusal):
@@ -351,7 +379,9 @@ class Pipeline:
             began = self._writer.appended
             outcome = Outcome(0, self._refused(message, decided))
             if recording is not None:
-                Endings(recording, self._writer.when_committed, self._later).end(outcome, is_stored=False)
+                Endings(recording, self._writer.when_committed, self._later).end(
+                    outcome, is_stored=False
+                )
             return self._waiting(outcome, message.receipt, is_stored=self._writer.appended != began)
         plan = self._plan_of(decided)
         if isinstance(plan, Outcome):
@@ -383,7 +413,9 @@ class Pipeline:
 
     def _emit_dropped(self, message: Message, why: str) -> None:
         if "message.dropped" in self._events.wanted:
-            self._events.emit("message.dropped", {**message_columns(message), "reason": why}, message)
+            self._events.emit(
+                "message.dropped", {**message_columns(message), "reason": why}, message
+            )
 
     def no_subscribers(self, count: int) -> None:
         """Count messages that passed and that no one wanted."""
@@ -393,7 +425,9 @@ class Pipeline:
         """The counter of messages dropped for a reason."""
         counter = self._dropped.get(why)
         if counter is None:
-            counter = self._dropped[why] = self._metrics.counter("messages_dropped", DROPPED_HELP, reason=why)
+            counter = self._dropped[why] = self._metrics.counter(
+                "messages_dropped", DROPPED_HELP, reason=why
+            )
         return counter
 
     def _count_error(self, name: str, message: Message) -> None:
@@ -403,7 +437,13 @@ class Pipeline:
 
     def _failed_closed(self, name: str, message: Message) -> Refusal:
         self._count_error(name, message)
-        return Refusal(name, name, "internal_error", reason.UNSPECIFIED_ERROR, f"stage {name} failed; see the log")
+        return Refusal(
+            name,
+            name,
+            "internal_error",
+            reason.UNSPECIFIED_ERROR,
+            f"stage {name} failed; see the log",
+        )
 
     def _refused(self, message: Message, refusal: Refusal) -> Refusal:
         reason_name = refusal.reason
@@ -421,7 +461,9 @@ class Pipeline:
         return refusal
 
 
-def _recorded_gates(recording: Recording, plan: TopicPlan) -> Sequence[tuple[str, GateCall | WaitingGateCall]]:
+def _recorded_gates(
+    recording: Recording, plan: TopicPlan
+) -> Sequence[tuple[str, GateCall | WaitingGateCall]]:
     return [
         (name, recorded_waiting_gate(recording, name, gate))
         if isinstance(gate, WaitingGateCall)
@@ -450,7 +492,9 @@ class Together:
 
     __slots__ = ("_crowds", "_deliver_one", "_publishers", "_routes", "run")
 
-    def __init__(self, deliver_one: Callable[[Message, TopicPlan], Outcome], crowds: Crowds) -> None:
+    def __init__(
+        self, deliver_one: Callable[[Message, TopicPlan], Outcome], crowds: Crowds
+    ) -> None:
         self._deliver_one = deliver_one
         self._crowds = crowds
         self._routes: SessionRoutes | None = None
@@ -486,7 +530,9 @@ class Together:
         self._routes = None
         self.run = []
         self._publishers = []
-        was_crowded = bool(crowds.fresh)  # by the current message, whose publisher is not among these
+        was_crowded = bool(
+            crowds.fresh
+        )  # by the current message, whose publisher is not among these
         routes.deliver_run(run)
         if crowds.fresh and not was_crowded:
             crowds.hold(*publishers)

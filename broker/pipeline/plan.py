@@ -13,7 +13,16 @@ from typing import Any, Final, Protocol
 from broker.codec.primitives import decode_text
 from broker.core.client import Client
 from broker.core.clock import Clock
-from broker.core.stage import ActsByObjects, Gate, GateCall, HasParts, RecordedTap, Tap, TapCall, WaitingGateCall
+from broker.core.stage import (
+    ActsByObjects,
+    Gate,
+    GateCall,
+    HasParts,
+    RecordedTap,
+    Tap,
+    TapCall,
+    WaitingGateCall,
+)
 from broker.core.topic import MAX_TOPIC_BYTES, TopicFilter, check_topic_name, is_reserved
 from broker.pipeline.recording import RecordedWatch, Recorders, TopicRecorder
 from broker.pipeline.tails import Tails, Watch
@@ -140,7 +149,9 @@ class Plans:
     def set_stages(self, gates: Sequence[Gate], taps: Sequence[Tap]) -> None:
         """Use these gates and taps, in this order, from the next message on."""
         self._gates, self._taps = tuple(gates), tuple(taps)
-        self._acting = {id(stage): stage.acting for stage in (*gates, *taps) if isinstance(stage, ActsByObjects)}
+        self._acting = {
+            id(stage): stage.acting for stage in (*gates, *taps) if isinstance(stage, ActsByObjects)
+        }
         self.invalidate()
 
     def limit(self, max_levels: int, max_topic_bytes: int) -> None:
@@ -215,7 +226,9 @@ class Plans:
         plan = self.plan(topic_bytes)
         if plan.resolve is None:
             return plan
-        return self._final.get(topic_bytes) or self._keep(self._final, self._planned(plan.topic, topic_bytes))
+        return self._final.get(topic_bytes) or self._keep(
+            self._final, self._planned(plan.topic, topic_bytes)
+        )
 
     def meant(self, topic_bytes: bytes, client: Client) -> str:
         """The topic on which a client's message is published; nothing is planned.
@@ -224,7 +237,9 @@ class Plans:
             PeerError: as ``plan``.
         """
         plan = self.by_topic.get(topic_bytes)
-        return self._meanings.meaning(self._checked(topic_bytes) if plan is None else plan.topic, client)
+        return self._meanings.meaning(
+            self._checked(topic_bytes) if plan is None else plan.topic, client
+        )
 
     def _checked(self, topic_bytes: bytes) -> str:
         topic = decode_text(topic_bytes, "the topic of a PUBLISH")
@@ -241,14 +256,23 @@ class Plans:
         return self._keep(self.by_topic, plan)
 
     def _planned(self, topic: str, topic_bytes: bytes) -> TopicPlan:
-        if topic.startswith("$") and (special := self._meanings.special(topic, topic_bytes)) is not None:
+        if (
+            topic.startswith("$")
+            and (special := self._meanings.special(topic, topic_bytes)) is not None
+        ):
             return special
         routes = self._routes(topic)
         if not (self._gates or self._taps or self.tails.is_open or self.recorders.is_on):
             return TopicPlan(topic, topic_bytes, (), (), routes)
         gates: tuple[tuple[str, GateCall | WaitingGateCall], ...]
-        gates = tuple((gate.name, call) for gate in self._gates if (call := self._call(gate, topic)) is not None)
-        taps = tuple((tap.name, look) for tap in self._taps if (look := self._call(tap, topic)) is not None)
+        gates = tuple(
+            (gate.name, call)
+            for gate in self._gates
+            if (call := self._call(gate, topic)) is not None
+        )
+        taps = tuple(
+            (tap.name, look) for tap in self._taps if (look := self._call(tap, topic)) is not None
+        )
         watch: Watch | RecordedWatch | None = None
         if self.tails.is_open and (tails := self.tails.watch(topic)) is not None:
             if gates or taps:

@@ -62,7 +62,17 @@ class Recording:
     ``context`` is that of its root span where a trace is made of it, ``parent`` the span that caused it.
     """
 
-    __slots__ = ("context", "entered", "left_out", "message", "outcome", "parent", "start_ns", "steps", "takers")
+    __slots__ = (
+        "context",
+        "entered",
+        "left_out",
+        "message",
+        "outcome",
+        "parent",
+        "start_ns",
+        "steps",
+        "takers",
+    )
 
     def __init__(self, message: Message, takers: Sequence[Recorder]) -> None:
         self.message = message
@@ -73,7 +83,9 @@ class Recording:
         self.context: TraceContext | None = None
         self.parent: TraceContext | None = None
         now_ns = time.time_ns()
-        is_recent = 0 <= now_ns - message.received_ns < 10_000_000_000  # else it is replayed, or was delayed
+        is_recent = (
+            0 <= now_ns - message.received_ns < 10_000_000_000
+        )  # else it is replayed, or was delayed
         self.start_ns = message.received_ns if is_recent else now_ns
         self.steps: list[RecordedStep] = []
         self.outcome: Outcome | None = None
@@ -135,7 +147,9 @@ class TopicRecorder:
             self.left = self._draw()
         else:
             self.left -= 1
-        takers = [recorder for recorder in self.recorders if recorder.chooses(message, is_drawn=is_drawn)]
+        takers = [
+            recorder for recorder in self.recorders if recorder.chooses(message, is_drawn=is_drawn)
+        ]
         if not takers:
             return None
         recording = Recording(message, takers)
@@ -145,7 +159,9 @@ class TopicRecorder:
 
     def picks(self, client: Client, count: int) -> int:
         """Position of the first of ``count`` messages without properties that must be offered; -1 for none."""
-        if self.left >= count or not any(recorder.may_choose(client) for recorder in self.recorders):
+        if self.left >= count or not any(
+            recorder.may_choose(client) for recorder in self.recorders
+        ):
             self.left = max(0, self.left - count)
             return -1
         position = self.left
@@ -183,7 +199,9 @@ class RecordedWatch:
         if self._shown_to is not None:
             self._shown_to.delivers(message)
 
-    def forwards(self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool) -> None:
+    def forwards(
+        self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool
+    ) -> None:
         """See ``broker.routing.router.Watch``."""
         if self._shown_to is not None:
             self._shown_to.forwards(chunk, count, client, now_ns, is_v5=is_v5)
@@ -271,7 +289,9 @@ def recorded_gate(recording: Recording, name: str, gate: GateCall) -> GateCall:
     return run
 
 
-def recorded_waiting_gate(recording: Recording, name: str, gate: WaitingGateCall) -> WaitingGateCall:
+def recorded_waiting_gate(
+    recording: Recording, name: str, gate: WaitingGateCall
+) -> WaitingGateCall:
     """The same for a gate that may wait."""
 
     async def run(message: Message) -> Message | Refusal:
@@ -287,7 +307,9 @@ def recorded_waiting_gate(recording: Recording, name: str, gate: WaitingGateCall
     return WaitingGateCall(run)
 
 
-def recorded_tap(recording: Recording, stage: str, tap: TapCall, parts: Sequence[tuple[str, RecordedTap]]) -> TapCall:
+def recorded_tap(
+    recording: Recording, stage: str, tap: TapCall, parts: Sequence[tuple[str, RecordedTap]]
+) -> TapCall:
     """A tap's call that adds a step, or one for each of its parts."""
 
     def run(message: Message) -> Refusal | None:
@@ -353,7 +375,10 @@ class RecordedRoutes:
         """Hand the message to every subscriber, and note which of them it was written to at once."""
         recording = self._recording
         routes = self._routes
-        boxes = [(entry.subscriber, entry.subscriber.box) for entry in islice(routes.entries, MAX_RECEIVERS)]
+        boxes = [
+            (entry.subscriber, entry.subscriber.box)
+            for entry in islice(routes.entries, MAX_RECEIVERS)
+        ]
         before = [0 if box is None else box.messages_out for _, box in boxes]
         start_ns = time.time_ns()
         count: int = routes.deliver(message, topic)
@@ -361,13 +386,20 @@ class RecordedRoutes:
         for (session, box), messages_out in zip(boxes, before, strict=True):
             is_sent = box is not None and box.messages_out != messages_out
             step = RecordedStep(
-                "delivery", session.client_id, start_ns, end_ns, message, state="sent" if is_sent else "queued"
+                "delivery",
+                session.client_id,
+                start_ns,
+                end_ns,
+                message,
+                state="sent" if is_sent else "queued",
             )
             recording.steps.append(step)
             if is_sent and box is not None:
                 self._ends.await_write(box, step)
         for group in routes.groups[: MAX_RECEIVERS - len(boxes)]:
-            recording.steps.append(RecordedStep("delivery", group.key, start_ns, end_ns, message, state="shared"))
+            recording.steps.append(
+                RecordedStep("delivery", group.key, start_ns, end_ns, message, state="shared")
+            )
         recording.left_out += max(0, len(routes.entries) + len(routes.groups) - MAX_RECEIVERS)
         return count
 

@@ -85,7 +85,9 @@ class Tail:
         self.filter = topic_filter
         self.on_ready = on_ready
         self.is_open = True
-        self._messages, self._bytes = (TokenBucket(rate, rate, now_s) for rate in (messages_per_s, bytes_per_s))
+        self._messages, self._bytes = (
+            TokenBucket(rate, rate, now_s) for rate in (messages_per_s, bytes_per_s)
+        )
         self.count = self._kept_bytes = 0
         self._kept: deque[Tailed] = deque()
 
@@ -158,13 +160,17 @@ class Watch:
         if message is not self._all.moved_last and (admitting := self._admitting(message)):
             self._all.keep(message, Tailed(message), admitting)
 
-    def forwards(self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool) -> None:
+    def forwards(
+        self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool
+    ) -> None:
         """Messages without properties, whose topics have no stages, go to their subscribers as they came."""
         for position, topic, payload_at, stop in plain_publishes(chunk, is_v5=is_v5):
             if self._is_full(now_ns):
                 break
             qos = chunk[position] >> 1 & 3
-            self.delivers(Message(topic.decode(), chunk[payload_at:stop], qos, False, client, now_ns))
+            self.delivers(
+                Message(topic.decode(), chunk[payload_at:stop], qos, False, client, now_ns)
+            )
             count = count - 1
         self._uncounted += count
 
@@ -225,7 +231,9 @@ class Tails:
             Unavailable: too many are open.
         """
         if len(self._open) >= MAX_TAILS:
-            raise Unavailable(f"expected at most {MAX_TAILS} open tails. Try: close one", retry_after_s=10)
+            raise Unavailable(
+                f"expected at most {MAX_TAILS} open tails. Try: close one", retry_after_s=10
+            )
         tail = Tail(topic_filter, messages_per_s, bytes_per_s, on_ready, self.clock.monotonic_s())
         self._open.append(tail)
         self._changed()
@@ -291,7 +299,11 @@ class Tails:
         """A stage moved a message from a topic to another one: shown to those who did not see it there."""
         self.moved_last = message
         watch = self.watch(message.topic)
-        tails = () if watch is None else [tail for tail in watch.tails if not tail.filter.matches(topic)]
+        tails = (
+            ()
+            if watch is None
+            else [tail for tail in watch.tails if not tail.filter.matches(topic)]
+        )
         if admitting := self.admitting(message, tails):
             self.keep(message, Tailed(message), admitting)
 

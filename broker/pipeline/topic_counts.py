@@ -88,7 +88,9 @@ class TopicCounts:
     The tree begins with the topics that were published recently, as the plans know them.
     """
 
-    def __init__(self, clock: Clock, plans: Plans, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self, clock: Clock, plans: Plans, max_levels: int = MAX_LEVELS, max_bytes: int = MAX_BYTES
+    ) -> None:
         self._clock = clock
         self._plans = plans
         self._max_levels = max_levels
@@ -112,7 +114,13 @@ class TopicCounts:
     # -- counting --
 
     def scan(
-        self, client: Client, now_ns: int, aliases: Mapping[int, bytes], data: bytes, position: int, end: int
+        self,
+        client: Client,
+        now_ns: int,
+        aliases: Mapping[int, bytes],
+        data: bytes,
+        position: int,
+        end: int,
     ) -> None:
         """Count the PUBLISH packets in ``data[position:end]``, which were read from a client and have been handled.
 
@@ -223,7 +231,12 @@ class TopicCounts:
     def _make_room(self) -> None:
         """Fold the levels with the fewest messages until an eighth of the room is free: some 15 ms."""
         ends = [
-            (candidate.messages + candidate.rest_messages, candidate.last_ns, id(candidate), candidate)
+            (
+                candidate.messages + candidate.rest_messages,
+                candidate.last_ns,
+                id(candidate),
+                candidate,
+            )
             for candidate in self._levels[1:]
             if not candidate.children
         ]
@@ -240,7 +253,9 @@ class TopicCounts:
             self._bytes -= level.size_bytes
             self._by_topic.pop(level.topic.encode(), None)
             if not above.children and above is not self.root:
-                heappush(ends, (above.messages + above.rest_messages, above.last_ns, id(above), above))
+                heappush(
+                    ends, (above.messages + above.rest_messages, above.last_ns, id(above), above)
+                )
         self._levels = [candidate for candidate in self._levels if candidate not in gone]
 
     # -- looking --

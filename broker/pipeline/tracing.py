@@ -82,7 +82,9 @@ class Sampler:
         if message.via and sampled_context(message) is not None:
             return True
         client = message.client
-        if self._filters and not any(topic_filter.matches(message.topic) for topic_filter in self._filters):
+        if self._filters and not any(
+            topic_filter.matches(message.topic) for topic_filter in self._filters
+        ):
             return False
         if not self._is_traced(client.client_id, client.peer_host):
             return False
@@ -105,8 +107,13 @@ class Sampler:
         if self._settings.pass_context and received is None:
             pairs = [*message.user_properties, (TRACEPARENT, context.traceparent)]
             properties = {**(properties or {}), "User-Property": pairs}
-        entered = message.changed(message.topic, message.payload, message.qos, message.retain, properties)
-        entered.via = (context.mark, *(message.via[1:] if sampled_context(message) is not None else message.via))
+        entered = message.changed(
+            message.topic, message.payload, message.qos, message.retain, properties
+        )
+        entered.via = (
+            context.mark,
+            *(message.via[1:] if sampled_context(message) is not None else message.via),
+        )
         recording.entered = entered
 
     def ends(self, recording: Recording) -> None:
@@ -135,9 +142,12 @@ class Sampler:
 class Tracing:
     """Traces of a node, as the section ``telemetry`` says."""
 
-    def __init__(self, recorders: Recorders, spans: Spans, telemetry: Telemetry, metrics: Metrics) -> None:
+    def __init__(
+        self, recorders: Recorders, spans: Spans, telemetry: Telemetry, metrics: Metrics
+    ) -> None:
         self._beyond = metrics.counter(
-            "telemetry_traces_beyond_limit", "messages that telemetry.max_traces_per_s kept from being traced"
+            "telemetry_traces_beyond_limit",
+            "messages that telemetry.max_traces_per_s kept from being traced",
         )
         self._recorders = recorders
         self._spans = spans
@@ -192,7 +202,14 @@ def _spans_of(recording: Recording) -> Sequence[Span]:
     if refusal is not None:
         attributes["error.type"] = refusal.reason
     root = Span(
-        "publish", context, recording.parent, recording.start_ns, recording.end_ns, "consumer", attributes, error
+        "publish",
+        context,
+        recording.parent,
+        recording.start_ns,
+        recording.end_ns,
+        "consumer",
+        attributes,
+        error,
     )
     return [root, *(_span_of(step, message, context) for step in recording.steps)]
 
@@ -216,7 +233,9 @@ def _span_of(step: RecordedStep, message: Message, parent: TraceContext) -> Span
         attributes["sluice.rows"] = len(step.rows)
     error = step.error or ("" if step.refusal is None else step.refusal.text)
     kind = _KINDS.get(step.stage, "internal")
-    return Span(name, new_context(parent), parent, step.start_ns, step.end_ns, kind, attributes, error)
+    return Span(
+        name, new_context(parent), parent, step.start_ns, step.end_ns, kind, attributes, error
+    )
 
 
 def destination_attributes(message: Message) -> dict[str, Any]:

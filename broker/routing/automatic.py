@@ -26,13 +26,19 @@ class AutoSubscriptionSpec(Settings):
 
     name: ObjectName
     topic: str = Field(
-        min_length=1, description="The filter, with `${clientid}`, `${username}` and `${client_attrs.NAME}`."
+        min_length=1,
+        description="The filter, with `${clientid}`, `${username}` and `${client_attrs.NAME}`.",
     )
     qos: Literal[0, 1, 2] = Field(default=0, description="The highest QoS in which messages come.")
-    nl: bool = Field(default=False, description="No Local: not what the client itself publishes (MQTT 5).")
-    rap: bool = Field(default=False, description="Retain As Published: the retain flag stays as it was (MQTT 5).")
+    nl: bool = Field(
+        default=False, description="No Local: not what the client itself publishes (MQTT 5)."
+    )
+    rap: bool = Field(
+        default=False, description="Retain As Published: the retain flag stays as it was (MQTT 5)."
+    )
     rh: Literal[0, 1, 2] = Field(
-        default=0, description="Retained messages come always (0), with a new subscription (1), never (2)."
+        default=0,
+        description="Retained messages come always (0), with a new subscription (1), never (2).",
     )
     enable: bool = True
     description: str = ""
@@ -56,7 +62,8 @@ class AutoSubscriptions:
     def __init__(self, metrics: Metrics) -> None:
         self._specs: tuple[AutoSubscriptionSpec, ...] = ()
         self._skipped = metrics.counter(
-            "auto_subscriptions_skipped", "subscriptions not made at connect since a client's names do not fit in"
+            "auto_subscriptions_skipped",
+            "subscriptions not made at connect since a client's names do not fit in",
         )
 
     def use(self, specs: Sequence[AutoSubscriptionSpec]) -> None:
@@ -65,14 +72,21 @@ class AutoSubscriptions:
 
     def requests_for(self, client: Client) -> list[SubscriptionRequest]:
         """Subscriptions for a client that has connected."""
-        return [request for spec in self._specs if (request := self._request(spec, client)) is not None]
+        return [
+            request for spec in self._specs if (request := self._request(spec, client)) is not None
+        ]
 
     def _request(self, spec: AutoSubscriptionSpec, client: Client) -> SubscriptionRequest | None:
         try:
             topic_filter = filter_for(spec.topic, client)
         except UnsafeName as error:
             self._skipped.value += 1
-            _log.warning("auto_subscription.skipped", name=spec.name, client_id=client.client_id, reason=str(error))
+            _log.warning(
+                "auto_subscription.skipped",
+                name=spec.name,
+                client_id=client.client_id,
+                reason=str(error),
+            )
             return None
         return SubscriptionRequest(topic_filter, spec.qos, spec.nl, spec.rap, spec.rh)
 

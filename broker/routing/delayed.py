@@ -105,7 +105,9 @@ class DelayedMessage(NamedTuple):
 class Delayed:
     """The delayed messages of a node. Used on the event loop only."""
 
-    def __init__(self, *, settings: DelayedSettings, writer: Writer, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self, *, settings: DelayedSettings, writer: Writer, clock: Clock, metrics: Metrics
+    ) -> None:
         self.settings = settings
         self._writer = writer
         self._clock = clock
@@ -120,10 +122,18 @@ class Delayed:
         self._serial = count()
         self._settling: set[asyncio.Task[None]] = set()
         self._accepted = metrics.counter("delayed_accepted", "messages taken to be published later")
-        self._published = metrics.counter("delayed_published", "delayed messages that were published when due")
-        self._deleted = metrics.counter("delayed_deleted", "delayed messages that were deleted before they were due")
-        metrics.gauge("delayed_messages", lambda: len(self._sizes), "messages kept to be published later")
-        metrics.gauge("delayed_bytes", lambda: self._bytes, "bytes of messages kept to be published later")
+        self._published = metrics.counter(
+            "delayed_published", "delayed messages that were published when due"
+        )
+        self._deleted = metrics.counter(
+            "delayed_deleted", "delayed messages that were deleted before they were due"
+        )
+        metrics.gauge(
+            "delayed_messages", lambda: len(self._sizes), "messages kept to be published later"
+        )
+        metrics.gauge(
+            "delayed_bytes", lambda: self._bytes, "bytes of messages kept to be published later"
+        )
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -144,7 +154,9 @@ class Delayed:
         """Keep a message published to ``$delayed/SECONDS/TOPIC``; what is left of it has no RETAIN. A gate's call."""
         settings = self.settings
         if not settings.enable:
-            return _refusal("delayed_disabled", reason.TOPIC_NAME_INVALID, "delayed publish is switched off")
+            return _refusal(
+                "delayed_disabled", reason.TOPIC_NAME_INVALID, "delayed publish is switched off"
+            )
         parts = parse(message.topic)
         if parts is None:
             text = f"write $delayed/SECONDS/TOPIC, SECONDS a whole number up to {MAX_DELAY_S}"
@@ -158,14 +170,20 @@ class Delayed:
             text = f"limit of {settings.max_delayed_bytes} bytes of delayed messages reached"
             return _refusal("delayed_full", reason.QUOTA_EXCEEDED, text)
         client_id = message.client.client_id
-        if 0 < settings.max_delayed_bytes_per_client < self._bytes_of.get(client_id, 0) + len(value):
+        if (
+            0
+            < settings.max_delayed_bytes_per_client
+            < self._bytes_of.get(client_id, 0) + len(value)
+        ):
             text = f"limit of {settings.max_delayed_bytes_per_client} bytes of delayed messages of one client reached"
             return _refusal("delayed_full_for_client", reason.QUOTA_EXCEEDED, text)
         self._keep(self._clock.now_ns() + delay_s * _NS, value, client_id)
         self._accepted.value += 1
         return message.changed(message.topic, b"", message.qos, False, None)
 
-    def run(self, publish: Callable[[Message], Outcome], decided: Callable[[str], Awaitable[Outcome]]) -> float:
+    def run(
+        self, publish: Callable[[Message], Outcome], decided: Callable[[str], Awaitable[Outcome]]
+    ) -> float:
         """Publish some of the messages that are due; returns the seconds until the next one is, 0 if it is now.
 
         The functions are those of ``broker.core.stage.Publisher``.
@@ -266,17 +284,24 @@ class Delayed:
             self._load(key, before)
 
     def _publish_due(
-        self, key: bytes, publish: Callable[[Message], Outcome], decided: Callable[[str], Awaitable[Outcome]]
+        self,
+        key: bytes,
+        publish: Callable[[Message], Outcome],
+        decided: Callable[[str], Awaitable[Outcome]],
     ) -> None:
         kept = self._find(key)
         if kept is None:
             self._drop(key)
-            _log.error("delayed.lost", key=key.hex(), effect="the store no longer has this delayed message")
+            _log.error(
+                "delayed.lost", key=key.hex(), effect="the store no longer has this delayed message"
+            )
             return
         outcome = publish(kept.message)
         self._published.value += 1
         if outcome.is_waiting:
-            task = asyncio.create_task(self._settle(key, decided(kept.message.topic)), name="delayed message")
+            task = asyncio.create_task(
+                self._settle(key, decided(kept.message.topic)), name="delayed message"
+            )
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
         else:
@@ -291,9 +316,19 @@ class Delayed:
 def parse(topic: str) -> tuple[int, str] | None:
     """Seconds and topic of ``$delayed/SECONDS/TOPIC``, None where it is written otherwise."""
     seconds, slash, inner = topic.removeprefix(DELAYED_PREFIX).partition("/")
-    if not (slash and inner and seconds.isascii() and seconds.isdigit() and len(seconds) <= len(str(MAX_DELAY_S))):
+    if not (
+        slash
+        and inner
+        and seconds.isascii()
+        and seconds.isdigit()
+        and len(seconds) <= len(str(MAX_DELAY_S))
+    ):
         return None
-    return (int(seconds), inner) if int(seconds) <= MAX_DELAY_S and not inner.startswith(DELAYED_PREFIX) else None
+    return (
+        (int(seconds), inner)
+        if int(seconds) <= MAX_DELAY_S and not inner.startswith(DELAYED_PREFIX)
+        else None
+    )
 
 
 def _refusal(why: str, code: int, text: str) -> Refusal:

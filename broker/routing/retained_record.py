@@ -26,7 +26,12 @@ class _Publisher(msgspec.Struct, array_like=True, frozen=True):
 
 
 def _of_0_2_0(
-    payload: bytes, qos: int, received_ns: int, client_id: str, username: str | None, properties: dict[str, Any] | None
+    payload: bytes,
+    qos: int,
+    received_ns: int,
+    client_id: str,
+    username: str | None,
+    properties: dict[str, Any] | None,
 ) -> tuple[Any, ...]:
     return (client_id, username), "", received_ns, payload, qos, True, False, properties, (), None
 

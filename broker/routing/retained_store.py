@@ -40,7 +40,8 @@ _TOTALS: Final = Struct(">QQQ")
 _TIME: Final = Struct(">Q")
 # When a message expires, nanoseconds of the wall clock, and the key of its topic.
 _EXPIRIES: Final = Codec[tuple[int, bytes]](
-    lambda place: _TIME.pack(place[0]) + place[1], lambda key: (_TIME.unpack_from(key)[0], key[_TIME.size :])
+    lambda place: _TIME.pack(place[0]) + place[1],
+    lambda key: (_TIME.unpack_from(key)[0], key[_TIME.size :]),
 )
 # Keys that one slice of a look-up visits: some 2 ms.
 _STEPS: Final = 512
@@ -70,7 +71,9 @@ class Retained:
     ``count`` and ``size_bytes`` (of topics, payloads and properties) are exact, what waits for its commit included.
     """
 
-    def __init__(self, writer: Writer, clock: Clock, settings: RetainedSettings | None = None) -> None:
+    def __init__(
+        self, writer: Writer, clock: Clock, settings: RetainedSettings | None = None
+    ) -> None:
         self._writer = writer
         self._clock = clock
         self._settings = settings or RetainedSettings()
@@ -100,7 +103,9 @@ class Retained:
         if totals is not None:
             self.count, self.size_bytes, self.stamp = _TOTALS.unpack(totals)
         elif self._messages.keys_from(None, 1):
-            raise SluiceError("store: expected data of Sluice 0.2.0 or later, got older data. Try: start 0.2.0 once.")
+            raise SluiceError(
+                "store: expected data of Sluice 0.2.0 or later, got older data. Try: start 0.2.0 once."
+            )
         if self._memory is not None:
             for number, (key, value) in enumerate(self._messages.stored()):
                 self._memory.put(key, value)
@@ -122,16 +127,22 @@ class Retained:
         most = limits.max_bytes_per_client
         account = account_of(message.client.client_id)
         is_near_own = most and self.accounts.bytes_on(account) + size + 4096 > most
-        if not (is_near or is_near_own or (limits.max_messages and self.count >= limits.max_messages)):
+        if not (
+            is_near or is_near_own or (limits.max_messages and self.count >= limits.max_messages)
+        ):
             return None
         key = topic_key(message.topic)
         old = self._value(key)
         if limits.max_messages and old is None and self.count >= limits.max_messages:
-            return _refused("retained_full", f"limit of {limits.max_messages} retained messages reached")
+            return _refused(
+                "retained_full", f"limit of {limits.max_messages} retained messages reached"
+            )
         size = len(key) + len(encode_retained(message, 0))
         old_size = 0 if old is None else len(key) + len(old)
         if limits.max_bytes and self.size_bytes + size - old_size > limits.max_bytes:
-            return _refused("retained_full", f"limit of {limits.max_bytes} bytes of retained messages reached")
+            return _refused(
+                "retained_full", f"limit of {limits.max_bytes} bytes of retained messages reached"
+            )
         own_before = old_size if old is not None and self.accounts.of(old) == account else 0
         if most and self.accounts.bytes_on(account) + size - own_before > most:
             text = f"limit of {most} bytes of retained messages of one client reached"
@@ -150,7 +161,9 @@ class Retained:
             self._put(key, encode_retained(message, self.stamp), old, account)
         elif old is not None:
             self._put(key, None, old)
-        elif message.qos:  # to be remembered as taken: sent again behind a newer message, it would delete that one
+        elif (
+            message.qos
+        ):  # to be remembered as taken: sent again behind a newer message, it would delete that one
             self._writer.touch()
 
     def delete(self, topic: str) -> bool:
@@ -194,7 +207,11 @@ class Retained:
         cursor = self._cursor()
         retained = set[str]()
         for key, topic in sorted((topic_key(topic), topic) for topic in topics):
-            if self._value(key) is not None if self._messages.is_waiting(key) else cursor.seek(key) == key:
+            if (
+                self._value(key) is not None
+                if self._messages.is_waiting(key)
+                else cursor.seek(key) == key
+            ):
                 retained.add(topic)
         return retained
 
@@ -219,11 +236,20 @@ class Retained:
     def waiting_entries(self, walk: FilterWalk) -> tuple[list[Entry], frozenset[bytes]]:
         """Waiting entries that match; and the keys of all that wait, deletions too."""
         waiting = dict(self._messages.waiting())
-        matching = [(key, value) for key, value in waiting.items() if value is not None and walk.follow(key) == key]
+        matching = [
+            (key, value)
+            for key, value in waiting.items()
+            if value is not None and walk.follow(key) == key
+        ]
         return [_entry(key, value) for key, value in sorted(matching)], frozenset(waiting)
 
     def read(
-        self, walk: FilterWalk, position: bytes, limit: int, max_bytes: int, without: frozenset[bytes] = frozenset()
+        self,
+        walk: FilterWalk,
+        position: bytes,
+        limit: int,
+        max_bytes: int,
+        without: frozenset[bytes] = frozenset(),
     ) -> Slice:
         """At most ``limit`` messages, or a little over ``max_bytes`` of them, from ``position`` on (``b""``: all).
 
@@ -267,7 +293,9 @@ class Retained:
     def _committed_value(self, key: bytes) -> bytes | None:
         return self._messages.committed(key) if self._memory is None else self._memory.get(key)
 
-    def _put(self, key: bytes, value: bytes | None, old: bytes | None, account: int | None = None) -> None:
+    def _put(
+        self, key: bytes, value: bytes | None, old: bytes | None, account: int | None = None
+    ) -> None:
         self._count(key, value, old, account)
         self._messages.put(key, value)
         if old is not None and (expires_ns := expiry_of(old)):
@@ -278,7 +306,9 @@ class Retained:
     def _not_stored(self, key: bytes, value: bytes | None, before: bytes | None) -> None:
         self._count(key, before, value, None if before is None else self.accounts.of(before))
 
-    def _count(self, key: bytes, value: bytes | None, old: bytes | None, account: int | None) -> None:
+    def _count(
+        self, key: bytes, value: bytes | None, old: bytes | None, account: int | None
+    ) -> None:
         """Replace a value in the state kept in memory: totals, accounts, the copy."""
         size = 0 if value is None else len(key) + len(value)
         if account is not None:

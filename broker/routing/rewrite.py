@@ -56,7 +56,11 @@ def name_problems(text: str) -> str | None:
     """Problem with the ``${...}`` of a template, None if there is none."""
     for match in PLACEHOLDER_OR_GROUP.finditer(text):
         name = match[2]
-        if name is not None and name not in ("clientid", "username") and not name.startswith("client_attrs."):
+        if (
+            name is not None
+            and name not in ("clientid", "username")
+            and not name.startswith("client_attrs.")
+        ):
             return f"${{{name}}} is not known; there are ${{clientid}}, ${{username}} and ${{client_attrs.NAME}}"
     return None
 
@@ -66,7 +70,8 @@ class RewriteSpec(Settings):
 
     name: ObjectName
     action: Literal["publish", "subscribe", "all"] = Field(
-        default="all", description="Topics it applies to: those of messages, filters of subscriptions, or both."
+        default="all",
+        description="Topics it applies to: those of messages, filters of subscriptions, or both.",
     )
     source_topic: str = Field(description="A filter that the topic must match.")
     re: str | None = Field(
@@ -115,7 +120,11 @@ def _compiled(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options=options)
     except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        reason = (
+            error.args[0].decode(errors="replace")
+            if isinstance(error.args[0], bytes)
+            else str(error)
+        )
         raise ValueError(f"re {pattern!r} is not a regular expression (RE2): {reason}") from None
 
 
@@ -136,7 +145,9 @@ class Rewrite:
     def of(cls, spec: RewriteSpec) -> Rewrite:
         """Compile a specification, which is known to be valid."""
         expression = _compiled(spec.re) if spec.re is not None else None
-        return cls(spec.name, TopicFilter.parse(spec.source_topic).levels, expression, spec.dest_topic)
+        return cls(
+            spec.name, TopicFilter.parse(spec.source_topic).levels, expression, spec.dest_topic
+        )
 
     def apply(self, topic: str, client: Client) -> str:
         """The topic it makes of one that its filter matches.

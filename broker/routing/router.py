@@ -44,7 +44,9 @@ class Subscriber(Protocol):
     def take_packets(self, packets: bytes, count: int) -> bool:
         """Send ``count`` encoded QoS 0 PUBLISH; False if ``deliver`` must check each first."""
 
-    def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
+    def deliver(
+        self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> None:
         """Take a message now: send it, queue it within bounds, or drop and count it."""
 
     def drop(self, outgoing: Outgoing, why: str) -> None:
@@ -68,7 +70,9 @@ class Watch(Protocol):
     def delivers(self, message: Message) -> None:
         """A message is handed to its subscribers."""
 
-    def forwards(self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool) -> None:
+    def forwards(
+        self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool
+    ) -> None:
         """Packets are handed to their subscribers as they came."""
 
 
@@ -128,13 +132,17 @@ class Routes(Generic[S]):
         "only_group", "plain_qos", "plain_v3", "plain_v5",
     )  # fmt: skip
 
-    def __init__(self, entries: Sequence[Entry[S]], groups: Sequence[RoutedGroup], keep: Keep[S]) -> None:
+    def __init__(
+        self, entries: Sequence[Entry[S]], groups: Sequence[RoutedGroup], keep: Keep[S]
+    ) -> None:
         self.entries, self.groups, self._keep = tuple(entries), tuple(groups), keep
         self.is_empty = not (entries or groups)
         is_group_only = len(groups) == 1 and not entries and groups[0].takes_runs
         self.only_group = groups[0] if is_group_only else None
         self.is_plain = is_group_only or (not groups and all(entry.is_plain for entry in entries))
-        self.is_live = self.is_plain and not groups and not any(entry.subscriber.outlives for entry in entries)
+        self.is_live = (
+            self.is_plain and not groups and not any(entry.subscriber.outlives for entry in entries)
+        )
         self.plain_qos = -1
         if self.is_plain and not groups:
             self.plain_qos = 0 if any(entry.qos for entry in entries) else 2
@@ -242,7 +250,11 @@ class Router(Generic[S]):
     """
 
     def __init__(
-        self, keep: Keep[S], on_change: Callable[[TopicFilter], None], memberships: Memberships[S], groups: RoutedGroups
+        self,
+        keep: Keep[S],
+        on_change: Callable[[TopicFilter], None],
+        memberships: Memberships[S],
+        groups: RoutedGroups,
     ) -> None:
         self._keep = keep
         self._on_change = on_change
@@ -253,7 +265,9 @@ class Router(Generic[S]):
         self._by_match: WeakValueDictionary[tuple[int, ...], Routes[S]] = WeakValueDictionary()
         """Routes by the identities of the subscriptions of a topic's filters: a new topic of known subscribers needs no
         entries."""
-        self._watched: WeakValueDictionary[tuple[int, int], WatchedRoutes[S]] = WeakValueDictionary()
+        self._watched: WeakValueDictionary[tuple[int, int], WatchedRoutes[S]] = (
+            WeakValueDictionary()
+        )
         self._leaving: set[S] = set()
         self._limited: set[S] = set()
         self.subscription_count = self.shared_subscription_count = 0
@@ -299,7 +313,9 @@ class Router(Generic[S]):
         for subscription in subscriptions:
             if subscription.is_membership:
                 self.unsubscribe(subscriber, subscription.filter)
-        filters = [subscription.filter for subscription in subscriptions if not subscription.is_membership]
+        filters = [
+            subscription.filter for subscription in subscriptions if not subscription.is_membership
+        ]
         self.subscription_count -= len(filters)
         self._leaving.add(subscriber)
         self.regroup()
@@ -331,7 +347,10 @@ class Router(Generic[S]):
             entry = _entry(subscriber, subscription)
             earlier = by_client.get(client_id)
             by_client[client_id] = entry if earlier is None else _joined(earlier, entry)
-        key = (*(_identity(entry) for entry in by_client.values()), *(id(group) for group in groups))
+        key = (
+            *(_identity(entry) for entry in by_client.values()),
+            *(id(group) for group in groups),
+        )
         routes = self._interned.get(key)
         if routes is None:
             routes = self._interned[key] = Routes(list(by_client.values()), groups, self._keep)
@@ -382,7 +401,13 @@ class Router(Generic[S]):
 
 def _entry(subscriber: S, subscription: Subscription) -> Entry[S]:
     identifiers = (subscription.identifier,) if subscription.identifier else ()
-    return Entry(subscriber, subscription.qos, subscription.no_local, subscription.retain_as_published, identifiers)
+    return Entry(
+        subscriber,
+        subscription.qos,
+        subscription.no_local,
+        subscription.retain_as_published,
+        identifiers,
+    )
 
 
 def _identity(entry: Entry[S]) -> tuple[object, ...]:
@@ -394,7 +419,11 @@ def _joined(first: Entry[S], other: Entry[S]) -> Entry[S]:
     """Overlapping subscriptions as one: highest QoS, all identifiers; those with No Local not for own messages."""
     own = None
     if first.no_local or other.no_local:
-        mine = [item for entry in (first, other) if (item := entry.own if entry.no_local else entry) is not None]
+        mine = [
+            item
+            for entry in (first, other)
+            if (item := entry.own if entry.no_local else entry) is not None
+        ]
         own = mine[0] if len(mine) == 1 else _joined(*mine) if mine else None
     return Entry(
         first.subscriber,

@@ -44,7 +44,9 @@ class RetainedSettings(Settings):
     @model_validator(mode="after")
     def _one_backend(self) -> RetainedSettings:
         if self.backends and len([backend for backend in self.backends if backend.enable]) != 1:
-            raise ValueError("backends: one of them must be enabled, and the others not; set 'enable = false' there")
+            raise ValueError(
+                "backends: one of them must be enabled, and the others not; set 'enable = false' there"
+            )
         return self
 
     @property

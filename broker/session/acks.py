@@ -49,7 +49,9 @@ def puback(session: Session, packet_id: int, properties: Properties | None = Non
     """
     window = session.window
     delivery = window.inflight.get(packet_id)
-    if delivery is RAW:  # most are, where there is much to do: as ``_done``, without what such a one cannot be
+    if (
+        delivery is RAW
+    ):  # most are, where there is much to do: as ``_done``, without what such a one cannot be
         del window.inflight[packet_id]
         window.quota += 1
         _go_on(session)
@@ -129,4 +131,6 @@ def _go_on(session: Session) -> None:
 
 def _tell(session: Session, delivery: Delivery, properties: Properties | None) -> None:
     if delivery.outgoing is not None:
-        session.services.on_event("message.acked", session, delivery.outgoing.message, "", properties)
+        session.services.on_event(
+            "message.acked", session, delivery.outgoing.message, "", properties
+        )

@@ -65,7 +65,16 @@ class _Candidate:
 class TopicAliases:
     """The numbers 1 to ``maximum`` of one connection; they end with it [MQTT-3.3.2-7]."""
 
-    __slots__ = ("_candidates", "_hand", "_maximum", "_most_candidates", "_numbers", "_packets", "_topics", "_used_at")
+    __slots__ = (
+        "_candidates",
+        "_hand",
+        "_maximum",
+        "_most_candidates",
+        "_numbers",
+        "_packets",
+        "_topics",
+        "_used_at",
+    )
 
     def __init__(self, maximum: int) -> None:
         self._maximum = maximum
@@ -126,7 +135,11 @@ class AliasingOutbox(Outbox):
     is_plain = False
 
     def __init__(
-        self, pending: PendingWrites, write: Callable[[bytes], object], alias_maximum: int, max_packet_bytes: float
+        self,
+        pending: PendingWrites,
+        write: Callable[[bytes], object],
+        alias_maximum: int,
+        max_packet_bytes: float,
     ) -> None:
         super().__init__(pending, write)
         self._aliases = TopicAliases(alias_maximum)

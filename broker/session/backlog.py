@@ -15,12 +15,17 @@ from broker.session.prediction import IdPrediction
 from broker.session.state import SessionState
 
 
-def wait(session: SessionState, share: LogQueue, offset: int, size_bytes: int, messages: int = 1) -> None:
+def wait(
+    session: SessionState, share: LogQueue, offset: int, size_bytes: int, messages: int = 1
+) -> None:
     """A message waits in the log, or several; when there are too many its publishers wait, or the oldest are passed
     over."""
     share.add(offset, size_bytes, messages)
     limits = session.services.limits
-    if share.messages * 2 <= limits.max_stored_messages and share.size_bytes * 2 <= limits.max_stored_bytes:
+    if (
+        share.messages * 2 <= limits.max_stored_messages
+        and share.size_bytes * 2 <= limits.max_stored_bytes
+    ):
         return
     if session.slows_publishers:
         slowing.fills(session)
@@ -136,7 +141,10 @@ def enter(session: SessionState, next_offset: int) -> tuple[list[Delivery], list
     session.queue_bytes = 0
     session.pushed -= len(waiting)
     session.is_durable = True
-    session.log, session.prediction = LogQueue(next_offset + len(flying)), IdPrediction(session.window, is_true=False)
+    session.log, session.prediction = (
+        LogQueue(next_offset + len(flying)),
+        IdPrediction(session.window, is_true=False),
+    )
     return flying, waiting
 
 

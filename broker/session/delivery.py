@@ -20,10 +20,25 @@ class Delivery:
     which is not changed: ``own`` is what one of them has in flight.
     """
 
-    __slots__ = ("holder", "identifiers", "is_released", "is_shared", "offset", "outgoing", "qos", "retain", "sent_ns")
+    __slots__ = (
+        "holder",
+        "identifiers",
+        "is_released",
+        "is_shared",
+        "offset",
+        "outgoing",
+        "qos",
+        "retain",
+        "sent_ns",
+    )
 
     def __init__(
-        self, outgoing: Outgoing | None, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
+        self,
+        outgoing: Outgoing | None,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        offset: int = -1,
     ) -> None:
         self.outgoing = outgoing
         self.qos = qos
@@ -60,7 +75,12 @@ class Deliveries:
         self._latest = RAW
 
     def of(
-        self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...], offset: int = -1
+        self,
+        outgoing: Outgoing,
+        qos: int,
+        retain: bool,
+        identifiers: tuple[int, ...],
+        offset: int = -1,
     ) -> Delivery:
         """A message as one more session gets it."""
         latest = self._latest
@@ -122,7 +142,9 @@ class SharedDelivery(Delivery):
         return self.number < other.number
 
     @classmethod
-    def restored(cls, claim: Claim, qos: int, retain: bool, identifiers: tuple[int, ...]) -> SharedDelivery:
+    def restored(
+        cls, claim: Claim, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> SharedDelivery:
         """Delivery from the record of a durable session; the group adds its message."""
         delivery = cls(None, None, claim[3], 0)
         delivery.qos = qos

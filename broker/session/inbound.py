@@ -209,8 +209,14 @@ class Inbound:
         inbound = cls()
         version, inbound.touched_ns, open_count = _HEAD.unpack_from(value)
         recent_at = _HEAD.size + open_count * _OPEN.size
-        inbound.open_qos2 = {packet_id for (packet_id,) in _OPEN.iter_unpack(value[_HEAD.size : recent_at])}
-        entries = _RECENT.iter_unpack(value[recent_at:]) if version == _VERSION else _entries_v1(value[recent_at:])
+        inbound.open_qos2 = {
+            packet_id for (packet_id,) in _OPEN.iter_unpack(value[_HEAD.size : recent_at])
+        }
+        entries = (
+            _RECENT.iter_unpack(value[recent_at:])
+            if version == _VERSION
+            else _entries_v1(value[recent_at:])
+        )
         for packet_id, message_digest, reason_code in entries:
             inbound.recent[packet_id] = _RECENT.pack(packet_id, message_digest, reason_code)
         inbound._kept = max(RECENT_MIN, len(inbound.recent))
@@ -218,7 +224,10 @@ class Inbound:
 
 
 def _entries_v1(value: bytes) -> Iterator[tuple[int, bytes, int]]:
-    return ((packet_id, message_digest, 0) for packet_id, message_digest in _RECENT_V1.iter_unpack(value))
+    return (
+        (packet_id, message_digest, 0)
+        for packet_id, message_digest in _RECENT_V1.iter_unpack(value)
+    )
 
 
 # Forgotten in one turn of the loop: some milliseconds.
@@ -233,7 +242,15 @@ class Inbounds(dict[str, Inbound]):
     connected ones.
     """
 
-    __slots__ = ("_defer", "_forget", "_gone", "connected", "gone_bytes", "max_bytes", "max_connected_bytes")
+    __slots__ = (
+        "_defer",
+        "_forget",
+        "_gone",
+        "connected",
+        "gone_bytes",
+        "max_bytes",
+        "max_connected_bytes",
+    )
 
     def __init__(
         self,

@@ -60,7 +60,9 @@ class LogQueue:
         self.is_behind = True
         self.next_offset = offset
 
-    def read_on(self, deliveries: list[Delivery], next_offset: int, *, is_end: bool) -> list[Delivery]:
+    def read_on(
+        self, deliveries: list[Delivery], next_offset: int, *, is_end: bool
+    ) -> list[Delivery]:
         """The session's messages below ``next_offset`` were read; ``is_end`` means that there are no more.
 
         Returns:
@@ -121,7 +123,9 @@ class LogQueue:
         shed = 0
         begin = self.next_offset
         skipped = self.to_skip
-        while self.messages > max(max_messages, 1) or (self.size_bytes > max_bytes and self.messages > 1):
+        while self.messages > max(max_messages, 1) or (
+            self.size_bytes > max_bytes and self.messages > 1
+        ):
             first = self._marks[0]
             over = self.messages - max_messages
             if len(self._marks) == 1 or 0 < over < first.messages:

@@ -24,7 +24,9 @@ class PendingWrites:
 
     __slots__ = ("_defer", "_has_left", "_is_awake", "_left", "dirty", "read_bytes")
 
-    def __init__(self, defer: Callable[[Callable[[], None]], object], left: Callable[[bool], None]) -> None:
+    def __init__(
+        self, defer: Callable[[Callable[[], None]], object], left: Callable[[bool], None]
+    ) -> None:
         self._defer = defer
         self._left = left
         self._is_awake = self._has_left = False
@@ -64,7 +66,15 @@ class PendingWrites:
 class Outbox:
     """Bytes for one connection. The hot path appends to ``chunks`` itself and calls ``mark`` unless ``is_dirty``."""
 
-    __slots__ = ("_pending", "_write", "bytes_out", "chunks", "corked_with", "is_dirty", "messages_out")
+    __slots__ = (
+        "_pending",
+        "_write",
+        "bytes_out",
+        "chunks",
+        "corked_with",
+        "is_dirty",
+        "messages_out",
+    )
 
     is_plain = True
     """True if packets may be appended to ``chunks`` unchanged."""

@@ -29,7 +29,9 @@ class IdPrediction:
     def __init__(self, window: Window, *, is_true: bool = True) -> None:
         self._window = window
         self._held: list[bytes] = []
-        self._is_true = is_true  # of the record on disk: which identifiers the messages in the log get
+        self._is_true = (
+            is_true  # of the record on disk: which identifiers the messages in the log get
+        )
         self._is_settling = False  # a record that predicts them again is being written
         self._first_id = window.next_id  # the first that the last record does not know
         self._record = 0  # which one that was

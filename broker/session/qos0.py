@@ -16,7 +16,9 @@ from broker.session.qos0_queue import Qos0Item
 from broker.session.state import SessionState
 
 
-def send(session: SessionState, outgoing: Outgoing, retain: bool, identifiers: tuple[int, ...]) -> None:
+def send(
+    session: SessionState, outgoing: Outgoing, retain: bool, identifiers: tuple[int, ...]
+) -> None:
     """Send one to a client that is connected."""
     box = session.box
     services = session.services
@@ -58,7 +60,9 @@ def send_kept(session: SessionState) -> None:
     box = session.box
     queue = session.queue
     assert box is not None
-    for item in session.qos0_queue.take(session.pushed - len(queue) if queue or session.is_behind else inf):
+    for item in session.qos0_queue.take(
+        session.pushed - len(queue) if queue or session.is_behind else inf
+    ):
         if item.outgoing is not None:
             send(session, item.outgoing, item.retain, item.identifiers)
         else:

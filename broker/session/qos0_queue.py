@@ -60,7 +60,9 @@ class Qos0Queue:
         """
         self._append(turn, item)
         gone = []
-        while (self.size_bytes > max_bytes or self.messages > max_messages) and len(self._items) > 1:
+        while (self.size_bytes > max_bytes or self.messages > max_messages) and len(
+            self._items
+        ) > 1:
             gone.append(self._pop())
         return gone
 

@@ -111,9 +111,13 @@ def encode_session(session: SessionState, log_next: int) -> bytes:
             backlog.position(session, log_next),
             session.window.next_id,
             [
-                _Flight(packet_id, d.offset, d.qos, d.retain, d.is_released, d.identifiers, _claim_of(d))
+                _Flight(
+                    packet_id, d.offset, d.qos, d.retain, d.is_released, d.identifiers, _claim_of(d)
+                )
                 for packet_id, d in session.window.inflight.items()
-                if d.offset >= 0 or d.is_released or _claim_of(d) is not None  # others could not be sent again
+                if d.offset >= 0
+                or d.is_released
+                or _claim_of(d) is not None  # others could not be sent again
             ],
             session.client.username,
             session.client.protocol_version,
@@ -159,7 +163,15 @@ def decode_will(value: bytes, client_id: str) -> Will:
     message = record.message()
     client = replace(message.client, client_id=client_id, standing=record.standing)
     properties = dict(message.properties or {})
-    return Will(message.topic, message.payload, message.qos, message.retain, client, record.delay_s, properties)
+    return Will(
+        message.topic,
+        message.payload,
+        message.qos,
+        message.retain,
+        client,
+        record.delay_s,
+        properties,
+    )
 
 
 def restore_session(session: Session, value: bytes) -> bool:
@@ -168,10 +180,20 @@ def restore_session(session: Session, value: bytes) -> bool:
     Deliveries in flight come back without their message, which the session log holds at their offset.
     """
     record = _decode_session(value)
-    proof = Proof(record.proof) if record.proof is not None else Proof.LOGIN if record.username else Proof.NOTHING
+    proof = (
+        Proof(record.proof)
+        if record.proof is not None
+        else Proof.LOGIN
+        if record.username
+        else Proof.NOTHING
+    )
     standing = None if record.account is None else Standing({}, record.account)
     client = Client(
-        session.client_id, record.username, protocol_version=record.protocol_version, proof=proof, standing=standing
+        session.client_id,
+        record.username,
+        protocol_version=record.protocol_version,
+        proof=proof,
+        standing=standing,
     )
     session.client = client
     session.is_v5 = record.protocol_version == 5
@@ -184,7 +206,9 @@ def restore_session(session: Session, value: bytes) -> bool:
     inflight = {}
     for flight in record.flights:
         if flight.claim is not None:
-            delivery: Delivery = SharedDelivery.restored(flight.claim, flight.qos, flight.retain, flight.identifiers)
+            delivery: Delivery = SharedDelivery.restored(
+                flight.claim, flight.qos, flight.retain, flight.identifiers
+            )
         else:
             delivery = Delivery(None, flight.qos, flight.retain, flight.identifiers, flight.offset)
         delivery.is_released = flight.is_released

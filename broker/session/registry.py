@@ -44,7 +44,9 @@ class SessionRegistry:
         names_from = self._in_order.irange(
             max(client_id, prefix), inclusive=(client_id < prefix or not client_id, True)
         )
-        fitting = takewhile(lambda name: name.startswith(prefix), names_from) if prefix else names_from
+        fitting = (
+            takewhile(lambda name: name.startswith(prefix), names_from) if prefix else names_from
+        )
         return [self.by_client_id[name] for name in islice(fitting, count)]
 
     def add(self, session: Session) -> None:

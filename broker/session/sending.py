@@ -20,7 +20,9 @@ def send(session: SessionState, delivery: Delivery, now_ns: int) -> None:
     packet_id = window.next_packet_id()
     if packet_id != next_id and session.prediction is not None:
         session.prediction.upset()
-    if not emit(session, packet_id, delivery, now_ns, dup=0 <= delivery.offset < session.maybe_sent_below):
+    if not emit(
+        session, packet_id, delivery, now_ns, dup=0 <= delivery.offset < session.maybe_sent_below
+    ):
         session.drop(outgoing, "packet_too_large")  # counts as delivered [MQTT-3.1.2-25]
         return
     _sent(session, packet_id, delivery)
@@ -41,11 +43,15 @@ def fits(session: SessionState, delivery: Delivery) -> bool:
     now_ns = session.services.clock.now_ns()
     if outgoing is None:
         return True
-    head, tail = outgoing.parts_for(session.is_v5, delivery.qos, delivery.retain, delivery.identifiers, now_ns)
+    head, tail = outgoing.parts_for(
+        session.is_v5, delivery.qos, delivery.retain, delivery.identifiers, now_ns
+    )
     return len(head) + len(tail) + 2 <= session.max_packet_bytes
 
 
-def emit(session: SessionState, packet_id: int, delivery: Delivery, now_ns: int, *, dup: bool = False) -> bool:
+def emit(
+    session: SessionState, packet_id: int, delivery: Delivery, now_ns: int, *, dup: bool = False
+) -> bool:
     """Write the packet of a delivery, as soon as it may leave; False when the client takes no packet so large."""
     delivery.sent_ns = now_ns
     if delivery.is_released:
@@ -55,7 +61,9 @@ def emit(session: SessionState, packet_id: int, delivery: Delivery, now_ns: int,
     if outgoing is None:
         return True
     qos = delivery.qos
-    head, tail = outgoing.parts_for(session.is_v5, qos, delivery.retain, delivery.identifiers, now_ns, dup)
+    head, tail = outgoing.parts_for(
+        session.is_v5, qos, delivery.retain, delivery.identifiers, now_ns, dup
+    )
     if len(head) + len(tail) + 2 > session.max_packet_bytes:
         return False
     data = b"%b%b%b" % (head, PACKET_ID_BYTES[packet_id], tail)
@@ -124,7 +132,9 @@ def go_on(session: SessionState) -> None:
 
 def resend(session: SessionState, sent_before_ns: int) -> None:
     """Send again, in order, what the client of an older version has left unacknowledged since then."""
-    if session.is_slow or session.is_v5 or not session.window.is_open:  # [MQTT-4.4.0-1]: never in version 5
+    if (
+        session.is_slow or session.is_v5 or not session.window.is_open
+    ):  # [MQTT-4.4.0-1]: never in version 5
         return
     now_ns = session.services.clock.now_ns()
     for packet_id, delivery in list(session.window.inflight.items()):
@@ -142,7 +152,11 @@ def _send_again(session: SessionState, packet_id: int, delivery: Delivery, now_n
 
 def _is_withheld(delivery: Delivery, may_have: MayHave) -> bool:
     outgoing = delivery.outgoing
-    return outgoing is not None and not delivery.is_released and not may_have(outgoing.message.topic, delivery.qos)
+    return (
+        outgoing is not None
+        and not delivery.is_released
+        and not may_have(outgoing.message.topic, delivery.qos)
+    )
 
 
 def _give_up(session: SessionState, packet_id: int, delivery: Delivery, why: str) -> None:

@@ -48,7 +48,9 @@ class Session(SessionState):
         self.zone = zone
         self.services = services
 
-    def attach(self, owner: Owner, client: Client, box: Outbox, receive_maximum: int, max_packet_bytes: int) -> None:
+    def attach(
+        self, owner: Owner, client: Client, box: Outbox, receive_maximum: int, max_packet_bytes: int
+    ) -> None:
         """A connection takes the session; ``resume`` follows once its CONNACK has left."""
         self.owner = owner
         self.client = client
@@ -84,7 +86,9 @@ class Session(SessionState):
 
     def _set_fast(self) -> None:
         is_watched = self.has_to_wait or self.max_packet_bytes != UNLIMITED_BYTES
-        keeps_copies = self.services.resends and not self.is_v5  # what was sent in passing cannot be sent again
+        keeps_copies = (
+            self.services.resends and not self.is_v5
+        )  # what was sent in passing cannot be sent again
         box = self.box
         self.fast = None if is_watched or keeps_copies or box is None or not box.is_plain else box
 
@@ -94,7 +98,9 @@ class Session(SessionState):
         self.window.close()
         if self.prediction is not None:
             self.prediction.let_go()
-        if self.is_durable or not self.expiry_s:  # what is retained comes to a durable one through the log
+        if (
+            self.is_durable or not self.expiry_s
+        ):  # what is retained comes to a durable one through the log
             self.retained_queue = None
         if not self.keeps_qos0:
             qos0.drop_kept(self, "connection_closed")
@@ -117,10 +123,14 @@ class Session(SessionState):
         services.sent[0].value += count
         return True
 
-    def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
+    def deliver(
+        self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> None:
         """Take a message that is not in the log: QoS 0, or any for a session in memory."""
         if qos:
-            self._enqueue(self.services.deliveries.of(outgoing, qos, retain, identifiers), outgoing.size_bytes)
+            self._enqueue(
+                self.services.deliveries.of(outgoing, qos, retain, identifiers), outgoing.size_bytes
+            )
             if self.window.quota > 0 or not self.is_blocked:
                 self.pump()
         elif self.box is None and not self.keeps_qos0:
@@ -145,7 +155,9 @@ class Session(SessionState):
         Where they do not, a setting says which message is dropped and counted."""
         if self.withheld or self.slows_publishers:
             self.is_crowded = True
-            if not self.withheld:  # a burst is over soon: not to read costs less than to answer one by one
+            if (
+                not self.withheld
+            ):  # a burst is over soon: not to read costs less than to answer one by one
                 self.services.crowded(self)
             receipt = None if delivery.outgoing is None else delivery.outgoing.message.receipt
             if slowing.takes(self, size_bytes, receipt):
@@ -245,10 +257,16 @@ class Session(SessionState):
         if log is None or self.is_ended or offset < log.next_offset:
             return
         if not log.is_behind:
-            is_full = len(self.queue) >= limits.max_queued_messages or self.queue_bytes >= limits.max_queued_bytes
+            is_full = (
+                len(self.queue) >= limits.max_queued_messages
+                or self.queue_bytes >= limits.max_queued_bytes
+            )
             if self.box is not None and not is_full:
                 log.next_offset = offset + 1
-                self.push(self.services.deliveries.of(outgoing, qos, retain, identifiers, offset), outgoing.size_bytes)
+                self.push(
+                    self.services.deliveries.of(outgoing, qos, retain, identifiers, offset),
+                    outgoing.size_bytes,
+                )
                 return
             log.fall_behind(offset)
         backlog.wait(self, log, offset, outgoing.size_bytes)
@@ -300,9 +318,16 @@ class Session(SessionState):
             outgoing = delivery.outgoing
             if outgoing is not None:
                 self.queue_bytes -= outgoing.size_bytes
-            if is_forgotten and outgoing is not None and outgoing.is_as_received and delivery.qos == 1:
+            if (
+                is_forgotten
+                and outgoing is not None
+                and outgoing.is_as_received
+                and delivery.qos == 1
+            ):
                 assert box is not None
-                head, tail = outgoing.parts_for(self.is_v5, 1, delivery.retain, delivery.identifiers, now_ns)
+                head, tail = outgoing.parts_for(
+                    self.is_v5, 1, delivery.retain, delivery.identifiers, now_ns
+                )
                 packet_id = window.next_packet_id()
                 window.inflight[packet_id] = RAW
                 window.quota -= 1
@@ -379,7 +404,10 @@ class Session(SessionState):
         are read, messages in flight when they are sent again (``resume``)."""
         if self.queue:
             self._keep_waiting(
-                lambda kept: kept.outgoing is None or may_have(kept.outgoing.message.topic, kept.qos), DENIED
+                lambda kept: (
+                    kept.outgoing is None or may_have(kept.outgoing.message.topic, kept.qos)
+                ),
+                DENIED,
             )
         if self.qos0_queue:
             qos0.withhold(self, may_have)

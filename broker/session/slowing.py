@@ -16,7 +16,9 @@ MOST: Final = 0.75
 HALF: Final = 0.5
 
 
-def room(session: SessionState, withheld: int, withheld_bytes: int, share: float = MOST) -> tuple[float, float]:
+def room(
+    session: SessionState, withheld: int, withheld_bytes: int, share: float = MOST
+) -> tuple[float, float]:
     """Number of messages and bytes by which the waiting messages, without withheld ones, are below this share of the
     bound.
     """
@@ -32,14 +34,21 @@ def room(session: SessionState, withheld: int, withheld_bytes: int, share: float
         size_bytes = log.size_bytes
         max_messages = limits.max_stored_messages
         max_bytes = limits.max_stored_bytes
-    return max_messages * share - messages + withheld, max_bytes * share - size_bytes + withheld_bytes
+    return (
+        max_messages * share - messages + withheld,
+        max_bytes * share - size_bytes + withheld_bytes,
+    )
 
 
 def has_room(session: SessionState, share: float) -> bool:
     """True if the waiting messages that are acknowledged to publishers are below this share of the bound."""
     withheld = session.withheld
     return (
-        min(room(session, 0, 0, share) if not withheld else room(session, len(withheld), withheld.size_bytes, share))
+        min(
+            room(session, 0, 0, share)
+            if not withheld
+            else room(session, len(withheld), withheld.size_bytes, share)
+        )
         > 0
     )
 

@@ -130,7 +130,9 @@ class SessionState:
         "subscriptions", "will", "will_at_ns", "window", "withheld", "zone",
     )  # fmt: skip
 
-    def __init__(self, client_id: str, services: SessionServices, *, is_durable: bool, next_offset: int = 0) -> None:
+    def __init__(
+        self, client_id: str, services: SessionServices, *, is_durable: bool, next_offset: int = 0
+    ) -> None:
         self.client_id = client_id
         self.services = services
         self.is_durable = is_durable
@@ -202,12 +204,20 @@ class SessionState:
     @property
     def waiting_messages(self) -> int:
         """Number of messages that wait for it: in memory, in the log, and QoS 0 ones for a slow connection."""
-        return len(self.queue) + self.qos0_queue.messages + (self.log.messages if self.log is not None else 0)
+        return (
+            len(self.queue)
+            + self.qos0_queue.messages
+            + (self.log.messages if self.log is not None else 0)
+        )
 
     @property
     def waiting_bytes(self) -> int:
         """Bytes of the messages that wait for it, topics and payloads, wherever they wait."""
-        return self.queue_bytes + self.qos0_queue.size_bytes + (self.log.size_bytes if self.log is not None else 0)
+        return (
+            self.queue_bytes
+            + self.qos0_queue.size_bytes
+            + (self.log.size_bytes if self.log is not None else 0)
+        )
 
     @property
     def slows_publishers(self) -> bool:

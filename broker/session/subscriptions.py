@@ -20,7 +20,9 @@ _LEVEL_BYTES: Final = 100
 
 def size_of(topic_filter: TopicFilter) -> int:
     """About how many bytes a subscription takes, its levels in the tree of filters included."""
-    return _SUBSCRIPTION_BYTES + 2 * len(topic_filter.text) + _LEVEL_BYTES * len(topic_filter.levels)
+    return (
+        _SUBSCRIPTION_BYTES + 2 * len(topic_filter.text) + _LEVEL_BYTES * len(topic_filter.levels)
+    )
 
 
 class Subscriptions(dict[str, Subscription]):
@@ -73,7 +75,9 @@ class Subscriptions(dict[str, Subscription]):
             self._index = matching_subscriptions(self)
         return self._index(topic)
 
-    def without(self, waiting: Iterable[Delivery], given_up: Sequence[TopicFilter]) -> list[Delivery]:
+    def without(
+        self, waiting: Iterable[Delivery], given_up: Sequence[TopicFilter]
+    ) -> list[Delivery]:
         """Waiting messages that matched a filter of ``given_up`` and match no other."""
         was_asked = matching_filters({topic_filter.text: True for topic_filter in given_up})
         return [
@@ -85,7 +89,12 @@ class Subscriptions(dict[str, Subscription]):
         ]
 
     def match_logged(
-        self, offset: int, message: Message, client_id: str, addressee: str | None, may_have: MayHave | None = None
+        self,
+        offset: int,
+        message: Message,
+        client_id: str,
+        addressee: str | None,
+        may_have: MayHave | None = None,
     ) -> Delivery | None:
         """Delivery of a record of the session log to the client, or None if no subscription at the time of the append
         matches; ``addressee`` is the only client it is for. ``may_have`` filters subscriptions, None for all."""
@@ -95,16 +104,23 @@ class Subscriptions(dict[str, Subscription]):
         matches = [
             subscription
             for subscription in self.matching(message.topic)
-            if is_addressed or (not subscription.is_membership and subscription.since_offset <= offset)
+            if is_addressed
+            or (not subscription.is_membership and subscription.since_offset <= offset)
         ]
         if may_have is not None:
-            matches = [subscription for subscription in matches if may_have(message.topic, subscription.qos)]
+            matches = [
+                subscription
+                for subscription in matches
+                if may_have(message.topic, subscription.qos)
+            ]
         if not is_addressed and message.client.client_id == client_id:
             matches = [subscription for subscription in matches if not subscription.no_local]
         qos = min(message.qos, max((subscription.qos for subscription in matches), default=0))
         if qos == 0:
             return None
-        retain = message.retain and (is_addressed or any(item.retain_as_published for item in matches))
+        retain = message.retain and (
+            is_addressed or any(item.retain_as_published for item in matches)
+        )
         identifiers = tuple(item.identifier for item in matches if item.identifier)
         return Delivery(Outgoing(message), qos, retain, identifiers, offset)
 
@@ -140,4 +156,6 @@ def matching_filters(by_filter: Mapping[str, Item]) -> Matching[Item]:
     shapes = FilterShapes(by_filter)
     if shapes.are_few:
         return shapes.matching
-    return TopicIndex((item, (tuple(text.split("/")),)) for text, item in by_filter.items()).matching
+    return TopicIndex(
+        (item, (tuple(text.split("/")),)) for text, item in by_filter.items()
+    ).matching

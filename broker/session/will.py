@@ -36,8 +36,21 @@ class Will:
     def size_bytes(self) -> int:
         """About how many bytes it takes."""
         user_properties = self.properties.get("User-Property", ())
-        return _WILL_BYTES + len(self.topic) + len(self.payload) + sum(len(n) + len(v) for n, v in user_properties)
+        return (
+            _WILL_BYTES
+            + len(self.topic)
+            + len(self.payload)
+            + sum(len(n) + len(v) for n, v in user_properties)
+        )
 
     def message(self, now_ns: int) -> Message:
         """The message to publish; its expiry counts from now."""
-        return Message(self.topic, self.payload, self.qos, self.retain, self.client, now_ns, self.properties or None)
+        return Message(
+            self.topic,
+            self.payload,
+            self.qos,
+            self.retain,
+            self.client,
+            now_ns,
+            self.properties or None,
+        )

@@ -59,7 +59,9 @@ class Window:
         self.unsent = filled(self.unsent)
         self.unsent.append(packet_id)
 
-    def take_back(self, holder: Holder, is_wanted: Callable[[Delivery], bool], *, is_away: bool) -> list[Delivery]:
+    def take_back(
+        self, holder: Holder, is_wanted: Callable[[Delivery], bool], *, is_away: bool
+    ) -> list[Delivery]:
         """Take back messages of a share group that are in flight here at QoS 1 and ``is_wanted``, for other members.
 
         While the client is connected it may still acknowledge one, so the identifier stays taken until it does.
@@ -82,7 +84,9 @@ class Window:
     def give_up(self, holder: Holder) -> list[Delivery]:
         """Remove and return the messages of a share group in flight here, after the end of the session."""
         by_packet_id = {
-            packet_id: delivery for packet_id, delivery in self.inflight.items() if delivery.holder is holder
+            packet_id: delivery
+            for packet_id, delivery in self.inflight.items()
+            if delivery.holder is holder
         }
         for packet_id in by_packet_id:
             del self.inflight[packet_id]

@@ -82,7 +82,9 @@ class Collection(Generic[K, V]):
 
     def put(self, key: K, value: V | None) -> None:
         """Set a value, or delete it with None."""
-        self.writer.put(self.prefix + self._encode_key(key), None if value is None else self._encode(value))
+        self.writer.put(
+            self.prefix + self._encode_key(key), None if value is None else self._encode(value)
+        )
 
 
 class _Cursor:
@@ -129,7 +131,11 @@ class LiveCollection(Collection[K, V]):
         """The value of a key as it was put last, or None."""
         stored_key = self._encode_key(key)
         changes = self._pending.get(stored_key)
-        data = self.writer.store.get(self.prefix + stored_key) if changes is None else changes[stored_key]
+        data = (
+            self.writer.store.get(self.prefix + stored_key)
+            if changes is None
+            else changes[stored_key]
+        )
         return None if data is None else self._values.decode(data)
 
     @property
@@ -189,7 +195,9 @@ class ResidentCollection(LiveCollection[K, V]):
         values: Codec[V],
         on_change: Callable[[K, V | None], None] | None = None,
     ) -> None:
-        super().__init__(writer, prefix, keys, values, lambda key, _, stored: self._hold(key, stored))
+        super().__init__(
+            writer, prefix, keys, values, lambda key, _, stored: self._hold(key, stored)
+        )
         self._resident: dict[K, V] = {}
         self._on_change = on_change
 

@@ -22,7 +22,9 @@ class DirectoryLock:
         """True if a broker has used the directory before."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(
+                directory / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
+            )
         except OSError as error:
             raise _refused(
                 f"the data directory {directory} cannot be used: {error.strerror}; make it writable for this user"
@@ -30,7 +32,9 @@ class DirectoryLock:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            holder = (
+                os.pread(self._descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            )
             os.close(self._descriptor)
             raise _refused(
                 f"the data directory {directory} is in use by another sluice (process {holder}); stop that one"

@@ -32,7 +32,9 @@ class CorruptFrame(SluiceError):
 
     def __init__(self, place: str, offset: int, why: str) -> None:
         self.offset = offset
-        super().__init__(f"the records of {place} from offset {offset} on are damaged on disk: {why}")
+        super().__init__(
+            f"the records of {place} from offset {offset} on are damaged on disk: {why}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,9 @@ class Frame:
     def slice(self, from_offset: int, to_offset: int) -> pa.RecordBatch:
         """The records with offsets in ``[from_offset, to_offset)``."""
         start = max(from_offset, self.first_offset)
-        return self.batch().slice(start - self.first_offset, min(to_offset, self.next_offset) - start)
+        return self.batch().slice(
+            start - self.first_offset, min(to_offset, self.next_offset) - start
+        )
 
 
 def pack(batch: pa.RecordBatch, running_max_us: int) -> tuple[bytes, int, int, int]:
@@ -75,7 +79,9 @@ def pack(batch: pa.RecordBatch, running_max_us: int) -> tuple[bytes, int, int, i
     message = batch.serialize()
     earliest, latest = records.times_of(batch)
     running_max_us = max(running_max_us, latest)
-    header = _HEADER.pack(VERSION, batch.num_rows, earliest, latest, running_max_us, zlib.crc32(message))
+    header = _HEADER.pack(
+        VERSION, batch.num_rows, earliest, latest, running_max_us, zlib.crc32(message)
+    )
     return b"".join((header, message)), earliest, latest, running_max_us
 
 
@@ -97,10 +103,16 @@ def unpack(value: bytes, first_offset: int, place: str) -> Frame:
         CorruptFrame: it is cut, of another version, or its checksum differs.
     """
     if len(value) < HEADER_SIZE:
-        raise CorruptFrame(place, first_offset, f"{len(value)} bytes are less than a frame's header")
+        raise CorruptFrame(
+            place, first_offset, f"{len(value)} bytes are less than a frame's header"
+        )
     version, count, earliest, latest, running_max_us, checksum = _HEADER.unpack_from(value)
     if version != VERSION:
-        raise CorruptFrame(place, first_offset, f"frame version {version} is not known, this release reads {VERSION}")
+        raise CorruptFrame(
+            place,
+            first_offset,
+            f"frame version {version} is not known, this release reads {VERSION}",
+        )
     message = memoryview(value)[HEADER_SIZE:]
     if zlib.crc32(message) != checksum:
         raise CorruptFrame(place, first_offset, "the checksum differs")

@@ -29,7 +29,12 @@ class StoreHealth:
     """Looks every ``interval`` of the settings, on the event loop."""
 
     def __init__(
-        self, writer: Writer, data_dir: Path, alarms: Alarms, settings: AlarmSettings, metrics: Metrics
+        self,
+        writer: Writer,
+        data_dir: Path,
+        alarms: Alarms,
+        settings: AlarmSettings,
+        metrics: Metrics,
     ) -> None:
         self._writer = writer
         self._data_dir = data_dir
@@ -39,20 +44,27 @@ class StoreHealth:
         self._behind = 0
         self._size_bytes = nan
         self._measuring: asyncio.Task[None] | None = None
-        metrics.gauge("disk_free_bytes", self._free_bytes, "free bytes on the disk of the data directory")
+        metrics.gauge(
+            "disk_free_bytes", self._free_bytes, "free bytes on the disk of the data directory"
+        )
         text = "bytes on disk of the files in the data directory, measured once a minute"
         metrics.gauge("data_directory_bytes", lambda: self._size_bytes, text)
 
     def disk(self) -> dict[str, int]:
         """The free bytes and the size of the disk of the data directory."""
         disk = os.statvfs(self._data_dir)
-        return {"disk_free_bytes": disk.f_bavail * disk.f_frsize, "disk_total_bytes": disk.f_blocks * disk.f_frsize}
+        return {
+            "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+            "disk_total_bytes": disk.f_blocks * disk.f_frsize,
+        }
 
     def start(self) -> None:
         """Look now, and again every interval."""
         self.look()
         if self._measuring is None:
-            self._measuring = asyncio.create_task(self._measure(), name="size of the data directory")
+            self._measuring = asyncio.create_task(
+                self._measure(), name="size of the data directory"
+            )
         self._timer = asyncio.get_running_loop().call_later(self._settings.interval, self.start)
 
     def stop(self) -> None:

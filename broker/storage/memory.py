@@ -33,8 +33,13 @@ class _Frame:
 
     def entry(self) -> FrameEntry:
         times = [record.ts_us for record in self.records]
-        size = sum(len(record.payload) + len(record.topic) + _RECORD_OVERHEAD_BYTES for record in self.records)
-        return FrameEntry(self.first_offset, self.next_offset, size, min(times), max(times), self.running_max_us)
+        size = sum(
+            len(record.payload) + len(record.topic) + _RECORD_OVERHEAD_BYTES
+            for record in self.records
+        )
+        return FrameEntry(
+            self.first_offset, self.next_offset, size, min(times), max(times), self.running_max_us
+        )
 
 
 @dataclass(slots=True)
@@ -62,12 +67,16 @@ class MemoryStore:
 
     def commit(self, batch: Batch) -> Committed:
         with self._lock:
-            firsts = {shard: self._append(shard, added) for shard, added in batch.appends.items() if added}
+            firsts = {
+                shard: self._append(shard, added) for shard, added in batch.appends.items() if added
+            }
             for key, value in batch.puts.items():
                 self._put(key, value)
             return Committed(firsts)
 
-    def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+    def read(
+        self, shard: LogShard, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
         numbered: list[tuple[int, StreamRecord]] = []
         with self._lock:
             for frame in self._shard(shard).frames_from(from_offset):
@@ -78,7 +87,9 @@ class MemoryStore:
                     break
         return numbered
 
-    def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
+    def read_arrow(
+        self, shard: LogShard, from_offset: int, to_offset: int
+    ) -> Iterator[pa.RecordBatch]:
         with self._lock:
             frames = self._shard(shard).frames_from(from_offset)
         for frame in frames:
@@ -86,7 +97,9 @@ class MemoryStore:
             end = min(to_offset, frame.next_offset)
             if start >= end:
                 return
-            yield records.encode(start, frame.records[start - frame.first_offset : end - frame.first_offset])
+            yield records.encode(
+                start, frame.records[start - frame.first_offset : end - frame.first_offset]
+            )
 
     def range_of(self, shard: LogShard) -> ShardRange:
         with self._lock:
@@ -118,12 +131,22 @@ class MemoryStore:
     def merge(self, shard: LogShard, first_offset: int, next_offset: int) -> None:
         with self._lock:
             frames = self._shard(shard).frames
-            chosen = [f for f in frames if first_offset <= f.first_offset and f.next_offset <= next_offset]
-            if not chosen or chosen[0].first_offset != first_offset or chosen[-1].next_offset != next_offset:
-                raise ValueError(f"no frames of log {shard.log} make up offsets {first_offset} to {next_offset}")
+            chosen = [
+                f for f in frames if first_offset <= f.first_offset and f.next_offset <= next_offset
+            ]
+            if (
+                not chosen
+                or chosen[0].first_offset != first_offset
+                or chosen[-1].next_offset != next_offset
+            ):
+                raise ValueError(
+                    f"no frames of log {shard.log} make up offsets {first_offset} to {next_offset}"
+                )
             position = frames.index(chosen[0])
             joined = [record for frame in chosen for record in frame.records]
-            frames[position : position + len(chosen)] = [_Frame(first_offset, joined, chosen[-1].running_max_us)]
+            frames[position : position + len(chosen)] = [
+                _Frame(first_offset, joined, chosen[-1].running_max_us)
+            ]
 
     def trim(self, shard: LogShard, before_offset: int) -> None:
         with self._lock:
@@ -132,7 +155,9 @@ class MemoryStore:
 
     def drop(self, log: int) -> None:
         with self._lock:
-            self._shards = {shard: state for shard, state in self._shards.items() if shard.log != log}
+            self._shards = {
+                shard: state for shard, state in self._shards.items() if shard.log != log
+            }
 
     def get(self, key: bytes) -> bytes | None:
         return self._keys.get(key)
@@ -157,7 +182,9 @@ class MemoryStore:
     def _append(self, shard: LogShard, added: Sequence[StreamRecord]) -> int:
         state = self._shards.setdefault(shard, _Shard())
         first = state.next_offset
-        state.running_max_us = max(accumulate((r.ts_us for r in added), max, initial=state.running_max_us))
+        state.running_max_us = max(
+            accumulate((r.ts_us for r in added), max, initial=state.running_max_us)
+        )
         state.frames.append(_Frame(first, list(added), state.running_max_us))
         state.next_offset += len(added)
         return first

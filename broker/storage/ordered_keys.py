@@ -65,7 +65,9 @@ class OrderedCursor:
         if self._key is None:
             return None
         with self._lock:
-            return self._stand_on(next(self._items.irange(self._key, inclusive=(False, True)), None))
+            return self._stand_on(
+                next(self._items.irange(self._key, inclusive=(False, True)), None)
+            )
 
     def value(self) -> bytes:
         value: bytes = self._items.get(self._key, b"")

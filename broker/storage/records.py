@@ -75,7 +75,10 @@ def encode(first_offset: int, records: Sequence[StreamRecord]) -> pa.RecordBatch
 
 def decode(batch: pa.RecordBatch) -> list[tuple[int, StreamRecord]]:
     """The records of a batch, each with its offset."""
-    columns = [column.to_pylist() for column in batch.set_column(1, "ts", batch.column(1).view(_INT64)).columns]
+    columns = [
+        column.to_pylist()
+        for column in batch.set_column(1, "ts", batch.column(1).view(_INT64)).columns
+    ]
     return list(zip(columns[0], map(StreamRecord, *columns[1:]), strict=True))
 
 
@@ -89,12 +92,17 @@ def payloads(batch: pa.RecordBatch) -> list[bytes]:
 
 def split(records: Sequence[StreamRecord]) -> list[Sequence[StreamRecord]]:
     """Records cut into pieces that each fit a frame."""
-    if len(records) <= MAX_FRAME_ROWS and sum(map(len, [record[2] for record in records])) <= MAX_FRAME_BYTES:
+    if (
+        len(records) <= MAX_FRAME_ROWS
+        and sum(map(len, [record[2] for record in records])) <= MAX_FRAME_BYTES
+    ):
         return [records]
     pieces: list[Sequence[StreamRecord]] = []
     start = size = 0
     for position, record in enumerate(records):
-        if position - start == MAX_FRAME_ROWS or (position > start and size + len(record.payload) > MAX_FRAME_BYTES):
+        if position - start == MAX_FRAME_ROWS or (
+            position > start and size + len(record.payload) > MAX_FRAME_BYTES
+        ):
             pieces.append(records[start:position])
             start = position
             size = 0
@@ -111,7 +119,11 @@ def join(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 def of_topics(batch: pa.RecordBatch, topic_filter: TopicFilter) -> pa.RecordBatch:
     """The records of a batch whose topics the filter matches; each topic is tested once."""
     topics = batch.column(2).dictionary_encode()
-    wanted = [number for number, topic in enumerate(topics.dictionary.to_pylist()) if topic_filter.matches(topic)]
+    wanted = [
+        number
+        for number, topic in enumerate(topics.dictionary.to_pylist())
+        if topic_filter.matches(topic)
+    ]
     if len(wanted) == len(topics.dictionary):
         return batch
     if not wanted:
@@ -128,7 +140,9 @@ def first_at(batch: pa.RecordBatch, ts_us: int) -> int | None:
 def times_of(batch: pa.RecordBatch) -> tuple[int, int]:
     """The earliest and the latest time in a batch, in microseconds."""
     if batch.num_rows <= _FEW:
-        values = memoryview(batch.column(1).buffers()[1]).cast("q")[batch.column(1).offset :][: batch.num_rows]
+        values = memoryview(batch.column(1).buffers()[1]).cast("q")[batch.column(1).offset :][
+            : batch.num_rows
+        ]
         return min(values), max(values)
     least_and_most = pc.min_max(batch.column(1).view(_INT64))
     return least_and_most["min"].as_py(), least_and_most["max"].as_py()
@@ -170,7 +184,9 @@ def _of_integers(kind: pa.DataType, values: array[int] | bytes) -> pa.Array:
 def _flags(column: Sequence[bool]) -> pa.Array:
     if True in column:
         return pa.array(column, _BOOL)
-    return pa.Array.from_buffers(_BOOL, len(column), [None, pa.py_buffer(bytes(len(column) // 8 + 1))])
+    return pa.Array.from_buffers(
+        _BOOL, len(column), [None, pa.py_buffer(bytes(len(column) // 8 + 1))]
+    )
 
 
 def _text(column: Sequence[str | None]) -> pa.Array:
@@ -178,8 +194,13 @@ def _text(column: Sequence[str | None]) -> pa.Array:
     count = len(column)
     if column.count(value) < count:
         return pa.array(column, _STRING)
-    return pa.nulls(count, _STRING) if value is None else pa.repeat(pa.scalar(value, _STRING), count)
+    return (
+        pa.nulls(count, _STRING) if value is None else pa.repeat(pa.scalar(value, _STRING), count)
+    )
 
 
 def _printable(column: Sequence[Any]) -> Sequence[Any]:
-    return [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in column]
+    return [
+        value.encode(errors="replace").decode() if isinstance(value, str) else value
+        for value in column
+    ]

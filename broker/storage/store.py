@@ -87,7 +87,9 @@ class Store(Protocol):
             broker.core.errors.Unavailable: disk full or failing; nothing of the batch is there.
         """
 
-    def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+    def read(
+        self, shard: LogShard, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
         """At most ``limit`` records with offsets from ``from_offset`` on, in order; trimmed ones are skipped."""
 
     def range_of(self, shard: LogShard) -> ShardRange:
@@ -96,7 +98,9 @@ class Store(Protocol):
     def offset_at(self, shard: LogShard, ts_us: int) -> int:
         """The first offset whose record's ``ts_us`` is at or after the given one, else ``next_offset``."""
 
-    def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
+    def read_arrow(
+        self, shard: LogShard, from_offset: int, to_offset: int
+    ) -> Iterator[pa.RecordBatch]:
         """The records with offsets in ``[from_offset, to_offset)`` that are there, in order, a batch per frame.
 
         The schema is ``broker.storage.records.SCHEMA``.

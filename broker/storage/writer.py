@@ -38,7 +38,20 @@ _BUSY: Final = 8
 _GATHER_S: Final = 0.005
 # The share of the latest group in the average time of a commit.
 _AVERAGE_WEIGHT: Final = 0.05
-_COMMIT_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+_COMMIT_BOUNDS_S: Final = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    5.0,
+)
 
 
 @dataclass(slots=True)
@@ -83,10 +96,16 @@ class _Figures:
         self._groups = metrics.counter("store_groups", "commit groups written")
         self._records = metrics.counter("store_records", "records committed")
         self._bytes = metrics.counter("store_bytes", "payload bytes committed")
-        self._failed_groups = metrics.counter("store_groups_failed", "commit groups that could not be written")
-        self._failed_records = metrics.counter("store_records_failed", "records of groups that could not be written")
+        self._failed_groups = metrics.counter(
+            "store_groups_failed", "commit groups that could not be written"
+        )
+        self._failed_records = metrics.counter(
+            "store_records_failed", "records of groups that could not be written"
+        )
         self._took = metrics.histogram(
-            "store_commit_seconds", _COMMIT_BOUNDS_S, "duration of commits in seconds, with the sync to the disk"
+            "store_commit_seconds",
+            _COMMIT_BOUNDS_S,
+            "duration of commits in seconds, with the sync to the disk",
         )
         self._average_s = 0.0
         metrics.gauge(
@@ -98,7 +117,9 @@ class _Figures:
     def note(self, records: int, size_bytes: int, took_s: float, *, failed: bool) -> None:
         """Count one group."""
         self._took.note(took_s)
-        self._average_s += (took_s - self._average_s) * (_AVERAGE_WEIGHT if self._groups.value else 1)
+        self._average_s += (took_s - self._average_s) * (
+            _AVERAGE_WEIGHT if self._groups.value else 1
+        )
         if failed:
             self._failed_groups.value += 1
             self._failed_records.value += records
@@ -144,9 +165,15 @@ class Writer:
         self._figures = _Figures(metrics or Metrics())
         if metrics is not None:
             metrics.gauge(
-                "store_backlog_bytes", lambda: self._backlog()[0], "payload bytes and values that wait for their commit"
+                "store_backlog_bytes",
+                lambda: self._backlog()[0],
+                "payload bytes and values that wait for their commit",
             )
-            metrics.gauge("store_backlog_records", lambda: self._backlog()[1], "records that wait for their commit")
+            metrics.gauge(
+                "store_backlog_records",
+                lambda: self._backlog()[1],
+                "records that wait for their commit",
+            )
         self._thread = threading.Thread(target=self._run, name="store writer", daemon=True)
         self._thread.start()
 
@@ -303,7 +330,9 @@ class Writer:
         if (result.error is None) is not (self.failure is None):
             self._log_change(result.error)
         self.failure = result.error
-        self._figures.note(group.records, group.size_bytes, result.took_s, failed=result.error is not None)
+        self._figures.note(
+            group.records, group.size_bytes, result.took_s, failed=result.error is not None
+        )
         if self._is_scheduled:
             self._seal_when_gathered()
         if result.committed is not None:
@@ -323,7 +352,11 @@ class Writer:
             _log.info("store.writing_again")
         else:
             self._try_again_soon()
-            _log.error("store.cannot_write", reason=str(error), effect="QoS 1 and 2 publishes to keep are refused")
+            _log.error(
+                "store.cannot_write",
+                reason=str(error),
+                effect="QoS 1 and 2 publishes to keep are refused",
+            )
 
     def _try_again_soon(self) -> None:
         """The next group repairs a failed store; readers wait for it too, and without publishes there is none."""
@@ -342,7 +375,9 @@ class Writer:
     def _tell_listeners(self, group: _Group, committed: Committed) -> None:
         for shard, first_offset in committed.first_offsets.items():
             for listener in self._listeners.get(shard.log, ()):
-                self._guarded(listener, first_offset, group.batch.appends[shard], group.tokens.get(shard, []))
+                self._guarded(
+                    listener, first_offset, group.batch.appends[shard], group.tokens.get(shard, [])
+                )
 
     def _guarded(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
@@ -360,7 +395,10 @@ class Writer:
         if not self._is_congested:
             return
         waiting_bytes, waiting_records = self._backlog()
-        if waiting_bytes <= self._max_bytes * _RELIEF and waiting_records <= self._max_records * _RELIEF:
+        if (
+            waiting_bytes <= self._max_bytes * _RELIEF
+            and waiting_records <= self._max_records * _RELIEF
+        ):
             self._is_congested = False
             for callback in self._relief:
                 self._guarded(callback)
@@ -396,9 +434,13 @@ class Writer:
         except Unavailable as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - a group that cannot be written fails alone; the next may do
-            failure = Unavailable(f"the store refused a group of {group.records} records: {error!r}")
+            failure = Unavailable(
+                f"the store refused a group of {group.records} records: {error!r}"
+            )
             failure.__cause__ = error
-        self._answer(self._finish, group, _Result(committed, failure, time.perf_counter() - started_s))
+        self._answer(
+            self._finish, group, _Result(committed, failure, time.perf_counter() - started_s)
+        )
 
     def _call(self, function: Callable[[], object], done: Done) -> None:
         failure: BaseException | None = None
@@ -409,5 +451,7 @@ class Writer:
         self._answer(self._finish_call, done, failure)
 
     def _answer(self, function: Callable[..., None], *arguments: object) -> None:
-        with suppress(RuntimeError):  # the loop was closed without closing the writer: nothing waits for it
+        with suppress(
+            RuntimeError
+        ):  # the loop was closed without closing the writer: nothing waits for it
             self._loop.call_soon_threadsafe(function, *arguments)

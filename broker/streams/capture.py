@@ -28,7 +28,9 @@ class CaptureTap:
 
     def acting(self, topic: str) -> tuple[Stream, ...]:
         """Streams of a topic; see ``broker.core.stage.ActsByObjects``."""
-        return tuple(stream for stream in self._catalogue if any(f.matches(topic) for f in stream.filters))
+        return tuple(
+            stream for stream in self._catalogue if any(f.matches(topic) for f in stream.filters)
+        )
 
     def plan(self, topic: str) -> TapCall | None:
         """Function that captures messages on this topic, None if no stream does."""
@@ -37,7 +39,9 @@ class CaptureTap:
             return None
         if len(streams) == 1 and len(streams[0].shards) == 1:
             return _capture_into_one(self._writer, streams[0])
-        return _capture_into_many(self._writer, [(stream.shard_of, replayed_from(stream.name)) for stream in streams])
+        return _capture_into_many(
+            self._writer, [(stream.shard_of, replayed_from(stream.name)) for stream in streams]
+        )
 
 
 class RowAppender:
@@ -55,7 +59,11 @@ class RowAppender:
         """
         target = self._catalogue.get(stream)
         if target.filters:
-            raise NotFound("stream", stream, "of rows: that one captures topics, so write to one without 'topics'")
+            raise NotFound(
+                "stream",
+                stream,
+                "of rows: that one captures topics, so write to one without 'topics'",
+            )
         return _append_rows(self._writer, target)
 
     def names(self) -> Sequence[str]:

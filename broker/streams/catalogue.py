@@ -103,7 +103,11 @@ class Catalogue:
         stored = self._store.get(_NAMES + spec.name.encode())
         if stored is None:
             stored = jsontext.encode(
-                {"log": take_log_number(self._store), "epoch": str(uuid.uuid4()), "shards": spec.shards}
+                {
+                    "log": take_log_number(self._store),
+                    "epoch": str(uuid.uuid4()),
+                    "shards": spec.shards,
+                }
             )
             self._store.compare_and_set(_NAMES + spec.name.encode(), None, stored)
         kept = jsontext.decode(stored)
@@ -205,7 +209,9 @@ def _tier_of(spec: StreamSpec, stream: Stream) -> bytes | None:
     after_us = int(tier.after * 1_000_000)
     shards = len(stream.shards)
     unread_bytes = tier.unread_bytes // shards
-    wanted = TierWanted(spec.name, stream.epoch, shards, tier.url, after_us, retention_us, unread_bytes)
+    wanted = TierWanted(
+        spec.name, stream.epoch, shards, tier.url, after_us, retention_us, unread_bytes
+    )
     return msgspec.json.encode(wanted)
 
 

@@ -74,14 +74,19 @@ class ParquetWriter:
         """See ``Writer``."""
         if batch.num_rows:
             shards = pa.repeat(pa.scalar(shard, pa.int32()), batch.num_rows)
-            self._writer.write_batch(pa.RecordBatch.from_arrays([shards, *batch.columns], schema=_SCHEMA))
+            self._writer.write_batch(
+                pa.RecordBatch.from_arrays([shards, *batch.columns], schema=_SCHEMA)
+            )
 
     def close(self) -> None:
         """See ``Writer``."""
         self._writer.close()
 
 
-WRITERS: Final[dict[str, Callable[[IO[bytes]], Writer]]] = {"ndjson": NdjsonWriter, "parquet": ParquetWriter}
+WRITERS: Final[dict[str, Callable[[IO[bytes]], Writer]]] = {
+    "ndjson": NdjsonWriter,
+    "parquet": ParquetWriter,
+}
 
 
 def read_ndjson(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
@@ -131,7 +136,9 @@ def read_parquet(file: IO[bytes], now_us: int) -> Iterator[list[StreamRecord]]:
             for row in rows:
                 number += 1
                 record = _record(
-                    {name: value for name, value in row.items() if value is not None}, f"row {number}", now_us
+                    {name: value for name, value in row.items() if value is not None},
+                    f"row {number}",
+                    now_us,
                 )
                 batch.append(record)
                 size += len(record.payload)
@@ -183,7 +190,9 @@ def _line(shard: int, offset: int, record: StreamRecord) -> bytes:
     members: dict[str, Any] = {
         "shard": shard,
         "offset": offset,
-        "ts": (_EPOCH + timedelta(microseconds=record.ts_us)).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        "ts": (_EPOCH + timedelta(microseconds=record.ts_us))
+        .isoformat(timespec="microseconds")
+        .replace("+00:00", "Z"),
         "topic": record.topic,
         "payload": _text(record.payload),
         "qos": record.qos,
@@ -213,7 +222,9 @@ def _with_times(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     if not pa.types.is_timestamp(batch.schema.field(at).type):
         raise Invalid("column ts: expected a timestamp")
-    times = batch.column(at).cast(pa.timestamp("us", batch.schema.field(at).type.tz)).view(pa.int64())
+    times = (
+        batch.column(at).cast(pa.timestamp("us", batch.schema.field(at).type.tz)).view(pa.int64())
+    )
     return batch.set_column(at, "ts", times)
 
 
@@ -221,7 +232,9 @@ def _record(row: Any, place: str, now_us: int) -> StreamRecord:
     if not isinstance(row, Mapping):
         raise Invalid(f"{place}: expected a record as a JSON object")
     if unknown := sorted(set(row) - _MEMBERS):
-        raise Invalid(f"{place}: unknown member {unknown[0]!r}; expected {', '.join(_SCHEMA.names)}")
+        raise Invalid(
+            f"{place}: unknown member {unknown[0]!r}; expected {', '.join(_SCHEMA.names)}"
+        )
     topic = row.get("topic")
     qos = row.get("qos", 0)
     if not isinstance(topic, str):
@@ -233,7 +246,9 @@ def _record(row: Any, place: str, now_us: int) -> StreamRecord:
         raise Invalid(f"{place}: retain: expected true or false")
     texts = [row.get(name) for name in ("username", "rule")]
     client_id = row.get("client_id", "")
-    if not isinstance(client_id, str) or not all(text is None or isinstance(text, str) for text in texts):
+    if not isinstance(client_id, str) or not all(
+        text is None or isinstance(text, str) for text in texts
+    ):
         raise Invalid(f"{place}: client_id, username and rule: expected strings")
     return StreamRecord(
         _time(row.get("ts", now_us), place), topic, _payload(row.get("payload"), place), qos, retain, client_id,

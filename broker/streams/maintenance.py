@@ -49,8 +49,12 @@ class Maintenance:
         self._ledger = ledger
         self._sealer = Sealer(self._store)
         self._trimmed = metrics.counter("stream_records_trimmed", "records that retention forgot")
-        self._joined = metrics.counter("stream_frames_sealed", "runs of small frames joined into one")
-        self._failures = metrics.counter("stream_maintenance_failed", "pieces of background work that failed")
+        self._joined = metrics.counter(
+            "stream_frames_sealed", "runs of small frames joined into one"
+        )
+        self._failures = metrics.counter(
+            "stream_maintenance_failed", "pieces of background work that failed"
+        )
         self.is_sealing_put_off = False
 
     async def run(self) -> None:
@@ -84,7 +88,9 @@ class Maintenance:
             whole = stream.spec.retention
             lost = 0
             unread_bytes = 0
-            share = Retention.model_construct(age=whole.age, bytes=whole.bytes // len(stream.shards))
+            share = Retention.model_construct(
+                age=whole.age, bytes=whole.bytes // len(stream.shards)
+            )
             unread = self._unread_of(stream.name)
             for shard in stream.shards:
                 uploaded = self._uploaded(stream, shard)
@@ -92,7 +98,9 @@ class Maintenance:
                 unread_here = unread.get(shard.shard, uploaded)
                 if stream.spec.tier is not None:  # what it has is read from there
                     unread_here = max(unread_here, uploaded)
-                trim = functools.partial(enforce, self._store, shard, share, now_us, min(uploaded, unread_here))
+                trim = functools.partial(
+                    enforce, self._store, shard, share, now_us, min(uploaded, unread_here)
+                )
                 trimmed = await self._on_thread(trim)
                 self._trimmed.value += trimmed
                 lost += max(0, before + trimmed - max(before, uploaded))
@@ -102,7 +110,9 @@ class Maintenance:
             self._alert(stream.name, unread_bytes, share.bytes)
             if self._ledger is not None and stream.spec.tier is not None:
                 self._ledger.look(stream, lost)
-                part = await self._on_thread(functools.partial(self._ledger.note_unread, stream, unread))
+                part = await self._on_thread(
+                    functools.partial(self._ledger.note_unread, stream, unread)
+                )
                 self._ledger.alert_unread(stream, part)
 
     def _alert(self, name: str, unread_bytes: int, share: int) -> None:
@@ -128,7 +138,9 @@ class Maintenance:
         """Forget the records of streams that were removed."""
         removed = self._catalogue.dropping()
         if removed:
-            with suppress(Unavailable):  # records appended before the removal would bring the log back
+            with suppress(
+                Unavailable
+            ):  # records appended before the removal would bring the log back
                 await self._writer.committed()
         for log in removed:
             await self._on_thread(functools.partial(self._drop, log))
@@ -244,15 +256,23 @@ def _fits(run: list[FrameEntry], size: int, entry: FrameEntry) -> bool:
 
 def _is_worth_it(run: list[FrameEntry], size: int) -> bool:
     records = run[-1].next_offset - run[0].first_offset
-    return len(run) > 1 and (records >= SMALL_RECORDS or size >= SMALL_BYTES or len(run) >= MAX_FRAMES)
+    return len(run) > 1 and (
+        records >= SMALL_RECORDS or size >= SMALL_BYTES or len(run) >= MAX_FRAMES
+    )
 
 
 def bytes_from(store: Store, shard: LogShard, from_offset: int) -> int:
     """The size of a shard's frames from an offset on, before compression."""
-    return sum(entry.size_bytes for entry in store.directory(shard, from_offset) if entry.next_offset > from_offset)
+    return sum(
+        entry.size_bytes
+        for entry in store.directory(shard, from_offset)
+        if entry.next_offset > from_offset
+    )
 
 
-def trim_point(store: Store, shard: LogShard, retention: Retention, now_us: int, keep_from: int = LAST) -> int:
+def trim_point(
+    store: Store, shard: LogShard, retention: Retention, now_us: int, keep_from: int = LAST
+) -> int:
     """The offset below which a shard's records may go.
 
     Args:
@@ -274,7 +294,9 @@ def trim_point(store: Store, shard: LogShard, retention: Retention, now_us: int,
     return point
 
 
-def enforce(store: Store, shard: LogShard, retention: Retention, now_us: int, keep_from: int = LAST) -> int:
+def enforce(
+    store: Store, shard: LogShard, retention: Retention, now_us: int, keep_from: int = LAST
+) -> int:
     """Trim a shard to its retention, see ``trim_point``; how many records went. Blocking; for the writer thread."""
     before = store.range_of(shard).first_offset
     point = trim_point(store, shard, retention, now_us, keep_from)

@@ -45,7 +45,15 @@ class StoredQueue:
     """Implements ``broker.core.queue.DurableQueue``."""
 
     def __init__(
-        self, name: str, log: int, writer: Writer, clock: Clock, metrics: Metrics, *, max_records: int, max_bytes: int
+        self,
+        name: str,
+        log: int,
+        writer: Writer,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        max_records: int,
+        max_bytes: int,
     ) -> None:
         self.name = name
         self.log = log
@@ -75,10 +83,16 @@ class StoredQueue:
         self.is_gone = False
         help = "records that a durable queue discarded, by reason"
         self._dropped = metrics.counter("queue_dropped", help, queue=name, reason="queue_full")
-        self._dropped_oldest = metrics.counter("queue_dropped", help, queue=name, reason="drop_oldest")
+        self._dropped_oldest = metrics.counter(
+            "queue_dropped", help, queue=name, reason="drop_oldest"
+        )
         self._not_stored = metrics.counter("queue_dropped", help, queue=name, reason="not_stored")
-        metrics.gauge("queue_records", lambda: self.records, "records in a durable queue", queue=name)
-        metrics.gauge("queue_bytes", lambda: self.size_bytes, "bytes in a durable queue", queue=name)
+        metrics.gauge(
+            "queue_records", lambda: self.records, "records in a durable queue", queue=name
+        )
+        metrics.gauge(
+            "queue_bytes", lambda: self.size_bytes, "bytes in a durable queue", queue=name
+        )
         if self._read < self._next:
             self._arrived.set()
 
@@ -108,13 +122,19 @@ class StoredQueue:
             raise Unavailable(f"the queue {self.name!r} was removed")
         size = len(payload)
         records = self._next - self._done + self._waiting
-        if records >= self._max_records or (self._bytes + self._waiting_bytes + size > self._max_bytes and records):
+        if records >= self._max_records or (
+            self._bytes + self._waiting_bytes + size > self._max_bytes and records
+        ):
             self._dropped.value += 1
             raise QueueFull(
                 f"the queue {self.name!r} is full with {counted(self.records, 'record')}, "
                 f"{counted(self.size_bytes, 'byte')}"
             )
-        self._append(stream_record((self._clock.now_ns() // 1000, "", payload, 0, False, "", None, None, None)))
+        self._append(
+            stream_record(
+                (self._clock.now_ns() // 1000, "", payload, 0, False, "", None, None, None)
+            )
+        )
         if not self._open:
             self._writer.when_committed(self._group_committed)
         if value is not None:
@@ -140,7 +160,9 @@ class StoredQueue:
             if self._read != start:  # rewound while reading
                 return await self.read(max_records, max_bytes)
             if not stored:
-                raise Unavailable(f"records {start} to {self._next} of the queue {self.name!r} cannot be read")
+                raise Unavailable(
+                    f"records {start} to {self._next} of the queue {self.name!r} cannot be read"
+                )
             self._ahead = ahead = deque(stored)
         taken = [ahead.popleft()]
         size = len(taken[0][1])
@@ -157,7 +179,9 @@ class StoredQueue:
         self._bytes -= self._bytes * min(left, next_offset - self._done) // left
         self._done = next_offset
         self._writer.put(_key(self.log), b"%d" % next_offset)
-        self._writer.when_committed(lambda error: None if error is not None else self._advanced(next_offset))
+        self._writer.when_committed(
+            lambda error: None if error is not None else self._advanced(next_offset)
+        )
 
     async def committed(self) -> None:
         """Wait until what was appended and advanced so far is committed. Raises ``Unavailable`` when it is not."""
@@ -226,7 +250,11 @@ class StoredQueue:
     def _trim(self) -> None:
         """Forget what is done, on the writer thread."""
         done = self._committed_done
-        if self.is_gone or done == self._trimmed or (done - self._trimmed < _TRIM_RECORDS and done < self._next):
+        if (
+            self.is_gone
+            or done == self._trimmed
+            or (done - self._trimmed < _TRIM_RECORDS and done < self._next)
+        ):
             return
         self._trimmed = done
         self._writer.call(lambda: self._writer.store.trim(self._shard, done), lambda error: None)
@@ -320,7 +348,9 @@ _MAX_BYTES: Final = 2 << 20
 class QueueTail:
     """Values of the records up to the last that is committed, as many as the bounds allow: the oldest go first."""
 
-    def __init__(self, end: int, max_records: int = _MAX_RECORDS, max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(
+        self, end: int, max_records: int = _MAX_RECORDS, max_bytes: int = _MAX_BYTES
+    ) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._held: deque[tuple[object, int]] = deque()

@@ -36,7 +36,9 @@ class RangeClient:
         self._access = access
 
     @contextmanager
-    def ask(self, shard: LogShard, query: dict[str, str | int]) -> Iterator[http.client.HTTPResponse]:
+    def ask(
+        self, shard: LogShard, query: dict[str, str | int]
+    ) -> Iterator[http.client.HTTPResponse]:
         """The answer about a shard.
 
         Raises:
@@ -46,13 +48,17 @@ class RangeClient:
         connection = _connection(access)
         try:
             headers = {"authorization": f"Bearer {access.ticket}"}
-            connection.request("GET", f"/streams/{shard.log}/{shard.shard}?{urlencode(query)}", headers=headers)
+            connection.request(
+                "GET", f"/streams/{shard.log}/{shard.shard}?{urlencode(query)}", headers=headers
+            )
             answer = connection.getresponse()
             if answer.status != http.client.OK:
                 raise Unavailable(_problem(answer))
             yield answer
         except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"the range server does not answer: {error or type(error).__name__}") from error
+            raise Unavailable(
+                f"the range server does not answer: {error or type(error).__name__}"
+            ) from error
         finally:
             connection.close()
 
@@ -61,7 +67,9 @@ def _connection(access: RangeAccess) -> http.client.HTTPConnection:
     host = _ANY.get(access.host, access.host)
     if access.certfile is None:
         return http.client.HTTPConnection(host, access.port, timeout=_TIMEOUT_S)
-    return http.client.HTTPSConnection(host, access.port, timeout=_TIMEOUT_S, context=_trusting(access.certfile))
+    return http.client.HTTPSConnection(
+        host, access.port, timeout=_TIMEOUT_S, context=_trusting(access.certfile)
+    )
 
 
 def _problem(answer: http.client.HTTPResponse) -> str:

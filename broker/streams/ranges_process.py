@@ -57,7 +57,9 @@ class RangesProcess:
             try:
                 Certificate(self._settings.certfile, self._settings.keyfile).context()
             except OSError as error:
-                raise ConfigError([f"range_server: certfile and keyfile cannot be used: {error}"]) from error
+                raise ConfigError(
+                    [f"range_server: certfile and keyfile cannot be used: {error}"]
+                ) from error
         self.restarts = 0
         self.index = IndexReport()
         """The state of the topic index, as the range server last reported it."""
@@ -72,7 +74,11 @@ class RangesProcess:
     @property
     def pid(self) -> int | None:
         """The child's process number, None while there is none."""
-        return None if self._process is None or self._process.returncode is not None else self._process.pid
+        return (
+            None
+            if self._process is None or self._process.returncode is not None
+            else self._process.pid
+        )
 
     async def spawn(self) -> None:
         """Start the child, which imports what it needs and then waits for ``start``: the store need not be open."""
@@ -115,7 +121,11 @@ class RangesProcess:
         scheme = "http" if self._settings.certfile is None else "https"
         url = self._settings.advertised_url or f"{scheme}://{address_text(*self.address)}"
         expires_at = rfc3339(expires_s * 1_000_000_000)
-        return {"ranges_url": url, "ticket": tickets.issue(self._secret, log, expires_s), "expires_at": expires_at}
+        return {
+            "ranges_url": url,
+            "ticket": tickets.issue(self._secret, log, expires_s),
+            "expires_at": expires_at,
+        }
 
     def revoke_tickets(self) -> None:
         """End all tickets: a right to read was taken away. Readers that still have one ask for a new ticket."""
@@ -165,7 +175,9 @@ class RangesProcess:
             listening = json.loads(answer)
         except (OSError, ValueError, TimeoutError) as error:
             await _end(process)
-            raise Unavailable(f"the range server did not start on {host}:{port}; its errors are above") from error
+            raise Unavailable(
+                f"the range server did not start on {host}:{port}; its errors are above"
+            ) from error
         self.address = listening["host"], listening["port"]
 
     async def _keep(self) -> None:

@@ -41,7 +41,9 @@ class Extent:
     @property
     def records(self) -> int:
         """Number of records."""
-        return sum(shard_range.next_offset - shard_range.first_offset for shard_range in self.ranges)
+        return sum(
+            shard_range.next_offset - shard_range.first_offset for shard_range in self.ranges
+        )
 
     @property
     def appended(self) -> int:
@@ -53,7 +55,11 @@ class StreamReader(StreamHistory):
     """Reads by stream name, shard and offset."""
 
     def __init__(
-        self, store: Store, catalogue: Catalogue, pages: IndexPages | None = None, logs: Logs | None = None
+        self,
+        store: Store,
+        catalogue: Catalogue,
+        pages: IndexPages | None = None,
+        logs: Logs | None = None,
     ) -> None:
         self._store = store
         self._catalogue = catalogue
@@ -109,7 +115,9 @@ class StreamReader(StreamHistory):
         """
         return self._logs.offset_at(self._shard(self._catalogue.get(stream), shard), ts_us)
 
-    def read(self, stream: str, shard: int, from_offset: int, limit: int) -> list[tuple[int, StreamRecord]]:
+    def read(
+        self, stream: str, shard: int, from_offset: int, limit: int
+    ) -> list[tuple[int, StreamRecord]]:
         """At most ``limit``, and never more than ``MAX_RECORDS``, records on this machine from an offset on.
 
         Raises:
@@ -143,7 +151,9 @@ class StreamReader(StreamHistory):
         if self._pages is not None and topic_filter is not None:
             start = max(from_offset, range_now.first_offset)
             is_tiered = start < self._store.range_of(place).first_offset
-            page = (self._pages.ask if is_tiered else self._pages.read)(place, start, end, topic_filter, limit)
+            page = (self._pages.ask if is_tiered else self._pages.read)(
+                place, start, end, topic_filter, limit
+            )
             if page is not None:
                 yield from page.found
                 if page.next_offset < end:
@@ -155,7 +165,11 @@ class StreamReader(StreamHistory):
                 yield from records.decode(matching.slice(row, 1))
             looked_through += batch.num_rows
             following = batch.column(0)[-1].as_py() + 1
-            if topic_filter is not None and looked_through >= MAX_LOOKED_THROUGH and following < end:
+            if (
+                topic_filter is not None
+                and looked_through >= MAX_LOOKED_THROUGH
+                and following < end
+            ):
                 yield following, None
                 return
 
@@ -166,8 +180,12 @@ class StreamReader(StreamHistory):
             NotFound: there is no such stream or shard.
         """
         place = self._shard(self._catalogue.get(name), shard)
-        end = min(to_offset, max(from_offset, self._store.range_of(place).first_offset) + MAX_RECORDS)
-        return pa.Table.from_batches(self._store.read_arrow(place, from_offset, end), records.SCHEMA)
+        end = min(
+            to_offset, max(from_offset, self._store.range_of(place).first_offset) + MAX_RECORDS
+        )
+        return pa.Table.from_batches(
+            self._store.read_arrow(place, from_offset, end), records.SCHEMA
+        )
 
     def _ends(self, shard: LogShard) -> tuple[int | None, int | None]:
         """The time of the oldest and newest record, as recorded in the frames at the ends."""
@@ -180,5 +198,9 @@ class StreamReader(StreamHistory):
 
     def _shard(self, stream: Stream, shard: int) -> LogShard:
         if not 0 <= shard < len(stream.shards):
-            raise NotFound("shard", str(shard), f"stream {stream.name!r} has {len(stream.shards)}, counted from 0")
+            raise NotFound(
+                "shard",
+                str(shard),
+                f"stream {stream.name!r} has {len(stream.shards)}, counted from 0",
+            )
         return stream.shards[shard]

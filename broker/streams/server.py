@@ -127,7 +127,12 @@ class RangeServer(HTTPServer):
     request_queue_size = 512
 
     def __init__(
-        self, host: str, port: int, reader: TieredReader, secret: bytes, certificate: Certificate | None = None
+        self,
+        host: str,
+        port: int,
+        reader: TieredReader,
+        secret: bytes,
+        certificate: Certificate | None = None,
     ) -> None:
         family, _, _, _, address = getaddrinfo(host, port, type=SOCK_STREAM)[0]
         self.address_family = AF_INET6 if family == AF_INET6 else self.address_family
@@ -140,7 +145,9 @@ class RangeServer(HTTPServer):
         self._room = Room[_Reader](most, most // 2)
         self._room_lock = threading.Lock()
         self._free = threading.BoundedSemaphore(MAX_REQUESTS)
-        super().__init__((str(address[0]), int(address[1])), BaseHTTPRequestHandler)  # ``_serve`` makes ours
+        super().__init__(
+            (str(address[0]), int(address[1])), BaseHTTPRequestHandler
+        )  # ``_serve`` makes ours
 
     @property
     def index(self) -> TopicIndex | None:
@@ -163,7 +170,9 @@ class RangeServer(HTTPServer):
         if not is_taken:
             self.shutdown_request(request)
             return
-        threading.Thread(target=self._serve, args=(request, client_address, reader), daemon=True).start()
+        threading.Thread(
+            target=self._serve, args=(request, client_address, reader), daemon=True
+        ).start()
 
     def service_actions(self) -> None:
         """Close connections that did not authenticate in time. The base class calls this twice a second."""
@@ -195,7 +204,9 @@ class RangeServer(HTTPServer):
                 _Handler(request, client_address, self, reader)
             else:
                 context = self._certificate.context()
-                with context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secured:
+                with context.wrap_socket(
+                    request, server_side=True, do_handshake_on_connect=False
+                ) as secured:
                     reader.link = secured
                     if not reader.is_cut:
                         secured.do_handshake()
@@ -238,7 +249,9 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _IDLE_TIMEOUT_S
     server: RangeServer
 
-    def __init__(self, request: socket, client_address: Any, server: RangeServer, reader: _Reader) -> None:
+    def __init__(
+        self, request: socket, client_address: Any, server: RangeServer, reader: _Reader
+    ) -> None:
         self._reader = reader
         super().__init__(request, client_address, server)
 
@@ -291,7 +304,9 @@ class _Handler(BaseHTTPRequestHandler):
         except SluiceError as error:
             self._refuse(Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
         else:
-            self._send(first, pieces, MEDIA_TYPE if asked.form == ARROW else files.MEDIA_TYPES[asked.form])
+            self._send(
+                first, pieces, MEDIA_TYPE if asked.form == ARROW else files.MEDIA_TYPES[asked.form]
+            )
 
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
@@ -299,13 +314,17 @@ class _Handler(BaseHTTPRequestHandler):
     def _authenticated(self) -> tuple[LogShard, dict[str, list[str]]]:
         """The shard and the parameters of a request that has a good ticket."""
         if self.request_version != self.protocol_version:
-            raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "ask by HTTP/1.1, in which a cut answer shows")
+            raise Refused(
+                HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+                "ask by HTTP/1.1, in which a cut answer shows",
+            )
         url = urlsplit(self.path)
         shard = _shard(url.path)
         query = parse_qs(url.query)
         if not self._may_read(query, shard.log):
             raise Refused(
-                HTTPStatus.UNAUTHORIZED, "the ticket is missing, expired or for another stream; request positions again"
+                HTTPStatus.UNAUTHORIZED,
+                "the ticket is missing, expired or for another stream; request positions again",
             )
         return shard, query
 
@@ -334,7 +353,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_body(self, body: bytes, media_type: str, **headers: str) -> None:
         self.send_response(HTTPStatus.OK)
-        for name, value in {"content-type": media_type, "content-length": str(len(body)), **headers}.items():
+        for name, value in {
+            "content-type": media_type,
+            "content-length": str(len(body)),
+            **headers,
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -348,7 +371,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, refused: Refused) -> None:
         status = refused.status
-        problem = {"type": "about:blank", "title": status.phrase, "status": status.value, "detail": str(refused)}
+        problem = {
+            "type": "about:blank",
+            "title": status.phrase,
+            "status": status.value,
+            "detail": str(refused),
+        }
         body = json.dumps(problem | refused.members).encode()
         self.send_response(status)
         self.send_header("content-type", "application/problem+json")
@@ -363,10 +391,14 @@ def _asked(shard: LogShard, query: dict[str, list[str]]) -> Asked | AskedTime:
     start = _offset(query, "from")
     end = _offset(query, "to")
     if end < start:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}")
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, f"the range ends at {end}, before it begins at {start}"
+        )
     form = query.get("format", [ARROW])[0]
     if form not in (ARROW, *files.FORMATS):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"expected the format {ARROW}, ndjson or parquet, got {form!r}")
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, f"expected the format {ARROW}, ndjson or parquet, got {form!r}"
+        )
     limit = _offset(query, "limit") if "limit" in query else None
     text = query.get("filter", [None])[0]
     try:
@@ -374,9 +406,13 @@ def _asked(shard: LogShard, query: dict[str, list[str]]) -> Asked | AskedTime:
     except PeerError as error:
         raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
     if limit is not None and (topic_filter is None or not 0 < limit <= MAX_PAGE):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected 1 to {MAX_PAGE}, with filter, got {limit}")
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, f"limit: expected 1 to {MAX_PAGE}, with filter, got {limit}"
+        )
     if limit is not None and form != ARROW:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"limit: expected the format {ARROW} with it, got {form}")
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, f"limit: expected the format {ARROW} with it, got {form}"
+        )
     return Asked(shard, start, end, topic_filter, limit, form)
 
 
@@ -408,7 +444,9 @@ def _pieces(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iter
     yield b"".join(waiting)
 
 
-def _messages(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iterator[bytes | memoryview | Progress]:
+def _messages(
+    reader: FrameReader, index: TopicIndex | None, asked: Asked
+) -> Iterator[bytes | memoryview | Progress]:
     shard, start, end, topic_filter, *_ = asked
     if topic_filter is None:
         return reader.messages(shard, start, end)
@@ -481,7 +519,9 @@ def main() -> None:
     print(json.dumps({"host": host, "port": port}), flush=True)
     server.upkeep = upkeep.start(directory, follower, settings["index_delay"], _tell)
     upload.start(follower, stores, _tell)
-    threading.Thread(target=_follow_parent, args=(server, stores), name="parent watch", daemon=True).start()
+    threading.Thread(
+        target=_follow_parent, args=(server, stores), name="parent watch", daemon=True
+    ).start()
     server.serve_forever()
 
 
@@ -504,15 +544,23 @@ def _tell(report: IndexReport | TierReport) -> None:
 
 def _shard(path: str) -> LogShard:
     parts = path.split("/")
-    if len(parts) != 4 or parts[:2] != ["", "streams"] or not (_is_number(parts[2], 9) and _is_number(parts[3], 4)):
-        raise Refused(HTTPStatus.NOT_FOUND, f"there is nothing at {path!r}; ranges are at /streams/LOG/SHARD")
+    if (
+        len(parts) != 4
+        or parts[:2] != ["", "streams"]
+        or not (_is_number(parts[2], 9) and _is_number(parts[3], 4))
+    ):
+        raise Refused(
+            HTTPStatus.NOT_FOUND, f"there is nothing at {path!r}; ranges are at /streams/LOG/SHARD"
+        )
     return LogShard(int(parts[2]), int(parts[3]))
 
 
 def _offset(query: dict[str, list[str]], name: str) -> int:
     text = query.get(name, [""])[0]
     if not _is_number(text, 18):
-        message = f"the parameter {name!r} must be an offset, a whole number from 0 on, not {text!r}"
+        message = (
+            f"the parameter {name!r} must be an offset, a whole number from 0 on, not {text!r}"
+        )
         raise Refused(HTTPStatus.BAD_REQUEST, message)
     return int(text)
 

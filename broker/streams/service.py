@@ -15,7 +15,15 @@ from typing_extensions import TypedDict
 from broker.config.spec_problems import spec_problems
 from broker.core.clock import Clock, SystemClock
 from broker.core.contributor import Change, Contributor, TopicStage
-from broker.core.errors import AlreadyExists, ConfigError, InUse, Invalid, Problem, ReadOnly, SluiceError
+from broker.core.errors import (
+    AlreadyExists,
+    ConfigError,
+    InUse,
+    Invalid,
+    Problem,
+    ReadOnly,
+    SluiceError,
+)
 from broker.core.kinds import counted
 from broker.core.objects import Listed, ObjectSection, Spec, saving, unusable
 from broker.core.signals import Signal
@@ -157,10 +165,19 @@ class StreamService(Contributor):
         self.appender = RowAppender(self._catalogue, writer)
         self._index, self._places = index, places or TierPlaces()
         self.tiers = TierLedger(catalogue, writer, self._clock, self._metrics, alarms)
-        self.logs: Logs = writer.store if ranges is None else TieredLogs(writer.store, self.tiers, ranges)
+        self.logs: Logs = (
+            writer.store if ranges is None else TieredLogs(writer.store, self.tiers, ranges)
+        )
         self.reader = StreamReader(writer.store, catalogue, index, self.logs)
         self._maintenance = Maintenance(
-            self._catalogue, writer, self._settings, self._clock, self._metrics, self.tiers, unread_of, alarms
+            self._catalogue,
+            writer,
+            self._settings,
+            self._clock,
+            self._metrics,
+            self.tiers,
+            unread_of,
+            alarms,
         )
         self._rates: defaultdict[str, CounterRate] = defaultdict(CounterRate)
         self.on_deleted = Signal[()]()
@@ -267,7 +284,9 @@ class StreamService(Contributor):
         self._plans.invalidate()
         self.on_deleted()
 
-    def positions(self, name: str, at_us: int | None = None, until_s: float = inf) -> dict[str, Any]:
+    def positions(
+        self, name: str, at_us: int | None = None, until_s: float = inf
+    ) -> dict[str, Any]:
         """The positions of a stream, for readers; offsets are texts, since JSON numbers are not exact everywhere.
 
         Args:
@@ -288,7 +307,13 @@ class StreamService(Contributor):
                 shard["at_offset"] = str(self.reader.offset_at(name, shard_range.shard, at_us))
             shards.append(shard)
         now_us = str(self._clock.now_ns() // 1000)
-        place = {"stream": name, "kind": stream.spec.kind, "epoch": stream.epoch, "log": stream.log, "now_us": now_us}
+        place = {
+            "stream": name,
+            "kind": stream.spec.kind,
+            "epoch": stream.epoch,
+            "log": stream.log,
+            "now_us": now_us,
+        }
         return {**place, "shards": shards, **self._access(stream.log, until_s)}
 
     def on_topic(self, topic: str) -> Sequence[TopicStage]:
@@ -298,7 +323,11 @@ class StreamService(Contributor):
                 "stage": "stream",
                 "name": stream.name,
                 "enabled": True,
-                "topics": [topic_filter.filter for topic_filter in stream.filters if topic_filter.matches(topic)],
+                "topics": [
+                    topic_filter.filter
+                    for topic_filter in stream.filters
+                    if topic_filter.matches(topic)
+                ],
                 "does": "captures the message",
             }
             for stream in self._catalogue
@@ -328,7 +357,13 @@ class StreamService(Contributor):
     def _parse(self, spec: Spec) -> StreamSpec:
         defaults = self._settings.retention.model_dump()
         asked = spec.get("retention")
-        retention = defaults if asked is None else {**defaults, **asked} if isinstance(asked, Mapping) else asked
+        retention = (
+            defaults
+            if asked is None
+            else {**defaults, **asked}
+            if isinstance(asked, Mapping)
+            else asked
+        )
         members = {name: value for name, value in spec.items() if name not in _SHOWN_ONLY}
         try:
             parsed = StreamSpec.model_validate({**members, "retention": retention})
@@ -347,19 +382,31 @@ class StreamService(Contributor):
         if parsed.name != stream.name:
             problems.append(Problem(f"a stream keeps its name, {stream.name!r}", "/name"))
         if parsed.kind != stream.spec.kind:
-            problems.append(Problem(f"a stream of {stream.spec.kind} cannot become one of {parsed.kind}", "/topics"))
+            problems.append(
+                Problem(
+                    f"a stream of {stream.spec.kind} cannot become one of {parsed.kind}", "/topics"
+                )
+            )
         if parsed.shards != len(stream.shards):
-            problems.append(Problem(f"a stream keeps its number of shards, {len(stream.shards)}", "/shards"))
+            problems.append(
+                Problem(f"a stream keeps its number of shards, {len(stream.shards)}", "/shards")
+            )
         if problems:
             raise Invalid("the stream cannot be changed so; make another one", problems)
 
     def _refuse_other_tier(self, stream: Stream, parsed: StreamSpec) -> None:
         before = stream.spec.tier
         after = parsed.tier
-        if before is not None and (after is None or after.url != before.url) and self.tiers.has_segments(stream):
+        if (
+            before is not None
+            and (after is None or after.url != before.url)
+            and self.tiers.has_segments(stream)
+        ):
             text = f"expected {before.url}, where segments of the stream are, got {after.url if after else 'none'}"
             hint = "a tier.retention of 1s has them deleted, as does deleting the stream"
-            raise Invalid("the stream cannot be changed so", [Problem(text, "/tier/url", suggestion=hint)])
+            raise Invalid(
+                "the stream cannot be changed so", [Problem(text, "/tier/url", suggestion=hint)]
+            )
 
     def _show(self, stream: Stream) -> Spec:
         extent = self.reader.extent(stream.name)
@@ -390,16 +437,24 @@ class StreamService(Contributor):
         """Number of records of a stream that are not in its index yet."""
         if stream.spec.index == "none":
             return 0
-        starts = {shard.shard: shard.next_offset for shard in report.shards if shard.log == stream.log}
+        starts = {
+            shard.shard: shard.next_offset for shard in report.shards if shard.log == stream.log
+        }
         return sum(
             shard_range.next_offset
-            - min(shard_range.next_offset, max(shard_range.first_offset, starts.get(shard_range.shard, 0)))
+            - min(
+                shard_range.next_offset,
+                max(shard_range.first_offset, starts.get(shard_range.shard, 0)),
+            )
             for shard_range in self.reader.ranges(stream.name)
         )
 
 
 def _measure(
-    index: IndexPages, metrics: Metrics, streams: Iterable[Stream], waiting: Callable[[Stream, IndexReport], int]
+    index: IndexPages,
+    metrics: Metrics,
+    streams: Iterable[Stream],
+    waiting: Callable[[Stream, IndexReport], int],
 ) -> None:
     metrics.gauge(
         "stream_index_records_waiting",
@@ -420,7 +475,11 @@ def _measure(
 
 def _spec_of(stream: Stream) -> Spec:
     spec = stream.spec
-    shown: Spec = {"name": spec.name, "retention": _shown_retention(spec.retention), "shards": len(stream.shards)}
+    shown: Spec = {
+        "name": spec.name,
+        "retention": _shown_retention(spec.retention),
+        "shards": len(stream.shards),
+    }
     if spec.topics:
         shown["topics"] = list(spec.topics)
     if spec.description:
@@ -452,7 +511,11 @@ def _shown_duration(seconds: float) -> str:
 
 
 def _shown_range(held: ShardRange) -> ShardOffsets:
-    return {"shard": held.shard, "first_offset": str(held.first_offset), "next_offset": str(held.next_offset)}
+    return {
+        "shard": held.shard,
+        "first_offset": str(held.first_offset),
+        "next_offset": str(held.next_offset),
+    }
 
 
 def _shown_extent(extent: Extent) -> StreamExtent:

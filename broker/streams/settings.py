@@ -39,7 +39,9 @@ def _check_filter(text: str) -> str:
     except PeerError as error:
         raise ValueError(str(error)) from error
     if parsed.share_group is not None:
-        raise ValueError(f"topic filter {text!r}: a stream captures every message, so it takes no $share/ filter")
+        raise ValueError(
+            f"topic filter {text!r}: a stream captures every message, so it takes no $share/ filter"
+        )
     return text
 
 
@@ -89,7 +91,9 @@ class TierSettings(Settings):
     @classmethod
     def _check_url(cls, value: str) -> str:
         if "://" not in value and not value.startswith("/"):
-            raise ValueError(f"expected s3://..., gs://..., abfss://... or an absolute path, got {value!r}")
+            raise ValueError(
+                f"expected s3://..., gs://..., abfss://... or an absolute path, got {value!r}"
+            )
         return value.rstrip("/")
 
 
@@ -98,22 +102,29 @@ class StreamSettings(Settings):
 
     retention: Retention = Field(default=Retention(), description="How long records are kept.")
     retention_interval: Duration = Field(
-        default=30.0, ge=0.1, description="Interval between checks for records that are too old or too many."
+        default=30.0,
+        ge=0.1,
+        description="Interval between checks for records that are too old or too many.",
     )
-    sealing_interval: Duration = Field(default=1.0, ge=0.05, description="Interval between merges of small frames.")
+    sealing_interval: Duration = Field(
+        default=1.0, ge=0.05, description="Interval between merges of small frames."
+    )
 
 
 class RangeServerSettings(Settings):
     """Section ``range_server``: the process that serves records of streams to Spark and other readers."""
 
-    bind: str = Field(default="127.0.0.1:0", description="Address and port of the range server; port 0 takes any.")
+    bind: str = Field(
+        default="127.0.0.1:0", description="Address and port of the range server; port 0 takes any."
+    )
     advertised_url: str | None = Field(
         default=None,
         pattern="^https?://[^/?#]+/?$",
         description="URL at which readers reach it, as `https://broker.example:18084`. Default: `bind`.",
     )
     certfile: str | None = Field(
-        default=None, description="Server certificate and its chain, PEM; with it, the range server speaks HTTPS."
+        default=None,
+        description="Server certificate and its chain, PEM; with it, the range server speaks HTTPS.",
     )
     keyfile: str | None = Field(default=None, description="Private key of `certfile`, PEM.")
     allow_clear_text: bool = Field(
@@ -168,7 +179,10 @@ class StreamSpec(Settings):
     )
     retention: Retention = Field(default=Retention())
     shards: int = Field(
-        default=1, ge=1, le=MAX_SHARDS, description="Number of shards; fixed once the stream is created."
+        default=1,
+        ge=1,
+        le=MAX_SHARDS,
+        description="Number of shards; fixed once the stream is created.",
     )
 
     index: Literal["none", "topic"] = Field(

@@ -21,7 +21,9 @@ class Settled:
     def offset(self, shard: LogShard, held: ShardRange) -> int:
         """Offset up to which a shard with this range is settled."""
         now_s = self._monotonic_s()
-        settled, seen, seen_at_s = self._shards.get(shard, (held.first_offset, held.next_offset, now_s))
+        settled, seen, seen_at_s = self._shards.get(
+            shard, (held.first_offset, held.next_offset, now_s)
+        )
         if now_s - seen_at_s >= _SETTLE_S:
             settled = seen
             seen = held.next_offset

@@ -43,7 +43,9 @@ class StreamStarts:
             Invalid: no stream captures all topics of the filter, or ``start`` is not one; a sentence for the client.
         """
         chosen = self._stream(topic_filter, stream)
-        return Start(chosen.name, [(shard, self._offset(chosen, shard, start)) for shard in chosen.shards])
+        return Start(
+            chosen.name, [(shard, self._offset(chosen, shard, start)) for shard in chosen.shards]
+        )
 
     def _stream(self, topic_filter: TopicFilter, name: str | None) -> Stream:
         if name is not None:
@@ -52,14 +54,18 @@ class StreamStarts:
             except NotFound:
                 raise Invalid(f"there is no stream '{name}'") from None
             if not _captures(chosen, topic_filter):
-                raise Invalid(f"stream '{name}' does not capture all topics of '{topic_filter.filter}'")
+                raise Invalid(
+                    f"stream '{name}' does not capture all topics of '{topic_filter.filter}'"
+                )
             return chosen
         candidates = sorted(
             (candidate for candidate in self._catalogue if _captures(candidate, topic_filter)),
             key=lambda candidate: candidate.name,
         )
         if not candidates:
-            raise Invalid(f"no stream captures all topics of '{topic_filter.filter}', so there is no past to begin in")
+            raise Invalid(
+                f"no stream captures all topics of '{topic_filter.filter}', so there is no past to begin in"
+            )
         return candidates[0]
 
     def _offset(self, stream: Stream, shard: LogShard, start: str) -> int:
@@ -85,11 +91,19 @@ class StreamStarts:
                 return max(self._clock.now_ns() // 1000 - int(ago_s * 1_000_000), 0)
             if _NUMBER.fullmatch(text):
                 number = int(text)
-                return number if number >= 10**14 else number * 1000 if number >= 10**11 else number * 1_000_000
+                return (
+                    number
+                    if number >= 10**14
+                    else number * 1000
+                    if number >= 10**11
+                    else number * 1_000_000
+                )
             at = datetime.fromisoformat(text)
         except (ValueError, OverflowError):
             raise Invalid(f"{text[:80]!r} is not a valid start; {_FORMS}") from None
-        return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
+        return int(
+            (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1_000_000
+        )
 
 
 def _captures(stream: Stream, topic_filter: TopicFilter) -> bool:

@@ -62,7 +62,9 @@ def _schema(name: str, schema: Mapping[str, Any]) -> str:
         for member, found in schema.get("properties", {}).items()
     ]
     text = prose(schema.get("description", ""))
-    return f"### {name}\n\n{text}" + (f"\n\n{table(('member', 'type', 'required'), rows)}" if rows else "")
+    return f"### {name}\n\n{text}" + (
+        f"\n\n{table(('member', 'type', 'required'), rows)}" if rows else ""
+    )
 
 
 def _json_type(schema: Mapping[str, Any]) -> str:
@@ -71,7 +73,9 @@ def _json_type(schema: Mapping[str, Any]) -> str:
         return f"[{name}](#{name.lower()})" if "/$defs/" in schema["$ref"] else name
     for choice in ("anyOf", "oneOf"):
         if choice in schema:
-            return " or ".join(_json_type(one) for one in schema[choice] if one.get("type") != "null")
+            return " or ".join(
+                _json_type(one) for one in schema[choice] if one.get("type") != "null"
+            )
     if "const" in schema:
         return f"`{schema['const']}`"
     if "enum" in schema:

@@ -18,7 +18,10 @@ def connectors() -> str:
     """Every type that is built in."""
     registry = Registry(BUILT_IN)
     kinds = [registry.known(name) for name in registry.names()]
-    rows = [(f"[`{kind.name}`](#{_anchor(kind.title)})", _directions(kind), kind.summary) for kind in kinds]
+    rows = [
+        (f"[`{kind.name}`](#{_anchor(kind.title)})", _directions(kind), kind.summary)
+        for kind in kinds
+    ]
     return page(
         "Connectors",
         "What connectors, actions and sources of each type are made of. What they all have, `resource_opts` among it, "
@@ -37,12 +40,16 @@ def _kind(kind: ConnectorType) -> str:
     sections = [_overview(kind)]
     for what, model in models:
         where = "beside `name` and `type`" if what == "connector" else "in `parameters`"
-        sections.append(f"### `{kind.name}`: {what}\n\nStand {where}. {described(model, _MEANINGS, prefix)}")
+        sections.append(
+            f"### `{kind.name}`: {what}\n\nStand {where}. {described(model, _MEANINGS, prefix)}"
+        )
     for _, model in models:
         for part in parts(model):
             if part not in told:
                 told.add(part)
-                sections.append(f"#### `{kind.name}` {part.__name__}\n\n{described(part, _MEANINGS, prefix)}")
+                sections.append(
+                    f"#### `{kind.name}` {part.__name__}\n\n{described(part, _MEANINGS, prefix)}"
+                )
     return "\n\n".join(sections)
 
 

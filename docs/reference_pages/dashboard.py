@@ -15,7 +15,9 @@ from broker.core.resources import Parameter, Resource, Verb, resources
 # Members that lists show as the name and the state of an object.
 _NAME_AND_STATE: Final = frozenset(("enable", "state", "status", "status_reason"))
 # Parameters of every list, and filters that another one covers: the name, and the state, which is ``disabled`` too.
-_EVERY_LIST: Final = frozenset(("limit", "cursor", "sort", "like_name", "like_id", "state", "enable"))
+_EVERY_LIST: Final = frozenset(
+    ("limit", "cursor", "sort", "like_name", "like_id", "state", "enable")
+)
 _READ_ONLY: Final = "Read-only; ignored."
 # Words of members as headings have them.
 _WORDS: Final = {
@@ -42,7 +44,11 @@ def declarations(document: Mapping[str, Any]) -> str:
 def _kind(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
     hidden = _NAME_AND_STATE | {"name", kind.key}
     listed = document["paths"][f"/api/v1/{kind.path}"]["get"]["parameters"]
-    named = kind.columns if isinstance(kind.columns, Mapping) else {member: member for member in kind.columns}
+    named = (
+        kind.columns
+        if isinstance(kind.columns, Mapping)
+        else {member: member for member in kind.columns}
+    )
     columns = [(_heading(title), member) for title, member in named.items() if member not in hidden]
     if kind.page_columns:
         columns = list(kind.page_columns.items())
@@ -59,11 +65,16 @@ def _kind(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
         "model": f"{kind.id}Spec",
         "key": kind.key,
         "writes": sorted(kind.abilities.verbs),
-        "switches": [{"verb": switch.verb, "text": switch.text.format(kind.one)} for switch in kind.abilities.switches],
+        "switches": [
+            {"verb": switch.verb, "text": switch.text.format(kind.one)}
+            for switch in kind.abilities.switches
+        ],
         "is_ordered": kind.abilities.can_reorder,
         "deletion": kind.deletion,
         "columns": [{"title": title, "member": member} for title, member in columns],
-        "filters": [_filter_in(document, entry) for entry in listed if entry["name"] not in _EVERY_LIST],
+        "filters": [
+            _filter_in(document, entry) for entry in listed if entry["name"] not in _EVERY_LIST
+        ],
         "read_only": sorted(_read_only(kind, document["components"]["schemas"])),
     }
 
@@ -71,10 +82,18 @@ def _kind(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
 def _filter_in(document: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
     """A filter as a page asks for it. FastAPI makes a title from a name; others are written on purpose."""
     name, schema = entry["name"], entry["schema"]
-    values = next((list(form["enum"]) for form in schema.get("anyOf", [schema]) if "enum" in form), None)
+    values = next(
+        (list(form["enum"]) for form in schema.get("anyOf", [schema]) if "enum" in form), None
+    )
     written = schema["title"] != name.replace("_", " ").title()
     label = schema["title"] if written else _heading(name)
-    return {"name": name, "label": label, "text": entry["description"], "values": values, "is_pattern": False}
+    return {
+        "name": name,
+        "label": label,
+        "text": entry["description"],
+        "values": values,
+        "is_pattern": False,
+    }
 
 
 def _read_only(kind: Kind, schemas: Mapping[str, Any]) -> set[str]:
@@ -85,7 +104,9 @@ def _read_only(kind: Kind, schemas: Mapping[str, Any]) -> set[str]:
     return (shown.keys() - written.keys()) | ignored
 
 
-def _members(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _members(
+    schema: Mapping[str, Any], schemas: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The members of an object of any of its forms."""
     if "$ref" in schema:
         yield from _members(schemas[schema["$ref"].rpartition("/")[2]], schemas)
@@ -96,7 +117,9 @@ def _members(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[
 
 def _resource(resource: Resource) -> dict[str, Any]:
     lists = [verb for verb in resource.verbs if _is_list(resource, verb)]
-    of_one = [verb for verb in resource.verbs if verb.method == "GET" and _names_one(resource, verb)]
+    of_one = [
+        verb for verb in resource.verbs if verb.method == "GET" and _names_one(resource, verb)
+    ]
     shows = next((verb for verb in of_one if not verb.row), None)
     return {
         "name": resource.name,
@@ -116,7 +139,9 @@ def _resource(resource: Resource) -> dict[str, Any]:
 
 
 def _is_list(resource: Resource, verb: Verb) -> bool:
-    is_anywhere = "{" not in f"{resource.path}{verb.path}" and not any(taken.is_required for taken in verb.takes)
+    is_anywhere = "{" not in f"{resource.path}{verb.path}" and not any(
+        taken.is_required for taken in verb.takes
+    )
     return bool(verb.row) and verb.method == "GET" and is_anywhere
 
 
@@ -130,7 +155,9 @@ def _list(verb: Verb) -> dict[str, Any]:
         "title": title.partition(" ")[2].removeprefix("the "),
         "is_paged": verb.is_paged,
         "text": _said(text),
-        "columns": [{"title": _heading(title), "member": member} for title, member in named.items()],
+        "columns": [
+            {"title": _heading(title), "member": member} for title, member in named.items()
+        ],
         "filters": [_filter(taken) for taken in verb.takes if taken.name not in _EVERY_LIST],
         "orders": [{"name": name, "label": _heading(name)} for name in sort.orders] if sort else [],
         "order": sort.default if sort else "",
@@ -139,7 +166,9 @@ def _list(verb: Verb) -> dict[str, Any]:
 
 def _members_of_row(verb: Verb) -> Sequence[str]:
     schema = TypeAdapter(load(verb.row)).json_schema(mode="serialization")
-    return tuple(name for name, member in schema["properties"].items() if not member.get("deprecated"))
+    return tuple(
+        name for name, member in schema["properties"].items() if not member.get("deprecated")
+    )
 
 
 def _filter(taken: Parameter) -> dict[str, Any]:
@@ -171,7 +200,11 @@ def _place_of_name(resource: Resource, verb: Verb) -> tuple[str, str]:
         if taken.is_required and taken.name == resource.named_by:
             return "query", taken.name
     for member in verb.members:
-        if resource.named_by and member.is_required and member.name in (resource.named_by, f"{resource.named_by}s"):
+        if (
+            resource.named_by
+            and member.is_required
+            and member.name in (resource.named_by, f"{resource.named_by}s")
+        ):
             return ("members" if member.many else "member"), member.name
     return "", ""
 
@@ -183,7 +216,9 @@ def _names_one(resource: Resource, verb: Verb) -> bool:
 def _verb(resource: Resource, verb: Verb, lists: Sequence[Verb]) -> dict[str, Any]:
     title, text = _summary(verb)
     call = _call(resource, verb)
-    members = [member.name for member in verb.members if member.name not in (call["parameter"], "dry_run")]
+    members = [
+        member.name for member in verb.members if member.name not in (call["parameter"], "dry_run")
+    ]
     name = verb.model or f"{verb.id[0].upper()}{verb.id[1:]}"
     return {
         **call,

@@ -38,7 +38,11 @@ def rule_functions(functions: Iterable[Function]) -> str:
 
 def _event(event: Mapping[str, Any]) -> str:
     rows = [
-        (f"`{column['name']}`", column["type"] + ", may be absent" * column["nullable"], column["text"])
+        (
+            f"`{column['name']}`",
+            column["type"] + ", may be absent" * column["nullable"],
+            column["text"],
+        )
         for column in event["columns"]
     ]
     return "\n\n".join(
@@ -52,7 +56,10 @@ def _event(event: Mapping[str, Any]) -> str:
 
 
 def _parameters(function: Function) -> str:
-    kinds = [(parameter.name, parameter.kind.name if parameter.kind else "any") for parameter in function.parameters]
+    kinds = [
+        (parameter.name, parameter.kind.name if parameter.kind else "any")
+        for parameter in function.parameters
+    ]
     return ", ".join(f"{name}: {kind}" for name, kind in kinds)
 
 
@@ -73,4 +80,7 @@ def variform() -> str:
 
 
 def _examples(examples: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(f"`{one['expression']}` → `{json.dumps(one['result'], ensure_ascii=False)}`" for one in examples)
+    return ", ".join(
+        f"`{one['expression']}` → `{json.dumps(one['result'], ensure_ascii=False)}`"
+        for one in examples
+    )

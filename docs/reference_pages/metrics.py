@@ -85,7 +85,8 @@ def metrics(node: Node) -> str:
         "`sluice_messages_passed_total` + `sluice_messages_refused_total` + "
         "`sluice_messages_resent_already_taken_total`.",
         table(("metric", "kind", "unit", "labels", "meaning"), rows),
-        "## Labels\n\n" + table(("label", "what it holds"), [(f"`{label}`", _LABELS[label]) for label in named]),
+        "## Labels\n\n"
+        + table(("label", "what it holds"), [(f"`{label}`", _LABELS[label]) for label in named]),
     )
 
 

@@ -31,7 +31,11 @@ def _in_module(module: ast.Module) -> Iterator[Named]:
 
 def _in_function(function: ast.AST, texts: Mapping[str, object]) -> Iterator[Named]:
     for call in ast.walk(function):
-        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr not in _KINDS:
+        if (
+            not isinstance(call, ast.Call)
+            or not isinstance(call.func, ast.Attribute)
+            or call.func.attr not in _KINDS
+        ):
             continue
         match [_text(argument, texts) for argument in call.args]:
             case [str(name), *_, str(help)]:
@@ -52,4 +56,8 @@ def _texts(nodes: Iterable[ast.AST]) -> dict[str, object]:
 
 
 def _text(argument: ast.expr, texts: Mapping[str, object]) -> object:
-    return texts.get(argument.id) if isinstance(argument, ast.Name) else getattr(argument, "value", None)
+    return (
+        texts.get(argument.id)
+        if isinstance(argument, ast.Name)
+        else getattr(argument, "value", None)
+    )

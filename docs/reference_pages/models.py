@@ -84,7 +84,9 @@ def type_text(annotation: Any, metadata: Any = (), prefix: str = "") -> str:
     if origin is Literal:
         return " or ".join(f"`{json.dumps(choice).strip(chr(34))}`" for choice in arguments)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(type_text(one, (), prefix) for one in arguments if one is not NoneType))
+        return " or ".join(
+            dict.fromkeys(type_text(one, (), prefix) for one in arguments if one is not NoneType)
+        )
     if origin in (list, tuple, set, frozenset):
         return f"list of {type_text(arguments[0], (), prefix)}"
     if origin is dict:

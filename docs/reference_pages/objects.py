@@ -14,7 +14,12 @@ from broker.auth.client_attributes import ClientAttributeSettings
 from broker.config.object_stores import StoreSettings
 from broker.connection.sharing.settings import ShareGroupSettings
 from broker.core.kinds import Kind, kinds
-from broker.net.settings import ListenerSettings, SslListenerSettings, WsListenerSettings, WssListenerSettings
+from broker.net.settings import (
+    ListenerSettings,
+    SslListenerSettings,
+    WsListenerSettings,
+    WssListenerSettings,
+)
 from broker.routing.settings import RetainedBackend
 from docs.reference_pages.markdown import page, table
 from docs.reference_pages.models import Model, described, members, parts
@@ -102,7 +107,9 @@ def objects() -> str:
         *(section for kind in kinds() for section in _of_kind(kind, told)),
         _heading("Share group in files", "In files, `shared_subscription.groups.NAME`."),
         *_parts_of(ShareGroupSettings, told, also_itself=True),
-        _heading("Backend of retained messages", "In files, members of the list `retained.backends`."),
+        _heading(
+            "Backend of retained messages", "In files, members of the list `retained.backends`."
+        ),
         *_parts_of(RetainedBackend, told, also_itself=True),
         _heading("Client attribute", "In files, members of the list `mqtt.client_attrs_init`."),
         *_parts_of(ClientAttributeSettings, told, also_itself=True),
@@ -121,7 +128,9 @@ def _of_kind(kind: Kind, told: set[str]) -> Iterator[str]:
         yield from _parts_of(ListenerSettings, told, also_itself=True)
         yield from _parts_of(WssListenerSettings, told)
         return
-    place = f"`/api/v1/{kind.path}`" + ("" if kind.section is None else f", in files `{kind.section}`")
+    place = f"`/api/v1/{kind.path}`" + (
+        "" if kind.section is None else f", in files `{kind.section}`"
+    )
     title, where = kind.name.capitalize(), f"{place}. {kind.about}"
     if kind.name in _TYPED:
         where += " Types and their members: [connectors](connectors.md)."

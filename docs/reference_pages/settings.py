@@ -17,7 +17,8 @@ _MODEL: Final = re.compile(r"\b([A-Z]\w+(?:Settings|Backend))\b")
 def settings() -> str:
     """Every setting with its default."""
     rows = [
-        (f"`{entry.key}`", _type(entry), _default(entry), entry.description) for entry in describe(section_models())
+        (f"`{entry.key}`", _type(entry), _default(entry), entry.description)
+        for entry in describe(section_models())
     ]
     objects = "\n".join(f"* `{section}`" for section in object_sections())
     return page(

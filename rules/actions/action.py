@@ -112,7 +112,14 @@ class ActionCounts(CounterSet):
 
     __slots__ = (*_COUNTERS,)
 
-    SHOWN: Final = ("total", "success", "failed", "failed.out_of_service", "failed.unknown", "discarded")
+    SHOWN: Final = (
+        "total",
+        "success",
+        "failed",
+        "failed.out_of_service",
+        "failed.unknown",
+        "discarded",
+    )
     """The names of the counters as the API shows them; ``failed`` is a sum."""
 
     total: Counter
@@ -121,7 +128,9 @@ class ActionCounts(CounterSet):
     failed_unknown: Counter
     discarded: Counter
 
-    def __init__(self, rule: str, action: str, type: str, fallbacks: Sequence[ActionCounts] = ()) -> None:
+    def __init__(
+        self, rule: str, action: str, type: str, fallbacks: Sequence[ActionCounts] = ()
+    ) -> None:
         super().__init__("rule_actions_", _COUNTERS, {"rule": rule, "action": action, "type": type})
         self.parts += fallbacks
 
@@ -130,7 +139,14 @@ class ActionCounts(CounterSet):
         out_of_service = self.failed_out_of_service.value
         unknown = self.failed_unknown.value
         failed = out_of_service + unknown
-        values = (self.total.value, self.success.value, failed, out_of_service, unknown, self.discarded.value)
+        values = (
+            self.total.value,
+            self.success.value,
+            failed,
+            out_of_service,
+            unknown,
+            self.discarded.value,
+        )
         return cast(RuleActionCounts, dict(zip(self.SHOWN, values, strict=True)))
 
 
@@ -157,7 +173,16 @@ class Step:
     counted like any action, and have no fallbacks of their own. ``kind`` and ``target`` say what it is (``stream``,
     ``hot``), ``state`` gives what its target is in now."""
 
-    __slots__ = ("counts", "fallbacks", "kind", "last_error", "on_failure", "run", "state", "target")
+    __slots__ = (
+        "counts",
+        "fallbacks",
+        "kind",
+        "last_error",
+        "on_failure",
+        "run",
+        "state",
+        "target",
+    )
 
     run: Callable[[Row, Message], Refusal | None]
 
@@ -170,7 +195,13 @@ class Step:
         *,
         state: Callable[[], str] = lambda: "ready",
     ) -> None:
-        self.kind, self.target, self.counts, self.fallbacks, self.state = kind, target, counts, tuple(fallbacks), state
+        self.kind, self.target, self.counts, self.fallbacks, self.state = (
+            kind,
+            target,
+            counts,
+            tuple(fallbacks),
+            state,
+        )
         self.last_error: LastError | None = None
         self.on_failure: Failures | None = None
 

@@ -25,7 +25,9 @@ _PASSED_ON = "User-Property"
 _ALWAYS_LOOKED_AT = "payload"
 
 
-def unset_placeholders(actions: Sequence[Any], inferred: Inferred, payload: FieldType) -> Iterator[Problem]:
+def unset_placeholders(
+    actions: Sequence[Any], inferred: Inferred, payload: FieldType
+) -> Iterator[Problem]:
     """Placeholders in templates of actions (models with ``model_dump``) that no row has, or that name nothing.
 
     ``payload`` is what the column of that name holds where it is selected as it came.
@@ -33,7 +35,9 @@ def unset_placeholders(actions: Sequence[Any], inferred: Inferred, payload: Fiel
     row = FieldType("struct", nullable=False, fields=dict(inferred.columns), open=False)
     for position, action in enumerate(actions):
         members = action.model_dump(mode="json", exclude_defaults=True)
-        members = {**members, **_default_payload(action)} if _ALWAYS_LOOKED_AT not in members else members
+        members = (
+            {**members, **_default_payload(action)} if _ALWAYS_LOOKED_AT not in members else members
+        )
         for pointer, text in _texts(members, f"/actions/{position}"):
             yield from _written_as_text(text, pointer)
             for path in () if inferred.has_star else Template(text, text_of).paths:
@@ -61,23 +65,33 @@ def _written_as_text(text: str, pointer: str) -> Iterator[Problem]:
     for match in NOT_PLACEHOLDER.finditer(text):
         if _PASSED_ON not in match[0]:
             hint = "a placeholder has letters, digits, '.' and '_' only; select the value AS a name"
-            yield Problem(f"{match[0]} is not a placeholder and is written as is", pointer, suggestion=hint)
+            yield Problem(
+                f"{match[0]} is not a placeholder and is written as is", pointer, suggestion=hint
+            )
 
 
-def _problem(path: Sequence[str], pointer: str, row: FieldType, payload: FieldType) -> Iterator[Problem]:
+def _problem(
+    path: Sequence[str], pointer: str, row: FieldType, payload: FieldType
+) -> Iterator[Problem]:
     shown = f"${{{'.'.join(path)}}}"
     name, *steps = path
     if name not in row.fields:
         close = nearest(name, row.fields)
         hint = Rename(name, close) if close else f"select {name}"
-        yield Problem(f"the SQL gives no column '{name}', so {shown} never has a value", pointer, suggestion=hint)
+        yield Problem(
+            f"the SQL gives no column '{name}', so {shown} never has a value",
+            pointer,
+            suggestion=hint,
+        )
         return
     kind = row.fields[name]
     if name == "payload" and kind.name == "string":
         kind = payload
     _, issue = descend(kind, Path(name, tuple(steps)))
     if issue is not None and issue.is_mistake:
-        yield Problem(f"{shown} never has a value: {issue.message}", pointer, suggestion=issue.suggestion)
+        yield Problem(
+            f"{shown} never has a value: {issue.message}", pointer, suggestion=issue.suggestion
+        )
 
 
 # Checks of a rule's actions against existing bridges: a missing one is a warning.
@@ -95,5 +109,8 @@ def missing_bridges(actions: Sequence[Any], sinks: Sinks) -> Iterator[Problem]:
 def _missing(action: Any, pointer: str, sinks: Sinks) -> Iterator[Problem]:
     if not isinstance(action, BridgeAction) or sinks.find(action.bridge) is not None:
         return
-    hint = did_you_mean(action.bridge, [sink.name for sink in sinks]) or "rows are discarded until it is made"
+    hint = (
+        did_you_mean(action.bridge, [sink.name for sink in sinks])
+        or "rows are discarded until it is made"
+    )
     yield Problem(f"there is no action '{action.bridge}' yet", f"{pointer}/bridge", suggestion=hint)

@@ -44,7 +44,11 @@ def columns_read(spec: RepublishAction) -> frozenset[str] | None:
 
 
 def republish(
-    spec: RepublishAction, rule: str, publisher: Publisher, max_depth: int, now_ns: Callable[[], int]
+    spec: RepublishAction,
+    rule: str,
+    publisher: Publisher,
+    max_depth: int,
+    now_ns: Callable[[], int],
 ) -> Action:
     """An action that publishes one message per row, in the name of the rule.
 
@@ -68,7 +72,9 @@ def republish(
     def publish_row(row: Row, message: Message) -> None:
         via = message.via
         if len(via) >= max_depth and len(rules := without_mark(via)) >= max_depth:
-            raise ActionFailed(f"{len(rules)} rules republished one after another: {' > '.join(rules)}")
+            raise ActionFailed(
+                f"{len(rules)} rules republished one after another: {' > '.join(rules)}"
+            )
         republished = Message(
             topic_of(row),
             payload_of(row),
@@ -81,9 +87,15 @@ def republish(
             (*via, rule) if via else first,
             message.receipt,
         )
-        outcome = dispatch(republished) if is_direct is not None and is_direct(row) else publish(republished)
+        outcome = (
+            dispatch(republished)
+            if is_direct is not None and is_direct(row)
+            else publish(republished)
+        )
         if outcome.refusal is not None:
-            raise ActionFailed(f"the message on {republished.topic!r} was refused: {outcome.refusal.text}")
+            raise ActionFailed(
+                f"the message on {republished.topic!r} was refused: {outcome.refusal.text}"
+            )
 
     return publish_row
 
@@ -166,7 +178,9 @@ def _direct(spec: bool | str, rule: str) -> Callable[[Row], bool] | None:
 
 def _properties(spec: RepublishAction) -> Callable[[Row, Message], dict[str, Any] | None]:
     """The properties of the message that a row makes; None when there are none."""
-    named = mqtt_properties(spec.mqtt_properties, spec.undefined_vars) if spec.mqtt_properties else None
+    named = (
+        mqtt_properties(spec.mqtt_properties, spec.undefined_vars) if spec.mqtt_properties else None
+    )
     pairs_of = _pairs(spec)
     if named is None:
 
@@ -205,9 +219,13 @@ Pairs = list[tuple[str, str]]
 _MAX_BYTES: Final = 65_535
 
 
-def mqtt_properties(texts: Mapping[str, str], undefined_vars: UndefinedVars) -> Callable[[Row], dict[str, Any]]:
+def mqtt_properties(
+    texts: Mapping[str, str], undefined_vars: UndefinedVars
+) -> Callable[[Row], dict[str, Any]]:
     """Renders MQTT 5 properties for rows. A property is left out if its rendered string is not a valid value for it."""
-    templates = [(name, template(text, undefined_vars).render_bytes) for name, text in texts.items()]
+    templates = [
+        (name, template(text, undefined_vars).render_bytes) for name, text in texts.items()
+    ]
 
     def read(row: Row) -> dict[str, Any]:
         properties: dict[str, Any] = {}
@@ -220,20 +238,32 @@ def mqtt_properties(texts: Mapping[str, str], undefined_vars: UndefinedVars) -> 
     return read
 
 
-def user_properties(properties: str | Mapping[str, str], undefined_vars: UndefinedVars) -> Callable[[Row], Pairs]:
+def user_properties(
+    properties: str | Mapping[str, str], undefined_vars: UndefinedVars
+) -> Callable[[Row], Pairs]:
     """The user properties of a row: a template each, or one placeholder for a map or for an array of
     ``{"key", "value"}``, as ``User-Property-Pairs`` is."""
     if not isinstance(properties, str):
         templates = [(name, template(text, undefined_vars)) for name, text in properties.items()]
-        return lambda row: list(_sendable((name, template.render(row)) for name, template in templates))
+        return lambda row: list(
+            _sendable((name, template.render(row)) for name, template in templates)
+        )
     value_of = template(properties).value
 
     def read(row: Row) -> Pairs:
         value = value_of(row)
         if isinstance(value, dict):
-            return list(_sendable((name, _text(item)) for name, item in value.items() if item is not UNDEFINED))
+            return list(
+                _sendable(
+                    (name, _text(item)) for name, item in value.items() if item is not UNDEFINED
+                )
+            )
         if isinstance(value, list):
-            entries = (item for item in value if isinstance(item, dict) and "key" in item and "value" in item)
+            entries = (
+                item
+                for item in value
+                if isinstance(item, dict) and "key" in item and "value" in item
+            )
             return list(_sendable((_text(item["key"]), _text(item["value"])) for item in entries))
         return []
 

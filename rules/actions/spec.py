@@ -21,7 +21,9 @@ from rules.actions.text import UndefinedVars
 # The MQTT properties that are integers.
 LARGEST_PROPERTIES: Final = {"Payload-Format-Indicator": 1, "Message-Expiry-Interval": 0xFFFFFFFF}
 # The MQTT properties that templates may set.
-_PROPERTIES: Final = frozenset({*LARGEST_PROPERTIES, "Content-Type", "Response-Topic", "Correlation-Data"})
+_PROPERTIES: Final = frozenset(
+    {*LARGEST_PROPERTIES, "Content-Type", "Response-Topic", "Correlation-Data"}
+)
 _SINK: Final = re.compile(r"[a-z][a-z0-9_]*:[0-9A-Za-z][-0-9A-Za-z_.]*", re.ASCII)
 
 
@@ -138,7 +140,9 @@ class DisconnectAction(_Model):
     type: Literal["disconnect"]
 
 
-FallbackAction = Annotated[StreamAction | ConsoleAction | RepublishAction | BridgeAction, Field(discriminator="type")]
+FallbackAction = Annotated[
+    StreamAction | ConsoleAction | RepublishAction | BridgeAction, Field(discriminator="type")
+]
 AnyAction = Annotated[
     StreamAction | ConsoleAction | RepublishAction | BridgeAction | DropAction | DisconnectAction,
     Field(discriminator="type"),

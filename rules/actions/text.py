@@ -8,7 +8,15 @@ from typing import Any, Final, Literal
 from broker.core import jsontext
 from broker.core.template import Template, WhenUndefined, as_undefined
 from rules.actions.action import ActionFailed, Discarded
-from rules.sql.values import UNDEFINED, Bits, EvaluationError, defined, json_bytes, json_text, text_of
+from rules.sql.values import (
+    UNDEFINED,
+    Bits,
+    EvaluationError,
+    defined,
+    json_bytes,
+    json_text,
+    text_of,
+)
 
 # Effect of a placeholder for a missing value: writes ``undefined``, nothing, or ``null``; leaves out the row, which
 # counts as discarded; or fails the action. The first three write ``null`` where JSON has a value.
@@ -28,7 +36,9 @@ def template(text: str, undefined_vars: UndefinedVars = "text") -> Template:
 
 def topic_template(text: str, undefined_vars: UndefinedVars = "text") -> Template:
     """A template of topics and other names, which are never JSON."""
-    return Template(text, rendered, undefined=UNDEFINED, when_undefined=_WHEN_UNDEFINED[undefined_vars])
+    return Template(
+        text, rendered, undefined=UNDEFINED, when_undefined=_WHEN_UNDEFINED[undefined_vars]
+    )
 
 
 def json_value(value: Any) -> bytes:

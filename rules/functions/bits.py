@@ -26,7 +26,11 @@ _LEFT = (
         unless=f"{{1}} < 0 OR {{1}} > 62 OR shiftright(shiftleft({{0}}, {_SHIFT}), {_SHIFT}) <> {{0}}",
     ),
 )
-_RIGHT = (SparkForm(("long", "long"), f"shiftright({{0}}, {_SHIFT})", "long", unless="{1} < 0 OR {1} > 63"),)
+_RIGHT = (
+    SparkForm(
+        ("long", "long"), f"shiftright({{0}}, {_SHIFT})", "long", unless="{1} < 0 OR {1} > 63"
+    ),
+)
 
 
 @function(returns="long", spark=forms("long", value="(~ {0})"))
@@ -73,13 +77,18 @@ def _shifted(name: str, x: int, left: int) -> int:
     return x << left if x else 0
 
 
-@function(returns="long", spark=forms("string", value="(8 * CAST(octet_length({0}) AS BIGINT))", gives="long"))
+@function(
+    returns="long",
+    spark=forms("string", value="(8 * CAST(octet_length({0}) AS BIGINT))", gives="long"),
+)
 def bitsize(data: Any) -> int:
     """The number of bits of a string."""
     return _bits("bitsize", data).size
 
 
-@function(returns="long", spark=forms("string", value="CAST(octet_length({0}) AS BIGINT)", gives="long"))
+@function(
+    returns="long", spark=forms("string", value="CAST(octet_length({0}) AS BIGINT)", gives="long")
+)
 def bytesize(data: Any) -> int:
     """The number of bytes of a string."""
     return -(-_bits("bytesize", data).size // 8)
@@ -114,7 +123,9 @@ def subbits(
         return UNDEFINED
     size = min(size, bits.size - start + 1)
     if kind == "integer" and size > MAX_INTEGER_BITS:
-        raise failure("subbits", f"an integer has at most {MAX_INTEGER_BITS} bits; take them as 'bits'")
+        raise failure(
+            "subbits", f"an integer has at most {MAX_INTEGER_BITS} bits; take them as 'bits'"
+        )
     part = (bits.value >> (bits.size - start + 1 - size)) & ((1 << size) - 1)
     if kind == "bits":
         return _as_value(part, size)

@@ -96,7 +96,10 @@ _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _FROM_URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
-@function(returns="string", spark=forms("string", value="replace(base64(CAST({0} AS BINARY)), '\\r\\n', '')"))
+@function(
+    returns="string",
+    spark=forms("string", value="replace(base64(CAST({0} AS BINARY)), '\\r\\n', '')"),
+)
 def base64_encode(s: Data, option: Any = "", other: Any = "") -> str:
     """Base64; options ``no_padding`` and ``urlsafe`` in any order."""
     check_size(len(s) * 4 // 3)
@@ -136,7 +139,9 @@ def term_encode(x: Any) -> bytes:
     try:
         encoded = _TERM_MARK + jsontext.encode(_tagged(x))
     except (jsontext.JsonError, RecursionError):
-        raise failure("term_encode", "the value cannot be encoded: it nests too deep, or holds a bit string") from None
+        raise failure(
+            "term_encode", "the value cannot be encoded: it nests too deep, or holds a bit string"
+        ) from None
     check_size(len(encoded))
     return encoded
 

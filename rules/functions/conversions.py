@@ -7,7 +7,17 @@ import math
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from rules.functions.registry import Bool, Data, Float, Int, Number, StrictText, between, failure, function
+from rules.functions.registry import (
+    Bool,
+    Data,
+    Float,
+    Int,
+    Number,
+    StrictText,
+    between,
+    failure,
+    function,
+)
 from rules.functions.spark_form import EXACT, SparkForm, forms, type_tests
 from rules.sql import paths
 from rules.sql.values import (
@@ -81,7 +91,9 @@ def is_empty(x: Any) -> bool:
     inner = paths.decoded(x)
     if type(inner) is dict:
         return not inner
-    raise failure("is_empty", f"takes a map, an array, '' or the JSON text of a map, not {type_name(x)}")
+    raise failure(
+        "is_empty", f"takes a map, an array, '' or the JSON text of a map, not {type_name(x)}"
+    )
 
 
 @function(name="str", returns="string", spark=_STR)
@@ -192,7 +204,10 @@ def int2hexstr(x: Int) -> str:
     return f"{x:X}"
 
 
-@function(returns="string", spark=(SparkForm(("string",), "concat('0x', hex(CAST({0} AS BINARY)))", "string"),))
+@function(
+    returns="string",
+    spark=(SparkForm(("string",), "concat('0x', hex(CAST({0} AS BINARY)))", "string"),),
+)
 def sqlserver_bin2hexstr(data: Data) -> str:
     """Bytes as hexadecimal digits after 0x."""
     check_size(2 * len(data))
@@ -208,7 +223,9 @@ def hexstr2bin(digits: StrictText, prefix: StrictText = "") -> bytes:
     try:
         return binascii.unhexlify("0" * (len(digits) % 2) + digits)
     except ValueError:
-        raise failure("hexstr2bin", "the text holds something else than hexadecimal digits") from None
+        raise failure(
+            "hexstr2bin", "the text holds something else than hexadecimal digits"
+        ) from None
 
 
 def _shown(value: Any) -> str:

@@ -14,9 +14,14 @@ from transforms.variform import functions_text
 
 _AS_IT_IS = (SparkForm(("string",), "{0}", "string", takes_undefined=True),)
 _LEVEL = "get(split({0}, '/'), CAST(least({1}, 100000) AS INT) - 1)"
-_TOPIC = (*_AS_IT_IS, SparkForm(("string", "long"), _LEVEL, "string", unless=f"{{1}} < 1 OR {_LEVEL} IS NULL"))
+_TOPIC = (
+    *_AS_IT_IS,
+    SparkForm(("string", "long"), _LEVEL, "string", unless=f"{{1}} < 1 OR {_LEVEL} IS NULL"),
+)
 _KINDS = ("string", "long", "float", "number", "boolean")
-_COALESCE = tuple(SparkForm((kind,) * 2, "coalesce({0}, {1})", kind, takes_undefined=True) for kind in _KINDS)
+_COALESCE = tuple(
+    SparkForm((kind,) * 2, "coalesce({0}, {1})", kind, takes_undefined=True) for kind in _KINDS
+)
 
 
 def _presence(test: str) -> tuple[SparkForm, ...]:
@@ -46,7 +51,12 @@ def username(value: Any) -> Any:
     return value
 
 
-@function(returns="long", column="qos", name="qos", spark=(SparkForm(("long",), "{0}", "long", takes_undefined=True),))
+@function(
+    returns="long",
+    column="qos",
+    name="qos",
+    spark=(SparkForm(("long",), "{0}", "long", takes_undefined=True),),
+)
 def qos_(value: Any) -> Any:
     """The QoS the message was published with."""
     return value
@@ -91,14 +101,21 @@ def null_() -> Any:
 @function(arity=(1, None), usage="(a, b, ...)", spark=_COALESCE)
 def coalesce(*values: Any) -> Any:
     """The first value that is not undefined; takes values or one list of them."""
-    return next((value for value in _listed("coalesce", values) if value is not UNDEFINED), UNDEFINED)
+    return next(
+        (value for value in _listed("coalesce", values) if value is not UNDEFINED), UNDEFINED
+    )
 
 
 @function(arity=(1, None), usage="(a, b, ...)")
 def coalesce_ne(*values: Any) -> Any:
     """The first value that is neither undefined nor the empty string."""
     return next(
-        (v for v in _listed("coalesce_ne", values) if v is not UNDEFINED and not (type(v) is str and not v)), UNDEFINED
+        (
+            v
+            for v in _listed("coalesce_ne", values)
+            if v is not UNDEFINED and not (type(v) is str and not v)
+        ),
+        UNDEFINED,
     )
 
 
@@ -143,7 +160,9 @@ def topic_match(topic: Any, topic_filter: Any) -> bool:
     if topic is UNDEFINED or topic_filter is UNDEFINED:
         return False
     if type(topic) is not str or type(topic_filter) is not str:
-        raise failure("=~", "a topic on the left and a topic filter on the right are needed, both strings")
+        raise failure(
+            "=~", "a topic on the left and a topic filter on the right are needed, both strings"
+        )
     return functions_text.topic_match(topic, topic_filter)
 
 
@@ -160,7 +179,9 @@ def topic_join(*arguments: Any) -> Any:
     if len(arguments) == 1:
         levels = arguments[0]
         if type(levels) is not list:
-            raise failure("topic_join", f"one argument must be an array of levels, not {type_name(levels)}")
+            raise failure(
+                "topic_join", f"one argument must be an array of levels, not {type_name(levels)}"
+            )
         spend(len(levels), 500)
         return joined(*[part for level in levels for part in ("/", text_of(level))][1:])
     parent, word = map(text_of, arguments)

@@ -39,17 +39,34 @@ def _md4(data: bytes) -> str:
     if len(data) > MAX_MD4_BYTES:
         raise failure("hash", f"md4 takes strings of at most {MAX_MD4_BYTES} bytes")
     spend(len(data), 500)
-    padded = data + b"\x80" + b"\0" * ((55 - len(data)) % 64) + struct.pack("<Q", 8 * len(data) & (1 << 64) - 1)
+    padded = (
+        data
+        + b"\x80"
+        + b"\0" * ((55 - len(data)) % 64)
+        + struct.pack("<Q", 8 * len(data) & (1 << 64) - 1)
+    )
     state = [0x67452301, 0xEFCDAB89, 0x98BADCFE, 0x10325476]
     for offset in range(0, len(padded), 64):
         state = _md4_block(state, struct.unpack_from("<16I", padded, offset))
     return struct.pack("<4I", *state).hex()
 
 
-_ROUNDS: tuple[tuple[Callable[[int, int, int], int], int, tuple[int, ...], tuple[int, ...]], ...] = (
+_ROUNDS: tuple[
+    tuple[Callable[[int, int, int], int], int, tuple[int, ...], tuple[int, ...]], ...
+] = (
     (lambda x, y, z: x & y | ~x & z, 0, tuple(range(16)), (3, 7, 11, 19)),
-    (lambda x, y, z: x & y | x & z | y & z, 0x5A827999, tuple(4 * (i % 4) + i // 4 for i in range(16)), (3, 5, 9, 13)),
-    (lambda x, y, z: x ^ y ^ z, 0x6ED9EBA1, (0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15), (3, 9, 11, 15)),
+    (
+        lambda x, y, z: x & y | x & z | y & z,
+        0x5A827999,
+        tuple(4 * (i % 4) + i // 4 for i in range(16)),
+        (3, 5, 9, 13),
+    ),
+    (
+        lambda x, y, z: x ^ y ^ z,
+        0x6ED9EBA1,
+        (0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15),
+        (3, 9, 11, 15),
+    ),
 )
 
 
@@ -93,7 +110,9 @@ def sha(s: Data) -> str:
     return _ALGORITHMS["sha"](s)
 
 
-@function(returns="string", spark=(SparkForm(("string",), "sha2(CAST({0} AS BINARY), 256)", "string"),))
+@function(
+    returns="string", spark=(SparkForm(("string",), "sha2(CAST({0} AS BINARY), 256)", "string"),)
+)
 def sha256(s: Data) -> str:
     """SHA-256, as lower-case hexadecimal digits."""
     return _ALGORITHMS["sha256"](s)
@@ -135,7 +154,9 @@ def secret_functions(*, is_trial: bool) -> list[Function]:
 
 def _no_secret(name: str) -> str:
     hint = did_you_mean(name, NAMED_SECRETS.names)
-    return f"there is no secret {name!r}{f'; {hint}' if hint else ''}. Try: sluice secrets put {name}"
+    return (
+        f"there is no secret {name!r}{f'; {hint}' if hint else ''}. Try: sluice secrets put {name}"
+    )
 
 
 @function(returns="long")

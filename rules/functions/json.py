@@ -64,11 +64,15 @@ def _jq_program(value: Any) -> str:
 
 
 def _milliseconds(value: Any) -> int:
-    raise ValueError("an integer above zero" if type(value) is int else f"an integer, not {type_name(value)}")
+    raise ValueError(
+        "an integer above zero" if type(value) is int else f"an integer, not {type_name(value)}"
+    )
 
 
 # A literal is checked when a rule is saved, any other by its process when it runs.
-JqProgram = Annotated[str, Kind("jq program", "type({v}) is str", _jq_program, checks_literals=True)]
+JqProgram = Annotated[
+    str, Kind("jq program", "type({v}) is str", _jq_program, checks_literals=True)
+]
 Milliseconds = Annotated[int, Kind("milliseconds", "type({v}) is int and {v} > 0", _milliseconds)]
 
 
@@ -101,7 +105,9 @@ def jwt_value(token: StrictText, path: JsonPath) -> Any:
         raise failure("jwt_value", "a token has three parts with points between")
     claims = parts[1].encode().rstrip(b"=")
     try:
-        value = jsontext.decode(base64.b64decode(claims + b"=" * (-len(claims) % 4), b"-_", validate=True))
+        value = jsontext.decode(
+            base64.b64decode(claims + b"=" * (-len(claims) % 4), b"-_", validate=True)
+        )
     except ValueError:
         raise failure("jwt_value", "the claims of the token are not the base64 of JSON") from None
     return _at(value, path)

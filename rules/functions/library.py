@@ -27,6 +27,10 @@ def standard(memory: Memory | None = None) -> Functions:
     ``memory`` is what ``kv_store_*`` and ``proc_dict_*`` keep their values in; a new one if none is given.
     """
     kept = memory or Memory()
-    functions = Functions([*STANDARD.values(), *state_functions(kept), *hashes.secret_functions(is_trial=False)])
-    functions.when_tried(lambda: [*state_functions(kept.copy()), *hashes.secret_functions(is_trial=True)])
+    functions = Functions(
+        [*STANDARD.values(), *state_functions(kept), *hashes.secret_functions(is_trial=False)]
+    )
+    functions.when_tried(
+        lambda: [*state_functions(kept.copy()), *hashes.secret_functions(is_trial=True)]
+    )
     return functions

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from rules.functions.registry import NOT_LITERAL, Int, Items, Literals, Members, StrictText, failure, function
+from rules.functions.registry import (
+    NOT_LITERAL,
+    Int,
+    Items,
+    Literals,
+    Members,
+    StrictText,
+    failure,
+    function,
+)
 from rules.sql import paths
 from rules.sql.values import STRINGS, UNDEFINED, identical, text_of, type_name
 from rules.sql.work import spend

@@ -17,7 +17,12 @@ _SHOWN_BITS = 64
 
 _INEXACT = f"NOT ({{0}} {EXACT})"
 _ABS = (
-    SparkForm(("long",), "abs(nullif({0}, -9223372036854775808L))", "long", unless="{0} = -9223372036854775808L"),
+    SparkForm(
+        ("long",),
+        "abs(nullif({0}, -9223372036854775808L))",
+        "long",
+        unless="{0} = -9223372036854775808L",
+    ),
     *forms("float", "number", value="abs({0})"),
 )
 _FMOD = (SparkForm(("double", "double"), "({0} % nullif({1}, 0D))", "float", unless="{1} = 0D"),)
@@ -30,7 +35,10 @@ _DIV, _MOD = (
 
 def _whole(call: str) -> tuple[SparkForm, ...]:
     """The forms of a function to integers; those of larger floats are beyond what a column of integers holds."""
-    return (*forms("long", value="{0}"), *forms("float", "number", value=call, gives="long", unless=_INEXACT))
+    return (
+        *forms("long", value="{0}"),
+        *forms("float", "number", value=call, gives="long", unless=_INEXACT),
+    )
 
 
 @function(returns="unknown", spark=_ABS)

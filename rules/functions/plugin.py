@@ -73,7 +73,9 @@ def function(**options: Unpack[Options]) -> Callable[[Callable[..., Any]], Calla
 
     def mark(implementation: Callable[..., Any]) -> Callable[..., Any]:
         options.setdefault("name", implementation.__name__)
-        setattr(implementation, ATTRIBUTE, make(_guarded(options["name"], implementation), **options))
+        setattr(
+            implementation, ATTRIBUTE, make(_guarded(options["name"], implementation), **options)
+        )
         return implementation
 
     return mark
@@ -89,7 +91,9 @@ def _guarded(name: str, implementation: Callable[..., Any]) -> Callable[..., Any
         except EvaluationError as error:
             raise EvaluationError(f"{name}: {error}") from None
         except Exception as error:  # a plugin may raise anything; it costs this message only
-            raise EvaluationError(f"{name}: the plugin failed with {type(error).__name__}: {error}") from error
+            raise EvaluationError(
+                f"{name}: the plugin failed with {type(error).__name__}: {error}"
+            ) from error
         return result if type(result) in _PLAIN and result == result else _value(name, result)
 
     return run
@@ -106,7 +110,9 @@ def _value(name: str, result: Any) -> Any:
     if result is UNDEFINED or (kind in _PLAIN and (kind is not float or result - result == 0.0)):
         return result
     expected = "a number that is not finite" if kind is float else f"a {kind.__name__}"
-    raise EvaluationError(f"{name}: the plugin gave {expected}, which is not a value that rules have")
+    raise EvaluationError(
+        f"{name}: the plugin gave {expected}, which is not a value that rules have"
+    )
 
 
 __all__ = [

@@ -54,11 +54,17 @@ def load_plugins(functions: Functions, entry_points: Iterable[EntryPoint]) -> li
     plugins: list[Plugin] = []
     for entry_point in entry_points:
         package = entry_point.dist
-        plugin = Plugin(entry_point.name, package.name if package else "", package.version if package else "")
-        where = f"plugin '{plugin.name}'" + (f" of {plugin.package} {plugin.version}" if plugin.package else "")
+        plugin = Plugin(
+            entry_point.name, package.name if package else "", package.version if package else ""
+        )
+        where = f"plugin '{plugin.name}'" + (
+            f" of {plugin.package} {plugin.version}" if plugin.package else ""
+        )
         plugins.append(plugin)
         if not plugin.name.isidentifier():
-            plugin.problems.append(f"{where}: its name cannot be used in a rule; letters, digits and _ can")
+            plugin.problems.append(
+                f"{where}: its name cannot be used in a rule; letters, digits and _ can"
+            )
         elif any(other.name == plugin.name for other in plugins[:-1]):
             plugin.problems.append(f"{where}: another plugin has that name; remove one of them")
         else:
@@ -69,14 +75,18 @@ def load_plugins(functions: Functions, entry_points: Iterable[EntryPoint]) -> li
 def _load(functions: Functions, entry_point: EntryPoint, plugin: Plugin, where: str) -> None:
     try:
         members = _members(entry_point.load())
-    except BaseException as error:  # an import runs what it likes; SystemExit too must not end the broker
+    except (
+        BaseException
+    ) as error:  # an import runs what it likes; SystemExit too must not end the broker
         if isinstance(error, KeyboardInterrupt):
             raise
         sentence = f"{where}: {entry_point.value} cannot be loaded: {type(error).__name__}: {error}"
         plugin.problems.append(" ".join(sentence.split()))
         return
     if not members:
-        plugin.problems.append(f"{where}: {entry_point.value} has no function with @function of rules.functions.plugin")
+        plugin.problems.append(
+            f"{where}: {entry_point.value} has no function with @function of rules.functions.plugin"
+        )
     for function in members:
         _add(functions, function, plugin, where)
 
@@ -98,5 +108,9 @@ def _add(functions: Functions, function: Function, plugin: Plugin, where: str) -
     if taken is None:
         functions.add(own)
         return
-    owner = "a function of Sluice" if taken.origin == STANDARD_ORIGIN else f"plugin '{taken.origin}'"
-    plugin.problems.append(f"{where}: the name '{function.name}' belongs to {owner}; call it as {qualified}")
+    owner = (
+        "a function of Sluice" if taken.origin == STANDARD_ORIGIN else f"plugin '{taken.origin}'"
+    )
+    plugin.problems.append(
+        f"{where}: the name '{function.name}' belongs to {owner}; call it as {qualified}"
+    )

@@ -81,14 +81,20 @@ def _expression(value: Any, *, captures: bool) -> Expression:
     if len(value) > MAX_PATTERN_CHARACTERS:
         raise ValueError(f"a regular expression of at most {MAX_PATTERN_CHARACTERS} characters")
     if (
-        sum(max(int((digits or "1")[:6]) for digits in counts) for counts in _COUNTED.findall(value))
+        sum(
+            max(int((digits or "1")[:6]) for digits in counts) for counts in _COUNTED.findall(value)
+        )
         > MAX_PATTERN_COUNTS
     ):
         raise ValueError(f"a regular expression whose {{n}} sum up to at most {MAX_PATTERN_COUNTS}")
     try:
         return _compiled(value, captures=captures)
     except re2.error as error:
-        reason = error.args[0].decode(errors="replace") if isinstance(error.args[0], bytes) else str(error)
+        reason = (
+            error.args[0].decode(errors="replace")
+            if isinstance(error.args[0], bytes)
+            else str(error)
+        )
         raise ValueError(f"a regular expression; {unsupported(value) or _reason(reason)}") from None
 
 
@@ -98,9 +104,13 @@ def _reason(why: str) -> str:
     return f"{why}; the end of the text is \\z" if why.endswith("\\Z") else why
 
 
-Pattern = Annotated[Any, Kind("regular expression", "False", lambda value: _expression(value, captures=True))]
+Pattern = Annotated[
+    Any, Kind("regular expression", "False", lambda value: _expression(value, captures=True))
+]
 # A pattern whose groups are not used.
-Test = Annotated[Any, Kind("regular expression", "False", lambda value: _expression(value, captures=False))]
+Test = Annotated[
+    Any, Kind("regular expression", "False", lambda value: _expression(value, captures=False))
+]
 
 
 @function(returns="boolean")
@@ -118,7 +128,9 @@ def regex_replace(s: Text, pattern: Pattern, by: StrictText) -> str:
     at = size = 0
     for spans in _matches(pattern, text):
         start, end = spans[0]
-        put = b"".join([part if isinstance(part, bytes) else _group(text, spans, part) for part in template])
+        put = b"".join(
+            [part if isinstance(part, bytes) else _group(text, spans, part) for part in template]
+        )
         size += start - at + len(put)
         if size > MAX_TEXT:
             break
@@ -155,14 +167,18 @@ def _matches(pattern: Expression, text: bytes) -> Iterator[list[Span]]:
     while (spans := pattern.spans("regex_replace", text, start)) is not None:
         yield spans
         seen += length - start
-        if seen > _UNTIMED_BYTES:  # by this thread's clock: others may have the processor for longer than the limit
+        if (
+            seen > _UNTIMED_BYTES
+        ):  # by this thread's clock: others may have the processor for longer than the limit
             began_s = began_s or time.thread_time()
             if time.thread_time() - began_s > MAX_REPLACING_MS / 1000:
                 raise failure("regex_replace", f"replacing took longer than {MAX_REPLACING_MS} ms")
         first, start = spans[0]
         if start == first:
             start += 1
-            while start < length and text[start] & 0xC0 == 0x80:  # inside a character of several bytes
+            while (
+                start < length and text[start] & 0xC0 == 0x80
+            ):  # inside a character of several bytes
                 start += 1
             if start > length:
                 return
@@ -206,7 +222,9 @@ _CONSTRUCTS = (
     (re.compile(r"\\[KG]"), "the assertion"),
     (re.compile(r"[*+?}]\+"), "the possessive repetition"),
 )
-_TOKEN = re.compile(r"\\Q.*?(?:\\E|$)|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]?|(?P<escape>\\.)|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\Q.*?(?:\\E|$)|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]?|(?P<escape>\\.)|.", re.DOTALL
+)
 
 
 def unsupported(pattern: str) -> str | None:

@@ -112,7 +112,9 @@ class Function:
             return self.name + self.usage
         needed = [p.name for p in self.parameters[: self.least]]
         optional = [p.name for p in self.parameters[self.least :]]
-        text = ", ".join(needed) + "".join(f"[, {name}]" if needed else f"[{name}]" for name in optional)
+        text = ", ".join(needed) + "".join(
+            f"[, {name}]" if needed else f"[{name}]" for name in optional
+        )
         return f"{self.name}({text}{'' if self.most is not None else ', ...'})".replace("(, ", "(")
 
     def takes(self, count: int) -> bool:
@@ -173,7 +175,9 @@ class Functions:
 
     def trial(self) -> Functions:
         """A set of its own for SQL that is only tried: what it writes to memory does not stay."""
-        return Functions([*self._by_name.values(), *(f for stand_ins in self._when_tried for f in stand_ins())])
+        return Functions(
+            [*self._by_name.values(), *(f for stand_ins in self._when_tried for f in stand_ins())]
+        )
 
     def get(self, name: str) -> Function | None:
         """The function of that name."""
@@ -235,7 +239,10 @@ Text = Annotated[str, Kind("string", "type({v}) is str", _text)]
 # UTF-8 text and nothing else.
 StrictText = Annotated[str, Kind("string", "type({v}) is str", _strict_text)]
 # Any string, as bytes.
-Data = Annotated[bytes, Kind("string", "type({v}) is bytes", _data, shortcut=("type({v}) is str", "{v}.encode()"))]
+Data = Annotated[
+    bytes,
+    Kind("string", "type({v}) is bytes", _data, shortcut=("type({v}) is str", "{v}.encode()")),
+]
 Int = Annotated[int, Kind("integer", "type({v}) is int", _refuse("an integer"))]
 Float = Annotated[float, Kind("float", "type({v}) is float", _refuse("a float"))]
 Number = Annotated[float, Kind("number", "type({v}) in _numbers", _refuse("a number"))]
@@ -253,7 +260,9 @@ def choice(*words: str) -> Kind:
     def convert(value: Any) -> Any:
         if type(value) is str and value in allowed:
             return value
-        raise ValueError(f"one of {listed}, not {value!r}" if type(value) is str else f"one of {listed}")
+        raise ValueError(
+            f"one of {listed}, not {value!r}" if type(value) is str else f"one of {listed}"
+        )
 
     return Kind("string", "type({v}) is str and {v} in {a}", convert, allowed)
 
@@ -352,7 +361,9 @@ def make(implementation: Callable[..., Any], **options: Unpack[Options]) -> Func
     least = sum(not p.is_optional for p in described) - hidden
     most = None if is_variadic else len(described) - hidden
     kind = returns if isinstance(returns, FieldType) else FieldType(returns)
-    call = _checked(public, implementation, described, is_variadic, hidden, kind, options.get("errors", ()))
+    call = _checked(
+        public, implementation, described, is_variadic, hidden, kind, options.get("errors", ())
+    )
     least, most = options.get("arity", (least, most))
     return Function(
         public, call, described[hidden:], least, most, kind, inspect.getdoc(implementation) or "",
@@ -385,18 +396,28 @@ def _checked(
 ) -> Callable[..., Any]:
     """The implementation behind its argument checks, as one generated function (a loop over checks costs 3x)."""
     names = [p.name for p in parameters]
-    head = [f"{p.name}=_absent" if p.is_optional else p.name for p in parameters] + ["*rest"] * is_variadic
+    head = [f"{p.name}=_absent" if p.is_optional else p.name for p in parameters] + [
+        "*rest"
+    ] * is_variadic
     lines: list[str] = []
     for position, parameter in enumerate(parameters):
         if parameter.is_optional:
-            lines.append(f"    if {parameter.name} is _absent: return {_returned(returns, names[:position])}")
+            lines.append(
+                f"    if {parameter.name} is _absent: return {_returned(returns, names[:position])}"
+            )
         if parameter.kind is not None:
             lines += _check(
-                parameter.name, parameter.kind, f"_k{position}, {name!r}, {position + 1 - hidden}", position
+                parameter.name,
+                parameter.kind,
+                f"_k{position}, {name!r}, {position + 1 - hidden}",
+                position,
             )
     lines.append("    return " + _returned(returns, names + ["*rest"] * is_variadic))
     if errors:
-        translate = ["    except _errors as error:", f"        raise _failure({name!r}, str(error)) from None"]
+        translate = [
+            "    except _errors as error:",
+            f"        raise _failure({name!r}, str(error)) from None",
+        ]
         lines = ["    try:", *("    " + line for line in lines), *translate]
     lines.insert(0, f"def {_identifier(name)}({', '.join(head)}):")
     namespace: dict[str, Any] = {

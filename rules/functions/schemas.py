@@ -34,7 +34,8 @@ def _encoded(value: Any) -> bytes:
 
 # A string that a schema stands for, as bytes.
 Encoded = Annotated[
-    bytes, Kind("string", "type({v}) is bytes", _encoded, shortcut=("type({v}) is str", "{v}.encode()"))
+    bytes,
+    Kind("string", "type({v}) is bytes", _encoded, shortcut=("type({v}) is str", "{v}.encode()")),
 ]
 
 
@@ -58,7 +59,9 @@ def schemas_in(tree: exp.Expression) -> set[Reference]:
     return {
         Reference(kind, argument.name)
         for call in tree.find_all(exp.Anonymous)
-        for kind, argument in zip(_NAMED_BY.get(call.name.lower(), ()), call.expressions, strict=False)
+        for kind, argument in zip(
+            _NAMED_BY.get(call.name.lower(), ()), call.expressions, strict=False
+        )
         if isinstance(argument, exp.Literal)
     }
 
@@ -70,17 +73,25 @@ def schema_functions(schemas: Schemas) -> list[Function]:
         schema_serde = schemas().serde(name)
         kind = getattr(schema_serde, "kind", "")
         if kind == "protobuf" and message_type is None:
-            raise SchemaError(f"schema '{name}' is protobuf, so argument 3 must name a message type")
+            raise SchemaError(
+                f"schema '{name}' is protobuf, so argument 3 must name a message type"
+            )
         if kind not in ("protobuf", "") and message_type is not None:
-            raise SchemaError(f"schema '{name}' is {kind}, which has no message types; leave argument 3 out")
+            raise SchemaError(
+                f"schema '{name}' is {kind}, which has no message types; leave argument 3 out"
+            )
         return schema_serde
 
-    def schema_decode(name: StrictText, data: Encoded, message_type: StrictText | None = None) -> Any:
+    def schema_decode(
+        name: StrictText, data: Encoded, message_type: StrictText | None = None
+    ) -> Any:
         """The value that data stands for by a registered schema; protobuf needs a message type."""
         value = serde(name, message_type).decode(data, message_type)
         return string(value) if type(value) is bytes else value
 
-    def schema_encode(name: StrictText, value: Any, message_type: StrictText | None = None) -> bytes:
+    def schema_encode(
+        name: StrictText, value: Any, message_type: StrictText | None = None
+    ) -> bytes:
         """The bytes of a value by a registered schema; protobuf needs a message type."""
         return serde(name, message_type).encode(value, message_type)
 
@@ -93,7 +104,9 @@ def schema_functions(schemas: Schemas) -> list[Function]:
             else:
                 schema_serde.encode(value, message_type)
         except SchemaError as error:
-            if isinstance(error.__cause__, Unavailable):  # no server was asked, so there is no verdict
+            if isinstance(
+                error.__cause__, Unavailable
+            ):  # no server was asked, so there is no verdict
                 raise
             return False
         return True
@@ -147,18 +160,26 @@ def external_schema_functions(schemas: Schemas) -> list[Function]:
         data: bytes = coded(registry_name, schema_id, lambda serde: serde.encode(value))
         return data
 
-    def avro_decode(registry_name: StrictText, data: Encoded, schema_id: SchemaId | None = None) -> Any:
+    def avro_decode(
+        registry_name: StrictText, data: Encoded, schema_id: SchemaId | None = None
+    ) -> Any:
         """The value that data stands for by a schema of a registry elsewhere: by its number, or by the data's tag."""
         number, encoded = _untagged(data) if schema_id is None else (schema_id, data)
         return coded(registry_name, number, lambda serde: serde.decode(encoded))
 
-    def schema_encode_and_tag(schema: StrictText, registry_name: StrictText, value: Any, subject: StrictText) -> bytes:
+    def schema_encode_and_tag(
+        schema: StrictText, registry_name: StrictText, value: Any, subject: StrictText
+    ) -> bytes:
         """A value by a local Avro schema, with the tag that a registry elsewhere has for it under a subject."""
         kind, source = schemas().source(schema)
         if kind != "avro":
-            raise SchemaError(f"schema '{schema}' is {kind}; only Avro schemas are registered elsewhere")
+            raise SchemaError(
+                f"schema '{schema}' is {kind}; only Avro schemas are registered elsewhere"
+            )
         data = schemas().serde(schema).encode(value)
-        number = registrations.number(registry_name, schemas().external(registry_name), subject, source)
+        number = registrations.number(
+            registry_name, schemas().external(registry_name), subject, source
+        )
         return _TAG.pack(_MAGIC, number) + data
 
     def schema_decode_tagged(registry_name: StrictText, data: Encoded) -> Any:
@@ -187,7 +208,9 @@ def external_schema_functions(schemas: Schemas) -> list[Function]:
 def _untagged(data: bytes) -> tuple[int, bytes]:
     """The number in the tag, and what follows it."""
     if len(data) < _TAG.size or data[0] != _MAGIC:
-        raise SchemaError("the data has no tag: it does not begin with a zero byte and a schema's number")
+        raise SchemaError(
+            "the data has no tag: it does not begin with a zero byte and a schema's number"
+        )
     return _TAG.unpack_from(data)[1], data[_TAG.size :]
 
 

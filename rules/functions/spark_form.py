@@ -35,11 +35,18 @@ def forms(*takes: str, value: str, gives: str = "", unless: str = "") -> tuple[S
 
 def type_tests(*holds_for: str) -> tuple[SparkForm, ...]:
     """The forms of a function that asks for the type of its argument, which is known when the rule is compiled."""
-    kinds = {"string", "long", "float", "boolean"} | ({"number"} if set(holds_for) >= {"long", "float"} else set())
+    kinds = {"string", "long", "float", "boolean"} | (
+        {"number"} if set(holds_for) >= {"long", "float"} else set()
+    )
     if not {"long", "float"} & set(holds_for):
         kinds.add("number")
     return tuple(
-        SparkForm((kind,), "({0} IS NOT NULL)" if kind in holds_for else "FALSE", "boolean", takes_undefined=True)
+        SparkForm(
+            (kind,),
+            "({0} IS NOT NULL)" if kind in holds_for else "FALSE",
+            "boolean",
+            takes_undefined=True,
+        )
         for kind in sorted(kinds)
     )
 

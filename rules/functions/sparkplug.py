@@ -70,7 +70,9 @@ class Births:
     def copy(self) -> Births:
         """The same births, to be changed apart."""
         births = Births()
-        births._metrics = self._metrics.copy()  # a birth replaces the metrics of its sender, it does not change them
+        births._metrics = (
+            self._metrics.copy()
+        )  # a birth replaces the metrics of its sender, it does not change them
         return births
 
     def learn(self, source: Source, payload: Mapping[str, Any]) -> None:
@@ -92,7 +94,9 @@ class Births:
     def definition(self, source: Source, template: Mapping[str, Any]) -> BirthMetric | None:
         """The definition of a template, which is a metric of its edge node."""
         group, node, _ = source
-        return self._metrics.get((group, node, ""), _NO_METRICS).get(template.get("template_ref", ""))
+        return self._metrics.get((group, node, ""), _NO_METRICS).get(
+            template.get("template_ref", "")
+        )
 
 
 def _key(metric: Mapping[str, Any]) -> Any:
@@ -105,7 +109,9 @@ def _birth_metrics(message: Mapping[str, Any], budget: Iterator[int]) -> BirthMe
     for metric, _ in zip(message.get("metrics", ()), budget, strict=False):
         template = metric.get("template_value", {})
         pairs = zip(template.get("parameters", ()), budget, strict=False)
-        parameters = {item["name"]: item["type"] for item, _ in pairs if {"name", "type"} <= item.keys()}
+        parameters = {
+            item["name"]: item["type"] for item, _ in pairs if {"name", "type"} <= item.keys()
+        }
         members = _birth_metrics(template, budget)
         birth = BirthMetric(metric.get("name", ""), metric.get("datatype"), members, parameters)
         metrics |= {metric[key]: birth for key in ("name", "alias") if key in metric}
@@ -130,7 +136,9 @@ class SparkplugTap:
 
         def learn(message: Message) -> None:
             try:
-                self._births.learn(source, self._schemas().serde(SPARKPLUG_B).decode(message.payload, _PAYLOAD))
+                self._births.learn(
+                    source, self._schemas().serde(SPARKPLUG_B).decode(message.payload, _PAYLOAD)
+                )
             except (NotFound, SchemaError):
                 return  # rules that decode it report the error; there is nothing to learn
 
@@ -177,7 +185,13 @@ def sparkplug_functions(schemas: Schemas, births: Births) -> list[Function]:
         return serde().encode(message, message_type)
 
     return [
-        make(spb_decode, column="topic", is_pure=False, usage="(data[, message_type])", errors=_ERRORS),
+        make(
+            spb_decode,
+            column="topic",
+            is_pure=False,
+            usage="(data[, message_type])",
+            errors=_ERRORS,
+        ),
         make(spb_encode, returns="binary", is_pure=False, errors=_ERRORS),
         make(sparkplug_decode, is_pure=False, errors=_ERRORS),
         make(sparkplug_encode, returns="binary", is_pure=False, errors=_ERRORS),
@@ -185,7 +199,9 @@ def sparkplug_functions(schemas: Schemas, births: Births) -> list[Function]:
     ]
 
 
-def _fill_in(metric: dict[str, Any], definitions: Sequence[BirthMetric], source: Source, births: Births) -> None:
+def _fill_in(
+    metric: dict[str, Any], definitions: Sequence[BirthMetric], source: Source, births: Births
+) -> None:
     """Add what a metric leaves out: as its birth has it, and in a template also as the template's definition has it."""
     for birth in definitions:
         if birth.name:
@@ -203,7 +219,12 @@ def _fill_in(metric: dict[str, Any], definitions: Sequence[BirthMetric], source:
             parameter.setdefault("type", types[0])
     for member in template["metrics"]:
         key = _key(member)
-        _fill_in(member, [birth.members[key] for birth in definitions if key in birth.members], source, births)
+        _fill_in(
+            member,
+            [birth.members[key] for birth in definitions if key in birth.members],
+            source,
+            births,
+        )
 
 
 # Signed integers
@@ -220,7 +241,10 @@ Convert = Callable[[int, int, int], int]
 def _signed(value: int, bits: int, field_bits: int) -> int:
     """The integer that a field stands for, with its sign extended over the field or not, as publishers do both."""
     negative = (value & ((1 << bits) - 1)) - (1 << bits)
-    is_negative = value >> (bits - 1) & 1 and value in (negative % (1 << bits), negative % (1 << field_bits))
+    is_negative = value >> (bits - 1) & 1 and value in (
+        negative % (1 << bits),
+        negative % (1 << field_bits),
+    )
     return negative if is_negative else value
 
 
@@ -305,7 +329,10 @@ _WALKS: Final[Mapping[str, Callable[[Any, Convert], None]]] = {
 def _mapped(value: Any, convert: Callable[[Any], Any]) -> Any:
     """A copy of a value with each ``bytes_value`` converted, and other bytes as strings."""
     if type(value) is dict:
-        return {key: convert(item) if key == "bytes_value" else _mapped(item, convert) for key, item in value.items()}
+        return {
+            key: convert(item) if key == "bytes_value" else _mapped(item, convert)
+            for key, item in value.items()
+        }
     if type(value) is list:
         return [_mapped(item, convert) for item in value]
     return string(value) if type(value) is bytes else value
@@ -321,7 +348,9 @@ def _as_string(value: Any) -> Any:
 
 def _from_base64(value: Any) -> Any:
     try:
-        return binascii.a2b_base64(value.encode(), strict_mode=True) if type(value) is str else value
+        return (
+            binascii.a2b_base64(value.encode(), strict_mode=True) if type(value) is str else value
+        )
     except ValueError:
         raise failure("spb_encode", "a bytes_value is not base64") from None
 
@@ -382,13 +411,27 @@ def _zipped_rows(dataset: Any) -> Any:
     if type(rows) is not list or not all(type(row) is dict for row in rows):
         raise failure("spb_zip_kvs", "the rows of a data set must be an array of maps")
     columns = dataset["columns"]
-    zipped = [_pairs(columns, row.get("elements", []), "a row of a data set", "columns", "elements") for row in rows]
+    zipped = [
+        _pairs(columns, row.get("elements", []), "a row of a data set", "columns", "elements")
+        for row in rows
+    ]
     return {**dataset, "rows": [dict(pairs) for pairs in zipped]}
 
 
-def _pairs(names: Any, values: Any, where: str, of_names: str, of_values: str) -> list[tuple[str, Any]]:
-    if type(names) is not list or type(values) is not list or not all(type(name) is str for name in names):
-        raise failure("spb_zip_kvs", f"{where} needs an array of strings as {of_names} and an array as {of_values}")
+def _pairs(
+    names: Any, values: Any, where: str, of_names: str, of_values: str
+) -> list[tuple[str, Any]]:
+    if (
+        type(names) is not list
+        or type(values) is not list
+        or not all(type(name) is str for name in names)
+    ):
+        raise failure(
+            "spb_zip_kvs",
+            f"{where} needs an array of strings as {of_names} and an array as {of_values}",
+        )
     if len(names) != len(values):
-        raise failure("spb_zip_kvs", f"{where} has {len(names)} {of_names} and {len(values)} {of_values}")
+        raise failure(
+            "spb_zip_kvs", f"{where} has {len(names)} {of_names} and {len(values)} {of_values}"
+        )
     return list(zip(names, values, strict=True))

@@ -16,7 +16,9 @@ _CONTROL = re.compile(r"~(-?\d+|\*)?(?:\.(-?\d+|\*)?(?:\.(.))?)?[tlk]*(.)?", re.
 _KNOWN = frozenset("~nspwbBfegci")
 _MAX_TEMPLATES = 256
 _MAX_BASE = 36
-_PRINTABLE = bytes(c for c in range(256) if chr(c) in "\n\r\t\v\b\f\x1b" or 0x20 <= c <= 0x7E or c >= 0xA0)
+_PRINTABLE = bytes(
+    c for c in range(256) if chr(c) in "\n\r\t\v\b\f\x1b" or 0x20 <= c <= 0x7E or c >= 0xA0
+)
 _LETTERS = {2: "b", 8: "o", 16: "x"}
 
 
@@ -46,9 +48,15 @@ def _parsed(text: str) -> _Template:
         at = match.end()
         width, precision, padding, letter = match.groups()
         if letter is None or letter not in _KNOWN:
-            raise ValueError(f"a format; there is no control sequence {match[0][:20]} (a tilde is written ~~)")
+            raise ValueError(
+                f"a format; there is no control sequence {match[0][:20]} (a tilde is written ~~)"
+            )
         control = _Control(letter, _bounded(width), _bounded(precision), padding or " ")
-        if letter in "bB" and type(control.precision) is int and not 2 <= control.precision <= _MAX_BASE:
+        if (
+            letter in "bB"
+            and type(control.precision) is int
+            and not 2 <= control.precision <= _MAX_BASE
+        ):
             raise ValueError(f"a format; the base of {match[0][:20]} is not from 2 to {_MAX_BASE}")
         parts.append(control)
     parts.append(text[at:])
@@ -81,7 +89,9 @@ def _count(values: Literals) -> tuple[int, str] | None:
     wanted = sum(part.arguments for part in _parsed(values[0]) if isinstance(part, _Control))
     argument_count = len(values) - 1
     return (
-        None if wanted == argument_count else (0, f"the format asks for {wanted} arguments, there are {argument_count}")
+        None
+        if wanted == argument_count
+        else (0, f"the format asks for {wanted} arguments, there are {argument_count}")
     )
 
 
@@ -134,7 +144,9 @@ def _number(width: int | str | None, take: Callable[[], Any]) -> int | None:
     return value
 
 
-def _formatted(control: str, width: int | None, precision: int | None, padding: str, value: Any) -> str:
+def _formatted(
+    control: str, width: int | None, precision: int | None, padding: str, value: Any
+) -> str:
     if control == "i":
         return ""
     if control == "s":
@@ -145,9 +157,15 @@ def _formatted(control: str, width: int | None, precision: int | None, padding: 
     if control in "pw":
         return _justified(erlang_term(value, as_codes=control == "w"), width, padding)
     if control in "bB":
-        return _fitted(_in_base(_need(value, int, "an integer", control), precision or 10, control), width, padding)
+        return _fitted(
+            _in_base(_need(value, int, "an integer", control), precision or 10, control),
+            width,
+            padding,
+        )
     if control in "feg":
-        return _fitted(_float(_need(value, float, "a float", control), control, precision), width, padding)
+        return _fitted(
+            _float(_need(value, float, "a float", control), control, precision), width, padding
+        )
     code = _need(value, int, "a character code", control)
     if not 0 <= code <= 0x10FFFF or 0xD800 <= code <= 0xDFFF:
         raise failure("sprintf", "~c needs a character code")
@@ -213,7 +231,11 @@ def _justified(text: str, width: int | None, padding: str) -> str:
 
 
 def _fitted(text: str, width: int | None, padding: str) -> str:
-    return "*" * abs(width) if width is not None and len(text) > abs(width) else _justified(text, width, padding)
+    return (
+        "*" * abs(width)
+        if width is not None and len(text) > abs(width)
+        else _justified(text, width, padding)
+    )
 
 
 def erlang_term(value: Any, *, as_codes: bool = False) -> str:
@@ -248,5 +270,7 @@ def _erlang_binary(data: bytes, *, as_codes: bool) -> str:
     if as_codes or data.translate(None, _PRINTABLE):
         spend(len(data), 120)
         return "<<" + ",".join(map(str, data)) + ">>"
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    escaped = (
+        text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    )
     return '<<"' + escaped.replace("\t", "\\t") + '">>'

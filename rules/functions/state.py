@@ -49,7 +49,11 @@ class Entries:
     def copy(self) -> Entries:
         """The same values, to be changed apart."""
         entries = Entries()
-        entries.values, entries._sizes, entries.size_bytes = dict(self.values), dict(self._sizes), self.size_bytes
+        entries.values, entries._sizes, entries.size_bytes = (
+            dict(self.values),
+            dict(self._sizes),
+            self.size_bytes,
+        )
         return entries
 
 
@@ -65,14 +69,22 @@ class Memory:
         """A memory of the same content, to be changed apart."""
         memory = Memory()
         memory.shared = self.shared.copy()
-        memory._private = OrderedDict((client, entries.copy()) for client, entries in list(self._private.items()))
+        memory._private = OrderedDict(
+            (client, entries.copy()) for client, entries in list(self._private.items())
+        )
         memory._private_bytes = self._private_bytes
         return memory
 
     def put_shared(self, key: Any, value: Any) -> None:
         """Keep a value for all rules."""
         size = _size_bytes(value)
-        _check_room("kv_store_put", self.shared, key, self.shared.size_bytes + size, "delete some with kv_store_del")
+        _check_room(
+            "kv_store_put",
+            self.shared,
+            key,
+            self.shared.size_bytes + size,
+            "delete some with kv_store_del",
+        )
         self.shared.put(key, value, size)
 
     def put_private(self, client: Any, key: Any, value: Any) -> Any:

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import regex
 
-from rules.functions.registry import Data, Int, Items, StrictText, Text, at_least, choice, failure, function
+from rules.functions.registry import (
+    Data,
+    Int,
+    Items,
+    StrictText,
+    Text,
+    at_least,
+    choice,
+    failure,
+    function,
+)
 from rules.functions.spark_form import NOT_ASCII, SparkForm, spark_text
 from rules.sql.limits import MAX_ITEMS
 from rules.sql.values import (
@@ -23,11 +33,15 @@ from rules.sql.work import spend
 from transforms.variform.functions_text import ESCAPES
 
 _GRAPHEME = regex.compile(r"\X")
-_SPACE = " \t\r\n\v\f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_SPACE = " \t\r\n\v\f\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
 Where = Annotated[str, choice("all", "leading", "trailing")]
 End = Annotated[str, choice("leading", "trailing")]
 PadWhere = Annotated[str, choice("trailing", "leading", "both")]
-SplitHow = Annotated[str, choice("notrim", "leading", "leading_notrim", "trailing", "trailing_notrim")]
+SplitHow = Annotated[
+    str, choice("notrim", "leading", "leading_notrim", "trailing", "trailing_notrim")
+]
 Place = Annotated[int, at_least(0)]
 NoCrLf = Annotated[str, choice("nocrlf")]
 
@@ -65,7 +79,11 @@ _FIND = (
         unless="{1} = ''",
     ),
 )
-_ASCII = (SparkForm(("string",), "CAST(ascii({0}) AS BIGINT)", "long", unless=f"{{0}} = '' OR {NOT_ASCII}"),)
+_ASCII = (
+    SparkForm(
+        ("string",), "CAST(ascii({0}) AS BIGINT)", "long", unless=f"{{0}} = '' OR {NOT_ASCII}"
+    ),
+)
 _RM_PREFIX = (
     SparkForm(
         ("string", "string"),
@@ -84,13 +102,17 @@ def graphemes(text: str) -> str | list[str]:
     return clusters
 
 
-@function(returns="string", spark=(SparkForm(("string",), "lower({0})", "string", unless=NOT_ASCII),))
+@function(
+    returns="string", spark=(SparkForm(("string",), "lower({0})", "string", unless=NOT_ASCII),)
+)
 def lower(s: Text) -> str:
     """The text in lower case."""
     return s.lower()
 
 
-@function(returns="string", spark=(SparkForm(("string",), "upper({0})", "string", unless=NOT_ASCII),))
+@function(
+    returns="string", spark=(SparkForm(("string",), "upper({0})", "string", unless=NOT_ASCII),)
+)
 def upper(s: Text) -> str:
     """The text in upper case."""
     return s.upper()
@@ -114,13 +136,18 @@ def rtrim(s: Text, chars: Text | None = None) -> str:
     return s.rstrip(_SPACE if chars is None else chars) if chars != "" else s
 
 
-@function(returns="string", spark=(SparkForm(("string",), "reverse({0})", "string", unless=NOT_ASCII),))
+@function(
+    returns="string", spark=(SparkForm(("string",), "reverse({0})", "string", unless=NOT_ASCII),)
+)
 def reverse(s: Text) -> str:
     """The characters from last to first."""
     return "".join(reversed(graphemes(s)))
 
 
-@function(returns="long", spark=(SparkForm(("string",), "CAST(length({0}) AS BIGINT)", "long", unless=NOT_ASCII),))
+@function(
+    returns="long",
+    spark=(SparkForm(("string",), "CAST(length({0}) AS BIGINT)", "long", unless=NOT_ASCII),),
+)
 def strlen(s: Text) -> int:
     """The number of characters."""
     return len(graphemes(s))
@@ -144,7 +171,9 @@ def concat(*values: Any) -> Any:
     """The texts of values one after another; takes several values or one array of them."""
     if len(values) == 1:
         if type(values[0]) is not list:
-            raise failure("concat", f"takes several values or one array, not {type_name(values[0])}")
+            raise failure(
+                "concat", f"takes several values or one array, not {type_name(values[0])}"
+            )
         values = tuple(values[0])
         spend(len(values), 400)
     return joined(*map(text_of, values))
@@ -164,7 +193,10 @@ def pad(s: Text, size: Int, where: PadWhere = "trailing", char: Text = " ") -> s
     return s + char * missing
 
 
-@function(returns="string", spark=(SparkForm(("string", "string", "string"), "replace({0}, {1}, {2})", "string"),))
+@function(
+    returns="string",
+    spark=(SparkForm(("string", "string", "string"), "replace({0}, {1}, {2})", "string"),),
+)
 def replace(s: StrictText, pattern: StrictText, by: StrictText, where: Where = "all") -> str:
     """The text with a piece replaced: everywhere, the first time or the last time."""
     if not pattern:
@@ -246,7 +278,9 @@ def _sql_literal(value: Any) -> str:
         return "NULL"
     text = text_of(value)
     if isinstance(text, bytes):
-        raise failure("join_to_sql_values_string", "an element is a binary string that is not UTF-8")
+        raise failure(
+            "join_to_sql_values_string", "an element is a binary string that is not UTF-8"
+        )
     if type(value) in NUMBERS:
         return text
     return "'" + text.replace("'", "''") + "'"

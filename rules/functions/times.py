@@ -8,7 +8,16 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import Annotated, Any
 
-from rules.functions.registry import NOT_LITERAL, Int, Kind, Literals, StrictText, choice, failure, function
+from rules.functions.registry import (
+    NOT_LITERAL,
+    Int,
+    Kind,
+    Literals,
+    StrictText,
+    choice,
+    failure,
+    function,
+)
 from rules.functions.spark_form import SparkForm
 from rules.sql.limits import MAX_WIDTH
 from rules.sql.values import UNDEFINED, type_name
@@ -16,7 +25,12 @@ from rules.sql.values import UNDEFINED, type_name
 _NS = {"second": 1_000_000_000, "millisecond": 1_000_000, "microsecond": 1_000, "nanosecond": 1}
 _RFC3339_LAYOUTS = {
     unit: f"%Y-%m-%dT%H:%M:%S{fraction}%:z"
-    for unit, fraction in {"second": "", "millisecond": ".%3N", "microsecond": ".%6N", "nanosecond": ".%N"}.items()
+    for unit, fraction in {
+        "second": "",
+        "millisecond": ".%3N",
+        "microsecond": ".%6N",
+        "nanosecond": ".%N",
+    }.items()
 }
 _DAY_S = 86_400
 _EPOCH = date(1970, 1, 1).toordinal()
@@ -106,7 +120,10 @@ def rfc3339_to_unix_ts(text: StrictText, unit: Unit = "second") -> int:
     """The instant a string stands for; it must name its offset."""
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise failure("rfc3339_to_unix_ts", f"{text[:40]!r} is not an RFC 3339 time such as 2024-02-23T15:56:30Z")
+        raise failure(
+            "rfc3339_to_unix_ts",
+            f"{text[:40]!r} is not an RFC 3339 time such as 2024-02-23T15:56:30Z",
+        )
     seconds = _seconds("rfc3339_to_unix_ts", *(int(part) for part in match.groups()[:6]))
     seconds -= offset_s(match[8], "rfc3339_to_unix_ts")
     return _in_unit(seconds, int((match[7] or "").ljust(9, "0")[:9]), unit)
@@ -126,7 +143,9 @@ def _format_literal(values: Literals) -> tuple[int, str] | None:
 
 
 @function(returns="string", is_pure=False, check=_format_literal)
-def format_date(unit: Unit, offset: Offset, template: StrictText, instant: Int | None = None) -> str:
+def format_date(
+    unit: Unit, offset: Offset, template: StrictText, instant: Int | None = None
+) -> str:
     """An instant (now if not given) as text: %Y %m %d %H %M %S, %3N %6N %N, %z %:z %::z, and %% for a percent sign."""
     value = time.time_ns() // _NS[unit] if instant is None else instant
     return _formatted("format_date", unit, offset, template, value)
@@ -138,7 +157,9 @@ def _formatted(name: str, unit: str, offset: Any, template: str, instant: int) -
     moment = _civil(name, seconds + shift)
     layout, has_zone = _layout(template)
     zones = [_offset_text(shift, specifier) for specifier in _ZONES] if has_zone else ("", "", "")
-    return layout.format(*moment, fraction_ns // 1_000_000, fraction_ns // 1000, fraction_ns, *zones)
+    return layout.format(
+        *moment, fraction_ns // 1_000_000, fraction_ns // 1000, fraction_ns, *zones
+    )
 
 
 _ZONES = ("z", ":z", "::z")
@@ -179,7 +200,9 @@ def _date_literals(values: Literals) -> tuple[int, str] | None:
     return None
 
 
-@function(returns="long", arity=(3, 4), usage="(unit, [offset,] format, text)", check=_date_literals)
+@function(
+    returns="long", arity=(3, 4), usage="(unit, [offset,] format, text)", check=_date_literals
+)
 def date_to_unix_ts(unit: Unit, *arguments: Any) -> int:
     """The instant of a string in a format of format_date. An offset in the string overrides the argument."""
     name = "date_to_unix_ts"
@@ -201,7 +224,11 @@ def date_to_unix_ts(unit: Unit, *arguments: Any) -> int:
 @function(returns="long", aliases=("timezone_to_second",), is_pure=False)
 def timezone_to_offset_seconds(offset: Offset) -> int:
     """Seconds east of UTC of an offset: seconds, Z, local, +hh:mm, +hh:mm:ss, +hhmm."""
-    return _local_offset("timezone_to_offset_seconds", int(time.time())) if offset == "local" else offset
+    return (
+        _local_offset("timezone_to_offset_seconds", int(time.time()))
+        if offset == "local"
+        else offset
+    )
 
 
 @function(returns="string", is_pure=False)
@@ -259,7 +286,9 @@ def _civil(name: str, seconds: int) -> tuple[int, int, int, int, int, int]:
     return day.year, day.month, day.day, rest // 3600, rest // 60 % 60, rest % 60
 
 
-def _seconds(name: str, year: int, month: int, day: int, hour: int, minute: int, second: int) -> int:
+def _seconds(
+    name: str, year: int, month: int, day: int, hour: int, minute: int, second: int
+) -> int:
     try:
         days = date(year, month, day).toordinal() - _EPOCH
     except ValueError:
@@ -292,7 +321,9 @@ def _parsed(name: str, template: str, text: str) -> dict[str, str]:
             return parts
         is_colon = literal == "-" and key in _AFTER_COLON and text.startswith(":", at)
         if not is_colon and not text.startswith(literal, at):
-            raise failure(name, f"expected {literal[:40]!r} at character {at + 1}, got {text[at : at + 40]!r}")
+            raise failure(
+                name, f"expected {literal[:40]!r} at character {at + 1}, got {text[at : at + 40]!r}"
+            )
         at += len(literal)
         if key:
             parts[key] = _piece(name, key, text, at)

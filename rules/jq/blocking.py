@@ -127,7 +127,9 @@ class BlockingWorker:
             self.close()
             text = " ".join(request.program.split())
             shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
-            raise OutOfTime(f"the jq program {shown} ran longer than the deadline allows and was ended") from None
+            raise OutOfTime(
+                f"the jq program {shown} ran longer than the deadline allows and was ended"
+            ) from None
 
     def _started(self) -> tuple[asyncio.AbstractEventLoop, WorkerPool]:
         if self._running is None:

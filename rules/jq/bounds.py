@@ -39,7 +39,20 @@ _POWER: Final = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 5), "+": 6, "-": 6, "*": 7, "/": 7, "%": 7,
 }  # fmt: skip
 _KEYWORDS: Final = frozenset(
-    {"def", "then", "elif", "else", "end", "as", "catch", "label", "break", "import", "include", "__loc__"}
+    {
+        "def",
+        "then",
+        "elif",
+        "else",
+        "end",
+        "as",
+        "catch",
+        "label",
+        "break",
+        "import",
+        "include",
+        "__loc__",
+    }
 )
 
 
@@ -74,8 +87,12 @@ _FUNCTIONS: Final[dict[str, _Function]] = {
     **dict.fromkeys(_NUMBERS, _Function(kind="number")),
     **dict.fromkeys(_SMALL, _Function(kind="small")),
     **dict.fromkeys(_SELECTIONS, _Function()),
-    **dict.fromkeys(("ascii_downcase", "ascii_upcase", "trim", "ltrim", "rtrim"), _Function(1, 0.02)),
-    **dict.fromkeys(("tostring", "tojson", "@text", "@json", "@base64", "@base32"), _Function(2, 0.6)),
+    **dict.fromkeys(
+        ("ascii_downcase", "ascii_upcase", "trim", "ltrim", "rtrim"), _Function(1, 0.02)
+    ),
+    **dict.fromkeys(
+        ("tostring", "tojson", "@text", "@json", "@base64", "@base32"), _Function(2, 0.6)
+    ),
     **dict.fromkeys(("@csv", "@tsv"), _Function(2, 1)),
     **dict.fromkeys(("any", "all"), _Function(1, 2, "small")),
     **dict.fromkeys(("add", "sort", "unique", "reverse", "min", "max"), _Function(1, 3)),
@@ -96,7 +113,9 @@ _PER_ITEM_US: Final = {
     "with_entries": 35.0, "add": 3.0, "any": 2.0, "all": 2.0,
 }  # fmt: skip
 # Functions of one argument that look at input and argument once.
-_TEXT: Final = frozenset({"startswith", "endswith", "ltrimstr", "rtrimstr", "trimstr", "split", "has", "in"})
+_TEXT: Final = frozenset(
+    {"startswith", "endswith", "ltrimstr", "rtrimstr", "trimstr", "split", "has", "in"}
+)
 # Functions of one argument that may compare everything in the input with everything in the argument.
 _PAIRWISE: Final = frozenset({"contains", "inside", "index", "rindex", "indices", "IN"})
 # Functions of one argument that give what it gives, or less.
@@ -235,10 +254,16 @@ class _Analysis:
     def _arithmetic(self, operator: str, both: _Flow, left: _Flow, right: _Flow) -> _Flow:
         numbers = (left.kind == "number") + (right.kind == "number")
         if operator == "%" or numbers == 2 or (numbers == 1 and operator != "*"):
-            return both.each(_NUMBER_BYTES, "number")  # with one number nothing but another one goes, '*' apart
+            return both.each(
+                _NUMBER_BYTES, "number"
+            )  # with one number nothing but another one goes, '*' apart
         growth = 1.0
         if operator == "-":
-            pairs = left.total * right.largest if both.is_single else both.count * left.largest * right.largest
+            pairs = (
+                left.total * right.largest
+                if both.is_single
+                else both.count * left.largest * right.largest
+            )
             self._spend(pairs * (_ITEM * _ITEM * _COMPARISON_US))
         elif operator == "/":
             growth = 4
@@ -247,7 +272,9 @@ class _Analysis:
         size = (left.largest + right.largest) * growth + _NUMBER_BYTES
         total = (left.total + right.total) * growth + both.count * _NUMBER_BYTES
         self._spend((total if both.is_single else both.count * size) * _BYTE_US)
-        return replace(both, largest=size, total=total if both.is_single else both.count * size, kind="")
+        return replace(
+            both, largest=size, total=total if both.is_single else both.count * size, kind=""
+        )
 
     def _assignment(self, operator: str, flow: _Flow, places: _Flow, values: _Flow) -> _Flow:
         if not places.is_place:
@@ -278,10 +305,14 @@ class _Analysis:
         if self._is("reduce", "foreach"):
             return self._suffixes(self._fold(flow), flow)
         term = self._suffixes(self._term(flow), flow)
-        if not self._took("as"):  # binds tighter than any operator: '1 + . as $x | ...' is '1 + (. as $x | ...)'
+        if not self._took(
+            "as"
+        ):  # binds tighter than any operator: '1 + . as $x | ...' is '1 + (. as $x | ...)'
             return term
         outside = self._bind(term)
-        body = self._pipe(flow if term.is_single else _Flow(term.count, flow.largest, term.count * flow.largest))
+        body = self._pipe(
+            flow if term.is_single else _Flow(term.count, flow.largest, term.count * flow.largest)
+        )
         self._variables = outside
         return replace(body, is_single=body.is_single and term.is_single)
 
@@ -304,14 +335,22 @@ class _Analysis:
         self._expect(";")
         states = _Flow(source.count, _NUMBER_BYTES, source.count * _NUMBER_BYTES, kind="number")
         update = self._pipe(states)
-        if initial.kind != "number" or update.kind != "number" or not (initial.is_single and update.is_single):
+        if (
+            initial.kind != "number"
+            or update.kind != "number"
+            or not (initial.is_single and update.is_single)
+        ):
             raise Unbounded(f"the state of {keyword} may grow")
         if keyword == "foreach":
             states = replace(self._pipe(states) if self._took(";") else states, is_single=False)
         self._expect(")")
         self._spend(source.count * 10)
         self._variables = outside
-        return replace(flow.each(_NUMBER_BYTES, "number"), is_single=True) if keyword == "reduce" else states
+        return (
+            replace(flow.each(_NUMBER_BYTES, "number"), is_single=True)
+            if keyword == "reduce"
+            else states
+        )
 
     def _bind(self, source: _Flow) -> dict[str, _Flow]:
         """Read the pattern behind ``as`` and the ``|`` behind it, if any; gives the variables outside."""
@@ -385,9 +424,13 @@ class _Analysis:
         return replace(term, kind="", is_place=False, literal=None)
 
     def _index(self, term: _Flow, key: _Flow) -> _Flow:
-        is_place = term.is_place and (key.kind == "text" or (key.literal is not None and key.literal <= _MAX_INDEX))
+        is_place = term.is_place and (
+            key.kind == "text" or (key.literal is not None and key.literal <= _MAX_INDEX)
+        )
         if key.literal is None and key.kind != "text":
-            self._spend(term.count * key.largest * term.largest * _COMPARISON_US)  # .[[...]] looks for a part
+            self._spend(
+                term.count * key.largest * term.largest * _COMPARISON_US
+            )  # .[[...]] looks for a part
         if key.is_single:
             return replace(term, kind="", is_place=is_place, literal=None)
         return replace(_joined(term, key), is_place=is_place)
@@ -400,7 +443,9 @@ class _Analysis:
         if word.kind == "field":
             return replace(flow, is_single=True, kind="", is_place=True, literal=None)
         if word.kind == "number":
-            return replace(flow.each(_NUMBER_BYTES, "number"), is_single=True, literal=float(word.text))
+            return replace(
+                flow.each(_NUMBER_BYTES, "number"), is_single=True, literal=float(word.text)
+            )
         if word.kind == "format":
             is_text = self._word.kind == "string"
             return self._string(flow, word.text) if is_text else self._function(word.text, flow)
@@ -415,7 +460,11 @@ class _Analysis:
             return self._recursion(flow)
         if word.text == ".":
             here = replace(flow, is_single=True, is_place=True, literal=None)
-            return self._index(here, self._string(flow, "@text")) if self._word.kind == "string" else here
+            return (
+                self._index(here, self._string(flow, "@text"))
+                if self._word.kind == "string"
+                else here
+            )
         if word.text == "(":
             inner = self._pipe(flow)
             self._expect(")")
@@ -428,7 +477,9 @@ class _Analysis:
 
     def _recursion(self, flow: _Flow) -> _Flow:
         self._spend(flow.total * (2 * _ITEM))
-        return _Flow(flow.total, flow.largest, flow.total * flow.largest, is_single=False, is_place=True)
+        return _Flow(
+            flow.total, flow.largest, flow.total * flow.largest, is_single=False, is_place=True
+        )
 
     def _string(self, flow: _Flow, form: str) -> _Flow:
         function = _FUNCTIONS.get(form)
@@ -439,13 +490,17 @@ class _Analysis:
             if self._word.kind != "string":
                 raise Unreadable(f"unexpected {self._word.text!r}", self._word.at)
             piece = 6.0 * len(self._take().text)
-            result = replace(result, largest=result.largest + piece, total=result.total + flow.count * piece)
+            result = replace(
+                result, largest=result.largest + piece, total=result.total + flow.count * piece
+            )
             if not self._took(INSERT):
                 break
             inserted = self._pipe(flow)
             self._expect(")")
             grown = replace(
-                inserted, largest=inserted.largest * function.growth, total=inserted.total * function.growth
+                inserted,
+                largest=inserted.largest * function.growth,
+                total=inserted.total * function.growth,
             )
             result = _combined(result, grown)
         self._spend(result.total * _BYTE_US)
@@ -465,7 +520,10 @@ class _Analysis:
         result = replace(flow.each(2, "object"), is_single=True)
         while not self._took("}"):
             for part in self._member(flow):
-                result = _combined(result, replace(part, largest=part.largest + 2, total=part.total + part.count * 2))
+                result = _combined(
+                    result,
+                    replace(part, largest=part.largest + 2, total=part.total + part.count * 2),
+                )
             self._spend(result.count * _STEP_US)
             if not self._took(","):
                 self._expect("}")
@@ -486,7 +544,9 @@ class _Analysis:
             raise Unreadable(f"unexpected {word.text!r}", word.at)
         if not self._took(":"):
             variable = self._variables.get(word.text)
-            return key, replace(flow if variable is None else flow.each(variable.largest), is_single=True)
+            return key, replace(
+                flow if variable is None else flow.each(variable.largest), is_single=True
+            )
         value = self._operators(flow)
         while self._took("|"):
             value = _piped(value, self._operators(value))
@@ -620,7 +680,9 @@ class _Analysis:
                 remaining = _Flow(count, flow.largest, count * flow.largest)
             result = (_either if is_single else _one_after_another)(result, self._pipe(remaining))
             more = self._took("elif")
-        otherwise = self._pipe(remaining) if self._took("else") else replace(remaining, is_single=True)
+        otherwise = (
+            self._pipe(remaining) if self._took("else") else replace(remaining, is_single=True)
+        )
         self._expect("end")
         return (_either if is_single else _one_after_another)(result, otherwise)
 
@@ -648,7 +710,11 @@ def _one_after_another(left: _Flow, right: _Flow) -> _Flow:
 
 
 def _piped(left: _Flow, right: _Flow) -> _Flow:
-    return replace(right, is_single=left.is_single and right.is_single, is_place=left.is_place and right.is_place)
+    return replace(
+        right,
+        is_single=left.is_single and right.is_single,
+        is_place=left.is_place and right.is_place,
+    )
 
 
 def _product(count: float, values: _Flow) -> float:

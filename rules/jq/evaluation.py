@@ -53,7 +53,9 @@ class Request:
         return JqError(f"the program runs in a worker process only, since {self.reason}")
 
 
-_workers: Final[ContextVar[Callable[[Request], Awaitable[str]] | None]] = ContextVar("workers of jq", default=None)
+_workers: Final[ContextVar[Callable[[Request], Awaitable[str]] | None]] = ContextVar(
+    "workers of jq", default=None
+)
 _variables: Final[ContextVar[Variables]] = ContextVar("variables of jq", default=dict)
 
 
@@ -83,7 +85,9 @@ def at_hand(variables: Variables) -> Iterator[None]:
         _variables.reset(token)
 
 
-def with_variables(compute: Callable[[G], T], variables: Callable[[G], Mapping[str, Any]]) -> Callable[[G], T]:
+def with_variables(
+    compute: Callable[[G], T], variables: Callable[[G], Mapping[str, Any]]
+) -> Callable[[G], T]:
     """A computation that calls jq, in which programs see the variables of its argument."""
 
     def compute_with_variables(source: G) -> T:
@@ -96,7 +100,9 @@ def with_variables(compute: Callable[[G], T], variables: Callable[[G], Mapping[s
     return compute_with_variables
 
 
-def run(program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: float | None) -> list[Any]:
+def run(
+    program_text: str, encode: Callable[[Any], str], value: Any, timeout_s: float | None
+) -> list[Any]:
     """All outputs of a program on a value.
 
     Args:
@@ -128,4 +134,8 @@ class JqDefaults:
 
 
 def _input(program: Program, encode: Callable[[Any], str], value: Any) -> str:
-    return f"[{encode(_variables.get()())},{encode(value)}]" if program.reads_variables else encode(value)
+    return (
+        f"[{encode(_variables.get()())},{encode(value)}]"
+        if program.reads_variables
+        else encode(value)
+    )

@@ -52,7 +52,9 @@ def tokens(program: str) -> list[Token]:
     program_tokens = list(words(program))
     for token in program_tokens:
         if token.kind == "unclosed":
-            raise Unreadable("a string does not end, or has an escape that jq does not know", token.at)
+            raise Unreadable(
+                "a string does not end, or has an escape that jq does not know", token.at
+            )
         if token.kind == "unknown":
             raise Unreadable(f"{token.text!r} is not a word of jq", token.at)
     return [*program_tokens, Token("end", "", len(program))]

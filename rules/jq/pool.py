@@ -56,19 +56,32 @@ class _Job:
 
 class _Figures:
     def __init__(self, metrics: Metrics, pool: WorkerPool) -> None:
-        self.evaluations = metrics.counter("jq_worker_evaluations", "jq programs run in worker processes")
+        self.evaluations = metrics.counter(
+            "jq_worker_evaluations", "jq programs run in worker processes"
+        )
         self.timeouts = metrics.counter("jq_timeouts", "jq programs ended since they ran too long")
-        self.memory = metrics.counter("jq_memory_kills", "jq programs ended since they needed too much memory")
-        self.crashes = metrics.counter("jq_crashes", "jq programs that crashed their worker otherwise")
+        self.memory = metrics.counter(
+            "jq_memory_kills", "jq programs ended since they needed too much memory"
+        )
+        self.crashes = metrics.counter(
+            "jq_crashes", "jq programs that crashed their worker otherwise"
+        )
         self.restarts = metrics.counter("jq_worker_restarts", "worker processes replaced")
-        metrics.gauge("jq_queue_length", lambda: pool.waiting, "jq programs that wait for a worker or run in one")
+        metrics.gauge(
+            "jq_queue_length",
+            lambda: pool.waiting,
+            "jq programs that wait for a worker or run in one",
+        )
 
 
 class WorkerPool:
     """Runs requests in at most ``workers`` processes, which are started when they are first needed. On one loop."""
 
     def __init__(
-        self, workers: int = 2, memory_bytes: int = DEFAULT_MEMORY_BYTES, metrics: Metrics | None = None
+        self,
+        workers: int = 2,
+        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        metrics: Metrics | None = None,
     ) -> None:
         self._most = workers
         self._memory_bytes = memory_bytes
@@ -111,7 +124,9 @@ class WorkerPool:
         if not self._idle and len(self._tasks) < self._most and not self._is_closed:
             self._idle += 1
             name = f"jq worker {len(self._tasks) + 1}"
-            self._tasks.append(asyncio.create_task(self._work(_Worker(self._memory_bytes)), name=name))
+            self._tasks.append(
+                asyncio.create_task(self._work(_Worker(self._memory_bytes)), name=name)
+            )
 
     async def _work(self, worker: _Worker) -> None:
         try:
@@ -231,7 +246,12 @@ class _Worker:
         return self._process, self._progress
 
     async def _read(
-        self, process: Process, progress: Progress, requests: Sequence[Request], left: set[int], sent_s: float
+        self,
+        process: Process,
+        progress: Progress,
+        requests: Sequence[Request],
+        left: set[int],
+        sent_s: float,
     ) -> list[_Answer]:
         """The next answers, watched by the clock of the program that runs."""
         assert process.stdout is not None
@@ -245,7 +265,10 @@ class _Worker:
                 await asyncio.wait((reading,), timeout=wait_s)
                 if reading.done():
                     return decode_answers(reading.result())
-                if self._deadline(progress, requests, left, sent_s) == (index, ends_s) and time.monotonic() >= ends_s:
+                if (
+                    self._deadline(progress, requests, left, sent_s) == (index, ends_s)
+                    and time.monotonic() >= ends_s
+                ):
                     await self.end()
                     raise _Killed(index, too_long(requests[index]), is_timeout=True)
         except (asyncio.IncompleteReadError, OSError):
@@ -264,7 +287,9 @@ class _Worker:
             return min(left), time.monotonic() + _START_S
         return noted[0], noted[1] + requests[noted[0]].timeout_s
 
-    async def _died(self, process: Process, progress: Progress, requests: Sequence[Request], left: set[int]) -> _Killed:
+    async def _died(
+        self, process: Process, progress: Progress, requests: Sequence[Request], left: set[int]
+    ) -> _Killed:
         noted = progress.read(self._batch)
         index = noted[0] if noted is not None and noted[0] in left else min(left)
         errors = b"" if process.stderr is None else await process.stderr.read(_ERRORS_READ)
@@ -314,12 +339,18 @@ def command(memory_bytes: int, progress: Progress) -> list[str]:
 
 def environment() -> dict[str, str]:
     """The environment that Python needs to start with this program's modules; the worker drops it, too."""
-    return {"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1"}
+    return {
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "PYTHONUTF8": "1",
+        "PYTHONNOUSERSITE": "1",
+    }
 
 
 def frame(batch: int, requests: Sequence[Request]) -> bytes:
     """The bytes that ask a worker to run programs."""
-    body = msgspec.msgpack.encode((batch, [(request.program, request.text, request.timeout_s) for request in requests]))
+    body = msgspec.msgpack.encode(
+        (batch, [(request.program, request.text, request.timeout_s) for request in requests])
+    )
     return LENGTH.pack(len(body)) + body
 
 

@@ -66,7 +66,9 @@ class Program:
         self.reads_variables = _ENVIRONMENT.search(text) is not None
         self.inline_bytes, self.why_not_inline = _inline(text)
         """Maximum bytes of inputs that may run in the broker, 0 when none may; and why larger ones may not."""
-        self.is_checked = self.inline_bytes > 0 or (len(text) <= MAX_CHARACTERS and not _may_multiply_text(text))
+        self.is_checked = self.inline_bytes > 0 or (
+            len(text) <= MAX_CHARACTERS and not _may_multiply_text(text)
+        )
         """True if it is known to compile."""
         if self.is_checked:
             self.check()
@@ -156,9 +158,14 @@ def _compile(text: str) -> Any:
 
 def _program_error(text: str) -> ProgramError:
     """jq's report as one sentence: ``jq: error: X at <top-level>, line 1, column 5:`` and the line with a mark."""
-    first = next((line for line in text.splitlines() if line.startswith("jq: error")), text.strip() or "unknown error")
+    first = next(
+        (line for line in text.splitlines() if line.startswith("jq: error")),
+        text.strip() or "unknown error",
+    )
     place = _PLACE.search(first)
-    sentence = (first if place is None else first[: place.start()]).removeprefix("jq: error").lstrip(": ")
+    sentence = (
+        (first if place is None else first[: place.start()]).removeprefix("jq: error").lstrip(": ")
+    )
     if place is None or place.group(1) is None:
         return ProgramError(sentence)
     return ProgramError(sentence, int(place.group(1)), int(place.group(2) or 1))

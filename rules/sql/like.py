@@ -41,7 +41,9 @@ def _matches(value: Any, pattern: Any, escape: str) -> bool | None:
     if value is UNDEFINED or value is None or pattern is UNDEFINED or pattern is None:
         return None
     if type(value) is not str or type(pattern) is not str:
-        raise EvaluationError(f"LIKE needs two strings, not {type_name(value)} and {type_name(pattern)}")
+        raise EvaluationError(
+            f"LIKE needs two strings, not {type_name(value)} and {type_name(pattern)}"
+        )
     return matcher(pattern, escape)(value)
 
 
@@ -82,7 +84,9 @@ def _pieces(pattern: str, escape: str) -> list[list[str | None]]:
 
 def _expression(piece: list[str | None]) -> re.Pattern[str]:
     """A regular expression without repetition."""
-    return re.compile("".join("." if sign is None else re.escape(sign) for sign in piece), re.DOTALL)
+    return re.compile(
+        "".join("." if sign is None else re.escape(sign) for sign in piece), re.DOTALL
+    )
 
 
 def _text(piece: list[str | None]) -> str | None:
@@ -98,7 +102,9 @@ def _whole(piece: list[str | None]) -> Test:
     return lambda value: full(value) is not None
 
 
-def _open_test(first: list[str | None], inner: list[list[str | None]], last: list[str | None]) -> Test:
+def _open_test(
+    first: list[str | None], inner: list[list[str | None]], last: list[str | None]
+) -> Test:
     begin = _expression(first)
     finish = _expression(last)
     shortest = len(first) + len(last)

@@ -43,5 +43,9 @@ COMPARISONS: Final[dict[type[exp.Expr], Operator]] = {
     exp.GTE: Operator(">=", ">=", "greater_or_equal"),
 }
 # Comparisons in BETWEEN, and those that NOT gives, which are not true of two undefined values.
-STRICT: Final = {**COMPARISONS, exp.LTE: Operator("<=", "<=", "at_most"), exp.GTE: Operator(">=", ">=", "at_least")}
+STRICT: Final = {
+    **COMPARISONS,
+    exp.LTE: Operator("<=", "<=", "at_most"),
+    exp.GTE: Operator(">=", ">=", "at_least"),
+}
 OPERATORS: Final = {**ARITHMETIC, **COMPARISONS, exp.DPipe: Operator("||", "||", "concat")}

@@ -109,7 +109,9 @@ def part(value: Any, first: int, last: int) -> list[Any]:
 def _end(position: int, items: list[Any]) -> int:
     at = position if position > 0 else len(items) + 1 + position
     if position == 0 or at < 1:
-        raise EvaluationError(f"the end {position} of a range lies before the first element; elements count from 1")
+        raise EvaluationError(
+            f"the end {position} of a range lies before the first element; elements count from 1"
+        )
     return at
 
 

@@ -40,7 +40,9 @@ class Sources:
             return True
         if name.startswith(RULE_PREFIX):
             return name.removeprefix(RULE_PREFIX) in self.rules
-        return name.startswith(INGRESS_PREFIXES) and any(_same_ingress(name, source) for source in self.ingress)
+        return name.startswith(INGRESS_PREFIXES) and any(
+            _same_ingress(name, source) for source in self.ingress
+        )
 
 
 def sources(tree: exp.Select) -> Sources:
@@ -64,13 +66,21 @@ def sources(tree: exp.Select) -> Sources:
         if text.startswith(EVENT_PREFIX):
             matching = events_of(text)
             if not matching:
-                problems.append(Problem(f"no event has the topic '{text}'", "/sql", line, column, _similar(text)))
+                problems.append(
+                    Problem(
+                        f"no event has the topic '{text}'", "/sql", line, column, _similar(text)
+                    )
+                )
             events |= matching
         elif text.startswith(INGRESS_PREFIXES):
             ingress.add(text)
             if ":" not in text:
                 hint = "write '$bridges/mqtt:name'"
-                problems.append(Problem(f"'{text}' names no connector by type and name", "/sql", line, column, hint))
+                problems.append(
+                    Problem(
+                        f"'{text}' names no connector by type and name", "/sql", line, column, hint
+                    )
+                )
         elif text.startswith(RULE_PREFIX):
             rules.add(text.removeprefix(RULE_PREFIX))
             if text == RULE_PREFIX or "/" in text.removeprefix(RULE_PREFIX):
@@ -83,7 +93,14 @@ def sources(tree: exp.Select) -> Sources:
                 problems.append(Problem(str(error), "/sql", line, column))
     if problems:
         raise Invalid("the SQL cannot be used", problems, code="sql_check")
-    return Sources(tuple(filters), frozenset(events), frozenset(ingress), tuple(texts), frozenset(rules), tuple(places))
+    return Sources(
+        tuple(filters),
+        frozenset(events),
+        frozenset(ingress),
+        tuple(texts),
+        frozenset(rules),
+        tuple(places),
+    )
 
 
 def events_of(event_filter: str) -> frozenset[str]:
@@ -92,7 +109,8 @@ def events_of(event_filter: str) -> frozenset[str]:
     return frozenset(
         event.name
         for event in EVENT_TYPES.values()
-        if levels_match(levels, event.topic) or (event.old_topic and levels_match(levels, event.old_topic))
+        if levels_match(levels, event.topic)
+        or (event.old_topic and levels_match(levels, event.old_topic))
     )
 
 

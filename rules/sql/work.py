@@ -63,7 +63,9 @@ def spend(size: int, each_ns: float) -> None:
     if size > LARGE:
         WORK.left = left = WORK.left - size * each_ns
         if left < 0:
-            raise EvaluationError("there is too much text or there are too many items to work on for one message")
+            raise EvaluationError(
+                "there is too much text or there are too many items to work on for one message"
+            )
 
 
 def counted(value: Any) -> Any:

@@ -203,7 +203,9 @@ class BacktestRequest(BaseModel):
     name: str | None = None
     language: Literal["sql", "jq"] = "sql"
     jq: str | None = Field(default=None, description="The program, with the language jq.")
-    sources: list[str] | None = Field(default=None, description="What it reads, with the language jq.")
+    sources: list[str] | None = Field(
+        default=None, description="What it reads, with the language jq."
+    )
     sql: str | None = Field(default=None, validate_default=True)
     stream: str
     start: Place | None = Field(default=None, alias="from")
@@ -263,12 +265,20 @@ class Backtests:
         request = comparison.request
         after = comparison.after
         if sum(job.state == "running" for job in self._jobs.values()) >= MAX_RUNNING:
-            raise Unavailable(f"{MAX_RUNNING} back-tests run already; wait for one, or cancel it", retry_after_s=10)
+            raise Unavailable(
+                f"{MAX_RUNNING} back-tests run already; wait for one, or cancel it",
+                retry_after_s=10,
+            )
         where = self._positions(request.stream, None)
         if where["kind"] != "topics":
             hint = "name a stream that captures topics; those of rows have no messages"
             raise Invalid(
-                _WHAT, [Problem(f"stream {request.stream!r} keeps rows of rules", "/stream", suggestion=hint)]
+                _WHAT,
+                [
+                    Problem(
+                        f"stream {request.stream!r} keeps rows of rules", "/stream", suggestion=hint
+                    )
+                ],
             )
         ranges = comparison.ranges or self.ranges(request)
         job = Backtest(
@@ -286,7 +296,9 @@ class Backtests:
             "memory_bytes": self._settings.backtest_memory, "schemas": list(self._schemas()), "parent": os.getpid(),
         }  # fmt: skip
         self._keep(job)
-        job.task = asyncio.create_task(self._run(job, document, request.timeout_s), name=f"back-test {job.id}")
+        job.task = asyncio.create_task(
+            self._run(job, document, request.timeout_s), name=f"back-test {job.id}"
+        )
         return job.view()
 
     def known(self) -> Sequence[BacktestView]:
@@ -347,7 +359,9 @@ class Backtests:
             if start < end and not leaves_out(shard, request.start, request.end):
                 ranges.append((shard, start, end))
         if not ranges:
-            raise Invalid(_WHAT, [Problem(f"stream {request.stream!r} holds nothing of that range", "/from")])
+            raise Invalid(
+                _WHAT, [Problem(f"stream {request.stream!r} holds nothing of that range", "/from")]
+            )
         return _newest(ranges, request.limit)
 
     def _offsets(self, stream: str, place: Place | None) -> dict[int, int]:
@@ -356,7 +370,10 @@ class Backtests:
             return place or {}
         at_us = None if isinstance(place, int) else round(place.timestamp() * 1_000_000)
         shards = self._positions(stream, at_us)["shards"]
-        return {shard["shard"]: place if isinstance(place, int) else int(shard["at_offset"]) for shard in shards}
+        return {
+            shard["shard"]: place if isinstance(place, int) else int(shard["at_offset"])
+            for shard in shards
+        }
 
     async def _run(self, job: Backtest, document: Mapping[str, Any], timeout_s: float) -> None:
         try:
@@ -382,12 +399,18 @@ class Backtests:
         finally:
             _kill(job)
             await process.wait()
-        self._finish(job, "failed", f"its process ended with status {process.returncode}; its errors are in the log")
+        self._finish(
+            job,
+            "failed",
+            f"its process ended with status {process.returncode}; its errors are in the log",
+        )
 
     async def _follow(self, job: Backtest, process: Process, document: Mapping[str, Any]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(document).encode() + b"\n")  # left open: its end would end the process
+        process.stdin.write(
+            json.dumps(document).encode() + b"\n"
+        )  # left open: its end would end the process
         while line := await process.stdout.readline():
             report = json.loads(line)
             if "result" in report:
@@ -401,14 +424,19 @@ class Backtests:
                 self.on_change(job.view())
         await process.wait()  # killed while it ends, its status would be lost
 
-    def _finish(self, job: Backtest, state: Literal["done", "failed", "cancelled"], error: str | None = None) -> None:
+    def _finish(
+        self, job: Backtest, state: Literal["done", "failed", "cancelled"], error: str | None = None
+    ) -> None:
         if job.state == "running":
             job.state, job.error, job.ended_ms = state, error, self._clock.now_ns() // 1_000_000
             self.on_change(job.view())
 
 
 def requested(
-    body: Any, spec_of: Callable[[str], Spec], check: Callable[[Spec], None], settings: RulesSettings
+    body: Any,
+    spec_of: Callable[[str], Spec],
+    check: Callable[[Spec], None],
+    settings: RulesSettings,
 ) -> Comparison:
     """The comparison that a body asks for.
 
@@ -423,9 +451,14 @@ def requested(
     request = parsed(BacktestRequest, {**most, **body}, _WHAT)
     above = {name: limit for name, limit in most.items() if getattr(request, name) > limit}
     if above:
-        raise Invalid(_WHAT, [Problem(f"expected at most {limit:,}", f"/{name}") for name, limit in above.items()])
+        raise Invalid(
+            _WHAT,
+            [Problem(f"expected at most {limit:,}", f"/{name}") for name, limit in above.items()],
+        )
     running = None if request.name is None else spec_of(request.name)
-    evaluated = {key: value for key, value in (running or {"name": "backtest"}).items() if key in _EVALUATED}
+    evaluated = {
+        key: value for key, value in (running or {"name": "backtest"}).items() if key in _EVALUATED
+    }
     new = _new(request, evaluated)
     after = evaluated if new is None else {"name": evaluated["name"], **new}
     check(after)
@@ -448,7 +481,9 @@ def _newest(ranges: Sequence[tuple[int, int, int]], limit: int) -> list[tuple[in
     total = sum(end - start for _, start, end in ranges)
     if total <= limit:
         return list(ranges)
-    cut = [(shard, end - max(1, (end - start) * limit // total), end) for shard, start, end in ranges]
+    cut = [
+        (shard, end - max(1, (end - start) * limit // total), end) for shard, start, end in ranges
+    ]
     return cut[:limit]
 
 

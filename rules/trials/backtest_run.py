@@ -34,7 +34,16 @@ from rules.sql.values import UNDEFINED, json_bytes, string
 
 # Columns of a message that a record of a stream does not keep.
 NOT_KEPT: Final = ("id", "peerhost", "peername", "client_attrs")
-_READ: Final = ("offset", "topic", "payload", "qos", "retain", "client_id", "username", "properties")
+_READ: Final = (
+    "offset",
+    "topic",
+    "payload",
+    "qos",
+    "retain",
+    "client_id",
+    "username",
+    "properties",
+)
 _SLICE_ROWS: Final = 2048
 _PROGRESS_S: Final = 0.2
 _MOST_KINDS: Final = 50
@@ -112,12 +121,16 @@ class Backtest:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._sides = [_Side.of(job.after)] + ([_Side.of(job.before)] if job.before is not None else [])
+        self._sides = [_Side.of(job.after)] + (
+            [_Side.of(job.before)] if job.before is not None else []
+        )
         self._worker = BlockingWorker()
         self.done = 0
         self.total = sum(part.end - part.start for part in job.ranges)
         self._counts = dict.fromkeys(("unchanged", "added", "lost", "changed"), 0)
-        self._samples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ("added", "lost", "changed")}
+        self._samples: dict[str, list[dict[str, Any]]] = {
+            kind: [] for kind in ("added", "lost", "changed")
+        }
         self._started_s = time.monotonic()
 
     def run(self, progress: Callable[[int, int], None]) -> None:
@@ -149,7 +162,10 @@ class Backtest:
             "messages": self.done,
             "matched": {name: side.matched if side else 0 for name, side in both.items()},
             "no_result": {name: side.no_result if side else 0 for name, side in both.items()},
-            "rows": {**{name: side.rows if side else 0 for name, side in both.items()}, **self._counts},
+            "rows": {
+                **{name: side.rows if side else 0 for name, side in both.items()},
+                **self._counts,
+            },
             "errors": {name: _by_count(side) for name, side in both.items()},
             "samples": self._samples,
             "elapsed_s": round(elapsed_s, 3),
@@ -178,7 +194,9 @@ class Backtest:
             "flags": {"retain": record["retain"]},
             "pub_props": _NO_PROPERTIES
             if not stored_properties
-            else properties(Message("", b"", 0, False, _NOBODY, 0, properties_of(stored_properties))),
+            else properties(
+                Message("", b"", 0, False, _NOBODY, 0, properties_of(stored_properties))
+            ),
             "publish_received_at": ts_ms,
             "timestamp": ts_ms,
             "node": self._job.node,
@@ -189,7 +207,8 @@ class Backtest:
         event = Event(columns)
         place = {"shard": shard, "offset": str(record["offset"])}
         rows = [
-            self._rows(side, event, place) if takes else [] for side, takes in zip(self._sides, takers, strict=True)
+            self._rows(side, event, place) if takes else []
+            for side, takes in zip(self._sides, takers, strict=True)
         ]
         before = rows[1] if len(rows) > 1 else []
         if before == rows[0]:
@@ -215,7 +234,12 @@ class Backtest:
 
     def _with_jq(self, program: Program, event: Event) -> Result:
         left_s = self._job.ends_s - time.monotonic()
-        return evaluate(lambda: program.run(event), lambda: event.columns, deadline_s=left_s, worker=self._worker)
+        return evaluate(
+            lambda: program.run(event),
+            lambda: event.columns,
+            deadline_s=left_s,
+            worker=self._worker,
+        )
 
     def _compare(self, before: list[bytes], after: list[bytes], place: Mapping[str, Any]) -> None:
         """Rows that both gave are unchanged; of the others those in the same position are one row that changed."""
@@ -251,7 +275,8 @@ def run(
     """
     maker = RuleBuilder(services, functions, settings)
     before, after = (
-        None if spec is None else maker.statement(parse_spec(spec)) for spec in (document["before"], document["after"])
+        None if spec is None else maker.statement(parse_spec(spec))
+        for spec in (document["before"], document["after"])
     )
     assert after is not None
     ranges = [Range(*bounds) for bounds in document["ranges"]]
@@ -269,7 +294,12 @@ def run(
         if statement is not None
         for name in undefined_columns(statement, functions)
     ]
-    return {**backtest.result(), **ended, "undefined_columns": sorted(set(used)), "not_kept": list(NOT_KEPT)}
+    return {
+        **backtest.result(),
+        **ended,
+        "undefined_columns": sorted(set(used)),
+        "not_kept": list(NOT_KEPT),
+    }
 
 
 def ranges_reader(url: str, log: int, ticket: str) -> Callable[[Range], Iterator[pa.RecordBatch]]:
@@ -284,10 +314,15 @@ def ranges_reader(url: str, log: int, ticket: str) -> Callable[[Range], Iterator
         address = f"{url.rstrip('/')}/streams/{log}/{piece.shard}?from={piece.start}&to={piece.end}"
         request = urllib.request.Request(address, headers={"Authorization": f"Bearer {ticket}"})
         try:
-            with opener.open(request, timeout=_REQUEST_TIMEOUT_S) as answer, pa.ipc.open_stream(answer) as batches:
+            with (
+                opener.open(request, timeout=_REQUEST_TIMEOUT_S) as answer,
+                pa.ipc.open_stream(answer) as batches,
+            ):
                 yield from batches
         except (OSError, pa.ArrowException) as error:
-            raise Ended(f"the records of shard {piece.shard} cannot be read: {_reason(error)}") from error
+            raise Ended(
+                f"the records of shard {piece.shard} cannot be read: {_reason(error)}"
+            ) from error
 
     return read
 
@@ -323,7 +358,9 @@ def _without_common(before: list[bytes], after: list[bytes]) -> tuple[list[bytes
 
 
 def _canonical(row: bytes) -> bytes:
-    return json.dumps(jsontext.decode(row), sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps(
+        jsontext.decode(row), sort_keys=True, ensure_ascii=False, separators=(",", ":")
+    ).encode()
 
 
 def _encoded(row: dict[str, Any]) -> bytes:

@@ -58,7 +58,9 @@ def refuse_failures(name: str, cases: Sequence[CaseResult]) -> None:
         if not case["passed"]
     ]
     if problems:
-        headline = f"rule {name!r} fails {len(problems)} of its {len(cases)} test cases and was not saved"
+        headline = (
+            f"rule {name!r} fails {len(problems)} of its {len(cases)} test cases and was not saved"
+        )
         raise Invalid(headline, problems, code="test_case_failed")
 
 
@@ -66,7 +68,12 @@ def _run(case: TestCase, run: Try) -> CaseResult:
     try:
         outcome = run(case.event)
     except Invalid as error:
-        return {"name": case.name, "passed": False, "outcome": None, "difference": f"the event cannot be used: {error}"}
+        return {
+            "name": case.name,
+            "passed": False,
+            "outcome": None,
+            "difference": f"the event cannot be used: {error}",
+        }
     difference = _difference(case.expect, outcome)
     result: CaseResult = {"name": case.name, "passed": difference is None, "outcome": outcome}
     return result if difference is None else {**result, "difference": difference}
@@ -80,12 +87,19 @@ def _difference(expected: Expectation, outcome: RuleOutcome) -> str | None:
         return f"expected {_words(expected)}, got {_got(outcome)}"
     if isinstance(expected.error, str):
         message = outcome["error"]["message"]
-        return None if expected.error in message else f"expected an error with {expected.error!r}, got {message!r}"
+        return (
+            None
+            if expected.error in message
+            else f"expected an error with {expected.error!r}, got {message!r}"
+        )
     if expected.rows is None:
         return None
     differences = list(_differences(expected.rows, outcome["rows"], "rows"))
     more = len(differences) - _MOST_DIFFERENCES
-    return "; ".join(differences[:_MOST_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])) or None
+    return (
+        "; ".join(differences[:_MOST_DIFFERENCES] + ([f"and {more} more"] if more > 0 else []))
+        or None
+    )
 
 
 def _differences(expected: Any, got: Any, where: str) -> Iterator[str]:
@@ -117,7 +131,11 @@ def _words(expected: Expectation) -> str:
 def _got(outcome: RuleOutcome) -> str:
     if outcome["outcome"] == "rows":
         return f"rows {_text(outcome['rows'])}"
-    return "no result" if outcome["outcome"] == "no_result" else f"the error {outcome['error']['message']!r}"
+    return (
+        "no result"
+        if outcome["outcome"] == "no_result"
+        else f"the error {outcome['error']['message']!r}"
+    )
 
 
 def _text(value: Any) -> str:

@@ -158,10 +158,16 @@ class DryRun:
     effects: Effects = field(default_factory=list)
 
     @classmethod
-    def of(cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings) -> DryRun:
+    def of(
+        cls, spec: Spec, services: Services, functions: Functions, settings: RulesSettings
+    ) -> DryRun:
         """Explain a rule, saved or not."""
         effects: Effects = []
-        steps = RuleBuilder(dry_run_services(services, effects), functions, settings).make(spec).rule.steps
+        steps = (
+            RuleBuilder(dry_run_services(services, effects), functions, settings)
+            .make(spec)
+            .rule.steps
+        )
         for step in steps:
             for action in (step, *step.fallbacks):
                 action.on_failure = _unlogged
@@ -209,9 +215,14 @@ class Explainer:
         if name is None:
             sql, event = tester.sql_and_event(body)
             unsaved = {"name": "test", "sql": sql, "actions": body.get("actions", [])}
-            return self._explain(sql, event, "test", self._rehearsal(unsaved) if unsaved["actions"] else DryRun())
+            return self._explain(
+                sql, event, "test", self._rehearsal(unsaved) if unsaved["actions"] else DryRun()
+            )
         if not isinstance(name, str) or "sql" in body:
-            raise Invalid("this cannot be explained", [Problem("give the name of a rule, or SQL, not both", "/name")])
+            raise Invalid(
+                "this cannot be explained",
+                [Problem("give the name of a rule, or SQL, not both", "/name")],
+            )
         spec = spec_of(name)
         _, event = tester.sql_and_event({**body, "sql": spec["sql"]})
         return self._explain(spec["sql"], event, name, self._rehearsal(spec))
@@ -219,12 +230,16 @@ class Explainer:
     def _rehearsal(self, spec: Spec) -> DryRun:
         return DryRun.of(spec, self._services, self._functions, self._settings)
 
-    def _explain(self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun) -> Explanation:
+    def _explain(
+        self, sql: str, event: Mapping[str, Any], name: str, rehearsal: DryRun
+    ) -> Explanation:
         node = self._services.node.name
         now_ms = self._services.node.clock.now_ns() // 1_000_000
         functions = self._functions.trial()
         context = RuleContext(node, {"rule_id": name}, lambda: now_ms)
-        compile_statement(sql, functions, context)  # reports every problem, which a trace alone would not
+        compile_statement(
+            sql, functions, context
+        )  # reports every problem, which a trace alone would not
         columns = tester.columns_of(event, node, now_ms, name)
         return explain(parse(sql), functions, context, columns, rehearsal)
 
@@ -255,7 +270,9 @@ def _steps(values: Sequence[tuple[str, exp.Expr, Any]]) -> list[dict[str, Any]]:
             steps.append({"clause": label, "item": item, **_shown(value)})
         else:
             inside = {"item": item} if label in ("INCASE", "DO") else {}
-            steps.append({"clause": label, **inside, **_place(node), "text": _text(node), "expressions": []})
+            steps.append(
+                {"clause": label, **inside, **_place(node), "text": _text(node), "expressions": []}
+            )
     _finish(steps, waiting)
     return steps
 
@@ -280,7 +297,9 @@ def _is_inside(node: exp.Expr, outer: exp.Expr) -> bool:
     return False
 
 
-def _finish(steps: list[dict[str, Any]], waiting: Sequence[tuple[exp.Expr, dict[str, Any]]]) -> None:
+def _finish(
+    steps: list[dict[str, Any]], waiting: Sequence[tuple[exp.Expr, dict[str, Any]]]
+) -> None:
     """Complete the last step: its value, or whether its condition holds."""
     if not waiting or not steps:
         return
@@ -321,7 +340,14 @@ def _shown(value: Any) -> dict[str, Any]:
 def _type(value: Any) -> str:
     if value is UNDEFINED:
         return "undefined"
-    names = {type(None): "null", bool: "boolean", int: "integer", float: "float", str: "string", bytes: "bytes"}
+    names = {
+        type(None): "null",
+        bool: "boolean",
+        int: "integer",
+        float: "float",
+        str: "string",
+        bytes: "bytes",
+    }
     names |= {list: "array", dict: "map"}
     return names.get(type(value), type(value).__name__.lower())
 
@@ -338,11 +364,18 @@ def _unlogged(step: Step, error: Exception) -> LastError:
     return LastError(str(error) or type(error).__name__, 0)
 
 
-def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) -> Iterator[ExplainStep]:
+def _dry_run(
+    actions: DryRun, rows: Sequence[dict[str, Any]], message: Message
+) -> Iterator[ExplainStep]:
     """A step for each action on each row, with its effect, or the reason why it would fail."""
     for number, row in enumerate(rows, 1):
         for position, step in enumerate(actions.steps):
-            shown: ExplainStep = {"clause": "ACTION", "row": number, "action": position, "type": step.kind}
+            shown: ExplainStep = {
+                "clause": "ACTION",
+                "row": number,
+                "action": position,
+                "type": step.kind,
+            }
             if step.target:
                 shown["name"] = step.target
             if step.kind == "console":
@@ -351,7 +384,9 @@ def _dry_run(actions: DryRun, rows: Sequence[dict[str, Any]], message: Message) 
             step.last_error = None
             actions.effects.clear()
             refusal = step.run(row, message)
-            shown["effects"] = list(actions.effects) + ([refused(refusal)] if refusal is not None else [])
+            shown["effects"] = list(actions.effects) + (
+                [refused(refusal)] if refusal is not None else []
+            )
             if step.last_error is not None:
                 shown["error"] = {"message": step.last_error.text}
             elif not shown["effects"]:
@@ -402,7 +437,9 @@ class _Streams:
         self._streams.appender(stream)  # it must be there
 
         def append(record: StreamRecord) -> None:
-            self._effects.append({"append": {"stream": stream, "topic": record.topic, "row": _row(record.payload)}})
+            self._effects.append(
+                {"append": {"stream": stream, "topic": record.topic, "row": _row(record.payload)}}
+            )
 
         return append
 
@@ -422,7 +459,9 @@ class _Sink:
         self._effects = effects
 
     def write(self, row: Row, message: Message, settle: Settlement) -> None:
-        self._effects.append({"send": {"bridge": self.name, "row": jsontext.decode(json_text(row))}})
+        self._effects.append(
+            {"send": {"bridge": self.name, "row": jsontext.decode(json_text(row))}}
+        )
         settle.succeeded(1)
 
 

@@ -12,7 +12,13 @@ from broker.core.action import Row
 from broker.core.contributor import TopicStage, Trial, TrialStep
 from broker.core.errors import Invalid, Problem
 from broker.core.events import EVENT_TYPES, message_columns
-from broker.core.json_values import ProblemEntry, from_wire, payload_from_wire, payload_to_wire, problem_to_wire
+from broker.core.json_values import (
+    ProblemEntry,
+    from_wire,
+    payload_from_wire,
+    payload_to_wire,
+    problem_to_wire,
+)
 from broker.core.marks import marked
 from broker.core.message import Message
 from broker.core.template import Template
@@ -61,21 +67,29 @@ def test(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) 
     """Run ``body["sql"]`` on ``body["event"]``; see ``RuleService.test``."""
     sql, event = sql_and_event(body)
     now_ms = now_ns() // 1_000_000
-    statement = compile_statement(sql, functions, RuleContext(node, {"rule_id": _RULE}, lambda: now_ms))
+    statement = compile_statement(
+        sql, functions, RuleContext(node, {"rule_id": _RULE}, lambda: now_ms)
+    )
     return run(statement, event, node, now_ms)
 
 
-def test_many(body: Any, functions: Functions, node: str, now_ns: Callable[[], int]) -> RuleOutcomes:
+def test_many(
+    body: Any, functions: Functions, node: str, now_ns: Callable[[], int]
+) -> RuleOutcomes:
     """Run ``body["sql"]`` on each of ``body["events"]``; see ``RuleService.test_many``."""
     sql, _ = sql_and_event({name: value for name, value in body.items() if name != "events"})
     now_ms = now_ns() // 1_000_000
-    statement = compile_statement(sql, functions, RuleContext(node, {"rule_id": _RULE}, lambda: now_ms))
+    statement = compile_statement(
+        sql, functions, RuleContext(node, {"rule_id": _RULE}, lambda: now_ms)
+    )
     events = (sql_and_event({"sql": sql, "event": event})[1] for event in body["events"])
     outcomes = [run(statement, event, node, now_ms) for event in events]
     return {"outcomes": outcomes, "matched": sum(bool(outcome.get("rows")) for outcome in outcomes)}
 
 
-def run(statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> RuleOutcome:
+def run(
+    statement: Statement, event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE
+) -> RuleOutcome:
     """Result of a statement for an event: the answer of ``test``.
 
     Raises:
@@ -107,7 +121,9 @@ def _own_source(event: Any) -> list[str]:
     return [str(members.get("topic", "")) if kind is None else kind.topic]
 
 
-def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[str, Mapping[str, Any]]:
+def _members(
+    body: Any, what: str, text_name: str, object_name: str
+) -> tuple[str, Mapping[str, Any]]:
     """A string and an object of a request, or ``Invalid`` with all that is wrong with them."""
     fields = body if isinstance(body, Mapping) else {}
     text = fields.get(text_name)
@@ -116,7 +132,9 @@ def _members(body: Any, what: str, text_name: str, object_name: str) -> tuple[st
     if not isinstance(text, str) or not _is_unicode(text):
         problems.append(Problem("expected a string", f"/{text_name}"))
     if not isinstance(members, Mapping) or not _is_unicode(members):
-        problems.append(Problem("expected an object whose strings are valid Unicode", f"/{object_name}"))
+        problems.append(
+            Problem("expected an object whose strings are valid Unicode", f"/{object_name}")
+        )
     if problems or not isinstance(text, str) or not isinstance(members, Mapping):
         raise Invalid(what, problems)
     return text, members
@@ -131,7 +149,9 @@ def _is_unicode(value: Any) -> bool:
     return True
 
 
-def columns_of(event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE) -> dict[str, Any]:
+def columns_of(
+    event: Mapping[str, Any], node: str, now_ms: int, rule: str = _RULE
+) -> dict[str, Any]:
     """The columns of an event as it was sent, with those that the broker always adds."""
     other_columns = {name: value for name, value in event.items() if name != "payload"}
     columns: dict[str, Any] = {
@@ -191,11 +211,16 @@ def outcome(
         return {"outcome": "rows", "rows": [marked(shown(row)) for row in rows]}
     except OutOfTime as error:
         raise Invalid(
-            "the rule could not be evaluated in time", [Problem(str(error), "/sql")], code="too_slow"
+            "the rule could not be evaluated in time",
+            [Problem(str(error), "/sql")],
+            code="too_slow",
         ) from None
     except Exception as error:  # noqa: BLE001 (whatever the SQL does to this event is the answer)
         place = program.place_of(error) or (None, None)
-        return {"outcome": "error", "error": problem_to_wire(Problem(plain_text(error), "/sql", *place))}
+        return {
+            "outcome": "error",
+            "error": problem_to_wire(Problem(plain_text(error), "/sql", *place)),
+        }
 
 
 def shown(value: Any) -> Any:
@@ -241,7 +266,9 @@ def try_on(rules: Iterable[BuiltRule], message: Message, node: str, now_ms: int)
         Invalid: jq programs of a rule took too long.
     """
     columns = {**message_columns(message), "client_attrs": dict(message.client.attributes)}
-    event_columns = {name: value for name, value in columns.items() if value is not None and name != "payload"}
+    event_columns = {
+        name: value for name, value in columns.items() if value is not None and name != "payload"
+    }
     event = {**marked(event_columns), "payload": payload_to_wire(message.payload)}
     steps: list[TrialStep] = []
     for built in rules:

@@ -38,7 +38,9 @@ class _Resolution:
 
     def check(self, reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
         pair = (id(reader), id(writer))
-        if pair in self._assumed:  # a type that contains itself: what the outer check finds covers it
+        if (
+            pair in self._assumed
+        ):  # a type that contains itself: what the outer check finds covers it
             return []
         if writer.kind == "union":
             by_branch = [self._branch(reader, branch, path) for branch in writer.branches]
@@ -48,7 +50,12 @@ class _Resolution:
         if not _is_of_kind(reader, writer):
             return [Reason(path, _mismatch(reader, writer))]
         if reader.digits and writer.digits and not reader.digits.can_hold(writer.digits):
-            return [Reason(path, f"the writer writes a {writer.digits.text}, the reader reads a {reader.digits.text}")]
+            return [
+                Reason(
+                    path,
+                    f"the writer writes a {writer.digits.text}, the reader reads a {reader.digits.text}",
+                )
+            ]
         self._assumed.add(pair)
         return self._inside(reader, writer, path)
 
@@ -57,12 +64,22 @@ class _Resolution:
         if reader.kind != "union":
             if _matches(reader, written):
                 return self.check(reader, written, path)
-            return [Reason(path, f"the writer may write {written.text}, the reader reads only {reader.text}")]
+            return [
+                Reason(
+                    path,
+                    f"the writer may write {written.text}, the reader reads only {reader.text}",
+                )
+            ]
         for branch in reader.branches:
             if _matches(branch, written):
                 return self.check(branch, written, path)
         kinds = ", ".join(branch.text for branch in reader.branches)
-        return [Reason(path, f"the writer may write {written.text}, which is not in the reader's union of {kinds}")]
+        return [
+            Reason(
+                path,
+                f"the writer may write {written.text}, which is not in the reader's union of {kinds}",
+            )
+        ]
 
     def _inside(self, reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
         if reader.kind == "record":
@@ -70,7 +87,11 @@ class _Resolution:
         if reader.kind == "enum":
             return _enum(reader, writer, path)
         if reader.items is not None and writer.items is not None:
-            return self.check(reader.items, writer.items, _below(path, "items" if reader.kind == "array" else "values"))
+            return self.check(
+                reader.items,
+                writer.items,
+                _below(path, "items" if reader.kind == "array" else "values"),
+            )
         return []
 
     def _record(self, reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
@@ -84,12 +105,19 @@ class _Resolution:
                 continue
             place = _below(path, f"fields.{read.name}")
             if read.name in taken:
-                reasons.append(Reason(place, "two of the writer's fields stand for it, by its name and an alias"))
+                reasons.append(
+                    Reason(
+                        place, "two of the writer's fields stand for it, by its name and an alias"
+                    )
+                )
                 continue
             taken.add(read.name)
             reasons += self.check(read.type, written.type, place)
         reasons += [
-            Reason(_below(path, f"fields.{item.name}"), "the writer does not write it, and it has no default")
+            Reason(
+                _below(path, f"fields.{item.name}"),
+                "the writer does not write it, and it has no default",
+            )
             for item in reader.fields
             if item.name not in taken and item.default is MISSING
         ]
@@ -115,7 +143,11 @@ def _is_of_kind(reader: AvroType, writer: AvroType) -> bool:
 
 def _has_name(reader: AvroType, writer: AvroType) -> bool:
     short = writer.name.rpartition(".")[2]
-    return short == reader.name.rpartition(".")[2] or writer.name in reader.aliases or short in reader.aliases
+    return (
+        short == reader.name.rpartition(".")[2]
+        or writer.name in reader.aliases
+        or short in reader.aliases
+    )
 
 
 def _mismatch(reader: AvroType, writer: AvroType) -> str:

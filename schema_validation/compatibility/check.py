@@ -46,5 +46,9 @@ def compare(mode: Mode, kind: str, label: str, new: Any, olds: Mapping[int, Any]
         problems += [finding for finding in findings if not finding.reason.is_warning]
         warnings += [finding for finding in findings if finding.reason.is_warning]
         if kind == "protobuf":
-            warnings += [Finding(label, old_label, reason) for reason in protobuf.warnings(model, before)]
-    return Verdict(mode, tuple(olds) if mode is not Mode.NONE else (), tuple(problems), tuple(warnings))
+            warnings += [
+                Finding(label, old_label, reason) for reason in protobuf.warnings(model, before)
+            ]
+    return Verdict(
+        mode, tuple(olds) if mode is not Mode.NONE else (), tuple(problems), tuple(warnings)
+    )

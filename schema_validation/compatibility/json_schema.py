@@ -69,7 +69,9 @@ class Document:
     def validator(self, schema: Any) -> Callable[[Any], bool]:
         """Decides over values by a part of the document that holds no references."""
         dated = {**schema, "$schema": _DRAFT_URIS[self.draft]}
-        valid: Callable[[Any], bool] = jsonschema_rs.validator_for(dated, validate_formats=True, offline=True).is_valid
+        valid: Callable[[Any], bool] = jsonschema_rs.validator_for(
+            dated, validate_formats=True, offline=True
+        ).is_valid
         return valid
 
 
@@ -103,7 +105,9 @@ def parse(source: str) -> Document:
     if str(root.get("$schema", "")).rstrip("#") == DRAFT_3:
         root = as_draft_4(root)
     uri = str(root.get("$schema", "")).rstrip("#")
-    draft = next((number for mark, number in _DRAFTS.items() if uri.endswith(f"{mark}/schema")), _DRAFT_2020)
+    draft = next(
+        (number for mark, number in _DRAFTS.items() if uri.endswith(f"{mark}/schema")), _DRAFT_2020
+    )
     return Document(root, draft, any(_names_itself(part) for part in root.values()))
 
 
@@ -112,7 +116,12 @@ def can_read(reader: Document, writer: Document) -> list[Reason]:
     if _canonical(reader.root) == _canonical(writer.root):
         return []
     if reader.draft != writer.draft and _DRAFT_4 in (reader.draft, writer.draft):
-        return [Reason("$schema", "one is of draft 04, the other of a later draft, in which 1.0 is an integer")]
+        return [
+            Reason(
+                "$schema",
+                "one is of draft 04, the other of a later draft, in which 1.0 is an integer",
+            )
+        ]
     proof = _Proof()
     try:
         return proof.follows((Node(writer.root, writer),), Node(reader.root, reader), "")
@@ -188,27 +197,49 @@ class _Proof:
         for keyword in ("anyOf", "oneOf"):
             for index, node in enumerate(nodes):
                 if branches := node.get(keyword):
-                    rest = (*nodes[:index], _without(node, keyword, *_HIDDEN_BY_PARTS), *nodes[index + 1 :])
+                    rest = (
+                        *nodes[:index],
+                        _without(node, keyword, *_HIDDEN_BY_PARTS),
+                        *nodes[index + 1 :],
+                    )
                     return self._all((*rest, node.at(branch)) for branch in branches)(reader, path)
         types = _types(nodes)
-        if len(types) > 1 and any(keyword in _as_map(reader.schema) for keyword in ("anyOf", "oneOf", "allOf", "$ref")):
-            narrowed = self._all((*nodes, nodes[0].at({"type": kind})) for kind in sorted(types))(reader, path)
-            return narrowed if len(_real(narrowed)) < len(_real(reasons)) or not _real(narrowed) else reasons
+        if len(types) > 1 and any(
+            keyword in _as_map(reader.schema) for keyword in ("anyOf", "oneOf", "allOf", "$ref")
+        ):
+            narrowed = self._all((*nodes, nodes[0].at({"type": kind})) for kind in sorted(types))(
+                reader, path
+            )
+            return (
+                narrowed
+                if len(_real(narrowed)) < len(_real(reasons)) or not _real(narrowed)
+                else reasons
+            )
         return reasons
 
     def _all(self, cases: Iterator[Conjuncts]) -> Callable[[Node, str], list[Reason]]:
         listed = list(cases)
 
         def check(reader: Node, path: str) -> list[Reason]:
-            return list(dict.fromkeys(reason for case in listed for reason in self.follows(case, reader, path)))
+            return list(
+                dict.fromkeys(
+                    reason for case in listed for reason in self.follows(case, reader, path)
+                )
+            )
 
         return check
 
-    def _listed(self, nodes: Conjuncts, values: Sequence[Any], reader: Node, path: str) -> list[Reason]:
+    def _listed(
+        self, nodes: Conjuncts, values: Sequence[Any], reader: Node, path: str
+    ) -> list[Reason]:
         """Finitely many values: each is tried."""
         reasons: list[Reason] = []
         for part in _flattened((reader,)):
-            if isinstance(part.schema, bool) or 'Ref"' in (text := _canonical(part.schema)) or '"$ref"' in text:
+            if (
+                isinstance(part.schema, bool)
+                or 'Ref"' in (text := _canonical(part.schema))
+                or '"$ref"' in text
+            ):
                 reasons += self._part(nodes, part, path)
                 continue
             is_valid = part.document.validator(part.schema)
@@ -241,7 +272,9 @@ class _Proof:
         if "string" in types:
             reasons += _sizes(nodes, reader, ("minLength", "maxLength"), path)
         if "array" in types:
-            reasons += _sizes(nodes, reader, ("minItems", "maxItems"), path) + self._array(nodes, reader, path)
+            reasons += _sizes(nodes, reader, ("minItems", "maxItems"), path) + self._array(
+                nodes, reader, path
+            )
         if "object" in types:
             reasons += _sizes(nodes, reader, ("minProperties", "maxProperties"), path)
             reasons += self._object(nodes, reader, path)
@@ -252,32 +285,46 @@ class _Proof:
         for keyword in ("anyOf", "oneOf"):
             branches = reader.get(keyword)
             if branches and not any(_has_same(node, reader, keyword) for node in nodes):
-                reasons += self._one_branch(nodes, [reader.at(branch) for branch in branches], keyword, path)
+                reasons += self._one_branch(
+                    nodes, [reader.at(branch) for branch in branches], keyword, path
+                )
         if "not" in reader.schema:
             refused = reader.at(reader.schema["not"])
-            if not any(_has_same(node, reader, "not") for node in nodes) and not _are_apart(nodes, refused):
+            if not any(_has_same(node, reader, "not") for node in nodes) and not _are_apart(
+                nodes, refused
+            ):
                 text = "it is not decided whether the writer allows what this bars"
                 reasons.append(Reason(_below(path, "not"), text))
         return reasons
 
-    def _one_branch(self, nodes: Conjuncts, branches: Sequence[Node], keyword: str, path: str) -> list[Reason]:
+    def _one_branch(
+        self, nodes: Conjuncts, branches: Sequence[Node], keyword: str, path: str
+    ) -> list[Reason]:
         """One branch takes all that the writer allows; of ``oneOf`` the others take nothing of it."""
         tried: list[list[Reason]] = []
         for index, branch in enumerate(branches):
             reasons = self.follows(nodes, branch, path)
             others = [other for at, other in enumerate(branches) if at != index]
-            if not _real(reasons) and (keyword == "anyOf" or all(_are_apart(nodes, other) for other in others)):
+            if not _real(reasons) and (
+                keyword == "anyOf" or all(_are_apart(nodes, other) for other in others)
+            ):
                 return reasons
             tried.append(reasons)
         if len(branches) == 1:
             return tried[0]
-        return [Reason(_below(path, keyword), "no branch is proved to take all that the writer allows")]
+        return [
+            Reason(_below(path, keyword), "no branch is proved to take all that the writer allows")
+        ]
 
     def _array(self, nodes: Conjuncts, reader: Node, path: str) -> list[Reason]:
         reasons: list[Reason] = []
-        if reader.get("uniqueItems") is True and not any(node.get("uniqueItems") is True for node in nodes):
+        if reader.get("uniqueItems") is True and not any(
+            node.get("uniqueItems") is True for node in nodes
+        ):
             reasons.append(Reason(_below(path, "uniqueItems"), "the writer allows repeated items"))
-        longest = min((size for node in nodes if isinstance(size := node.get("maxItems"), int)), default=None)
+        longest = min(
+            (size for node in nodes if isinstance(size := node.get("maxItems"), int)), default=None
+        )
         places = max(len(_prefix(node)) for node in (*nodes, reader))
         for index in range(places + 1 if longest is None else min(places + 1, longest)):
             here = _below(path, f"items[{index}]" if index < places else "items")
@@ -294,10 +341,14 @@ class _Proof:
         names = {name for node in (*nodes, reader) for name in node.get("properties", {})}
         for name in sorted(names):
             reasons += self._property(nodes, reader, name, path)
-        for pattern in {pattern for node in (*nodes, reader) for pattern in node.get("patternProperties", {})}:
+        for pattern in {
+            pattern for node in (*nodes, reader) for pattern in node.get("patternProperties", {})
+        }:
             reasons += self._pattern(nodes, reader, pattern, path)
         others = tuple(node.at(node.get("additionalProperties", True)) for node in nodes)
-        refusals = self.follows(others, reader.at(reader.get("additionalProperties", True)), _below(path, "*"))
+        refusals = self.follows(
+            others, reader.at(reader.get("additionalProperties", True)), _below(path, "*")
+        )
         if _real(refusals) and reader.get("additionalProperties") is False:
             text = "the reader allows no properties but its own, the writer does"
             refusals = [Reason(_below(path, "additionalProperties"), text)]
@@ -313,7 +364,9 @@ class _Proof:
                 text = "new for the reader; the writer's open object may hold another value under this name"
                 refusals = [Reason(place, text, True)]
             elif _real(refusals) and wanted.schema is False:
-                refusals = [Reason(place, "the writer may write it, the reader allows no such property")]
+                refusals = [
+                    Reason(place, "the writer may write it, the reader allows no such property")
+                ]
             reasons += refusals
         return reasons
 
@@ -323,7 +376,9 @@ class _Proof:
         place = _below(path, f"patternProperties.{pattern}")
         if wanted is None:  # the writer's own: such names may be others for the reader
             wanted = reader.get("additionalProperties", True)
-            own = tuple(node.at(node.get("patternProperties", {}).get(pattern, True)) for node in nodes)
+            own = tuple(
+                node.at(node.get("patternProperties", {}).get(pattern, True)) for node in nodes
+            )
             own += tuple(node.at(False) for node in nodes if _bars(node, pattern))
             return self.follows(own, reader.at(wanted), place)
         same = tuple(node.at(node.get("patternProperties", {})[pattern]) for node in nodes
@@ -332,15 +387,22 @@ class _Proof:
             return self.follows(same, reader.at(wanted), place)
         reasons: list[Reason] = []
         for node in nodes:
-            if node.get("additionalProperties", True) is False and not node.get("patternProperties"):
+            if node.get("additionalProperties", True) is False and not node.get(
+                "patternProperties"
+            ):
                 return []  # only names that are listed, and those are compared one by one
         for node in nodes:
-            for schema in (*node.get("patternProperties", {}).values(), node.get("additionalProperties", True)):
+            for schema in (
+                *node.get("patternProperties", {}).values(),
+                node.get("additionalProperties", True),
+            ):
                 reasons += self.follows((node.at(schema),), reader.at(wanted), place)
         return reasons
 
 
-def _flattened(nodes: Sequence[Node], dropped: Sequence[str] = (), depth: int = 0) -> Iterator[Node]:
+def _flattened(
+    nodes: Sequence[Node], dropped: Sequence[str] = (), depth: int = 0
+) -> Iterator[Node]:
     """The conjuncts with references followed and ``allOf`` opened.
 
     ``dropped`` keywords are left out where parts are taken away: what they mean hangs on those parts.
@@ -365,8 +427,14 @@ def _flattened(nodes: Sequence[Node], dropped: Sequence[str] = (), depth: int = 
 def _target(node: Node) -> Node:
     reference = node.schema["$ref"]
     if node.document.has_nested_ids:
-        raise _Undecided("references in a schema whose parts have names of their own are not followed")
-    if not isinstance(reference, str) or not reference.startswith("#") or (reference != "#" and reference[1:2] != "/"):
+        raise _Undecided(
+            "references in a schema whose parts have names of their own are not followed"
+        )
+    if (
+        not isinstance(reference, str)
+        or not reference.startswith("#")
+        or (reference != "#" and reference[1:2] != "/")
+    ):
         raise _Undecided(f"the reference {reference!r} is not followed")
     target = at_pointer(node.document.root, reference[1:])
     if target is None:
@@ -382,14 +450,18 @@ def _is_same(writer: Node, reader: Node) -> bool:
     """The same text, which means the same where no reference leads out of it."""
     if writer.document is reader.document and writer.schema is reader.schema:
         return True
-    return writer.document.draft == reader.document.draft and _is_same_text(writer.schema, reader.schema)
+    return writer.document.draft == reader.document.draft and _is_same_text(
+        writer.schema, reader.schema
+    )
 
 
 def _has_same(writer: Node, reader: Node, keyword: str) -> bool:
     """The writer has the keyword just as the reader has it."""
     same_draft = writer.document.draft == reader.document.draft
     return (
-        same_draft and keyword in _as_map(writer.schema) and _is_same_text(writer.schema[keyword], reader.get(keyword))
+        same_draft
+        and keyword in _as_map(writer.schema)
+        and _is_same_text(writer.schema[keyword], reader.get(keyword))
     )
 
 
@@ -405,7 +477,9 @@ def _mark(node: Node) -> tuple[int, str]:
 
 def _names_itself(part: Any) -> bool:
     if isinstance(part, Mapping):
-        return any(isinstance(part.get(key), str) for key in ("$id", "id")) or any(map(_names_itself, part.values()))
+        return any(isinstance(part.get(key), str) for key in ("$id", "id")) or any(
+            map(_names_itself, part.values())
+        )
     return isinstance(part, list) and any(map(_names_itself, part))
 
 
@@ -427,7 +501,11 @@ def _values(nodes: Conjuncts) -> Sequence[Any] | None:
             return listed
     types = _types(nodes)
     if types <= {"boolean", "null"}:
-        return [value for kind, value in (("boolean", True), ("boolean", False), ("null", None)) if kind in types]
+        return [
+            value
+            for kind, value in (("boolean", True), ("boolean", False), ("null", None))
+            if kind in types
+        ]
     return None
 
 
@@ -453,27 +531,46 @@ def _type_reasons(reader: Node, types: frozenset[str], path: str) -> list[Reason
     if not extra:
         return []
     if types == frozenset(TYPES) - {"integer"}:
-        return [Reason(_below(path, "type"), f"the writer allows any type, the reader only {_words(own)}")]
-    return [Reason(_below(path, "type"), f"the writer allows {_words(extra)}, the reader only {_words(own)}")]
+        return [
+            Reason(
+                _below(path, "type"), f"the writer allows any type, the reader only {_words(own)}"
+            )
+        ]
+    return [
+        Reason(
+            _below(path, "type"),
+            f"the writer allows {_words(extra)}, the reader only {_words(own)}",
+        )
+    ]
 
 
-def _listed_by_reader(nodes: Conjuncts, reader: Node, types: frozenset[str], path: str) -> list[Reason]:
+def _listed_by_reader(
+    nodes: Conjuncts, reader: Node, types: frozenset[str], path: str
+) -> list[Reason]:
     keyword = "const" if "const" in reader.schema else "enum" if "enum" in reader.schema else None
     if keyword is None or not types:
         return []
-    return [Reason(_below(path, keyword), "the reader lists the values it allows, the writer does not")]
+    return [
+        Reason(_below(path, keyword), "the reader lists the values it allows, the writer does not")
+    ]
 
 
-def _same_or_undecided(nodes: Conjuncts, reader: Node, types: frozenset[str], path: str) -> list[Reason]:
+def _same_or_undecided(
+    nodes: Conjuncts, reader: Node, types: frozenset[str], path: str
+) -> list[Reason]:
     text = "it is not decided whether all that the writer allows passes"
-    reasons = [Reason(_below(path, keyword), text) for keyword in _WHOLE if keyword in reader.schema]
+    reasons = [
+        Reason(_below(path, keyword), text) for keyword in _WHOLE if keyword in reader.schema
+    ]
     for group in _SAME_OR_UNDECIDED:
         first = group[0]
         if first not in reader.schema or _OF_TYPE.get(first, first) not in (*types, first):
             continue
         wanted = _canonical([reader.get(keyword) for keyword in group])
         has_reference = '"$ref"' in wanted or 'Ref"' in wanted
-        if has_reference or not any(_canonical([node.get(word) for word in group]) == wanted for node in nodes):
+        if has_reference or not any(
+            _canonical([node.get(word) for word in group]) == wanted for node in nodes
+        ):
             text = f"the reader asks for {_shown(reader.schema[first])}, which the writer does not"
             reasons.append(Reason(_below(path, first), text))
     return reasons
@@ -491,10 +588,19 @@ def _numeric(nodes: Conjuncts, reader: Node, types: frozenset[str], path: str) -
             reasons.append(Reason(_below(path, word), text))
     step = _number(reader.get("multipleOf"))
     if step is not None:
-        steps = [divisor for node in nodes if (divisor := _number(node.get("multipleOf"))) is not None]
+        steps = [
+            divisor for node in nodes if (divisor := _number(node.get("multipleOf"))) is not None
+        ]
         steps += [Fraction(1)] if "number" not in types else []
-        if not any(own == step or (step.denominator == 1 and (own / step).denominator == 1) for own in steps):
-            reasons.append(Reason(_below(path, "multipleOf"), f"the reader asks for multiples of {float(step):g}"))
+        if not any(
+            own == step or (step.denominator == 1 and (own / step).denominator == 1)
+            for own in steps
+        ):
+            reasons.append(
+                Reason(
+                    _below(path, "multipleOf"), f"the reader asks for multiples of {float(step):g}"
+                )
+            )
     return reasons
 
 
@@ -518,7 +624,12 @@ def _is_tighter(own: tuple[Fraction, bool], wanted: tuple[Fraction, bool], sign:
 
 
 def _bound_text(bound: tuple[Fraction, bool], sign: int) -> str:
-    word = {(1, False): "at least", (1, True): "more than", (-1, False): "at most", (-1, True): "less than"}
+    word = {
+        (1, False): "at least",
+        (1, True): "more than",
+        (-1, False): "at most",
+        (-1, True): "less than",
+    }
     return f"{word[(sign, bound[1])]} {float(bound[0]):g}"
 
 
@@ -538,7 +649,11 @@ def _sizes(nodes: Conjuncts, reader: Node, keywords: tuple[str, str], path: str)
         if keyword == "minProperties":
             own.append(len({name for node in nodes for name in _names(node.get("required"))}))
         if not any(sign * size >= sign * wanted for size in own):
-            reasons.append(Reason(_below(path, keyword), f"the reader asks for {wanted}, the writer allows others"))
+            reasons.append(
+                Reason(
+                    _below(path, keyword), f"the reader asks for {wanted}, the writer allows others"
+                )
+            )
     return reasons
 
 
@@ -561,9 +676,13 @@ def _item(node: Node, index: int) -> Node:
 
 def _of_name(node: Node, name: str) -> list[Node]:
     """The schemas that a property of this name must fit."""
-    schemas = [node.at(node.get("properties", {})[name])] if name in node.get("properties", {}) else []
+    schemas = (
+        [node.at(node.get("properties", {})[name])] if name in node.get("properties", {}) else []
+    )
     schemas += [
-        node.at(schema) for pattern, schema in node.get("patternProperties", {}).items() if _hits(pattern, name)
+        node.at(schema)
+        for pattern, schema in node.get("patternProperties", {}).items()
+        if _hits(pattern, name)
     ]
     return schemas or [node.at(node.get("additionalProperties", True))]
 

@@ -20,7 +20,9 @@ _GROUPS = (
     ("fixed64", "sfixed64"),
     ("string", "bytes"),
 )
-_GROUP_OF: Mapping[str, int] = {name: number for number, group in enumerate(_GROUPS) for name in group}
+_GROUP_OF: Mapping[str, int] = {
+    name: number for number, group in enumerate(_GROUPS) for name in group
+}
 _TYPE_NAMES: Mapping[int, str] = {
     number: name.removeprefix("TYPE_").lower() for name, number in FieldDescriptorProto.Type.items()
 }
@@ -38,7 +40,11 @@ def parse(source: str | list[dict[str, Any]]) -> Model:
     """The messages of a source that is known to be a schema."""
     bundle = load_text(source) if isinstance(source, str) else load_files(source)
     return Model(
-        {name: message for top in bundle.root.message_types_by_name.values() for name, message in _nested(top, bundle)},
+        {
+            name: message
+            for top in bundle.root.message_types_by_name.values()
+            for name, message in _nested(top, bundle)
+        },
         bundle.root.package,
     )
 
@@ -57,7 +63,9 @@ def can_read(reader: Model, writer: Model) -> list[Reason]:
 
 def warnings(new: Model, old: Model) -> list[Reason]:
     """Allowed changes that may cause trouble later: numbers removed without being reserved, another package."""
-    reasons = [] if new.package == old.package else [Reason("package", f"it was {old.package!r}", True)]
+    reasons = (
+        [] if new.package == old.package else [Reason("package", f"it was {old.package!r}", True)]
+    )
     for name, before in old.messages.items():
         after = new.messages.get(name)
         if after is None:
@@ -65,9 +73,12 @@ def warnings(new: Model, old: Model) -> list[Reason]:
         kept = {field.number for field in after.fields}
         reserved = _reserved(after)
         reasons += [
-            Reason(f"{name}.{field.name}", f"its number {field.number} is free again; reserve it", True)
+            Reason(
+                f"{name}.{field.name}", f"its number {field.number} is free again; reserve it", True
+            )
             for field in before.fields
-            if field.number not in kept and not any(start <= field.number < end for start, end in reserved)
+            if field.number not in kept
+            and not any(start <= field.number < end for start, end in reserved)
         ]
     return reasons
 
@@ -94,7 +105,9 @@ class _Comparison:
         place = f"{path}.{present.name}"
         if _required(read) != _required(written):
             by = "reader" if _required(read) else "writer"
-            self.reasons.append(Reason(place, f"field {present.number} is required by the {by} only"))
+            self.reasons.append(
+                Reason(place, f"field {present.number} is required by the {by} only")
+            )
         if read is None or written is None:
             return
         if problem := _type_problem(read, written):
@@ -121,22 +134,35 @@ def field_type_name(field: Any) -> str:
     """The type as it is written: ``int32``, or the full name of a message or an enum."""
     if field.message_type is not None:
         return str(field.message_type.full_name)
-    return str(field.enum_type.full_name) if field.enum_type is not None else _TYPE_NAMES[field.type]
+    return (
+        str(field.enum_type.full_name) if field.enum_type is not None else _TYPE_NAMES[field.type]
+    )
 
 
 def _oneofs(reader: Any, written: Mapping[int, Any], path: str) -> Iterator[Reason]:
     """Several fields that were independent must not become a oneof: only the last would be kept."""
     for oneof in reader.oneofs:
-        moved = [field for field in oneof.fields if (old := written.get(field.number)) is not None and not _oneof(old)]
+        moved = [
+            field
+            for field in oneof.fields
+            if (old := written.get(field.number)) is not None and not _oneof(old)
+        ]
         if len(moved) > 1:
             names = ", ".join(field.name for field in moved)
-            yield Reason(f"{path}.{oneof.name}", f"{names} may all be set by the writer; the reader keeps one of them")
+            yield Reason(
+                f"{path}.{oneof.name}",
+                f"{names} may all be set by the writer; the reader keeps one of them",
+            )
 
 
 def _oneof(field: Any) -> Any:
     """The oneof that a field is in; those that proto3 makes for ``optional`` are none."""
     oneof = field.containing_oneof
-    return oneof if oneof is not None and len(oneof.fields) > 0 and not oneof.name.startswith("_") else None
+    return (
+        oneof
+        if oneof is not None and len(oneof.fields) > 0 and not oneof.name.startswith("_")
+        else None
+    )
 
 
 def _reserved(message: Any) -> list[tuple[int, int]]:

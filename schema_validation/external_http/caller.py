@@ -47,7 +47,9 @@ class ExternalCalls:
     def count(cls, outcome: str) -> None:
         """Count a call by its outcome."""
         cls.metrics.counter(
-            "external_schema_calls", "calls to servers that code payloads, by outcome", outcome=outcome
+            "external_schema_calls",
+            "calls to servers that code payloads, by outcome",
+            outcome=outcome,
         ).value += 1
 
 
@@ -103,13 +105,17 @@ class Caller:
 
     async def _within_time(self, verb: Verb, data: bytes) -> bytes:
         if self.waiting > self._most_waiting:
-            raise CallFailed("busy", f"{self._most_waiting} calls to {self.server} are under way already")
+            raise CallFailed(
+                "busy", f"{self._most_waiting} calls to {self.server} are under way already"
+            )
         limit_s = self._parameters.request_timeout
         try:
             async with asyncio.timeout(limit_s):
                 return await self._attempts(verb, data)
         except TimeoutError:
-            raise CallFailed("timeout", f"{self.server} did not answer within {limit_s:g} s") from None
+            raise CallFailed(
+                "timeout", f"{self.server} did not answer within {limit_s:g} s"
+            ) from None
 
     async def _attempts(self, verb: Verb, data: bytes) -> bytes:
         for left in range(self._parameters.max_retries, -1, -1):
@@ -121,10 +127,13 @@ class Caller:
                 raise CallFailed("bad_answer", f"{self.server}: {error}") from None
             except (httpcore.NetworkError, httpcore.ConnectTimeout, OSError) as error:
                 self.state = "disconnected"
-                failed = CallFailed("unreachable", f"{self.server} cannot be reached ({_text_of(error)})")
+                failed = CallFailed(
+                    "unreachable", f"{self.server} cannot be reached ({_text_of(error)})"
+                )
             except httpcore.ProtocolError as error:
                 failed = CallFailed(
-                    "bad_answer", f"{self.server} broke off, or does not speak HTTP ({_text_of(error)})"
+                    "bad_answer",
+                    f"{self.server} broke off, or does not speak HTTP ({_text_of(error)})",
                 )
             else:
                 self.state = "connected"
@@ -155,7 +164,9 @@ class Caller:
             extensions["sni_hostname"] = self._parameters.ssl.server_name_indication
         pool = self._opened()
         sent = [("host", self.server), *headers]
-        async with pool.stream(method, url, headers=sent, content=content, extensions=extensions) as response:
+        async with pool.stream(
+            method, url, headers=sent, content=content, extensions=extensions
+        ) as response:
             return response.status, await body_of(response, MAX_ANSWER_BYTES)
 
     def _result(self, status: int, body: bytes) -> bytes:
@@ -173,12 +184,16 @@ class Caller:
         if self._pool is None:
             parameters = self._parameters
             self._pool = httpcore.AsyncConnectionPool(
-                ssl_context=parameters.ssl.context() if parameters.url.address.startswith("https:") else None,
+                ssl_context=parameters.ssl.context()
+                if parameters.url.address.startswith("https:")
+                else None,
                 max_connections=parameters.pool_size,
                 keepalive_expiry=parameters.max_inactive,
                 network_backend=GuardedNetwork(ExternalCalls.guard),
             )
-            self._idle = asyncio.create_task(self._close_when_idle(), name=f"connections to {self.server}")
+            self._idle = asyncio.create_task(
+                self._close_when_idle(), name=f"connections to {self.server}"
+            )
         return self._pool
 
     async def _close_when_idle(self) -> None:
@@ -186,7 +201,9 @@ class Caller:
         limit_s = self._parameters.max_inactive
         try:
             while self.waiting or monotonic() - self._last_s < limit_s:  # noqa: ASYNC110  time is what is waited for
-                await asyncio.sleep(limit_s if self.waiting else max(0.01, limit_s - (monotonic() - self._last_s)))
+                await asyncio.sleep(
+                    limit_s if self.waiting else max(0.01, limit_s - (monotonic() - self._last_s))
+                )
         finally:
             pool = self._pool
             self._pool = None

@@ -11,7 +11,14 @@ from pydantic import Field, field_validator, model_validator
 
 from broker.config.model import Settings
 from broker.config.outgoing import ClientTls, TlsUnusable
-from broker.config.secret_text import REFERENCES, SecretText, SecretUrl, has_stars, moved_problem, with_stored
+from broker.config.secret_text import (
+    REFERENCES,
+    SecretText,
+    SecretUrl,
+    has_stars,
+    moved_problem,
+    with_stored,
+)
 from broker.config.secrets import MASK
 from broker.config.spec_problems import parsed
 from broker.config.units import Duration
@@ -25,7 +32,9 @@ _HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _BAD_VALUE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _OF_THE_CALL: Final = {"content-length", "transfer-encoding", "connection", "host"}
 # Headers whose values are not shown.
-_SECRET_HEADER: Final = re.compile(r"auth|token|key|secret|password|credential|cookie|signature", re.IGNORECASE)
+_SECRET_HEADER: Final = re.compile(
+    r"auth|token|key|secret|password|credential|cookie|signature", re.IGNORECASE
+)
 
 
 class SslSpec(ClientTls):
@@ -35,7 +44,9 @@ class SslSpec(ClientTls):
 
 
 class Parameters(Settings):
-    url: SecretUrl = Field(description="The server, `http://...` or `https://...`. Values of its query show as stars.")
+    url: SecretUrl = Field(
+        description="The server, `http://...` or `https://...`. Values of its query show as stars."
+    )
     method: Literal["post", "get"] = Field(default="post", description="How it is asked.")
     headers: Annotated[dict[str, str], REFERENCES] = Field(
         default_factory=dict,
@@ -46,19 +57,31 @@ class Parameters(Settings):
     request_timeout: Duration = Field(
         default=10.0, gt=0, le=300, description="A call that takes longer has failed; a duration."
     )
-    max_retries: int = Field(default=2, ge=0, le=10, description="Maximum retries of a failed call.")
+    max_retries: int = Field(
+        default=2, ge=0, le=10, description="Maximum retries of a failed call."
+    )
     connect_timeout: Duration = Field(
-        default=15.0, gt=0, le=300, description="An attempt to connect that takes longer has failed; a duration."
+        default=15.0,
+        gt=0,
+        le=300,
+        description="An attempt to connect that takes longer has failed; a duration.",
     )
     pool_size: int = Field(default=8, ge=1, le=1024, description="Calls at once; a number.")
     pool_type: Literal["random", "hash"] = Field(
-        default="random", description="Taken so that configurations from elsewhere fit; makes no difference."
+        default="random",
+        description="Taken so that configurations from elsewhere fit; makes no difference.",
     )
     enable_pipelining: int = Field(
-        default=100, ge=1, le=10_000, description="Times `pool_size`: calls that may wait; a number."
+        default=100,
+        ge=1,
+        le=10_000,
+        description="Times `pool_size`: calls that may wait; a number.",
     )
     max_inactive: Duration = Field(
-        default=10.0, gt=0, le=3600, description="A connection that was idle for longer is closed; a duration."
+        default=10.0,
+        gt=0,
+        le=3600,
+        description="A connection that was idle for longer is closed; a duration.",
     )
     ssl: SslSpec = Field(default=SslSpec(), description="TLS.")
 
@@ -70,7 +93,9 @@ class Parameters(Settings):
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("it must begin with http:// or https:// and name a host")
         if parts.username is not None or parts.password is not None or parts.fragment:
-            raise ValueError("user and fragment do not belong into it; send an Authorization header instead")
+            raise ValueError(
+                "user and fragment do not belong into it; send an Authorization header instead"
+            )
         if not text.isascii() or any(character <= " " for character in text):
             raise ValueError("it must be ASCII without blanks; write other characters with %")
         _ = parts.port  # raises if the port is not valid

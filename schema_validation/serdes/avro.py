@@ -24,9 +24,22 @@ from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.type_checker.types import unified_all
 from schema_validation.serdes.avro_decimal import LOGICAL, read_decimal
 from schema_validation.serdes.avro_locate import TooMany, locate
-from schema_validation.serdes.avro_schema import MISSING, AvroType, all_types, read_schema, takes_bytes
+from schema_validation.serdes.avro_schema import (
+    MISSING,
+    AvroType,
+    all_types,
+    read_schema,
+    takes_bytes,
+)
 from schema_validation.serdes.avro_writer import write
-from schema_validation.serdes.base import DataRefused, Misfit, NotWritable, SchemaFacts, SchemaSerde, SourceError
+from schema_validation.serdes.base import (
+    DataRefused,
+    Misfit,
+    NotWritable,
+    SchemaFacts,
+    SchemaSerde,
+    SourceError,
+)
 
 # Bytes that a decoded payload may take without a check of the payload first.
 MAX_MEMORY = 64 * 1024 * 1024
@@ -35,7 +48,9 @@ MAX_SMALL_VALUES = 50_000
 
 Reader = Callable[[BytesIO, Any], Any]
 
-fastavro.read.LOGICAL_READERS.update({f"{kind}-{LOGICAL}": read_decimal for kind in ("bytes", "fixed")})
+fastavro.read.LOGICAL_READERS.update(
+    {f"{kind}-{LOGICAL}": read_decimal for kind in ("bytes", "fixed")}
+)
 
 
 class AvroSerde(SchemaSerde):
@@ -53,7 +68,9 @@ class AvroSerde(SchemaSerde):
         except Exception as error:  # noqa: BLE001 # the library raises many types for a bad schema
             raise SourceError(f"not an Avro schema: {error}") from None
         self._free_bytes = int(MAX_MEMORY / growth(self._schema.type))
-        self._read: Reader = _read_py.schemaless_reader if self._schema.is_recursive else fastavro.schemaless_reader
+        self._read: Reader = (
+            _read_py.schemaless_reader if self._schema.is_recursive else fastavro.schemaless_reader
+        )
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
         self._take_no_message_type(message_type)
@@ -117,7 +134,9 @@ def _check_defaults(kind: AvroType, seen: set[int]) -> None:
         try:
             write(field.type, field.default, is_default=True)
         except NotWritable as error:
-            raise SourceError(f"the default of {kind.name}.{field.name} does not fit: {error.detail}") from None
+            raise SourceError(
+                f"the default of {kind.name}.{field.name} does not fit: {error.detail}"
+            ) from None
 
 
 # Memory that a few bytes can take once decoded: one byte of an array may be a record.
@@ -134,7 +153,9 @@ _WIDTHS = {"null": 0, "float": 4, "double": 8}
 def growth(kind: AvroType) -> float:
     """Maximum bytes of memory that one byte of a payload becomes in an array or a map; infinite where items take
     none."""
-    return max((_growth_of(part) for part in all_types(kind) if part.items is not None), default=1.0)
+    return max(
+        (_growth_of(part) for part in all_types(kind) if part.items is not None), default=1.0
+    )
 
 
 def _growth_of(holder: AvroType) -> float:
@@ -143,7 +164,9 @@ def _growth_of(holder: AvroType) -> float:
     if holder.kind == "array" and not takes_bytes(holder.items):
         return inf
     key_size, key_width = (_SIZES["string"] + _FIELD, 1) if holder.kind == "map" else (8, 0)
-    return (key_size + _size(holder.items, frozenset())) / max(1, key_width + _width(holder.items, frozenset()))
+    return (key_size + _size(holder.items, frozenset())) / max(
+        1, key_width + _width(holder.items, frozenset())
+    )
 
 
 def _size(kind: AvroType, within: frozenset[int]) -> int:
@@ -207,7 +230,12 @@ def _type(kind: AvroType, within: frozenset[int]) -> FieldType:
     if kind.digits is not None:
         return FieldType(kind.digits.json_type, nullable=False, logical=kind.digits.text)
     logical = _LOGICAL.get((kind.kind, kind.logical or ""), "")
-    return FieldType(_SCALARS[kind.kind], nullable=kind.kind == "null", values=tuple(kind.symbols), logical=logical)
+    return FieldType(
+        _SCALARS[kind.kind],
+        nullable=kind.kind == "null",
+        values=tuple(kind.symbols),
+        logical=logical,
+    )
 
 
 def _union(kind: AvroType, within: frozenset[int]) -> FieldType:

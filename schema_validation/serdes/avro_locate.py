@@ -70,13 +70,18 @@ class _Walk:
         if kind.kind == "enum":
             index, after = self._varint(at, path, f"the enum {kind.name}")
             if not 0 <= index < len(kind.symbols):
-                raise Located(path, f"the enum {kind.name} has {len(kind.symbols)} symbols, none with index {index}")
+                raise Located(
+                    path,
+                    f"the enum {kind.name} has {len(kind.symbols)} symbols, none with index {index}",
+                )
             return after
         return self._wide(at, kind, path)
 
     def _decimal(self, at: int, kind: AvroType, digits: Digits, path: Path) -> int:
         start = self._varint(at, path, "bytes")[1] if kind.kind == "bytes" else at
-        after = self._sized(at, path, "bytes") if kind.kind == "bytes" else self._wide(at, kind, path)
+        after = (
+            self._sized(at, path, "bytes") if kind.kind == "bytes" else self._wide(at, kind, path)
+        )
         if digits.value(self._data[start:after]) is None:
             raise Located(path, f"expected a {digits.text}, got a number with more digits")
         return after
@@ -84,7 +89,9 @@ class _Walk:
     def _wide(self, at: int, kind: AvroType, path: Path) -> int:
         width = kind.size if kind.kind == "fixed" else _WIDTHS[kind.kind]
         if at + width > len(self._data):
-            raise Located(path, f"{kind.kind} takes {counted(width, 'byte')}, {len(self._data) - at} left")
+            raise Located(
+                path, f"{kind.kind} takes {counted(width, 'byte')}, {len(self._data) - at} left"
+            )
         return at + width
 
     def _union(self, at: int, kind: AvroType, path: Path) -> int:
@@ -104,7 +111,10 @@ class _Walk:
                 count = -count
                 at = self._varint(at, path, kind.kind)[1]
             if count > len(self._data) - at and (kind.kind == "map" or takes_bytes(items)):
-                raise Located(path, f"{are(count, 'item')} announced, {are(len(self._data) - at, 'byte')} left")
+                raise Located(
+                    path,
+                    f"{are(count, 'item')} announced, {are(len(self._data) - at, 'byte')} left",
+                )
             for _ in range(count):
                 part: str | int = place
                 if kind.kind == "map":
@@ -121,12 +131,16 @@ class _Walk:
     def _sized(self, at: int, path: Path, what: str) -> int:
         size, at = self._varint(at, path, what)
         if not 0 <= size <= len(self._data) - at:
-            raise Located(path, f"{what} of {counted(size, 'byte')} is announced, {len(self._data) - at} left")
+            raise Located(
+                path, f"{what} of {counted(size, 'byte')} is announced, {len(self._data) - at} left"
+            )
         if what != "bytes":
             try:
                 self._data[at : at + size].decode()
             except UnicodeDecodeError as error:
-                raise Located(path, f"expected {what}, got bytes that are not UTF-8 (byte {error.start})") from None
+                raise Located(
+                    path, f"expected {what}, got bytes that are not UTF-8 (byte {error.start})"
+                ) from None
         return at + size
 
     def _varint(self, at: int, path: Path, what: str) -> tuple[int, int]:

@@ -103,7 +103,9 @@ class _Reader:
         if isinstance(raw, list):
             return self._union(raw, namespace, at)
         if not isinstance(raw, dict) or "type" not in raw:
-            raise SourceError(f"{at}: a type is a name, a union or an object with 'type', not {short(raw)}")
+            raise SourceError(
+                f"{at}: a type is a name, a union or an object with 'type', not {short(raw)}"
+            )
         return self._object(raw, namespace, at)
 
     def _reference(self, name: str, namespace: str, at: str) -> AvroType:
@@ -136,9 +138,13 @@ class _Reader:
         if kind in ("record", "error", "enum", "fixed") and isinstance(kind, str):
             return self._named_type("record" if kind == "error" else kind, raw, namespace, at)
         if kind == "array":
-            return AvroType("array", items=self.type(_member(raw, "items", at), namespace, f"{at}.items"))
+            return AvroType(
+                "array", items=self.type(_member(raw, "items", at), namespace, f"{at}.items")
+            )
         if kind == "map":
-            return AvroType("map", items=self.type(_member(raw, "values", at), namespace, f"{at}.values"))
+            return AvroType(
+                "map", items=self.type(_member(raw, "values", at), namespace, f"{at}.values")
+            )
         reused = self.type(kind, namespace, at)
         logical = raw.get("logicalType")
         if reused.kind in PRIMITIVES and isinstance(logical, str):
@@ -177,7 +183,9 @@ class _Reader:
                 raise SourceError(f"{place}: the field {name!r} is defined twice")
             seen.add(name)
             inner = self.type(_member(item, "type", place), namespace, f"{place}.type")
-            schema.fields.append(AvroField(name, inner, item.get("default", MISSING), _aliases(item, "")))
+            schema.fields.append(
+                AvroField(name, inner, item.get("default", MISSING), _aliases(item, ""))
+            )
 
 
 def _member(raw: dict[str, Any], name: str, at: str) -> Any:
@@ -193,14 +201,18 @@ def _full_name(raw: dict[str, Any], namespace: str, at: str) -> str:
         raise SourceError(f"{at}: expected strings for name and namespace")
     full = name if "." in name or not own else f"{own}.{name}"
     if not all(_NAME.fullmatch(part) for part in full.split(".")):
-        raise SourceError(f"{at}: {short(full)} is not a name; expected letters, digits and '_', no digit first")
+        raise SourceError(
+            f"{at}: {short(full)} is not a name; expected letters, digits and '_', no digit first"
+        )
     if full in PRIMITIVES:
         raise SourceError(f"{at}: {full!r} is the name of a primitive type")
     return full
 
 
 def _not_a_name(at: str, name: str) -> SourceError:
-    return SourceError(f"{at}: {short(name)} is not a name; expected letters, digits and '_', no digit first")
+    return SourceError(
+        f"{at}: {short(name)} is not a name; expected letters, digits and '_', no digit first"
+    )
 
 
 def _aliases(raw: dict[str, Any], namespace: str) -> tuple[str, ...]:
@@ -251,7 +263,9 @@ def _check_arrays(read: AvroType) -> None:
         if part.items is None:
             continue
         if _empty_fields(part.items, set()) > MAX_EMPTY:
-            raise SourceError(f"an {part.kind}'s items have at most {MAX_EMPTY} fields that take no bytes")
+            raise SourceError(
+                f"an {part.kind}'s items have at most {MAX_EMPTY} fields that take no bytes"
+            )
 
 
 def all_types(read: AvroType) -> list[AvroType]:

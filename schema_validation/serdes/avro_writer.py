@@ -83,7 +83,9 @@ class _Writer:
         self._bytes(_utf8(value))
 
     def _write_bytes(self, kind: AvroType, value: Any) -> None:
-        self._bytes(self._raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value))
+        self._bytes(
+            self._raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value)
+        )
 
     def _write_fixed(self, kind: AvroType, value: Any) -> None:
         data = self._raw(value) if kind.digits is None else self._decimal(kind, kind.digits, value)
@@ -143,7 +145,9 @@ class _Writer:
                 return
         if first is not None and first.path:
             raise first
-        raise NotWritable(f"{short(value)} fits no branch of the union {[b.name or b.kind for b in kind.branches]}")
+        raise NotWritable(
+            f"{short(value)} fits no branch of the union {[b.name or b.kind for b in kind.branches]}"
+        )
 
     def _raw(self, value: Any) -> bytes:
         value = unmarked(value)
@@ -156,7 +160,9 @@ class _Writer:
         try:
             return value.encode("latin-1")
         except UnicodeEncodeError:
-            raise NotWritable(f"expected characters up to U+00FF, each for a byte, got {short(value)}") from None
+            raise NotWritable(
+                f"expected characters up to U+00FF, each for a byte, got {short(value)}"
+            ) from None
 
     def _decimal(self, kind: AvroType, digits: Digits, value: Any) -> bytes:
         if type(value) is str and self._is_default and all(char <= "\xff" for char in value):

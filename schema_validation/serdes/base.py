@@ -131,7 +131,9 @@ class SchemaSerde(ABC):
 
     def _take_no_message_type(self, message_type: str | None) -> None:
         if message_type is not None:
-            raise self._refused(f"a schema of type {self.kind} has no message type {short(message_type)}")
+            raise self._refused(
+                f"a schema of type {self.kind} has no message type {short(message_type)}"
+            )
 
 
 def at_pointer(document: Any, pointer: str) -> Any:
@@ -143,7 +145,9 @@ def at_pointer(document: Any, pointer: str) -> Any:
             target = target.get(key)
         else:
             target = (
-                target[int(key)] if isinstance(target, list) and key.isdecimal() and int(key) < len(target) else None
+                target[int(key)]
+                if isinstance(target, list) and key.isdecimal() and int(key) < len(target)
+                else None
             )
     return target
 

@@ -95,7 +95,9 @@ class _Index:
             node, base = waiting.pop()
             if isinstance(node, Mapping):
                 base = self._registered(node, base)
-                waiting += [(inner, base) for inner in node.values() if isinstance(inner, (Mapping, list))]
+                waiting += [
+                    (inner, base) for inner in node.values() if isinstance(inner, (Mapping, list))
+                ]
             elif isinstance(node, list):
                 waiting += [(inner, base) for inner in node if isinstance(inner, (Mapping, list))]
 
@@ -122,9 +124,13 @@ class _Index:
             result.same += _schemas(mapped(node.get(keyword)).values())
         result.named += _schemas(mapped(node.get("properties")).values())
         result.members += _schemas(mapped(node.get("patternProperties")).values())
-        result.members += _schemas(map(node.get, ("additionalProperties", "unevaluatedProperties", "propertyNames")))
+        result.members += _schemas(
+            map(node.get, ("additionalProperties", "unevaluatedProperties", "propertyNames"))
+        )
         result.placed += _schemas([*listed(node.get("prefixItems")), *listed(node.get("items"))])
-        result.items += _schemas(map(node.get, ("items", "additionalItems", "contains", "unevaluatedItems")))
+        result.items += _schemas(
+            map(node.get, ("items", "additionalItems", "contains", "unevaluatedItems"))
+        )
         return result
 
     def _referred(self, node: Mapping[str, Any]) -> Iterator[Any]:

@@ -34,7 +34,9 @@ def _translated(schema: Any) -> Any:
     for name in _NESTED_BY_NAME:
         if isinstance(translated.get(name), Mapping):
             translated[name] = {key: _translated(inner) for key, inner in translated[name].items()}
-    if translated.get("items") == []:  # draft 04 wants one; without any the others' schema counts for all
+    if (
+        translated.get("items") == []
+    ):  # draft 04 wants one; without any the others' schema counts for all
         translated["items"] = translated.pop("additionalItems", {})
     if isinstance(translated.get("items"), bool):
         translated["items"] = {} if translated["items"] else {"not": {}}
@@ -45,7 +47,9 @@ def _translated(schema: Any) -> Any:
     if "divisibleBy" in translated:
         translated["multipleOf"] = translated.pop("divisibleBy")
     if isinstance(translated.get("dependencies"), Mapping):
-        translated["dependencies"] = {name: _dependency(wanted) for name, wanted in translated["dependencies"].items()}
+        translated["dependencies"] = {
+            name: _dependency(wanted) for name, wanted in translated["dependencies"].items()
+        }
     if translated.get("format") in _FORMATS:
         translated["format"] = _FORMATS[translated["format"]]
     return translated
@@ -57,7 +61,9 @@ def _require(schema: dict[str, Any], properties: Any) -> None:
     if not isinstance(properties, Mapping):
         return
     required = [
-        name for name, inner in properties.items() if isinstance(inner, Mapping) and inner.get("required") is True
+        name
+        for name, inner in properties.items()
+        if isinstance(inner, Mapping) and inner.get("required") is True
     ]
     if required:
         schema["required"] = required

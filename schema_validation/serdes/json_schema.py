@@ -65,7 +65,9 @@ _NOT_ASSERTED = (
     "relative-json-pointer", "time", "uri", "uri-reference", "uri-template", "uuid",
 )  # fmt: skip
 _LINEAR = jsonschema_rs.RegexOptions(size_limit=4 << 20, dfa_size_limit=4 << 20)
-_BOUNDED = jsonschema_rs.FancyRegexOptions(backtrack_limit=1_000, size_limit=4 << 20, dfa_size_limit=4 << 20)
+_BOUNDED = jsonschema_rs.FancyRegexOptions(
+    backtrack_limit=1_000, size_limit=4 << 20, dfa_size_limit=4 << 20
+)
 _MASK = "\x00"
 
 
@@ -85,10 +87,14 @@ class JsonSchemaSerde(SchemaSerde):
         self._known = _in_known_draft(self.schema, self._draft)
         self._bounds = bounds_of(self._known)
         if self._bounds.steps > MAX_STEPS:
-            raise SourceError(f"its references and alternatives unfold to more than {MAX_STEPS} subschemas for a value")
+            raise SourceError(
+                f"its references and alternatives unfold to more than {MAX_STEPS} subschemas for a value"
+            )
         self._validator, self._has_linear_patterns = _built(self._known)
         is_free = self._has_linear_patterns and self._bounds.steps <= _FREE_STEPS
-        self.is_valid: Callable[[Any], bool] = self._validator.is_valid if is_free else self._is_valid_in_time
+        self.is_valid: Callable[[Any], bool] = (
+            self._validator.is_valid if is_free else self._is_valid_in_time
+        )
         self._is_free = is_free
 
     def decode(self, data: bytes, message_type: str | None = None) -> Any:
@@ -117,7 +123,9 @@ class JsonSchemaSerde(SchemaSerde):
         count, depth = size_of(value, _MAX_EXPLAINED)
         is_large = count > _MAX_EXPLAINED and self._bounds.alternatives
         if is_large or self._bounds.growth**depth > _MAX_REPEATED:
-            return Misfit("payload", "does not fit the schema; it is too large or too deep to find out where")
+            return Misfit(
+                "payload", "does not fit the schema; it is too large or too deep to find out where"
+            )
         try:
             self._validator.validate(value)
         except jsonschema_rs.ValidationError as error:
@@ -131,7 +139,11 @@ class JsonSchemaSerde(SchemaSerde):
         if self.is_valid(value):
             return []
         count, depth = size_of(value, _MAX_EXPLAINED)
-        if count > _MAX_EXPLAINED or self._bounds.growth**depth > _MAX_REPEATED or self._too_long(value):
+        if (
+            count > _MAX_EXPLAINED
+            or self._bounds.growth**depth > _MAX_REPEATED
+            or self._too_long(value)
+        ):
             return [self.explain(value)]
         return [_misfit(error, value) for error in islice(self._validator.iter_errors(value), most)]
 
@@ -185,7 +197,9 @@ def _draft_of(schema: Mapping[str, Any]) -> str:
     meta_schema = schema.get("$schema", DEFAULT_DRAFT)
     draft = meta_schema.rstrip("#") if isinstance(meta_schema, str) else ""
     if draft not in DRAFTS:
-        raise SourceError(f"$schema: unknown draft {short(meta_schema)}; known are {', '.join(DRAFTS)}")
+        raise SourceError(
+            f"$schema: unknown draft {short(meta_schema)}; known are {', '.join(DRAFTS)}"
+        )
     return draft
 
 
@@ -203,7 +217,9 @@ def _in_known_draft(schema: dict[str, Any], draft: str) -> dict[str, Any]:
 @cache
 def _draft_3() -> Any:
     """Validator of schemas of draft 03: its meta-schema, translated as they are."""
-    return jsonschema_rs.validator_for(as_draft_4(Draft3Validator.META_SCHEMA), mask=_MASK, offline=True)
+    return jsonschema_rs.validator_for(
+        as_draft_4(Draft3Validator.META_SCHEMA), mask=_MASK, offline=True
+    )
 
 
 def _built(schema: dict[str, Any]) -> tuple[Any, bool]:
@@ -238,8 +254,12 @@ def _why(error: Exception, schema: Any) -> str:
         return str(error).partition("\n")[0]
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
         return f"{error.message.partition(chr(10))[0]}; nothing is fetched; put the definition into the schema"
-    message = error.message.partition("\n")[0].replace(_MASK, short(_at(schema, error.instance_path)))
-    message = message.replace('is not a "regex"', "is not a regular expression, or too large when compiled")
+    message = error.message.partition("\n")[0].replace(
+        _MASK, short(_at(schema, error.instance_path))
+    )
+    message = message.replace(
+        'is not a "regex"', "is not a regular expression, or too large when compiled"
+    )
     place = path_text(list(error.instance_path), "schema")
     return message if place == "schema" else f"{place}: {message}"
 
@@ -247,7 +267,9 @@ def _why(error: Exception, schema: Any) -> str:
 def _misfit(error: Any, value: Any) -> Misfit:
     """Text of an error, its value cut. ``error.instance`` is not asked: it copies the value, however large."""
     detail = error.message[:1000].replace(_MASK, short(_at(value, error.instance_path)))
-    return Misfit(path_text(list(error.instance_path)), detail if len(detail) <= 200 else detail[:200] + "…")
+    return Misfit(
+        path_text(list(error.instance_path)), detail if len(detail) <= 200 else detail[:200] + "…"
+    )
 
 
 def _at(value: Any, path: Sequence[str | int]) -> Any:

@@ -15,7 +15,13 @@ from broker.core.schema import UNKNOWN, FieldType
 from rules.sql.type_checker.types import maybe, unified_all
 from schema_validation.serdes.base import at_pointer, listed, mapped
 
-_SCALARS = {"integer": "long", "number": "double", "string": "string", "boolean": "boolean", "null": "null"}
+_SCALARS = {
+    "integer": "long",
+    "number": "double",
+    "string": "string",
+    "boolean": "boolean",
+    "null": "null",
+}
 _MAX_DEPTH = 32
 # Maximum subschemas visited; references can make a small schema unfold to any size.
 _MAX_VISITED = 20_000
@@ -46,7 +52,9 @@ class _Reader:
         self._alone = "draft-0" in str(root.get("$schema", ""))
         """True if ``$ref`` overrides its siblings, as up to draft 7."""
 
-    def read(self, schema: Any, inherited: Sequence[str] | None, within: frozenset[str]) -> FieldType:
+    def read(
+        self, schema: Any, inherited: Sequence[str] | None, within: frozenset[str]
+    ) -> FieldType:
         """The type of a subschema.
 
         Args:
@@ -55,19 +63,29 @@ class _Reader:
             within: the references that led here.
         """
         self._visited += 1
-        if not isinstance(schema, Mapping) or self._visited > _MAX_VISITED or len(within) > _MAX_DEPTH:
+        if (
+            not isinstance(schema, Mapping)
+            or self._visited > _MAX_VISITED
+            or len(within) > _MAX_DEPTH
+        ):
             return UNKNOWN
         if "$id" in schema and schema is not self._root:
             return UNKNOWN  # its references count from elsewhere
         names = _names(schema, inherited)
         if "$ref" not in schema:
-            return self._met([self._own(schema, names, within), *self._parts(schema, names, within)])
+            return self._met(
+                [self._own(schema, names, within), *self._parts(schema, names, within)]
+            )
         target = self._referred(schema["$ref"], names, within)
         if self._alone:
             return target
-        return self._met([self._own(schema, names, within), target, *self._parts(schema, names, within)])
+        return self._met(
+            [self._own(schema, names, within), target, *self._parts(schema, names, within)]
+        )
 
-    def _referred(self, reference: Any, names: Sequence[str] | None, within: frozenset[str]) -> FieldType:
+    def _referred(
+        self, reference: Any, names: Sequence[str] | None, within: frozenset[str]
+    ) -> FieldType:
         if not isinstance(reference, str) or reference in within:
             return UNKNOWN
         return self.read(self._target(reference), names, within | {reference})
@@ -97,14 +115,21 @@ class _Reader:
             met = meet(met, kind)
         return met
 
-    def _own(self, schema: Mapping[str, Any], names: Sequence[str] | None, within: frozenset[str]) -> FieldType:
+    def _own(
+        self, schema: Mapping[str, Any], names: Sequence[str] | None, within: frozenset[str]
+    ) -> FieldType:
         """The type by the keywords of the schema itself."""
         others = [name for name in names or () if name != "null"] or ["null"]
         if set(others) == {"integer", "number"}:
             others = ["number"]
         if names is None or len(others) != 1:
-            closes = False in (schema.get("unevaluatedProperties"), schema.get("additionalProperties"))
-            if (names is not None and "object" not in names) or not (closes or mapped(schema.get("properties"))):
+            closes = False in (
+                schema.get("unevaluatedProperties"),
+                schema.get("additionalProperties"),
+            )
+            if (names is not None and "object" not in names) or not (
+                closes or mapped(schema.get("properties"))
+            ):
                 return UNKNOWN
             return replace(self._object(schema, within), name="unknown")
         return replace(self._named(others[0], schema, within), nullable="null" in names)
@@ -114,10 +139,14 @@ class _Reader:
             return self._object(schema, within)
         if name == "array":
             is_list = "prefixItems" not in schema and not isinstance(schema.get("items"), list)
-            return FieldType("array", item=self.read(schema.get("items"), None, within) if is_list else UNKNOWN)
+            return FieldType(
+                "array", item=self.read(schema.get("items"), None, within) if is_list else UNKNOWN
+            )
         if name == "string":
             values = tuple(v for v in _values(schema) or () if isinstance(v, str))
-            return FieldType("string", values=values, logical=_FORMATS.get(str(schema.get("format")), ""))
+            return FieldType(
+                "string", values=values, logical=_FORMATS.get(str(schema.get("format")), "")
+            )
         return FieldType(_SCALARS.get(name, "unknown"))
 
     def _object(self, schema: Mapping[str, Any], within: frozenset[str]) -> FieldType:
@@ -133,7 +162,11 @@ class _Reader:
         for name in required:
             fields.setdefault(name, FieldType("unknown", nullable=False))
         evaluated: dict[str, None] = {}
-        own = {word: value for word, value in schema.items() if word not in ("$id", "unevaluatedProperties")}
+        own = {
+            word: value
+            for word, value in schema.items()
+            if word not in ("$id", "unevaluatedProperties")
+        }
         are_all = self._evaluates(own, within, evaluated)
         for name in evaluated:
             fields.setdefault(name, UNKNOWN)
@@ -147,7 +180,11 @@ class _Reader:
         if isinstance(schema, bool):
             return True
         self._visited += 1
-        if not isinstance(schema, Mapping) or self._visited > _MAX_VISITED or len(within) > _MAX_DEPTH:
+        if (
+            not isinstance(schema, Mapping)
+            or self._visited > _MAX_VISITED
+            or len(within) > _MAX_DEPTH
+        ):
             return False
         names.update(dict.fromkeys(mapped(schema.get("properties"))))
         are_all = not _UNFOLLOWED & schema.keys()
@@ -173,21 +210,32 @@ def meet(field_type: FieldType, other: FieldType) -> FieldType:
     if names <= {"struct", "unknown"} or (
         names <= {"struct", "unknown", "map"} and (field_type.fields or other.fields)
     ):
-        fields = {name: _met_field(field_type, other, name) for name in {**field_type.fields, **other.fields}}
+        fields = {
+            name: _met_field(field_type, other, name)
+            for name in {**field_type.fields, **other.fields}
+        }
         name = "unknown" if names == {"unknown"} else "struct"
-        return FieldType(name, nullable=nullable, fields=fields, open=field_type.open and other.open)
+        return FieldType(
+            name, nullable=nullable, fields=fields, open=field_type.open and other.open
+        )
     if "unknown" in names:
         return replace(field_type if other.name == "unknown" else other, nullable=nullable)
     if field_type.name == other.name == "array":
-        return FieldType("array", nullable=nullable, item=meet(field_type.item or UNKNOWN, other.item or UNKNOWN))
+        return FieldType(
+            "array", nullable=nullable, item=meet(field_type.item or UNKNOWN, other.item or UNKNOWN)
+        )
     if field_type.name == other.name == "string":
         common = tuple(value for value in field_type.values if value in other.values)
         values = common or field_type.values or other.values
-        return FieldType("string", nullable=nullable, values=values, logical=field_type.logical or other.logical)
+        return FieldType(
+            "string", nullable=nullable, values=values, logical=field_type.logical or other.logical
+        )
     if names == {"long", "double"}:
         return FieldType("long", nullable=nullable)
     is_better = (
-        bool(other.values) if field_type.name == other.name else (field_type.name, other.name) == ("map", "struct")
+        bool(other.values)
+        if field_type.name == other.name
+        else (field_type.name, other.name) == ("map", "struct")
     )
     return replace(other if is_better else field_type, nullable=nullable)
 
@@ -203,10 +251,14 @@ def _names(schema: Mapping[str, Any], inherited: Sequence[str] | None) -> Sequen
     own = schema.get("type")
     if own is None:
         return _names_of_values(schema) or inherited
-    names = [own] if isinstance(own, str) else [name for name in listed(own) if isinstance(name, str)]
+    names = (
+        [own] if isinstance(own, str) else [name for name in listed(own) if isinstance(name, str)]
+    )
     if inherited is None:
         return names
-    return [name for name in names if name in inherited or (name == "integer" and "number" in inherited)] or names
+    return [
+        name for name in names if name in inherited or (name == "integer" and "number" in inherited)
+    ] or names
 
 
 def _names_of_values(schema: Mapping[str, Any]) -> Sequence[str] | None:

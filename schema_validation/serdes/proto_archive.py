@@ -33,7 +33,9 @@ def files_of_archive(data: bytes, root: str) -> list[dict[str, Any]]:
         roots = [root]
     if len(roots) != 1:
         raise SourceError(f"the bundle has {len(roots)} files {short(root)}; expected one")
-    return [{"path": path, "root": path == roots[0], "contents": text} for path, text in files.items()]
+    return [
+        {"path": path, "root": path == roots[0], "contents": text} for path, text in files.items()
+    ]
 
 
 def _unpacked(data: bytes) -> bytes:

@@ -84,7 +84,9 @@ class Bundle:
 
     def _load(self, path: str, importing: tuple[str, ...]) -> Any:
         if path in importing:
-            raise SourceError(f"the files import each other in a circle: {' → '.join((*importing, path))}")
+            raise SourceError(
+                f"the files import each other in a circle: {' → '.join((*importing, path))}"
+            )
         if path not in self._loaded:
             if len(importing) > _MAX_IMPORTING:
                 raise SourceError(f"imports nest deeper than {_MAX_IMPORTING} files")
@@ -124,7 +126,9 @@ class MissingImportsError(SourceError):
 
 
 def _well_known(path: str) -> Any:
-    module = import_module("google.protobuf." + path.rpartition("/")[2].removesuffix(".proto") + "_pb2")
+    module = import_module(
+        "google.protobuf." + path.rpartition("/")[2].removesuffix(".proto") + "_pb2"
+    )
     return FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
 
 
@@ -169,7 +173,11 @@ def load_files(files: Any) -> Bundle:
 
 
 def _path_of(item: Any, index: int) -> str:
-    if not isinstance(item, dict) or not isinstance(item.get("path"), str) or not isinstance(item.get("contents"), str):
+    if (
+        not isinstance(item, dict)
+        or not isinstance(item.get("path"), str)
+        or not isinstance(item.get("contents"), str)
+    ):
         raise SourceError(f"file {index + 1}: expected an object with path and contents")
     path: str = item["path"]
     if leaves_folder(path):
@@ -180,7 +188,14 @@ def _path_of(item: Any, index: int) -> str:
 def leaves_folder(path: str) -> bool:
     """True if a path is absolute, climbs with ``..``, or is not a plain path."""
     parts = path.split("/")
-    return not path or path.startswith("/") or ".." in parts or "" in parts or "\\" in path or ":" in path
+    return (
+        not path
+        or path.startswith("/")
+        or ".." in parts
+        or "" in parts
+        or "\\" in path
+        or ":" in path
+    )
 
 
 def _folders_above(path: str) -> list[str]:
@@ -190,7 +205,10 @@ def _folders_above(path: str) -> list[str]:
 
 def _why(error: Exception) -> str:
     text = str(error)
-    for start in ("Couldn't build proto file into descriptor pool: ", "Couldn't build file into descriptor pool: "):
+    for start in (
+        "Couldn't build proto file into descriptor pool: ",
+        "Couldn't build file into descriptor pool: ",
+    ):
         text = text.removeprefix(start)
     return text.replace("duplicate file", "the file is there twice").strip("'\" ")
 
@@ -222,4 +240,8 @@ def _single(data: bytes) -> Sequence[Any] | None:
         file = FileDescriptorProto.FromString(data)
     except DecodeError:
         return None
-    return [file] if _NAME.fullmatch(file.name or "-") and (file.message_type or file.enum_type) else None
+    return (
+        [file]
+        if _NAME.fullmatch(file.name or "-") and (file.message_type or file.enum_type)
+        else None
+    )

@@ -50,14 +50,19 @@ class _Walk:
             self._left -= 1
             if self._left < 0:
                 raise Located(
-                    [], f"not a protobuf message of type {descriptor.name}; it is too large to find out where"
+                    [],
+                    f"not a protobuf message of type {descriptor.name}; it is too large to find out where",
                 )
             tag, at = self._varint(at, end, path)
             field = fields.get(tag >> 3)
             place = path
             if field is not None:
                 index = seen[field.number] = seen.get(field.number, -1) + 1
-                is_listed = is_repeated(field) and not is_map(field) and not (tag & 7 == LENGTH and field.is_packed)
+                is_listed = (
+                    is_repeated(field)
+                    and not is_map(field)
+                    and not (tag & 7 == LENGTH and field.is_packed)
+                )
                 place = [*path, field.name, index] if is_listed else [*path, field.name]
             at = self._value(tag, at, end, field, place, depth)
 
@@ -83,12 +88,17 @@ class _Walk:
             raise Located(path, f"{are(size, 'byte')} announced, {end - at} left")
         if field is not None and field.type in NESTING:
             self.message(at, at + size, field.message_type, path, depth + 1)
-        elif field is not None and field.type == FieldDescriptor.TYPE_STRING and self.not_utf8 is None:
+        elif (
+            field is not None
+            and field.type == FieldDescriptor.TYPE_STRING
+            and self.not_utf8 is None
+        ):
             try:
                 self._data[at : at + size].decode()
             except UnicodeDecodeError as error:
                 self.not_utf8 = Misfit(
-                    path_text(path), f"expected text, got bytes that are not UTF-8 (byte {error.start})"
+                    path_text(path),
+                    f"expected text, got bytes that are not UTF-8 (byte {error.start})",
                 )
         return at + size
 
@@ -100,7 +110,9 @@ class _Walk:
             tag, at = self._varint(at, end, path)
             if tag & 7 == END:
                 if tag >> 3 != number:
-                    raise Located(path, f"byte {at}: group {number} ends with the tag of group {tag >> 3}")
+                    raise Located(
+                        path, f"byte {at}: group {number} ends with the tag of group {tag >> 3}"
+                    )
                 return at
             at = self._value(tag, at, end, None, path, depth + 1)
         raise Located(path, f"group {number} does not end")

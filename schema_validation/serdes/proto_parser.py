@@ -91,7 +91,9 @@ class _Parser:
             "extend": self._skip_block,
         }
         if token.kind != "name" or token.text not in readers:
-            self._fail(token, f"expected package, import, option, message or enum, found {_shown(token)}")
+            self._fail(
+                token, f"expected package, import, option, message or enum, found {_shown(token)}"
+            )
         readers[token.text]()
 
     def _package(self) -> None:
@@ -201,7 +203,9 @@ class _Parser:
         token = self._peek()
         name = self._name()
         if not name[0].isupper():
-            self._fail(token, f"the name of a group begins with a capital letter, not {_shown(token)}")
+            self._fail(
+                token, f"the name of a group begins with a capital letter, not {_shown(token)}"
+            )
         self._number_into(field)
         field.name = name.lower()
         field.type = FieldDescriptorProto.TYPE_GROUP
@@ -273,7 +277,9 @@ class _Parser:
         self._expect(">")
         name = self._name()
         entry.name = "".join(part[:1].upper() + part[1:] for part in name.split("_")) + "Entry"
-        self._number_into(message.field.add(name=name, label=_LABELS["repeated"], type_name=entry.name))
+        self._number_into(
+            message.field.add(name=name, label=_LABELS["repeated"], type_name=entry.name)
+        )
         self._expect(";")
         message.nested_type.add().CopyFrom(entry)
 

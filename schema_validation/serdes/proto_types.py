@@ -44,7 +44,9 @@ class _Reader:
     def _field(self, field: Any, within: frozenset[str]) -> FieldType:
         if is_map(field):
             return FieldType(
-                "map", nullable=False, item=self._single(field.message_type.fields_by_name["value"], within)
+                "map",
+                nullable=False,
+                item=self._single(field.message_type.fields_by_name["value"], within),
             )
         single = self._single(field, within)
         if is_repeated(field):
@@ -58,22 +60,36 @@ class _Reader:
             return FieldType("binary", nullable=False)
         if field.type == FieldDescriptor.TYPE_ENUM:
             values = tuple(value.name for value in field.enum_type.values)
-            return FieldType("string", nullable=False, values=values) if field.enum_type.is_closed else _OPEN_ENUM
+            return (
+                FieldType("string", nullable=False, values=values)
+                if field.enum_type.is_closed
+                else _OPEN_ENUM
+            )
         return FieldType(_SCALARS.get(field.cpp_type, "string"), nullable=False)
 
 
 def is_repeated(field: Any) -> bool:
     """True if a field holds a list or a map."""
-    return bool(field.is_repeated) if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED
+    return (
+        bool(field.is_repeated)
+        if hasattr(field, "is_repeated")
+        else field.label == FieldDescriptor.LABEL_REPEATED
+    )
 
 
 def is_required(field: Any) -> bool:
     """True if a field must be there (proto2)."""
-    return bool(field.is_required) if hasattr(field, "is_required") else field.label == FieldDescriptor.LABEL_REQUIRED
+    return (
+        bool(field.is_required)
+        if hasattr(field, "is_required")
+        else field.label == FieldDescriptor.LABEL_REQUIRED
+    )
 
 
 def is_map(field: Any) -> bool:
     """True if a field holds a map."""
     return bool(
-        field.type == FieldDescriptor.TYPE_MESSAGE and is_repeated(field) and field.message_type.GetOptions().map_entry
+        field.type == FieldDescriptor.TYPE_MESSAGE
+        and is_repeated(field)
+        and field.message_type.GetOptions().map_entry
     )

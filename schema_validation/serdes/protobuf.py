@@ -20,7 +20,14 @@ from google.protobuf.message import DecodeError
 
 from broker.core.marks import unmarked
 from broker.core.schema import SPARKPLUG_B, UNKNOWN, FieldType
-from schema_validation.serdes.base import DataRefused, NotWritable, SchemaFacts, SchemaSerde, SourceError, short
+from schema_validation.serdes.base import (
+    DataRefused,
+    NotWritable,
+    SchemaFacts,
+    SchemaSerde,
+    SourceError,
+    short,
+)
 from schema_validation.serdes.proto_bundle import load_files, load_text
 from schema_validation.serdes.proto_locate import locate
 from schema_validation.serdes.proto_size import SizeLimit, has_required
@@ -93,7 +100,12 @@ class ProtobufSerde(SchemaSerde):
     def _coder(self, message_type: str | None) -> _Coder:
         descriptor = self._descriptor(message_type)
         parse = message_factory.GetMessageClass(descriptor).FromString
-        coder = _Coder(parse, self._reader(descriptor), has_required(descriptor), SizeLimit(descriptor, MAX_VALUES))
+        coder = _Coder(
+            parse,
+            self._reader(descriptor),
+            has_required(descriptor),
+            SizeLimit(descriptor, MAX_VALUES),
+        )
         self._coders[message_type] = coder
         return coder
 
@@ -118,7 +130,11 @@ class ProtobufSerde(SchemaSerde):
         inner = self._types[message_type]
         while inner is not None:
             around = inner.containing_type
-            siblings = around.nested_types if around is not None else inner.file.message_types_by_name.values()
+            siblings = (
+                around.nested_types
+                if around is not None
+                else inner.file.message_types_by_name.values()
+            )
             path.insert(0, [sibling.full_name for sibling in siblings].index(inner.full_name))
             inner = around
         return path
@@ -157,7 +173,9 @@ class ProtobufSerde(SchemaSerde):
 
         self._readers[descriptor.full_name] = read  # before the fields: a type may contain itself
         for field in descriptor.fields:
-            (when_present if field.has_presence else always).append((field.name, self._converter(field)))
+            (when_present if field.has_presence else always).append(
+                (field.name, self._converter(field))
+            )
         return read
 
     def _converter(self, field: Any) -> Read:
@@ -173,7 +191,9 @@ class ProtobufSerde(SchemaSerde):
         if field.type in NESTING:
             return self._reader(field.message_type)
         if field.type == FieldDescriptor.TYPE_ENUM:
-            names = {value.number: value.name for value in reversed(field.enum_type.values)}  # the first of aliases
+            names = {
+                value.number: value.name for value in reversed(field.enum_type.values)
+            }  # the first of aliases
             return lambda number: names.get(number, number)
         return _as_it_is
 
@@ -183,7 +203,13 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _key_text(key: Any) -> str:
-    return key if isinstance(key, str) else ("true" if key else "false") if isinstance(key, bool) else str(key)
+    return (
+        key
+        if isinstance(key, str)
+        else ("true" if key else "false")
+        if isinstance(key, bool)
+        else str(key)
+    )
 
 
 def _fill(message: Any, value: Any, depth: int) -> None:

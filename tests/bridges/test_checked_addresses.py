@@ -71,7 +71,9 @@ def websocket(port: int, guard: AddressGuard, host: str) -> Connector:
 
 
 def postgresql(port: int, guard: AddressGuard, host: str) -> Connector:
-    settings = PostgresSettings.model_validate({"server": f"{host}:{port}", "database": "d", "username": "u"})
+    settings = PostgresSettings.model_validate(
+        {"server": f"{host}:{port}", "database": "d", "username": "u"}
+    )
     return PostgresConnector(settings, Context("postgresql:db", make_services(), guard, 5.0))
 
 
@@ -111,7 +113,9 @@ async def test_a_connector_connects_to_the_address_that_was_checked(make: Make) 
 @pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 @on_loop
-async def test_a_connector_to_a_forbidden_address_connects_to_nothing(make: Make, host: str) -> None:
+async def test_a_connector_to_a_forbidden_address_connects_to_nothing(
+    make: Make, host: str
+) -> None:
     listening = Listening()
     server = await asyncio.start_server(listening.serve, "127.0.0.1", 0)
     connector = make(server.sockets[0].getsockname()[1], DENYING, host)
@@ -141,7 +145,9 @@ async def test_a_connector_says_that_a_host_is_not_a_valid_name(make: Make, host
 @pytest.mark.parametrize("host", ["127.1", "2130706433"])
 @pytest.mark.parametrize("guard", [AddressGuard(SsrfSettings()), DENYING])
 @on_loop
-async def test_a_short_form_of_an_address_is_no_host_of_an_http_service(host: str, guard: AddressGuard) -> None:
+async def test_a_short_form_of_an_address_is_no_host_of_an_http_service(
+    host: str, guard: AddressGuard
+) -> None:
     connector = http(1883, guard, host)
     try:
         with pytest.raises(BadSettings, match="is not a valid host"):
@@ -162,7 +168,9 @@ async def test_a_broker_that_a_kafka_cluster_names_is_checked_as_well() -> None:
     listening = Listening()
     server = await asyncio.start_server(listening.serve, "127.0.0.1", 0)
     port, guard = server.sockets[0].getsockname()[1], OnceHere()
-    denied = Connection("localhost", port, client_id=GuardedId("c", DENYING), request_timeout_ms=2000)
+    denied = Connection(
+        "localhost", port, client_id=GuardedId("c", DENYING), request_timeout_ms=2000
+    )
     with pytest.raises(PermissionError, match="must not be called"):
         await denied.connect()
     assert listening.connections == 0

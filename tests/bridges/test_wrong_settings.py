@@ -43,7 +43,11 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
             "/authentication/user",
             "authentication.user is not known; did you mean 'username'?",
         ),
-        ({"type": "kafka", "authentication": PLAIN}, "/authentication/password", "authentication.password is required"),
+        (
+            {"type": "kafka", "authentication": PLAIN},
+            "/authentication/password",
+            "authentication.password is required",
+        ),
         (
             {**HTTP, "authentication": {"mechanism": "bearer", "token": 4711}},
             "/authentication/token",
@@ -63,7 +67,12 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
             ),
         ),
         (
-            {"type": "postgresql", "database": "d", "username": "u", "server": "postgres://u:s3cret@db/d"},
+            {
+                "type": "postgresql",
+                "database": "d",
+                "username": "u",
+                "server": "postgres://u:s3cret@db/d",
+            },
             "/server",
             "server: expected 'host:port' without a user, got 'postgres://******@db/d'. Try: 'username' and 'password'",
         ),
@@ -90,7 +99,11 @@ def problems(make: Any, spec: dict[str, Any]) -> list[tuple[str, str]]:
                 "'https://******@h/token'"
             ),
         ),
-        ({**HTTP, "headers": "X-Key: s3cret"}, "/headers", "headers is ******; expected an object { ... }"),
+        (
+            {**HTTP, "headers": "X-Key: s3cret"},
+            "/headers",
+            "headers is ******; expected an object { ... }",
+        ),
         (
             {**HTTP, "headers": {"X-Key": 4711}},
             "/headers/X-Key",
@@ -139,7 +152,11 @@ def test_what_is_wrong_with_a_connector_is_told_without_its_secrets(
             "/parameters/topic",
             "topic: 'two words' is not a valid Kafka topic; expected up to 249 letters, digits, '.', '_' and '-'",
         ),
-        ({"partition": "first"}, "/parameters/partition", "partition: expected a number or a template, got 'first'"),
+        (
+            {"partition": "first"},
+            "/parameters/partition",
+            "partition: expected a number or a template, got 'first'",
+        ),
         (
             {"kafka_headers": "x=1"},
             "/parameters/kafka_headers",
@@ -161,7 +178,10 @@ def test_what_no_row_can_mend_in_an_action_for_kafka_is_told_when_it_is_saved(
 
 
 def test_an_error_of_a_template_shows_no_more_than_its_placeholder() -> None:
-    spec = {"type": "http", "parameters": {"headers": {"X-Key": "Bearer s3cret ${ a } s3cret" + "${" * 10_000}}}
+    spec = {
+        "type": "http",
+        "parameters": {"headers": {"X-Key": "Bearer s3cret ${ a } s3cret" + "${" * 10_000}},
+    }
     [(pointer, message)] = problems(partial(checked_member, ActionSpec), spec)
     assert pointer == "/parameters/headers/X-Key"
     assert message.startswith("'${ a }' is not a placeholder: '${a.b}' has letters, digits")

@@ -22,7 +22,12 @@ from tests.support.raw import (
 VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
 PUBLISH_CODES = {0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99}
 RELEASE_CODES = {0x00, 0x92}
-CODES = {PUBACK: PUBLISH_CODES, PUBREC: PUBLISH_CODES, PUBREL: RELEASE_CODES, PUBCOMP: RELEASE_CODES}
+CODES = {
+    PUBACK: PUBLISH_CODES,
+    PUBREC: PUBLISH_CODES,
+    PUBREL: RELEASE_CODES,
+    PUBCOMP: RELEASE_CODES,
+}
 NAMES = {PUBACK: "PUBACK", PUBREC: "PUBREC", PUBREL: "PUBREL", PUBCOMP: "PUBCOMP"}
 KIND = pytest.mark.parametrize("kind", NAMES, ids=list(NAMES.values()))
 LASTING = b"\x11\0\0\0\x64"
@@ -49,20 +54,33 @@ async def test_codes_that_the_packet_may_carry_are_taken(kind: int) -> None:
 @on_loop
 async def test_every_other_code_closes(kind: int) -> None:
     async with running() as node:
-        for code in [code for code in (*range(0x20), *range(0x80, 0xA4), 0xFF) if code not in CODES[kind]]:
+        for code in [
+            code for code in (*range(0x20), *range(0x80, 0xA4), 0xFF) if code not in CODES[kind]
+        ]:
             client = await RawClient.connected(node.port, connect(5))
             client.send(ack(kind, 1, bytes((code,))))
             await client.ended(5, 0x81, 0x82)
 
 
 @pytest.mark.statement(
-    "5:3.4.2-2", "5:3.4.2-3", "5:3.5.2-2", "5:3.5.2-3", "5:3.6.2-2", "5:3.6.2-3", "5:3.7.2-2", "5:3.7.2-3"
+    "5:3.4.2-2",
+    "5:3.4.2-3",
+    "5:3.5.2-2",
+    "5:3.5.2-3",
+    "5:3.6.2-2",
+    "5:3.6.2-3",
+    "5:3.7.2-2",
+    "5:3.7.2-3",
 )
 @pytest.mark.parametrize("maximum", [20, 60, 1000])
 @on_loop
-async def test_acknowledgements_fit_the_clients_maximum_and_are_never_left_out(maximum: int) -> None:
+async def test_acknowledgements_fit_the_clients_maximum_and_are_never_left_out(
+    maximum: int,
+) -> None:
     async with running(check_payload_format=True) as node:
-        client = await RawClient.connected(node.port, connect(5, "c", b"\x27" + maximum.to_bytes(4)))
+        client = await RawClient.connected(
+            node.port, connect(5, "c", b"\x27" + maximum.to_bytes(4))
+        )
         for qos, first in ((1, PUBACK), (2, PUBREC)):
             client.send(publish(5, "t", b"\xff", b"\1\1", qos=qos, packet_id=5))
             got = await client.read()
@@ -76,7 +94,12 @@ async def test_acknowledgements_fit_the_clients_maximum_and_are_never_left_out(m
 @pytest.mark.statement("5:3.6.1-1", "3:3.6.1-1")
 @pytest.mark.parametrize(
     ("version", "flags"),
-    [(3, 0), (3, 6), (3, 15), *((version, flags) for version in (4, 5) for flags in (0, 1, 3, 6, 15))],
+    [
+        (3, 0),
+        (3, 6),
+        (3, 15),
+        *((version, flags) for version in (4, 5) for flags in (0, 1, 3, 6, 15)),
+    ],
 )
 @on_loop
 async def test_a_pubrel_has_header_flags_2(version: int, flags: int) -> None:
@@ -132,7 +155,9 @@ async def test_acknowledgements_for_nothing_are_ignored(version: int, kind: int)
         assert node.metrics.value("acknowledgements_unknown") == 1
 
 
-@pytest.mark.statement("5:4.3.2-3", "5:4.3.3-4", "5:4.3.3-6", "3:4.3.2-1", "3:4.3.3-1", "own:wrong-acknowledgements")
+@pytest.mark.statement(
+    "5:4.3.2-3", "5:4.3.3-4", "5:4.3.3-6", "3:4.3.2-1", "3:4.3.3-1", "own:wrong-acknowledgements"
+)
 @VERSIONS
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.parametrize(
@@ -149,7 +174,9 @@ async def test_acknowledgements_for_nothing_are_ignored(version: int, kind: int)
 async def test_an_acknowledgement_of_the_wrong_type_closes_and_the_message_comes_again(
     version: int, is_lasting: bool, qos: int, answers: tuple[int, ...], wrong: int
 ) -> None:
-    data = connect(version, "c", *((LASTING,) if version == 5 and is_lasting else ()), clean=not is_lasting)
+    data = connect(
+        version, "c", *((LASTING,) if version == 5 and is_lasting else ()), clean=not is_lasting
+    )
     async with running() as node:
         client = await RawClient.connected(node.port, data)
         await client.subscribed(version, ("t", 2))

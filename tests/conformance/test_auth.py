@@ -89,14 +89,18 @@ async def test_the_connect_is_not_kept_for_as_long_as_the_connection() -> None:
         wire, _ = await logged_in(node, ScramClient("ann", "pencil"), will=will)
         del will
         gc.collect()
-        assert [one for one in gc.get_objects() if type(one) is Will and one.topic == "left/by/ann"] == []
+        assert [
+            one for one in gc.get_objects() if type(one) is Will and one.topic == "left/by/ann"
+        ] == []
         await wire.close()
 
 
 @pytest.mark.statement("5:4.12.0-4", "5:3.1.4-2")
 @pytest.mark.parametrize(("name", "password"), [("ann", "pen"), ("nobody", "pencil")])
 @on_loop
-async def test_a_wrong_proof_and_an_unknown_name_are_refused_alike(name: str, password: str) -> None:
+async def test_a_wrong_proof_and_an_unknown_name_are_refused_alike(
+    name: str, password: str
+) -> None:
     async with running(access=SERVER) as node:
         client = ScramClient(name, password)
         wire, auth = await challenged(node, client)
@@ -108,10 +112,14 @@ async def test_a_wrong_proof_and_an_unknown_name_are_refused_alike(name: str, pa
 @pytest.mark.statement("5:3.1.2-24")
 @pytest.mark.parametrize(("maximum", "is_told"), [(4, False), (5, True), (60, True)])
 @on_loop
-async def test_an_auth_that_is_too_large_for_the_client_is_not_sent(maximum: int, is_told: bool) -> None:
+async def test_an_auth_that_is_too_large_for_the_client_is_not_sent(
+    maximum: int, is_told: bool
+) -> None:
     async with running(access=SERVER) as node:
         wire = await WireClient.open(node.port, 5)
-        wire.send(connect(ScramClient("ann", "pencil"), properties={"Maximum-Packet-Size": maximum}))
+        wire.send(
+            connect(ScramClient("ann", "pencil"), properties={"Maximum-Packet-Size": maximum})
+        )
         if is_told:
             await closed_with(wire, ConnAck, reason.PACKET_TOO_LARGE)
         else:
@@ -266,7 +274,9 @@ async def test_a_client_authenticates_again_while_traffic_goes_on() -> None:
 @pytest.mark.statement("5:4.12.1-2")
 @pytest.mark.parametrize(("name", "password"), [("ann", "wrong"), ("root", "paper")])
 @on_loop
-async def test_authenticating_again_fails_by_a_wrong_proof_and_as_somebody_else(name: str, password: str) -> None:
+async def test_authenticating_again_fails_by_a_wrong_proof_and_as_somebody_else(
+    name: str, password: str
+) -> None:
     async with running(access=SERVER) as node:
         wire, _ = await logged_in(node, ScramClient("ann", "pencil"))
         again = ScramClient(name, password)

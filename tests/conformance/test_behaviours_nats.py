@@ -7,12 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from broker.codec.packets import Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.codec.packets import (
+    Disconnect,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+)
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.stage import GateCall, Refusal
 from tests.support.mqtt_server import on_loop, running
-from tests.support.restarts import away, lasting, on_disk, payloads, published, subscribed, waiting_bytes
+from tests.support.restarts import (
+    away,
+    lasting,
+    on_disk,
+    payloads,
+    published,
+    subscribed,
+    waiting_bytes,
+)
 from tests.support.wire import WireClient
 
 
@@ -26,7 +42,9 @@ class Renaming:
         return self._rename if topic == "old" else None
 
     def _rename(self, message: Message) -> Message | Refusal:
-        return message.changed("new", message.payload, message.qos, message.retain, message.properties)
+        return message.changed(
+            "new", message.payload, message.qos, message.retain, message.properties
+        )
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -37,7 +55,9 @@ async def test_two_that_fight_over_an_identifier_get_it_in_turns_of_a_second(ver
         first = await node.client("c", version)
         second = await node.client("c", version)
         third = await WireClient.open(node.port, version)
-        third.send_bytes(b"\x10\x0d\0\4MQTT\4\2\0\0\0\1c" if version == 4 else b"\x10\x0e\0\4MQTT\5\2\0\0\0\0\1c")
+        third.send_bytes(
+            b"\x10\x0d\0\4MQTT\4\2\0\0\0\1c" if version == 4 else b"\x10\x0e\0\4MQTT\5\2\0\0\0\0\1c"
+        )
         await first.closed()
         await node.until(lambda: len(node.server.hub.connections) == 2)
         node.pass_time(0.5)
@@ -52,7 +72,14 @@ async def test_two_that_fight_over_an_identifier_get_it_in_turns_of_a_second(ver
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.statement(
-    "own:N10", "own:N11", "own:R35", "3:3.1.2-7", "5:3.3.1-5", "3:3.3.1-5", "5:3.3.1-6", "3:3.3.1-10"
+    "own:N10",
+    "own:N11",
+    "own:R35",
+    "3:3.1.2-7",
+    "5:3.3.1-5",
+    "3:3.3.1-5",
+    "5:3.3.1-6",
+    "3:3.3.1-10",
 )
 @on_loop
 async def test_one_message_a_topic_is_retained_beyond_its_session(
@@ -81,7 +108,9 @@ async def test_one_message_a_topic_is_retained_beyond_its_session(
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("own:N20")
 @on_loop
-async def test_messages_of_other_inputs_are_like_those_of_clients(qos: int, is_lasting: bool) -> None:
+async def test_messages_of_other_inputs_are_like_those_of_clients(
+    qos: int, is_lasting: bool
+) -> None:
     async with running() as node:
         client = await lasting(node, version=5) if is_lasting else await node.client("s", 5)
         await client.subscribe(SubscriptionRequest("t", 2), identifier=4)
@@ -124,7 +153,9 @@ async def test_qos_2_is_whole_in_every_version_and_both_directions(version: int)
             client.send(Publish("t", b"%d" % number, 2, packet_id=number))
             found = [await client.receive() for _ in range(2)]
             [delivery] = [packet for packet in found if isinstance(packet, Publish)]
-            assert any(isinstance(packet, PubRec) and packet.packet_id == number for packet in found)
+            assert any(
+                isinstance(packet, PubRec) and packet.packet_id == number for packet in found
+            )
             client.send(PubRel(number), PubRec(delivery.packet_id))
             found = [await client.receive() for _ in range(2)]
             assert {type(packet) for packet in found} == {PubComp, PubRel}

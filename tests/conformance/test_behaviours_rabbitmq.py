@@ -39,7 +39,14 @@ class Refusing:
         return self._refuse if topic == "bad" else None
 
     def _refuse(self, message: Message) -> Message | Refusal:
-        return Refusal("validation", "v", "validation_failed", 0x83, "not what the schema says", self.disconnect)
+        return Refusal(
+            "validation",
+            "v",
+            "validation_failed",
+            0x83,
+            "not what the schema says",
+            self.disconnect,
+        )
 
 
 @pytest.mark.parametrize("qos", [1, 2])
@@ -55,7 +62,9 @@ async def test_a_message_that_is_not_taken_is_told_as_far_as_the_version_can(
         client.send(Publish("bad", b"x", qos, packet_id=1))
         if disconnect:
             said = await client.closed()
-            assert [getattr(found, "reason_code", None) for found in said] == ([0x83] if version == 5 else [])
+            assert [getattr(found, "reason_code", None) for found in said] == (
+                [0x83] if version == 5 else []
+            )
             return
         got = await client.receive()
         assert isinstance(got, PubAck if qos == 1 else PubRec)
@@ -87,7 +96,9 @@ async def test_the_first_topics_towards_a_client_get_its_aliases() -> None:
             await published(node, b"x", topic=topic, qos=0)
         alias = b"\x23\0"
         await client.expect(
-            publish(5, "a/1", b"x", alias + b"\1"), publish(5, "a/2", b"x", alias + b"\2"), publish(5, "a/3", b"x")
+            publish(5, "a/1", b"x", alias + b"\1"),
+            publish(5, "a/2", b"x", alias + b"\2"),
+            publish(5, "a/3", b"x"),
         )
         await published(node, b"y", topic="a/1", qos=0)
         await client.expect(publish(5, "", b"y", alias + b"\1"))
@@ -173,10 +184,16 @@ async def test_reserved_bits_are_malformed_and_a_connect_of_version_5_is_told(ve
 
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement(
-    "own:choice-shared-at-disconnect", "own:M-note-4", "own:C4", "own:M-note-3", "own:share-reassign"
+    "own:choice-shared-at-disconnect",
+    "own:M-note-4",
+    "own:C4",
+    "own:M-note-3",
+    "own:share-reassign",
 )
 @on_loop
-async def test_what_a_lost_member_did_not_acknowledge_goes_on_with_qos_1_and_stays_with_qos_2(is_lasting: bool) -> None:
+async def test_what_a_lost_member_did_not_acknowledge_goes_on_with_qos_1_and_stays_with_qos_2(
+    is_lasting: bool,
+) -> None:
     async with running() as node:
         filters = [("$share/g/one", 1), ("$share/g/two", 2)]
         first = await lasting(node, "a") if is_lasting else await node.client("a")
@@ -204,7 +221,9 @@ async def test_what_a_lost_member_did_not_acknowledge_goes_on_with_qos_1_and_sta
 async def test_shared_subscriptions_can_be_switched_off(version: int, codes: list[int]) -> None:
     async with running(shared_subscription_available=False) as node:
         client = await node.client("c", version)
-        client.send(Subscribe(1, [SubscriptionRequest("$share/g/a", 1), SubscriptionRequest("a", 1)]))
+        client.send(
+            Subscribe(1, [SubscriptionRequest("$share/g/a", 1), SubscriptionRequest("a", 1)])
+        )
         if version == 5:
             assert client.connack.properties["Shared-Subscription-Available"] == 0
             [said] = await client.closed()
@@ -220,5 +239,7 @@ async def test_shared_subscriptions_can_be_switched_off(version: int, codes: lis
 async def test_a_share_name_is_a_plain_word(name: str) -> None:
     async with running() as node:
         client = await node.client("c", 5)
-        expected = 1 if name == "a/b" else 0x8F  # the name ends at the first slash: 'a' and the filter 'b/t'
+        expected = (
+            1 if name == "a/b" else 0x8F
+        )  # the name ends at the first slash: 'a' and the filter 'b/t'
         assert await client.subscribe(SubscriptionRequest(f"$share/{name}/t", 1)) == [expected]

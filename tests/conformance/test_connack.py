@@ -68,7 +68,11 @@ async def test_a_connack_has_flags_code_and_in_version_5_properties(version: int
         assert connack == b"\x20\2\0\0"
     else:
         assert connack[2:4] == b"\0\0"
-        assert told(connack) == {0x21: b"\xff\xff", 0x27: (1024 * 1024).to_bytes(4), 0x22: b"\0\x40"}
+        assert told(connack) == {
+            0x21: b"\xff\xff",
+            0x27: (1024 * 1024).to_bytes(4),
+            0x22: b"\0\x40",
+        }
 
 
 @pytest.mark.statement("5:3.2.2-6", "5:3.2.2-7", "3:3.2.2-4", "3:3.2.2-5", "5:3.2.2-3", "3:3.2.2-2")
@@ -87,7 +91,9 @@ async def test_a_refusal_says_that_no_session_is_present_and_closes(version: int
 async def test_what_3_1_1_has_no_return_code_for_just_closes(version: int) -> None:
     async with running(maximum_qos=1) as node:
         client = await RawClient.open(node.port)
-        client.send(connect(version, flags=WILL | 0x10, rest=props(version) + text("w") + text("x")))
+        client.send(
+            connect(version, flags=WILL | 0x10, rest=props(version) + text("w") + text("x"))
+        )
         await client.refused(version, 0x9B, None)
 
 
@@ -121,7 +127,10 @@ async def test_a_publish_above_the_maximum_qos_closes(version: int, maximum: int
         other = await RawClient.connected(node.port, connect(4, "s"))
         await other.subscribed(4, ("t", 2))
         client = await RawClient.connected(node.port, connect(version))
-        client.send(publish(version, "t", b"fits", qos=maximum), publish(version, "t", b"x", qos=qos, packet_id=2))
+        client.send(
+            publish(version, "t", b"fits", qos=maximum),
+            publish(version, "t", b"x", qos=qos, packet_id=2),
+        )
         said = await client.closed()
         assert (said[-1][2] == 0x9B) if version == 5 else all(each[0] == PUBACK for each in said)
         await other.expect(publish(4, "t", b"fits", qos=maximum))
@@ -132,7 +141,11 @@ async def test_a_publish_above_the_maximum_qos_closes(version: int, maximum: int
 @pytest.mark.statement("5:3.2.2-12", "5:3.2.2-13")
 @pytest.mark.parametrize(
     ("flags", "setting", "code"),
-    [(0x08, {"maximum_qos": 0}, 0x9B), (0x10, {"maximum_qos": 1}, 0x9B), (0x20, {"retain_available": False}, 0x9A)],
+    [
+        (0x08, {"maximum_qos": 0}, 0x9B),
+        (0x10, {"maximum_qos": 1}, 0x9B),
+        (0x20, {"retain_available": False}, 0x9A),
+    ],
     ids=["qos-1", "qos-2", "retain"],
 )
 @VERSIONS
@@ -143,7 +156,9 @@ async def test_a_will_above_what_is_offered_is_refused(
     """RMQ-28."""
     async with running(**setting) as node:
         client = await RawClient.open(node.port)
-        client.send(connect(version, flags=WILL | flags, rest=props(version) + text("w") + text("x")))
+        client.send(
+            connect(version, flags=WILL | flags, rest=props(version) + text("w") + text("x"))
+        )
         await client.refused(version, code)
 
 
@@ -162,7 +177,9 @@ async def test_a_retained_publish_while_retain_is_off_closes(version: int, qos: 
 
 @VERSIONS
 @on_loop
-async def test_while_retain_is_off_nothing_is_retained_and_nothing_retained_is_sent(version: int) -> None:
+async def test_while_retain_is_off_nothing_is_retained_and_nothing_retained_is_sent(
+    version: int,
+) -> None:
     async with running() as node:
         hub = node.server.hub
         publisher = await RawClient.connected(node.port, connect(4, "publisher"))
@@ -172,7 +189,9 @@ async def test_while_retain_is_off_nothing_is_retained_and_nothing_retained_is_s
         client = await RawClient.connected(node.port, connect(version, "c"))
         await client.subscribed(version, ("t", 0))
         await client.silence()
-        hub.pipeline.publish(Message("t", b"of a rule", 0, True, Client("rule"), node.clock.now_ns()))
+        hub.pipeline.publish(
+            Message("t", b"of a rule", 0, True, Client("rule"), node.clock.now_ns())
+        )
         await client.expect(publish(version, "t", b"of a rule"))
         kept = hub.retained.get("t")
         assert kept is not None
@@ -189,7 +208,9 @@ async def test_while_retain_is_off_nothing_is_retained_and_nothing_retained_is_s
 @VERSIONS
 @pytest.mark.parametrize("is_whole", [True, False])
 @on_loop
-async def test_a_packet_above_the_announced_size_closes_by_its_header(version: int, is_whole: bool) -> None:
+async def test_a_packet_above_the_announced_size_closes_by_its_header(
+    version: int, is_whole: bool
+) -> None:
     """RMQ-25."""
     async with running(max_packet_size=1000) as node:
         client = await RawClient.connected(node.port, connect(version))
@@ -239,7 +260,9 @@ async def test_a_client_that_takes_less_than_must_be_told_is_refused() -> None:
         client.send(connect(5, "c", b"\x27\0\0\0\x0a"))
         assert await client.closed() == [b"\x20\3\0\x95\0"]
         client = await RawClient.connected(node.port, connect(5, "c", b"\x27\0\0\0\x14"))
-        client.send(subscribe(5, 1, *((f"{n}", 0) for n in range(30))))  # its answer would take 37 bytes
+        client.send(
+            subscribe(5, 1, *((f"{n}", 0) for n in range(30)))
+        )  # its answer would take 37 bytes
         await client.ended(5, 0x95)
 
 
@@ -261,7 +284,8 @@ async def test_an_alias_above_the_announced_maximum_closes(maximum: int, alias: 
 
 @pytest.mark.statement("5:3.2.2-21", "5:3.2.2-22")
 @pytest.mark.parametrize(
-    ("maximum", "asked", "in_force"), [(0, 100, None), (60, 60, None), (60, 61, 60), (60, 0, 60), (60, 10, None)]
+    ("maximum", "asked", "in_force"),
+    [(0, 100, None), (60, 60, None), (60, 61, 60), (60, 0, 60), (60, 10, None)],
 )
 @on_loop
 async def test_the_server_keep_alive_is_told_when_it_differs_and_holds(
@@ -269,7 +293,9 @@ async def test_the_server_keep_alive_is_told_when_it_differs_and_holds(
 ) -> None:
     async with running(max_keep_alive=maximum) as node:
         client = await RawClient.connected(node.port, connect(5, keep_alive=asked))
-        assert told(client.connack).get(0x13) == (None if in_force is None else in_force.to_bytes(2))
+        assert told(client.connack).get(0x13) == (
+            None if in_force is None else in_force.to_bytes(2)
+        )
         limit = 1.5 * (in_force or asked)
         node.pass_time(limit - 0.5)
         await client.silence()
@@ -283,7 +309,9 @@ async def test_the_server_keep_alive_is_told_when_it_differs_and_holds(
 @pytest.mark.parametrize("asked", [0, 61, 65_535])
 @pytest.mark.parametrize("policy", ["refuse", "shorten"])
 @on_loop
-async def test_a_keep_alive_that_cannot_be_told_is_refused_or_shortened(version: int, asked: int, policy: str) -> None:
+async def test_a_keep_alive_that_cannot_be_told_is_refused_or_shortened(
+    version: int, asked: int, policy: str
+) -> None:
     async with running(max_keep_alive=60, keep_alive_above_max=policy) as node:
         await RawClient.connected(node.port, connect(version, "within", keep_alive=60))
         client = await RawClient.open(node.port)
@@ -297,9 +325,13 @@ async def test_a_keep_alive_that_cannot_be_told_is_refused_or_shortened(version:
 
 
 @pytest.mark.statement("5:3.2.2.3.2", "5:3.1.2-23")
-@pytest.mark.parametrize(("asked", "in_force"), [(None, None), (100, None), (101, 100), (0xFFFFFFFF, 100)])
+@pytest.mark.parametrize(
+    ("asked", "in_force"), [(None, None), (100, None), (101, 100), (0xFFFFFFFF, 100)]
+)
 @on_loop
-async def test_the_session_expiry_is_told_when_it_differs(asked: int | None, in_force: int | None) -> None:
+async def test_the_session_expiry_is_told_when_it_differs(
+    asked: int | None, in_force: int | None
+) -> None:
     properties = () if asked is None else (b"\x11" + asked.to_bytes(4),)
     connack = await answer(connect(5, "c", *properties), max_session_expiry=100)
     assert told(connack).get(0x11) == (None if in_force is None else in_force.to_bytes(4))
@@ -337,7 +369,9 @@ async def test_a_feature_that_is_off_is_announced_and_using_it_closes(feature: s
 @BEFORE_5
 @pytest.mark.parametrize("feature", ["wildcard-#", "wildcard-+", "shared"])
 @on_loop
-async def test_a_feature_that_is_off_fails_the_subscription_of_older_versions(version: int, feature: str) -> None:
+async def test_a_feature_that_is_off_fails_the_subscription_of_older_versions(
+    version: int, feature: str
+) -> None:
     setting, _, wanted, _, _ = OFF[feature]
     switched_off: dict[str, Any] = {setting: False}
     async with running(**switched_off) as node:
@@ -393,7 +427,9 @@ async def test_a_store_that_cannot_keep_the_session_is_told_in_the_connack(versi
 @pytest.mark.statement("5:3.2.0-1", "5:3.14.0-1", "3:3.2.0-1")
 @VERSIONS
 @on_loop
-async def test_who_breaks_the_protocol_before_the_welcome_hears_it_in_the_connack(version: int) -> None:
+async def test_who_breaks_the_protocol_before_the_welcome_hears_it_in_the_connack(
+    version: int,
+) -> None:
     store = GatedStore()
     async with running(store) as node:
         store.allow.clear()

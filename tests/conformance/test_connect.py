@@ -52,7 +52,9 @@ def is_away(node: Node, client_id: str = "c") -> bool:
     return session is not None and session.is_away
 
 
-async def refusal(data: bytes, version: int, code: int, return_code: int | None = None, **settings: Any) -> None:
+async def refusal(
+    data: bytes, version: int, code: int, return_code: int | None = None, **settings: Any
+) -> None:
     """This CONNECT is refused, and nothing that came behind it is processed."""
     async with running(**settings) as node:
         bystander = await RawClient.connected(node.port, connect(4, "bystander"))
@@ -77,7 +79,17 @@ async def refusal(data: bytes, version: int, code: int, return_code: int | None 
         b"\x11\0",
         b"GET ",
     ],
-    ids=["PINGREQ", "PUBLISH", "SUBSCRIBE", "PUBACK", "DISCONNECT", "AUTH", "type-0", "CONNECT-flags", "HTTP"],
+    ids=[
+        "PINGREQ",
+        "PUBLISH",
+        "SUBSCRIBE",
+        "PUBACK",
+        "DISCONNECT",
+        "AUTH",
+        "type-0",
+        "CONNECT-flags",
+        "HTTP",
+    ],
 )
 @on_loop
 async def test_anything_but_connect_first_closes_without_a_packet(data: bytes) -> None:
@@ -116,7 +128,9 @@ async def test_a_second_connect_is_an_abnormal_end(version: int) -> None:
     ],
 )
 @on_loop
-async def test_other_protocols_and_levels_are_refused(name: str, level: int, return_code: int | None) -> None:
+async def test_other_protocols_and_levels_are_refused(
+    name: str, level: int, return_code: int | None
+) -> None:
     await refusal(connect(4, name=name, level=level), 4, 0x84, return_code)
 
 
@@ -133,10 +147,14 @@ async def test_versions_side_by_side_are_told_apart() -> None:
     """RMQ-51."""
     async with running() as node:
         clients = [
-            await RawClient.connected(node.port, connect(version, f"c{n}")) for n, version in enumerate((3, 4, 5, 5))
+            await RawClient.connected(node.port, connect(version, f"c{n}"))
+            for n, version in enumerate((3, 4, 5, 5))
         ]
         names = {3: "3.1", 4: "3.1.1", 5: "5.0"}
-        counts = [node.metrics.value("connections_by_version", version=names[version]) for version in (3, 4, 5)]
+        counts = [
+            node.metrics.value("connections_by_version", version=names[version])
+            for version in (3, 4, 5)
+        ]
         assert counts == [1, 1, 2]
         clients[0].close()
         await node.until(lambda: node.metrics.value("connections_by_version", version="3.1") == 0)
@@ -150,11 +168,25 @@ async def test_the_reserved_connect_flag_is_refused(version: int) -> None:
 
 
 @pytest.mark.statement(
-    "5:3.1.2-11", "5:3.1.2-12", "5:3.1.2-13", "3:3.1.2-11", "3:3.1.2-13", "3:3.1.2-14", "3:3.1.2-15", "3:3.1.2-12"
+    "5:3.1.2-11",
+    "5:3.1.2-12",
+    "5:3.1.2-13",
+    "3:3.1.2-11",
+    "3:3.1.2-13",
+    "3:3.1.2-14",
+    "3:3.1.2-15",
+    "3:3.1.2-12",
 )
 @pytest.mark.parametrize(
     ("version", "flags"),
-    [(3, WILL | 0x18), *((version, flags) for version in (4, 5) for flags in (0x08, 0x10, 0x18, 0x20, WILL | 0x18))],
+    [
+        (3, WILL | 0x18),
+        *(
+            (version, flags)
+            for version in (4, 5)
+            for flags in (0x08, 0x10, 0x18, 0x20, WILL | 0x18)
+        ),
+    ],
 )
 @on_loop
 async def test_will_flags_that_do_not_fit_are_refused(version: int, flags: int) -> None:
@@ -190,7 +222,12 @@ PAYLOADS = {
 @on_loop
 async def test_a_payload_that_is_not_what_the_flags_say_is_refused(version: int, case: str) -> None:
     flags, payload = PAYLOADS[case]
-    head = text("MQIsdp" if version == 3 else "MQTT") + bytes((version, 2 | flags)) + b"\0\0" + props(version)
+    head = (
+        text("MQIsdp" if version == 3 else "MQTT")
+        + bytes((version, 2 | flags))
+        + b"\0\0"
+        + props(version)
+    )
     body = b"" if payload is None else payload.replace(b"PROPS", props(version))
     await refusal(packet(0x10, head, body), version, 0x81)
 
@@ -198,7 +235,9 @@ async def test_a_payload_that_is_not_what_the_flags_say_is_refused(version: int,
 @VERSIONS
 @pytest.mark.parametrize("limit", [65_535, 65_534])
 @on_loop
-async def test_a_will_has_any_payload_that_fits_its_field_unless_a_limit_says_less(version: int, limit: int) -> None:
+async def test_a_will_has_any_payload_that_fits_its_field_unless_a_limit_says_less(
+    version: int, limit: int
+) -> None:
     """By default the largest will fits into the largest CONNECT."""
     async with running(max_will_payload=limit) as node:
         client = await RawClient.open(node.port)
@@ -235,7 +274,13 @@ PROPERTIES = {
 
 
 @pytest.mark.statement(
-    "5:3.1.2.11.3", "5:3.1.2.11.4", "5:3.1.2.11.6", "5:3.1.2.11.7", "5:3.1.2.11.10", "5:3.1.4-1", "5:2.2.2.2"
+    "5:3.1.2.11.3",
+    "5:3.1.2.11.4",
+    "5:3.1.2.11.6",
+    "5:3.1.2.11.7",
+    "5:3.1.2.11.10",
+    "5:3.1.4-1",
+    "5:2.2.2.2",
 )
 @pytest.mark.parametrize("case", PROPERTIES)
 @on_loop
@@ -263,9 +308,17 @@ async def test_a_will_topic_is_a_topic_name(version: int, topic: str) -> None:
 @on_loop
 async def test_a_session_is_created_resumed_and_discarded_as_clean_start_says(version: int) -> None:
     async with running() as node:
-        kept, fresh = (connect(version, "c", *lasting(version), clean=clean) for clean in (False, True))
+        kept, fresh = (
+            connect(version, "c", *lasting(version), clean=clean) for clean in (False, True)
+        )
         publisher = await RawClient.connected(node.port, connect(4, "p"))
-        for data, is_present in ((kept, 0), (kept, 1), (fresh, 0), (kept, 1 if version == 5 else 0), (fresh, 0)):
+        for data, is_present in (
+            (kept, 0),
+            (kept, 1),
+            (fresh, 0),
+            (kept, 1 if version == 5 else 0),
+            (fresh, 0),
+        ):
             client = await RawClient.connected(node.port, data)
             assert client.connack[2] == (is_present if version > 3 else 0)  # 3.1 does not say
             publisher.send(publish(4, "t", b"x", qos=1))
@@ -296,7 +349,8 @@ async def test_qos_1_and_2_are_kept_while_the_client_is_away(version: int) -> No
         await publisher.expect(ack(PUBACK, 1), ack(PUBREC, 2))
         client = await RawClient.connected(node.port, data)
         await client.expect(
-            publish(version, "t", b"1", qos=1, packet_id=1), publish(version, "t", b"2", qos=2, packet_id=2)
+            publish(version, "t", b"1", qos=1, packet_id=1),
+            publish(version, "t", b"2", qos=2, packet_id=2),
         )
         await client.silence()
 
@@ -310,7 +364,9 @@ async def test_a_session_that_is_not_to_last_ends_with_its_connection(version: i
         await client.subscribed(version, ("t", 1))
         client.abort()
         await node.until(lambda: node.server.hub.sessions.get("c") is None)
-        again = await RawClient.connected(node.port, connect(version, "c", *lasting(version), clean=False))
+        again = await RawClient.connected(
+            node.port, connect(version, "c", *lasting(version), clean=False)
+        )
         assert again.connack[2] == 0
 
 
@@ -371,7 +427,9 @@ async def test_a_later_connection_ends_the_older_one_and_its_will_is_due(version
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("is_retained", [False, True])
 @on_loop
-async def test_a_will_is_published_once_with_its_qos_and_retain(version: int, qos: int, is_retained: bool) -> None:
+async def test_a_will_is_published_once_with_its_qos_and_retain(
+    version: int, qos: int, is_retained: bool
+) -> None:
     async with running() as node:
         watcher = await RawClient.connected(node.port, connect(4, "w"))
         await watcher.subscribed(4, ("will", 2))
@@ -422,7 +480,9 @@ async def test_a_will_waits_for_its_delay_and_resuming_cancels_it(is_retained: b
             node.pass_time(9)
             await watcher.silence()
             if is_in_time:
-                client = await RawClient.connected(node.port, connect(5, "c", *lasting(5), clean=False))
+                client = await RawClient.connected(
+                    node.port, connect(5, "c", *lasting(5), clean=False)
+                )
                 node.pass_time(1000)
                 client.send(b"\xe0\0")
                 await client.closed()
@@ -445,7 +505,9 @@ async def test_a_delayed_will_is_due_when_the_session_ends(end: str) -> None:
         watcher = await RawClient.connected(node.port, connect(4, "w"))
         await watcher.subscribed(4, ("will", 0))
         rest = will(5, "will", b"gone", *delayed(5, 1000))
-        client = await RawClient.connected(node.port, connect(5, "c", *lasting(5, 10), flags=WILL, rest=rest))
+        client = await RawClient.connected(
+            node.port, connect(5, "c", *lasting(5, 10), flags=WILL, rest=rest)
+        )
         client.abort()
         await node.until(lambda: is_away(node))
         await watcher.silence()
@@ -456,7 +518,9 @@ async def test_a_delayed_will_is_due_when_the_session_ends(end: str) -> None:
         await watcher.expect(publish(4, "will", b"gone"))
 
 
-@pytest.mark.statement("5:3.1.3-10", "5:3.3.2-15", "5:3.3.2-16", "5:3.3.2-17", "5:3.3.2-18", "5:3.3.2-20", "5:3.3.2-4")
+@pytest.mark.statement(
+    "5:3.1.3-10", "5:3.3.2-15", "5:3.3.2-16", "5:3.3.2-17", "5:3.3.2-18", "5:3.3.2-20", "5:3.3.2-4"
+)
 @on_loop
 async def test_a_will_carries_its_properties_in_their_order() -> None:
     async with running() as node:
@@ -466,7 +530,9 @@ async def test_a_will_carries_its_properties_in_their_order() -> None:
             b"\1\1", b"\3" + text("text/plain"), b"\x08" + text("answers"), b"\x09" + text(b"\0\xff"),
             b"\x26" + text("b") + text("1"), b"\x26" + text("a") + text("2"), b"\x26" + text("b") + text("1"),
         )  # fmt: skip
-        client = await RawClient.connected(node.port, connect(5, flags=WILL, rest=will(5, "will", b"gone", *kept)))
+        client = await RawClient.connected(
+            node.port, connect(5, flags=WILL, rest=will(5, "will", b"gone", *kept))
+        )
         client.abort()
         await watcher.expect(publish(5, "will", b"gone", *kept))
 
@@ -477,12 +543,15 @@ async def test_a_will_carries_its_properties_in_their_order() -> None:
 @pytest.mark.statement("5:3.1.2-22", "3:3.1.2-24")
 @VERSIONS
 @on_loop
-async def test_silence_for_one_and_a_half_times_the_keep_alive_is_an_abnormal_end(version: int) -> None:
+async def test_silence_for_one_and_a_half_times_the_keep_alive_is_an_abnormal_end(
+    version: int,
+) -> None:
     async with running() as node:
         watcher = await RawClient.connected(node.port, connect(4, "w"))
         await watcher.subscribed(4, ("will", 0))
         client = await RawClient.connected(
-            node.port, connect(version, keep_alive=10, flags=WILL, rest=will(version, "will", b"gone"))
+            node.port,
+            connect(version, keep_alive=10, flags=WILL, rest=will(version, "will", b"gone")),
         )
         await client.subscribed(version, ("t", 0))
         for _ in range(3):
@@ -514,7 +583,15 @@ async def test_keep_alive_0_never_closes(version: int) -> None:
 @VERSIONS
 @pytest.mark.parametrize(
     "client_id",
-    ["c", "0123456789abcdefghijklm", "ABCDEFGHIJKLMNOPQRSTUVW", "n" * 1000, "n" * 65_000, "../../x", "日本 +#/$ é"],
+    [
+        "c",
+        "0123456789abcdefghijklm",
+        "ABCDEFGHIJKLMNOPQRSTUVW",
+        "n" * 1000,
+        "n" * 65_000,
+        "../../x",
+        "日本 +#/$ é",
+    ],
     ids=["1", "23-lower", "23-upper", "1000", "65000", "path", "unicode"],
 )
 @on_loop
@@ -529,14 +606,19 @@ async def test_client_identifiers_of_any_text_are_taken(version: int, client_id:
 @on_loop
 async def test_an_empty_identifier_is_replaced_by_a_new_one(version: int) -> None:
     async with running() as node:
-        clients = [await RawClient.connected(node.port, connect(version, "", *lasting(version))) for _ in range(3)]
+        clients = [
+            await RawClient.connected(node.port, connect(version, "", *lasting(version)))
+            for _ in range(3)
+        ]
         named = {session.client_id for session in node.server.hub.sessions}
         assert len(named) == len(clients)
         assert "" not in named
         if version == 5:
             client_id = next(name for name in named if text(name) in clients[0].connack)
             assert b"\x12" + text(client_id) in clients[0].connack
-            again = await RawClient.connected(node.port, connect(5, client_id, *lasting(5), clean=False))
+            again = await RawClient.connected(
+                node.port, connect(5, client_id, *lasting(5), clean=False)
+            )
             assert again.connack[2] == 1
 
 
@@ -551,7 +633,9 @@ async def test_version_5_may_leave_out_its_identifier_and_not_start_clean() -> N
 @pytest.mark.statement("3:3.1.3-8")
 @pytest.mark.parametrize(("version", "clean"), [(4, False), (3, False), (3, True)])
 @on_loop
-async def test_an_empty_identifier_that_cannot_be_resumed_is_refused(version: int, clean: bool) -> None:
+async def test_an_empty_identifier_that_cannot_be_resumed_is_refused(
+    version: int, clean: bool
+) -> None:
     await refusal(connect(version, "", clean=clean), version, 0x85, 2)
 
 
@@ -565,15 +649,24 @@ async def test_an_identifier_that_is_too_long_is_refused(version: int) -> None:
 # -- order and size --
 
 
-@pytest.mark.statement("5:3.1.4", "3:3.1.4", "5:3.1.4-5", "3:3.1.4-4", "5:3.2.0-1", "5:3.2.0-2", "3:3.2.0-1")
+@pytest.mark.statement(
+    "5:3.1.4", "3:3.1.4", "5:3.1.4-5", "3:3.1.4-4", "5:3.2.0-1", "5:3.2.0-2", "3:3.2.0-1"
+)
 @VERSIONS
 @pytest.mark.parametrize("lasts", [False, True])
 @on_loop
-async def test_what_comes_behind_connect_is_answered_behind_the_connack(version: int, lasts: bool) -> None:
+async def test_what_comes_behind_connect_is_answered_behind_the_connack(
+    version: int, lasts: bool
+) -> None:
     async with running() as node:
         client = await RawClient.open(node.port)
         data = connect(version, "c", *(lasting(version) if lasts else ()), clean=not lasts)
-        client.send(data, subscribe(version, 1, ("t", 0)), publish(version, "t", b"x", qos=1, packet_id=7), PINGREQ)
+        client.send(
+            data,
+            subscribe(version, 1, ("t", 0)),
+            publish(version, "t", b"x", qos=1, packet_id=7),
+            PINGREQ,
+        )
         connack = await client.read()
         assert connack[0] == CONNACK
         got = [await client.read() for _ in range(4)]
@@ -629,7 +722,9 @@ async def test_a_refusal_of_a_long_will_topic_is_short(version: int) -> None:
 
 
 @pytest.mark.statement("5:3.1.4-1", "3:3.1.4-1")
-@pytest.mark.parametrize("data", [b"\x10\xff\xff\xff\xff\x7f", b"\x10\x80\x00"], ids=["five-bytes", "too-long"])
+@pytest.mark.parametrize(
+    "data", [b"\x10\xff\xff\xff\xff\x7f", b"\x10\x80\x00"], ids=["five-bytes", "too-long"]
+)
 @on_loop
 async def test_a_connect_without_a_readable_length_closes(data: bytes) -> None:
     async with running() as node:
@@ -656,10 +751,14 @@ async def test_who_says_nothing_is_cut_off() -> None:
 
 
 @pytest.mark.statement("5:3.1.2-28")
-@pytest.mark.parametrize(("asked", "is_told"), [((), False), ((b"\x19\0",), False), ((b"\x19\1",), True)])
+@pytest.mark.parametrize(
+    ("asked", "is_told"), [((), False), ((b"\x19\0",), False), ((b"\x19\1",), True)]
+)
 @pytest.mark.parametrize("setting", ["", "answers/${clientid}"])
 @on_loop
-async def test_response_information_is_told_to_who_asks(asked: tuple[bytes, ...], is_told: bool, setting: str) -> None:
+async def test_response_information_is_told_to_who_asks(
+    asked: tuple[bytes, ...], is_told: bool, setting: str
+) -> None:
     async with running(response_information=setting) as node:
         client = await RawClient.connected(node.port, connect(5, "dev-1", *asked))
         assert (b"\x1a" + text("answers/dev-1") in client.connack) is (is_told and bool(setting))
@@ -667,9 +766,13 @@ async def test_response_information_is_told_to_who_asks(asked: tuple[bytes, ...]
 
 
 @pytest.mark.statement("5:3.1.2-29")
-@pytest.mark.parametrize(("asked", "is_told"), [((), True), ((b"\x17\1",), True), ((b"\x17\0",), False)])
+@pytest.mark.parametrize(
+    ("asked", "is_told"), [((), True), ((b"\x17\1",), True), ((b"\x17\0",), False)]
+)
 @on_loop
-async def test_reason_strings_are_left_out_for_who_wants_none(asked: tuple[bytes, ...], is_told: bool) -> None:
+async def test_reason_strings_are_left_out_for_who_wants_none(
+    asked: tuple[bytes, ...], is_told: bool
+) -> None:
     async with running(check_payload_format=True) as node:
         client = await RawClient.connected(node.port, connect(5, "c", *asked))
         client.send(publish(5, "t", b"\xff", b"\1\1", qos=1, packet_id=3))
@@ -685,7 +788,9 @@ async def test_reason_strings_are_left_out_for_who_wants_none(asked: tuple[bytes
 @pytest.mark.statement("5:3.1.2.11.3", "5:4.9.0-1", "5:3.3.4-9")
 @pytest.mark.parametrize(("asked", "window"), [(None, 32), (1, 1), (5, 5), (100, 32), (65_535, 32)])
 @on_loop
-async def test_the_receive_maximum_of_the_client_bounds_what_is_in_flight(asked: int | None, window: int) -> None:
+async def test_the_receive_maximum_of_the_client_bounds_what_is_in_flight(
+    asked: int | None, window: int
+) -> None:
     """RMQ-23, -24: the lower of the client's and the setting, per connection."""
     async with running() as node:
         properties = () if asked is None else (b"\x21" + asked.to_bytes(2),)
@@ -694,7 +799,9 @@ async def test_the_receive_maximum_of_the_client_bounds_what_is_in_flight(asked:
         publisher = await RawClient.connected(node.port, connect(4, "p"))
         publisher.send(*(publish(4, "t", qos=1, packet_id=number) for number in range(1, 51)))
         await publisher.expect(*(ack(PUBACK, number) for number in range(1, 51)))
-        await client.expect(*(publish(5, "t", qos=1, packet_id=number) for number in range(1, window + 1)))
+        await client.expect(
+            *(publish(5, "t", qos=1, packet_id=number) for number in range(1, window + 1))
+        )
         await client.silence()
         client.send(ack(PUBACK, 1))
         await client.expect(publish(5, "t", qos=1, packet_id=window + 1))

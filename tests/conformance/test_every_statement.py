@@ -10,7 +10,9 @@ STATEMENTS = load()
 TESTS = marked_tests()
 
 
-@pytest.mark.parametrize("section", STATEMENTS.sections, ids=lambda section: f"section-{section.number}")
+@pytest.mark.parametrize(
+    "section", STATEMENTS.sections, ids=lambda section: f"section-{section.number}"
+)
 def test_every_statement_has_a_test_or_a_reason(section: Section) -> None:
     wanted = {name for rule in section.rules for name in rule.ids}
     missing = sorted(wanted - set(TESTS) - set(STATEMENTS.excused))

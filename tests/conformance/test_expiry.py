@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.codec.packets import Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.codec.packets import (
+    Disconnect,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+)
 from tests.support.mqtt_server import MovedClock, Node, on_loop, running
 from tests.support.restarts import away, lasting, on_disk, payloads, published, subscribed
 from tests.support.wire import WireClient
@@ -55,11 +63,14 @@ async def test_the_longest_interval_never_ends_where_the_operator_has_no_limit()
 
 
 @pytest.mark.parametrize(
-    ("asked_s", "told_s"), [(3600, None), (3601, 3600), (86_400, 3600), (0xFFFFFFFF, 3600), (0, None)]
+    ("asked_s", "told_s"),
+    [(3600, None), (3601, 3600), (86_400, 3600), (0xFFFFFFFF, 3600), (0, None)],
 )
 @pytest.mark.statement("own:R4", "own:R5", "5:3.2.2.3.2")
 @on_loop
-async def test_the_operators_limit_is_told_and_holds_for_publishers_too(asked_s: int, told_s: int | None) -> None:
+async def test_the_operators_limit_is_told_and_holds_for_publishers_too(
+    asked_s: int, told_s: int | None
+) -> None:
     async with running(max_session_expiry=3600) as node:
         client = await node.client("c", 5, properties={EXPIRY: asked_s})
         assert client.connack.properties.get(EXPIRY) == told_s
@@ -100,10 +111,14 @@ async def test_a_limit_of_nothing_leaves_no_session_behind() -> None:
         await node.until(lambda: not len(node.server.hub.sessions))
 
 
-@pytest.mark.parametrize(("asked_s", "lives_s"), [(10, 10), (200, 200), (5000, 3600), (0, 0), (None, 100)])
+@pytest.mark.parametrize(
+    ("asked_s", "lives_s"), [(10, 10), (200, 200), (5000, 3600), (0, 0), (None, 100)]
+)
 @pytest.mark.statement("own:R30", "5:3.14.2.2.2")
 @on_loop
-async def test_disconnect_changes_the_life_of_the_session(asked_s: int | None, lives_s: int) -> None:
+async def test_disconnect_changes_the_life_of_the_session(
+    asked_s: int | None, lives_s: int
+) -> None:
     async with running(max_session_expiry=3600) as node:
         client = await node.client("c", 5, properties={EXPIRY: 100})
         client.send(Disconnect(0, {} if asked_s is None else {EXPIRY: asked_s}))
@@ -131,7 +146,9 @@ async def test_disconnect_cannot_make_a_session_last_that_was_not_to() -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("own:R33", "5:3.3.2-5", "5:3.3.2-6")
 @on_loop
-async def test_queued_messages_expire_and_carry_what_is_left(version: int, is_restarted: bool, tmp_path: Path) -> None:
+async def test_queued_messages_expire_and_carry_what_is_left(
+    version: int, is_restarted: bool, tmp_path: Path
+) -> None:
     clock = MovedClock()
     async with on_disk(tmp_path, clock=clock) as node:
         client = await subscribed(await lasting(node, version=version), ("t", 2))
@@ -227,10 +244,14 @@ async def test_what_waits_behind_a_full_window_expires() -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("5:3.1.2-5", "5:3.1.2-23", "own:R26")
 @on_loop
-async def test_a_session_that_never_was_to_last_ends_when_a_later_connect_says_so(version: int) -> None:
+async def test_a_session_that_never_was_to_last_ends_when_a_later_connect_says_so(
+    version: int,
+) -> None:
     async with running() as node:
         await subscribed(await lasting(node, version=version), ("t", 1))
-        client = await node.client("s", 5, clean_start=False)  # no expiry: it ends with this connection
+        client = await node.client(
+            "s", 5, clean_start=False
+        )  # no expiry: it ends with this connection
         assert client.connack.session_present
         client.abort()
         await node.until(lambda: not len(node.server.hub.sessions))

@@ -77,9 +77,13 @@ async def test_everything_else_goes_on_while_the_quota_is_used_up(is_lasting: bo
         await published(node, b"1", b"2")
         first = await client.expect(Publish)
         await client.silence()
-        await published(node, b"0", topic="zero", qos=0)  # suspended too, as 4.9 allows: it came after b"2"
+        await published(
+            node, b"0", topic="zero", qos=0
+        )  # suspended too, as 4.9 allows: it came after b"2"
         await client.subscribe(SubscriptionRequest("other", 1))
-        client.send(Publish("elsewhere", b"", 1, packet_id=1), Publish("elsewhere", b"", 2, packet_id=2))
+        client.send(
+            Publish("elsewhere", b"", 1, packet_id=1), Publish("elsewhere", b"", 2, packet_id=2)
+        )
         assert isinstance(await client.receive(), PubAck)
         assert isinstance(await client.receive(), PubRec)
         client.send(PubAck(first.packet_id))
@@ -150,7 +154,13 @@ async def test_a_larger_receive_maximum_takes_effect_with_the_connection() -> No
         client.abort()
         await away(node)
         client = await lasting(node, version=5, properties={RECEIVE_MAXIMUM: 5})
-        assert [(await client.expect(Publish)).dup for _ in range(5)] == [True, True, False, False, False]
+        assert [(await client.expect(Publish)).dup for _ in range(5)] == [
+            True,
+            True,
+            False,
+            False,
+            False,
+        ]
         await client.silence()
 
 
@@ -182,7 +192,9 @@ async def test_resending_on_a_living_connection_is_a_setting_for_older_versions(
     version: int, is_lasting: bool, interval_s: int, qos: int
 ) -> None:
     async with running(retry_interval=interval_s) as node:
-        client = await lasting(node, version=version) if is_lasting else await node.client("s", version)
+        client = (
+            await lasting(node, version=version) if is_lasting else await node.client("s", version)
+        )
         await subscribed(client, ("t", qos))
         await published(node, b"1", qos=qos)
         node.pass_time(5)
@@ -268,7 +280,9 @@ async def _flooded(node: Node, client: WireClient, count: int) -> None:
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("own:R1", "own:R2")
 @on_loop
-async def test_a_slow_subscriber_gets_the_newest_qos_0_messages_once_it_reads_again(version: int) -> None:
+async def test_a_slow_subscriber_gets_the_newest_qos_0_messages_once_it_reads_again(
+    version: int,
+) -> None:
     count = 1500
     async with running(max_unsent_bytes=200_000) as node:
         client = await node.client("s", version)
@@ -285,7 +299,9 @@ async def test_a_slow_subscriber_gets_the_newest_qos_0_messages_once_it_reads_ag
             numbers.append(int((await client.expect(Publish)).payload[:6]))
         assert numbers == sorted(numbers)
         assert len(numbers) + dropped == count
-        assert numbers[-9:] == list(range(count - 9, count))  # the oldest of what waited went, not the newest
+        assert numbers[-9:] == list(
+            range(count - 9, count)
+        )  # the oldest of what waited went, not the newest
         await client.silence()
 
 

@@ -51,7 +51,9 @@ async def test_the_state_of_a_bridge_is_published_and_its_will_too(version: int)
 
 @pytest.mark.parametrize("clean_start", [True, False])
 @on_loop
-async def test_the_will_of_a_bridge_is_published_after_a_kill_of_the_broker(tmp_path: Path, clean_start: bool) -> None:
+async def test_the_will_of_a_bridge_is_published_after_a_kill_of_the_broker(
+    tmp_path: Path, clean_start: bool
+) -> None:
     async with on_disk(tmp_path) as node:
         will = Will(STATE, b"0", 1, retain=True)
         far = await node.client("here.there", 4, clean_start=clean_start, is_bridge=True, will=will)
@@ -70,14 +72,23 @@ async def test_bridges_publish_on_no_other_topic_of_the_broker(topic: str) -> No
         far.send(Publish(topic, b"x"))
         near = await node.client("near", 4)
         near.send(Publish(STATE, b"x"))
-        await node.until(lambda: node.metrics.value("messages_refused", reason="reserved_topic") == 2)
+        await node.until(
+            lambda: node.metrics.value("messages_refused", reason="reserved_topic") == 2
+        )
 
 
 @on_loop
 async def test_a_bridge_of_mosquitto_with_default_settings_works_both_ways(tmp_path: Path) -> None:
     async with running() as node:
-        lines = ("connection there", f"address 127.0.0.1:{node.port}", "topic t both 1", "remote_clientid there")
-        near = await subscribed(await node.client("near", 4), ("t", 0), ("$SYS/broker/connection/#", 0))
+        lines = (
+            "connection there",
+            f"address 127.0.0.1:{node.port}",
+            "topic t both 1",
+            "remote_clientid there",
+        )
+        near = await subscribed(
+            await node.client("near", 4), ("t", 0), ("$SYS/broker/connection/#", 0)
+        )
         with mosquitto(tmp_path, *lines) as peer:
             state = await near.expect(Publish)
             assert (state.topic, state.payload) == ("$SYS/broker/connection/there/state", b"1")

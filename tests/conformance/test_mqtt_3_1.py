@@ -38,7 +38,9 @@ def flagged(data: bytes, flags: int) -> bytes:
 @FLAGS
 @pytest.mark.parametrize("count", [1, 1000])
 @on_loop
-async def test_a_subscribe_and_an_unsubscribe_may_be_sent_again_with_dup(flags: int, count: int) -> None:
+async def test_a_subscribe_and_an_unsubscribe_may_be_sent_again_with_dup(
+    flags: int, count: int
+) -> None:
     filters = [f"a/{number}" for number in range(count)]
     async with running() as node:
         client = await RawClient.connected(node.port, connect(3))

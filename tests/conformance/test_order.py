@@ -30,7 +30,9 @@ from tests.support.wire import WireClient
 LASTING = pytest.mark.parametrize("is_lasting", [False, True])
 
 
-async def subscriber(node: Node, is_lasting: bool, *filters: tuple[str, int], version: int = 4) -> WireClient:
+async def subscriber(
+    node: Node, is_lasting: bool, *filters: tuple[str, int], version: int = 4
+) -> WireClient:
     """A subscriber whose session ends with its connection, or outlives it."""
     client = await lasting(node, version=version) if is_lasting else await node.client("s", version)
     return await subscribed(client, *filters)
@@ -40,7 +42,9 @@ async def subscriber(node: Node, is_lasting: bool, *filters: tuple[str, int], ve
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.statement("5:4.6.0-5", "3:4.6.0-5", "5:4.6.0-6", "3:4.6.0-6")
 @on_loop
-async def test_each_publisher_topic_and_qos_arrives_in_the_order_sent(is_lasting: bool, qos: int) -> None:
+async def test_each_publisher_topic_and_qos_arrives_in_the_order_sent(
+    is_lasting: bool, qos: int
+) -> None:
     count, publishers = 100, 3
     async with running(max_inflight=5) as node:
         client = await subscriber(node, is_lasting, ("t/#", qos))
@@ -48,7 +52,11 @@ async def test_each_publisher_topic_and_qos_arrives_in_the_order_sent(is_lasting
         for number in range(count):
             for index, sender in enumerate(senders):
                 topic = f"t/{number % 2}"
-                sender.send(Publish(topic, b"%d %d" % (index, number), qos, packet_id=number + 1 if qos else 0))
+                sender.send(
+                    Publish(
+                        topic, b"%d %d" % (index, number), qos, packet_id=number + 1 if qos else 0
+                    )
+                )
         seen: dict[tuple[int, str], list[int]] = {}
         for _ in range(count * publishers):
             packet = await client.expect(Publish)
@@ -74,11 +82,16 @@ async def finish(client: WireClient, packet: Publish) -> None:
 
 @pytest.mark.parametrize(
     ("is_lasting", "sent"),
-    [*((lasts, sent) for lasts in (False, True) for sent in ("1110", "1110100110")), (False, "2120010")],
+    [
+        *((lasts, sent) for lasts in (False, True) for sent in ("1110", "1110100110")),
+        (False, "2120010"),
+    ],
 )
 @pytest.mark.statement("own:order-across-qos")
 @on_loop
-async def test_qos_0_does_not_overtake_what_waits_behind_a_full_window(is_lasting: bool, sent: str) -> None:
+async def test_qos_0_does_not_overtake_what_waits_behind_a_full_window(
+    is_lasting: bool, sent: str
+) -> None:
     """B-75, section 4.9: QoS 0 may be suspended too while the quota is used up."""
     async with running(max_inflight=2) as node:
         client = await subscriber(node, is_lasting, ("t", 2))
@@ -92,7 +105,9 @@ async def test_qos_0_does_not_overtake_what_waits_behind_a_full_window(is_lastin
                 got.append(await client.expect(Publish))
                 if got[-1].qos:
                     break
-        assert [(packet.payload, packet.qos) for packet in got] == [(b"%d" % n, int(qos)) for n, qos in enumerate(sent)]
+        assert [(packet.payload, packet.qos) for packet in got] == [
+            (b"%d" % n, int(qos)) for n, qos in enumerate(sent)
+        ]
         await published(node, b"direct", qos=0)
         assert (await client.expect(Publish)).payload == b"direct"
 
@@ -125,7 +140,9 @@ async def test_qos_0_that_waits_is_bounded_and_takes_no_place_of_others(is_lasti
 @LASTING
 @pytest.mark.statement("own:order-across-qos")
 @on_loop
-async def test_qos_0_waits_no_longer_when_what_it_waits_for_was_unsubscribed(is_lasting: bool) -> None:
+async def test_qos_0_waits_no_longer_when_what_it_waits_for_was_unsubscribed(
+    is_lasting: bool,
+) -> None:
     async with running(max_inflight=1) as node:
         client = await subscriber(node, is_lasting, ("t", 1), ("other", 0))
         await published(node, b"a", b"b")
@@ -156,7 +173,10 @@ async def test_qos_0_comes_behind_the_backlog_of_a_session_that_was_away(waiting
         await published(node, b"late", qos=0)
         await client.silence()
         client.send(*(PubAck(packet.packet_id) for packet in first))
-        assert [packet.payload for packet in first] + await payloads(client, waiting - 1) == [*before, b"late"]
+        assert [packet.payload for packet in first] + await payloads(client, waiting - 1) == [
+            *before,
+            b"late",
+        ]
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
@@ -176,7 +196,9 @@ async def test_what_is_in_flight_comes_again_in_order_before_newer_ones(
         more = [await client.expect(Publish) for _ in range(min(len(acknowledged), 3))]
         await client.silence()
         await node.writer.committed()
-        open_ones = [packet for index, packet in enumerate(first) if index not in acknowledged] + more
+        open_ones = [
+            packet for index, packet in enumerate(first) if index not in acknowledged
+        ] + more
         client.abort()
         await away(node)
         if not is_restarted:
@@ -204,7 +226,9 @@ async def _comes_in_order(node: Node, version: int, open_ones: list[Publish]) ->
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.statement("5:4.4.0-1", "3:4.4.0-1", "5:4.6.0-1", "3:4.6.0-1", "own:N29")
 @on_loop
-async def test_however_acknowledgements_get_lost_nothing_goes_back_but_flagged_repeats(version: int, seed: int) -> None:
+async def test_however_acknowledgements_get_lost_nothing_goes_back_but_flagged_repeats(
+    version: int, seed: int
+) -> None:
     """Each connection drops some acknowledgements, and ends; that goes on until all has been acknowledged."""
     chance, count, topics = random.Random(seed), 60, ("t/a", "t/b")
     async with running(max_inflight=7) as node:
@@ -212,7 +236,10 @@ async def test_however_acknowledgements_get_lost_nothing_goes_back_but_flagged_r
         await away(node)
         for topic in topics:
             await published(node, *(b"%d" % number for number in range(count)), topic=topic)
-        newest, left = dict.fromkeys(topics, -1), {(topic, number) for topic in topics for number in range(count)}
+        newest, left = (
+            dict.fromkeys(topics, -1),
+            {(topic, number) for topic in topics for number in range(count)},
+        )
         while left:
             client = await lasting(node, version=version)
             latest, unanswered = dict.fromkeys(topics, -1), set[tuple[str, int]]()
@@ -220,7 +247,9 @@ async def test_however_acknowledgements_get_lost_nothing_goes_back_but_flagged_r
             for _ in range(chance.randrange(10, 40)):
                 packet = await client.receive()
                 if isinstance(packet, PingResp):
-                    if len(unanswered) == 7 or unanswered == left:  # nothing more comes on this connection
+                    if (
+                        len(unanswered) == 7 or unanswered == left
+                    ):  # nothing more comes on this connection
                         break
                     client.send(PingReq())
                     continue
@@ -263,7 +292,11 @@ async def test_acknowledgements_behind_connect_do_not_let_newer_messages_overtak
         again.send(Connect("s", 4, False), PubAck(first[1].packet_id))
         await again.receive()
         got = [await again.expect(Publish) for _ in range(3)]
-        assert [(found.payload, found.dup) for found in got] == [(b"0", True), (b"2", True), (b"3", False)]
+        assert [(found.payload, found.dup) for found in got] == [
+            (b"0", True),
+            (b"2", True),
+            (b"3", False),
+        ]
 
 
 @pytest.mark.statement("5:4.6.0-2", "3:4.6.0-2", "5:4.6.0-3", "3:4.6.0-3", "5:4.6.0-4", "3:4.6.0-4")
@@ -348,7 +381,11 @@ async def _storm(node: Node, topics: list[str], last: dict[str, int], stop: asyn
         number = 0
         while not stop.is_set() or number < 50:
             topic = topics[number * 7 % min(len(topics), 90)]
-            publisher.send(Publish(topic, b"%d" % (last[topic] + 1), 1, retain=True, packet_id=number % 60_000 + 1))
+            publisher.send(
+                Publish(
+                    topic, b"%d" % (last[topic] + 1), 1, retain=True, packet_id=number % 60_000 + 1
+                )
+            )
             await publisher.expect(PubAck)
             last[topic] += 1
             number += 1
@@ -361,7 +398,12 @@ async def test_more_retained_messages_than_a_queue_holds_all_arrive(is_lasting: 
     count = 2500
     async with running(max_inflight=10, max_queued_messages=50) as node:
         async with await node.client("first") as setter:
-            setter.send(*(Publish(f"r/{n}", b"%d" % n, 1, retain=True, packet_id=n + 1) for n in range(count)))
+            setter.send(
+                *(
+                    Publish(f"r/{n}", b"%d" % n, 1, retain=True, packet_id=n + 1)
+                    for n in range(count)
+                )
+            )
             for _ in range(count):
                 await setter.expect(PubAck)
         client = await subscriber(node, is_lasting, ("r/+", 1))

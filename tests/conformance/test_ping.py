@@ -46,7 +46,11 @@ async def test_a_ping_does_not_wait_for_the_store(version: int) -> None:
     ("version", "data"),
     [
         *((version, data) for version in (4, 5) for data in (b"\xc1\0", b"\xc8\0")),
-        *((version, data) for version in (3, 4, 5) for data in (packet(0xC0, b"\0"), packet(0xC0, b"\0\1"))),
+        *(
+            (version, data)
+            for version in (3, 4, 5)
+            for data in (packet(0xC0, b"\0"), packet(0xC0, b"\0\1"))
+        ),
     ],
 )
 @on_loop

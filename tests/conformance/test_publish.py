@@ -93,7 +93,9 @@ async def test_each_qos_is_answered_and_delivered_at_the_lower_one(
         subscriber = await RawClient.connected(node.port, connect(to_version, "s"))
         await subscriber.subscribed(to_version, ("t", granted), ("other", 2))
         publisher = await RawClient.connected(node.port, connect(version, "p"))
-        publisher.send(publish(version, "t", b"x", qos=sent, packet_id=77), publish(version, "unmatched"))
+        publisher.send(
+            publish(version, "t", b"x", qos=sent, packet_id=77), publish(version, "unmatched")
+        )
         if sent == 1:
             await publisher.expect(ack(PUBACK, 77))
         elif sent == 2:
@@ -122,7 +124,9 @@ async def test_each_qos_is_answered_and_delivered_at_the_lower_one(
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @on_loop
-async def test_the_last_retained_message_is_kept_replaced_and_deleted(version: int, qos: int) -> None:
+async def test_the_last_retained_message_is_kept_replaced_and_deleted(
+    version: int, qos: int
+) -> None:
     async with running() as node:
         watcher = await RawClient.connected(node.port, connect(version, "w"))
         await watcher.subscribed(version, ("t", 0))
@@ -150,7 +154,9 @@ async def test_the_last_retained_message_is_kept_replaced_and_deleted(version: i
         first = publish(version, "t", b"one", qos=qos, retain=True)
         assert await kept_after(b"one", retain=True) == [first]
         assert await kept_after(b"live", retain=False) == [first]
-        assert await kept_after(b"two", retain=True) == [publish(version, "t", b"two", qos=qos, retain=True)]
+        assert await kept_after(b"two", retain=True) == [
+            publish(version, "t", b"two", qos=qos, retain=True)
+        ]
         assert await kept_after(b"", retain=True) == []
 
 
@@ -159,7 +165,9 @@ async def test_the_last_retained_message_is_kept_replaced_and_deleted(version: i
     ("handling", "expected"), [(0, [True, True]), (IF_NEW, [True, False]), (NEVER, [False, False])]
 )
 @on_loop
-async def test_retain_handling_says_when_retained_messages_are_sent(handling: int, expected: list[bool]) -> None:
+async def test_retain_handling_says_when_retained_messages_are_sent(
+    handling: int, expected: list[bool]
+) -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(5))
         client.send(publish(5, "t", b"kept", retain=True))
@@ -202,9 +210,13 @@ async def test_a_topic_with_wildcards_closes(version: int, topic: str, qos: int)
 
 @pytest.mark.statement("own:alias-unknown")
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.parametrize("properties", [(), (b"\1\0",), (alias(3),)], ids=["none", "no-alias", "alias-never-set"])
+@pytest.mark.parametrize(
+    "properties", [(), (b"\1\0",), (alias(3),)], ids=["none", "no-alias", "alias-never-set"]
+)
 @on_loop
-async def test_no_topic_and_no_alias_that_stands_for_one_closes(qos: int, properties: tuple[bytes, ...]) -> None:
+async def test_no_topic_and_no_alias_that_stands_for_one_closes(
+    qos: int, properties: tuple[bytes, ...]
+) -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(5))
         client.send(publish(5, "t", b"x", alias(2)), publish(5, "", b"x", *properties, qos=qos))
@@ -212,7 +224,9 @@ async def test_no_topic_and_no_alias_that_stands_for_one_closes(qos: int, proper
 
 
 @pytest.mark.statement("own:R15")
-@pytest.mark.parametrize(("topic", "number"), [("t", 77), ("", 7)], ids=["above-the-maximum", "never-set"])
+@pytest.mark.parametrize(
+    ("topic", "number"), [("t", 77), ("", 7)], ids=["above-the-maximum", "never-set"]
+)
 @on_loop
 async def test_an_alias_that_is_not_valid_is_told_with_its_number(topic: str, number: int) -> None:
     async with running(topic_alias_maximum=10) as node:
@@ -245,7 +259,9 @@ async def test_every_alias_up_to_the_maximum_may_be_set_and_set_again(qos: int) 
             client.send(publish(5, f"t/{number}", b"set", alias(number), qos=qos))
         for number in range(1, 21):
             client.send(publish(5, "", b"used", alias(number), qos=qos))
-        client.send(publish(5, "new", b"set", alias(7), qos=qos), publish(5, "", b"used", alias(7), qos=qos))
+        client.send(
+            publish(5, "new", b"set", alias(7), qos=qos), publish(5, "", b"used", alias(7), qos=qos)
+        )
         await watcher.expect(*(publish(5, f"t/{number}", b"set") for number in range(1, 21)))
         await watcher.expect(*(publish(5, f"t/{number}", b"used") for number in range(1, 21)))
         await watcher.expect(publish(5, "new", b"set"), publish(5, "new", b"used"))
@@ -264,7 +280,9 @@ async def test_every_alias_up_to_the_maximum_may_be_set_and_set_again(qos: int) 
     ("asked", "setting", "most"), [(None, 64, 0), (0, 64, 0), (2, 64, 2), (100, 3, 3), (100, 0, 0)]
 )
 @on_loop
-async def test_the_first_topics_get_an_alias_and_keep_it(asked: int | None, setting: int, most: int) -> None:
+async def test_the_first_topics_get_an_alias_and_keep_it(
+    asked: int | None, setting: int, most: int
+) -> None:
     """RMQ-26, R12."""
     async with running(topic_alias_maximum_out=setting) as node:
         properties = () if asked is None else (b"\x22" + asked.to_bytes(2),)
@@ -289,7 +307,12 @@ async def test_a_topic_that_is_hot_late_gets_the_alias_of_one_that_went_cold() -
         await client.subscribed(5, ("#", 0))
         publisher = await RawClient.connected(node.port, connect(4, "p"))
         names: dict[int, bytes] = {}
-        topics = ["cold", "warm"] * 10 + ["hot", "warm"] * 50 + [f"once/{n}" for n in range(500)] + ["hot", "warm"]
+        topics = (
+            ["cold", "warm"] * 10
+            + ["hot", "warm"] * 50
+            + [f"once/{n}" for n in range(500)]
+            + ["hot", "warm"]
+        )
         last: dict[str, bytes] = {}
         for topic in topics:
             publisher.send(publish(4, topic, topic.encode()))
@@ -298,7 +321,9 @@ async def test_a_topic_that_is_hot_late_gets_the_alias_of_one_that_went_cold() -
             assert number <= 2
             if number and name:
                 names[number] = name
-            assert (names[number] if number else name) == payload  # it is always read as the topic it is
+            assert (
+                names[number] if number else name
+            ) == payload  # it is always read as the topic it is
             last[topic] = name
         assert last["warm"] == last["hot"] == b""
         assert all(last[f"once/{n}"] for n in range(500))
@@ -307,7 +332,9 @@ async def test_a_topic_that_is_hot_late_gets_the_alias_of_one_that_went_cold() -
 @pytest.mark.statement("5:3.1.2-26", "5:3.3.2-7", "5:3.3.2-11")
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @on_loop
-async def test_aliases_end_with_the_connection_and_resent_messages_have_their_topic(qos: int) -> None:
+async def test_aliases_end_with_the_connection_and_resent_messages_have_their_topic(
+    qos: int,
+) -> None:
     async with running() as node:
         data = connect(5, "c", LASTING, b"\x22\0\5", clean=False)
         publisher = await RawClient.connected(node.port, connect(5, "p"))
@@ -336,7 +363,9 @@ async def test_aliases_end_with_the_connection_and_resent_messages_have_their_to
 @on_loop
 async def test_an_alias_never_makes_a_packet_larger_than_the_client_takes() -> None:
     async with running() as node:
-        client = await RawClient.connected(node.port, connect(5, "c", b"\x22\0\5", b"\x27\0\0\0\x64"))
+        client = await RawClient.connected(
+            node.port, connect(5, "c", b"\x22\0\5", b"\x27\0\0\0\x64")
+        )
         await client.subscribed(5, ("t", 0))
         exact = publish(5, "t", b"x" * 94)
         assert len(exact) == 100
@@ -349,7 +378,9 @@ async def test_an_alias_never_makes_a_packet_larger_than_the_client_takes() -> N
 # -- properties --
 
 
-@pytest.mark.statement("5:3.3.2-15", "5:3.3.2-16", "5:3.3.2-17", "5:3.3.2-18", "5:3.3.2-20", "5:3.3.2-4")
+@pytest.mark.statement(
+    "5:3.3.2-15", "5:3.3.2-16", "5:3.3.2-17", "5:3.3.2-18", "5:3.3.2-20", "5:3.3.2-4"
+)
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("lasts", [False, True])
 @on_loop
@@ -385,7 +416,9 @@ BAD_PROPERTIES = {
 }
 
 
-@pytest.mark.statement("5:3.3.2-4", "5:3.3.2-13", "5:3.3.2-14", "5:4.7.3-1", "5:3.3.2-19", "5:3.3.4-6")
+@pytest.mark.statement(
+    "5:3.3.2-4", "5:3.3.2-13", "5:3.3.2-14", "5:4.7.3-1", "5:3.3.2-19", "5:3.3.4-6"
+)
 @pytest.mark.parametrize("case", BAD_PROPERTIES)
 @pytest.mark.parametrize("qos", [0, 1])
 @on_loop
@@ -403,7 +436,9 @@ async def test_properties_with_forbidden_values_close(case: str, qos: int) -> No
 async def test_the_response_topic_of_a_will_is_a_topic_name(topic: bytes, code: int) -> None:
     async with running() as node:
         client = await RawClient.open(node.port)
-        client.send(connect(5, flags=0x04, rest=props(5, b"\x08" + text(topic)) + text("w") + text("x")))
+        client.send(
+            connect(5, flags=0x04, rest=props(5, b"\x08" + text(topic)) + text("w") + text("x"))
+        )
         await client.refused(5, code)
 
 
@@ -411,17 +446,23 @@ async def test_the_response_topic_of_a_will_is_a_topic_name(topic: bytes, code: 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("is_checked", [False, True])
 @on_loop
-async def test_a_payload_that_is_not_the_text_it_claims_may_be_refused(qos: int, is_checked: bool) -> None:
+async def test_a_payload_that_is_not_the_text_it_claims_may_be_refused(
+    qos: int, is_checked: bool
+) -> None:
     async with running(check_payload_format=is_checked) as node:
         watcher = await RawClient.connected(node.port, connect(5, "w"))
         await watcher.subscribed(5, ("t", 0))
         client = await RawClient.connected(node.port, connect(5, "c", b"\x17\0"))
         client.send(
-            publish(5, "t", b"\xff", b"\1\1", qos=qos), publish(5, "t", b"\xff", b"\1\0"), publish(5, "t", b"\xff")
+            publish(5, "t", b"\xff", b"\1\1", qos=qos),
+            publish(5, "t", b"\xff", b"\1\0"),
+            publish(5, "t", b"\xff"),
         )
         client.send(publish(5, "t", "é".encode(), b"\1\1"))
         if qos:
-            await client.expect(ack((0, PUBACK, PUBREC)[qos], 1, *((b"\x99",) if is_checked else ())))
+            await client.expect(
+                ack((0, PUBACK, PUBREC)[qos], 1, *((b"\x99",) if is_checked else ()))
+            )
         if not is_checked:
             await watcher.expect(publish(5, "t", b"\xff", b"\1\1"))
         await watcher.expect(publish(5, "t", b"\xff", b"\1\0"), publish(5, "t", b"\xff"))
@@ -454,7 +495,15 @@ async def test_expiry_is_counted_while_a_message_waits(version: int, kind: str) 
         for packet_id, seconds in ((1, 10), (2, 60)):
             expiry = b"\2" + seconds.to_bytes(4)
             publisher.send(
-                publish(5, f"t/{seconds}", b"x", expiry, qos=1, retain=kind == "retained", packet_id=packet_id)
+                publish(
+                    5,
+                    f"t/{seconds}",
+                    b"x",
+                    expiry,
+                    qos=1,
+                    retain=kind == "retained",
+                    packet_id=packet_id,
+                )
             )
             assert (await publisher.read())[0] == PUBACK
         node.pass_time(20)
@@ -477,11 +526,15 @@ async def test_expiry_is_counted_while_a_message_waits(version: int, kind: str) 
 @VERSIONS
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @on_loop
-async def test_overlapping_subscriptions_give_one_copy_with_the_highest_qos(version: int, qos: int) -> None:
+async def test_overlapping_subscriptions_give_one_copy_with_the_highest_qos(
+    version: int, qos: int
+) -> None:
     """RMQ-31: and the identifiers of all of them, equal ones repeated."""
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
-        identified = (lambda number: (b"\x0b" + bytes((number,)),)) if version == 5 else (lambda number: ())
+        identified = (
+            (lambda number: (b"\x0b" + bytes((number,)),)) if version == 5 else (lambda number: ())
+        )
         for number, topic_filter, granted in ((7, "a/b", 0), (5, "a/+", 2), (7, "#", 1)):
             await client.subscribed(version, (topic_filter, granted), properties=identified(number))
         await client.subscribed(version, ("+/b", 0))
@@ -508,7 +561,11 @@ async def test_nothing_but_publish_is_delayed_for_the_receive_maximum() -> None:
         client = await RawClient.connected(node.port, connect(5, "c", b"\x21\0\1"))
         await client.subscribed(5, ("t", 2))
         publisher = await RawClient.connected(node.port, connect(4, "p"))
-        publisher.send(publish(4, "t", b"1", qos=1), publish(4, "t", b"2", qos=1, packet_id=2), publish(4, "t", b"0"))
+        publisher.send(
+            publish(4, "t", b"1", qos=1),
+            publish(4, "t", b"2", qos=1, packet_id=2),
+            publish(4, "t", b"0"),
+        )
         await client.expect(publish(5, "t", b"1", qos=1, packet_id=1))
         client.send(subscribe(5, 5, ("u", 0)), publish(5, "v", b"x", qos=1, packet_id=9))
         await client.expect(packet(SUBACK, b"\0\5\0\0"), ack(PUBACK, 9, b"\x10"))
@@ -520,7 +577,9 @@ async def test_nothing_but_publish_is_delayed_for_the_receive_maximum() -> None:
 @pytest.mark.statement("5:3.1.2-25", "5:3.1.2-24")
 @pytest.mark.parametrize("lasts", [False, True])
 @on_loop
-async def test_a_publish_above_the_clients_size_is_dropped_and_counts_as_delivered(lasts: bool) -> None:
+async def test_a_publish_above_the_clients_size_is_dropped_and_counts_as_delivered(
+    lasts: bool,
+) -> None:
     """RMQ-44: it frees the quota, blocks nothing and does not come back."""
     limits = (b"\x27\0\0\0\x64", b"\x21\0\1")
     data = connect(5, "c", *limits, *((LASTING,) if lasts else ()), clean=not lasts)
@@ -551,11 +610,18 @@ async def test_what_is_in_flight_and_too_large_for_the_next_connection_does_not_
         client = await RawClient.connected(node.port, connect(5, "c", LASTING, clean=False))
         await client.subscribed(5, ("t", 2))
         publisher = await RawClient.connected(node.port, connect(5, "p"))
-        publisher.send(publish(5, "t", b"x" * 200, qos=1), publish(5, "t", b"y", qos=1, packet_id=2))
-        await client.expect(publish(5, "t", b"x" * 200, qos=1, packet_id=1), publish(5, "t", b"y", qos=1, packet_id=2))
+        publisher.send(
+            publish(5, "t", b"x" * 200, qos=1), publish(5, "t", b"y", qos=1, packet_id=2)
+        )
+        await client.expect(
+            publish(5, "t", b"x" * 200, qos=1, packet_id=1),
+            publish(5, "t", b"y", qos=1, packet_id=2),
+        )
         client.abort()
         limits = (b"\x27\0\0\0\x64", b"\x21\0\1")
-        client = await RawClient.connected(node.port, connect(5, "c", LASTING, *limits, clean=False))
+        client = await RawClient.connected(
+            node.port, connect(5, "c", LASTING, *limits, clean=False)
+        )
         await client.expect(publish(5, "t", b"y", qos=1, packet_id=2, dup=True))
         client.send(ack(PUBACK, 2))
         publisher.send(publish(5, "t", b"z", qos=1, packet_id=3))
@@ -574,7 +640,10 @@ async def test_who_publishes_to_nobody_is_told_in_version_5(version: int, qos: i
         await client.expect(ack(first, 3, *((b"\x10",) if version == 5 else ())))
         await client.subscribed(version, ("t", 0))
         client.send(publish(version, "t", b"x", qos=qos, packet_id=4))
-        assert {await client.read(), await client.read()} == {ack(first, 4), publish(version, "t", b"x")}
+        assert {await client.read(), await client.read()} == {
+            ack(first, 4),
+            publish(version, "t", b"x"),
+        }
 
 
 @pytest.mark.statement("5:3.1.2-6", "5:3.1.2-5", "3:3.1.2-4")
@@ -594,6 +663,8 @@ async def test_a_session_moves_between_versions_and_loses_nothing() -> None:
             client = await RawClient.connected(node.port, lasting(version))
             assert client.connack[2] == (0 if version == 3 else 1)
             properties = (kept, b"\x0b\x09") if version == 5 else ()
-            await client.expect(publish(version, "t", b"%d" % number, *properties, qos=1, packet_id=number))
+            await client.expect(
+                publish(version, "t", b"%d" % number, *properties, qos=1, packet_id=number)
+            )
             client.send(ack(PUBACK, number))
             await client.silence()

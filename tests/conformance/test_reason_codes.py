@@ -92,7 +92,9 @@ def sent(kind: str, packet: Packet) -> int:
     return encoded[at] if at < len(encoded) else 0
 
 
-@pytest.mark.statement("own:reason-codes", "5:3.2.2-8", "5:3.14.2-1", "5:3.9.3-2", "5:3.11.3-2", "5:3.15.2-1")
+@pytest.mark.statement(
+    "own:reason-codes", "5:3.2.2-8", "5:3.14.2-1", "5:3.9.3-2", "5:3.11.3-2", "5:3.15.2-1"
+)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("PUBREL", "PUBCOMP")])
 def test_a_code_that_a_packet_may_not_carry_leaves_as_unspecified(kind: str) -> None:
     for code in range(256):
@@ -134,10 +136,14 @@ class Refuses(Gate):
 
 
 @pytest.mark.statement("own:reason-codes", "5:3.4.2-1", "5:3.5.2-1", "own:R3")
-@pytest.mark.parametrize(("code", "expected"), [(0x83, 0x83), (0x99, 0x99), (0x97, 0x97), (0x8F, 0x80), (0xA2, 0x80)])
+@pytest.mark.parametrize(
+    ("code", "expected"), [(0x83, 0x83), (0x99, 0x99), (0x97, 0x97), (0x8F, 0x80), (0xA2, 0x80)]
+)
 @pytest.mark.parametrize("qos", [1, 2])
 @on_loop
-async def test_a_refused_message_is_answered_with_a_code_of_its_packet(code: int, expected: int, qos: int) -> None:
+async def test_a_refused_message_is_answered_with_a_code_of_its_packet(
+    code: int, expected: int, qos: int
+) -> None:
     async with running(gates=[Refuses(code)]) as node:
         for version in (4, 5):
             client = await RawClient.connected(
@@ -145,5 +151,9 @@ async def test_a_refused_message_is_answered_with_a_code_of_its_packet(code: int
             )
             client.send(publish(version, "t", b"x", qos=qos))
             await client.expect(
-                ack(PUBACK if qos == 1 else PUBREC, 1, *((bytes((expected,)),) if version == 5 else ()))
+                ack(
+                    PUBACK if qos == 1 else PUBREC,
+                    1,
+                    *((bytes((expected,)),) if version == 5 else ()),
+                )
             )

@@ -26,7 +26,16 @@ from broker.core.stream import StreamRecord
 from broker.storage.store import LogShard
 from tests.support.mqtt_server import GatedStore, Node, on_loop, running
 from tests.support.raw import PUBLISH, RawClient, connect, publish
-from tests.support.restarts import HOUR, away, lasting, on_disk, payloads, published, subscribed, waiting_bytes
+from tests.support.restarts import (
+    HOUR,
+    away,
+    lasting,
+    on_disk,
+    payloads,
+    published,
+    subscribed,
+    waiting_bytes,
+)
 from tests.support.wire import WireClient
 
 VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
@@ -38,9 +47,13 @@ RESTARTED = pytest.mark.parametrize("is_restarted", [False, True])
 
 @VERSIONS
 @RESTARTED
-@pytest.mark.statement("5:4.1.0-1", "3:4.1.0-1", "3:4.1.0-2", "own:N1", "5:4.5.0-1", "3:4.5.0-1", "5:3.1.2-5")
+@pytest.mark.statement(
+    "5:4.1.0-1", "3:4.1.0-1", "3:4.1.0-2", "own:N1", "5:4.5.0-1", "3:4.5.0-1", "5:3.1.2-5"
+)
 @on_loop
-async def test_a_session_is_found_again_with_all_it_holds(version: int, is_restarted: bool, tmp_path: Path) -> None:
+async def test_a_session_is_found_again_with_all_it_holds(
+    version: int, is_restarted: bool, tmp_path: Path
+) -> None:
     async with on_disk(tmp_path) as node:
         client = await subscribed(await lasting(node, version=version), ("a", 1), ("b", 2))
         assert not client.connack.session_present
@@ -59,7 +72,10 @@ async def _has_all(node: Node, version: int) -> None:
     client = await lasting(node, version=version)
     assert client.connack.session_present is (version > 3)  # CONNACK of 3.1 does not say
     got = [await client.expect(Publish) for _ in range(2)]
-    assert [(found.payload, found.qos, found.dup) for found in got] == [(b"1", 1, False), (b"2", 2, False)]
+    assert [(found.payload, found.qos, found.dup) for found in got] == [
+        (b"1", 1, False),
+        (b"2", 2, False),
+    ]
     assert node.server.hub.router.subscription_count == 2
 
 
@@ -81,7 +97,12 @@ async def test_a_session_goes_on_in_another_version(
         first = await client.expect(Publish)
         client.abort()
         await away(node)
-        await published(node, b"2", version=5, properties={"User-Property": [("k", "v")], "Correlation-Data": b"\0"})
+        await published(
+            node,
+            b"2",
+            version=5,
+            properties={"User-Property": [("k", "v")], "Correlation-Data": b"\0"},
+        )
         await published(node, b"3")
         if not is_restarted:
             await _goes_on(node, after, before, first)
@@ -103,7 +124,9 @@ async def _goes_on(node: Node, version: int, before: int, first: Publish) -> Non
     assert [found.payload for found in got] == [b"2", b"3"]
     properties = got[0].properties
     assert ("User-Property" in properties) == ("Correlation-Data" in properties) == (version == 5)
-    assert "Subscription-Identifier" not in got[1].properties  # versions differ: one of them has none
+    assert (
+        "Subscription-Identifier" not in got[1].properties
+    )  # versions differ: one of them has none
     [kept] = node.server.hub.sessions.by_client_id["s"].subscriptions.values()
     options = (kept.no_local, kept.retain_as_published, kept.identifier)
     assert options == ((True, True, 5) if before == 5 else (False, False, 0))
@@ -194,10 +217,18 @@ async def test_qos_0_comes_once_without_dup_and_is_not_kept(version: int) -> Non
 
 @VERSIONS
 @pytest.mark.statement(
-    "5:4.3.2-1", "5:4.3.2-2", "5:4.3.2-3", "3:4.3.2-1", "own:N28", "own:N31", "own:choice-unknown-acknowledgement"
+    "5:4.3.2-1",
+    "5:4.3.2-2",
+    "5:4.3.2-3",
+    "3:4.3.2-1",
+    "own:N28",
+    "own:N31",
+    "own:choice-unknown-acknowledgement",
 )
 @on_loop
-async def test_qos_1_out_stays_open_until_its_puback_and_is_not_sent_twice_on_a_connection(version: int) -> None:
+async def test_qos_1_out_stays_open_until_its_puback_and_is_not_sent_twice_on_a_connection(
+    version: int,
+) -> None:
     async with running() as node:
         client = await subscribed(await lasting(node, version=version), ("t", 1))
         await published(node, b"x")
@@ -222,7 +253,9 @@ async def test_qos_1_out_stays_open_until_its_puback_and_is_not_sent_twice_on_a_
 @VERSIONS
 @RESTARTED
 @pytest.mark.parametrize("step", ["PUBLISH", "PUBREC", "PUBREL", "PUBCOMP"])
-@pytest.mark.statement("5:4.3.3-1", "5:4.3.3-2", "5:4.3.3-3", "5:4.3.3-4", "5:4.3.3-5", "5:4.3.3-6", "3:4.3.3-1")
+@pytest.mark.statement(
+    "5:4.3.3-1", "5:4.3.3-2", "5:4.3.3-3", "5:4.3.3-4", "5:4.3.3-5", "5:4.3.3-6", "3:4.3.3-1"
+)
 @pytest.mark.statement("own:N14", "own:N34", "own:N31", "5:4.4.0-1", "3:4.4.0-1")
 @on_loop
 async def test_qos_2_out_goes_on_at_the_step_at_which_it_was_cut(
@@ -266,10 +299,14 @@ async def _finishes(node: Node, version: int, step: str, first: Publish) -> None
 
 @VERSIONS
 @RESTARTED
-@pytest.mark.statement("5:4.3.3-8", "5:4.3.3-10", "5:4.3.3-11", "5:4.3.3-12", "3:4.3.3-2", "own:N12", "own:N13")
+@pytest.mark.statement(
+    "5:4.3.3-8", "5:4.3.3-10", "5:4.3.3-11", "5:4.3.3-12", "3:4.3.3-2", "own:N12", "own:N13"
+)
 @pytest.mark.statement("own:choice-qos2-passed-on")
 @on_loop
-async def test_qos_2_in_is_passed_on_once_whatever_is_cut(version: int, is_restarted: bool, tmp_path: Path) -> None:
+async def test_qos_2_in_is_passed_on_once_whatever_is_cut(
+    version: int, is_restarted: bool, tmp_path: Path
+) -> None:
     async with on_disk(tmp_path) as node:
         await subscribed(await lasting(node, "watcher"), ("t", 2))
         client = await lasting(node, "p", version)
@@ -335,7 +372,9 @@ async def test_with_a_slow_disk_the_acknowledgement_waits_and_pingresp_does_not(
 @RESTARTED
 @pytest.mark.statement("5:3.10.4-3", "3:3.10.4-3", "own:N30")
 @on_loop
-async def test_what_is_in_flight_is_finished_after_unsubscribe(qos: int, is_restarted: bool, tmp_path: Path) -> None:
+async def test_what_is_in_flight_is_finished_after_unsubscribe(
+    qos: int, is_restarted: bool, tmp_path: Path
+) -> None:
     async with on_disk(tmp_path, max_inflight=1) as node:
         client = await subscribed(await lasting(node), ("t", qos))
         await published(node, b"x", qos=qos)
@@ -383,7 +422,9 @@ async def test_a_message_that_the_client_refuses_is_done_and_counted(
         client.send((PubAck if qos == 1 else PubRec)(first.packet_id, code))
         assert (await client.expect(Publish)).payload == b"good"  # no PUBREL, and its place is free
         assert node.metrics.value("deliveries_dropped", reason="refused_by_client") == 1
-        assert [(name, columns["reason"]) for name, columns in node.seen] == [("delivery.dropped", "refused_by_client")]
+        assert [(name, columns["reason"]) for name, columns in node.seen] == [
+            ("delivery.dropped", "refused_by_client")
+        ]
         await client.silence()
         await node.writer.committed()
         client.abort()
@@ -400,7 +441,9 @@ async def test_a_message_that_the_client_refuses_is_done_and_counted(
 
 @pytest.mark.statement("own:N15", "own:N16")
 @on_loop
-async def test_a_message_is_stored_once_however_many_wait_for_it_and_no_longer_than_they_do(tmp_path: Path) -> None:
+async def test_a_message_is_stored_once_however_many_wait_for_it_and_no_longer_than_they_do(
+    tmp_path: Path,
+) -> None:
     async with on_disk(tmp_path) as node:
         count, payload = 200, b"x" * 100_000
         for number in range(count):
@@ -452,8 +495,30 @@ async def test_the_log_is_read_for_sessions_that_were_away_only() -> None:
 
 @pytest.mark.parametrize(
     "client_id",
-    ["../../x", "/", ".", "a/b", "session/", "\u00e9\u4e2d\U0001f600", " ", "%2e", "x" * 65_535, "\u0001\u007f"],
-    ids=["parent", "slash", "dot", "levels", "prefix", "unicode", "space", "escape", "longest", "control"],
+    [
+        "../../x",
+        "/",
+        ".",
+        "a/b",
+        "session/",
+        "\u00e9\u4e2d\U0001f600",
+        " ",
+        "%2e",
+        "x" * 65_535,
+        "\u0001\u007f",
+    ],
+    ids=[
+        "parent",
+        "slash",
+        "dot",
+        "levels",
+        "prefix",
+        "unicode",
+        "space",
+        "escape",
+        "longest",
+        "control",
+    ],
 )
 @pytest.mark.statement("own:N27", "5:3.1.3-5")
 @on_loop
@@ -474,7 +539,9 @@ async def test_any_client_identifier_is_safe_on_disk(client_id: str, tmp_path: P
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("own:N8", "5:3.2.0-1", "3:3.2.0-1", "own:N6")
 @on_loop
-async def test_a_store_that_cannot_be_written_refuses_lasting_sessions_with_a_code(version: int) -> None:
+async def test_a_store_that_cannot_be_written_refuses_lasting_sessions_with_a_code(
+    version: int,
+) -> None:
     store = GatedStore()
     async with running(store) as node:
         store.fails = True
@@ -492,7 +559,9 @@ class Unreadable(GatedStore):
 
     is_readable = True
 
-    def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+    def read(
+        self, shard: LogShard, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
         if not self.is_readable:
             raise OSError("no such file")
         return super().read(shard, from_offset, limit)
@@ -501,7 +570,9 @@ class Unreadable(GatedStore):
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("own:N8")
 @on_loop
-async def test_a_store_that_cannot_be_read_refuses_those_whose_session_needs_it(version: int) -> None:
+async def test_a_store_that_cannot_be_read_refuses_those_whose_session_needs_it(
+    version: int,
+) -> None:
     store = Unreadable()
     async with running(store) as node:
         await subscribed(await lasting(node, version=version), ("t", 1))
@@ -513,10 +584,14 @@ async def test_a_store_that_cannot_be_read_refuses_those_whose_session_needs_it(
         client = await WireClient.open(node.port, version)
         client.send(Connect("s", version, False, properties=HOUR if version == 5 else {}))
         said = await client.closed()
-        if said and getattr(said[0], "reason_code", 0) == 0:  # nothing was in flight: it fails when the backlog is read
+        if (
+            said and getattr(said[0], "reason_code", 0) == 0
+        ):  # nothing was in flight: it fails when the backlog is read
             assert version == 4 or getattr(said[1], "reason_code", 0) == 0x80
         else:
-            assert [getattr(packet, "reason_code", None) for packet in said] == [0x88 if version == 5 else 3]
+            assert [getattr(packet, "reason_code", None) for packet in said] == [
+                0x88 if version == 5 else 3
+            ]
         await bystander.silence()
         store.is_readable = True
         client = await lasting(node, version=version)

@@ -26,7 +26,9 @@ GROUP = "$share/g/t"
 VERSIONS = pytest.mark.parametrize("version", [4, 5])
 
 
-async def member(node: Node, client_id: str, version: int = 5, qos: int = 1, text: str = GROUP) -> WireClient:
+async def member(
+    node: Node, client_id: str, version: int = 5, qos: int = 1, text: str = GROUP
+) -> WireClient:
     return await subscribed(await node.client(client_id, version), (text, qos))
 
 
@@ -39,13 +41,24 @@ async def unsubscribe(client: WireClient, text: str = GROUP) -> int:
     return (await client.expect(UnsubAck)).reason_codes[0]
 
 
-BAD_NAMES = ["$share//t", "$share/a+/t", "$share/#/t", "$share/+/t", "$share/g", "$share/g/", "$share/g/a#", "$share/"]
+BAD_NAMES = [
+    "$share//t",
+    "$share/a+/t",
+    "$share/#/t",
+    "$share/+/t",
+    "$share/g",
+    "$share/g/",
+    "$share/g/a#",
+    "$share/",
+]
 
 
 @pytest.mark.parametrize("text", BAD_NAMES)
 @pytest.mark.statement("5:4.8.2-1", "5:4.8.2-2", "own:C1")
 @on_loop
-async def test_a_share_name_is_not_empty_and_has_no_wildcard_and_a_filter_follows(text: str) -> None:
+async def test_a_share_name_is_not_empty_and_has_no_wildcard_and_a_filter_follows(
+    text: str,
+) -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(5))
         client.send(subscribe(5, 9, (text, 1)))
@@ -81,7 +94,9 @@ async def test_other_ways_to_write_a_group_are_ordinary_filters(text: str) -> No
 @on_loop
 async def test_a_queue_is_a_group_without_a_name(version: int) -> None:
     async with running() as node:
-        members = [await member(node, name, version, text="$queue/t") for name in ("first", "second")]
+        members = [
+            await member(node, name, version, text="$queue/t") for name in ("first", "second")
+        ]
         named = await member(node, "named", version)
         await published(node, *[b"%d" % number for number in range(10)])
         assert [await payloads(client, 5) for client in members] == [
@@ -117,7 +132,9 @@ async def test_a_queue_has_no_no_local() -> None:
 @VERSIONS
 @pytest.mark.statement("own:share-group", "own:M-note-1")
 @on_loop
-async def test_each_message_goes_to_one_member_and_a_plain_subscription_has_its_own_copy(version: int) -> None:
+async def test_each_message_goes_to_one_member_and_a_plain_subscription_has_its_own_copy(
+    version: int,
+) -> None:
     async with running() as node:
         both = await subscribed(await node.client("both", version), (GROUP, 1), ("t", 1))
         other = await member(node, "other", version)
@@ -156,7 +173,9 @@ async def test_nobody_of_a_group_is_sent_retained_messages() -> None:
 
 @pytest.mark.statement("own:share-membership", "own:M-note-6", "own:M-note-2", "5:4.8.2-3")
 @on_loop
-async def test_a_second_subscribe_changes_the_qos_and_counts_once_and_one_unsubscribe_leaves() -> None:
+async def test_a_second_subscribe_changes_the_qos_and_counts_once_and_one_unsubscribe_leaves() -> (
+    None
+):
     async with running() as node:
         one, two = [await member(node, name) for name in ("one", "two")]
         await one.subscribe(SubscriptionRequest(GROUP, 0))

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.codec.packets import Disconnect, PubAck, Publish, PubRec, SubscriptionRequest, UnsubAck, Unsubscribe
+from broker.codec.packets import (
+    Disconnect,
+    PubAck,
+    Publish,
+    PubRec,
+    SubscriptionRequest,
+    UnsubAck,
+    Unsubscribe,
+)
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.raw import (
     PUBLISH,
@@ -27,7 +35,9 @@ from tests.support.restarts import away, lasting, on_disk, payloads, published, 
 VERSIONS = pytest.mark.parametrize("version", [3, 4, 5])
 
 
-def request(version: int, *body: bytes, first: int = SUBSCRIBE, properties: tuple[bytes, ...] = ()) -> bytes:
+def request(
+    version: int, *body: bytes, first: int = SUBSCRIBE, properties: tuple[bytes, ...] = ()
+) -> bytes:
     """A SUBSCRIBE with packet identifier 9 and any body."""
     return packet(first, b"\0\x09", props(version, *properties), *body)
 
@@ -51,18 +61,27 @@ USED_IN_3_1 = [name for name in MALFORMED if name not in ("flags 0011", "bit 6",
 
 @pytest.mark.parametrize(
     ("version", "name"),
-    [*((3, name) for name in USED_IN_3_1), *((version, name) for version in (4, 5) for name in MALFORMED)],
+    [
+        *((3, name) for name in USED_IN_3_1),
+        *((version, name) for version in (4, 5) for name in MALFORMED),
+    ],
 )
-@pytest.mark.statement("5:3.8.1-1", "3:3.8.1-1", "5:3.8.3-1", "3:3.8.3-1", "5:3.8.3-2", "3:3.8.3-3", "5:3.8.3-5")
+@pytest.mark.statement(
+    "5:3.8.1-1", "3:3.8.1-1", "5:3.8.3-1", "3:3.8.3-1", "5:3.8.3-2", "3:3.8.3-3", "5:3.8.3-5"
+)
 @pytest.mark.statement("3:3.8.3-4", "own:M1", "own:M6")
 @on_loop
-async def test_a_malformed_subscribe_closes_with_its_code_and_subscribes_nothing(version: int, name: str) -> None:
+async def test_a_malformed_subscribe_closes_with_its_code_and_subscribes_nothing(
+    version: int, name: str
+) -> None:
     first, body, code = MALFORMED[name]
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
         client.send(request(version, *body, first=first))
         said = await client.closed()
-        assert [found[:3] for found in said] == ([bytes((0xE0, len(said[0]) - 2, code))] if version == 5 else [])
+        assert [found[:3] for found in said] == (
+            [bytes((0xE0, len(said[0]) - 2, code))] if version == 5 else []
+        )
         assert node.server.hub.router.subscription_count == 0
 
 
@@ -101,10 +120,14 @@ async def test_what_only_version_5_can_get_wrong(
 
 @pytest.mark.parametrize("packet_id", [1, 0x1234, 65_535])
 @VERSIONS
-@pytest.mark.statement("5:3.8.4-1", "3:3.8.4-1", "5:3.8.4-2", "3:3.8.4-2", "5:3.8.4-5", "3:3.8.4-4", "5:3.8.4-6")
+@pytest.mark.statement(
+    "5:3.8.4-1", "3:3.8.4-1", "5:3.8.4-2", "3:3.8.4-2", "5:3.8.4-5", "3:3.8.4-4", "5:3.8.4-6"
+)
 @pytest.mark.statement("3:3.8.4-5", "5:3.8.4-7", "5:3.9.3-1", "3:3.9.3-1")
 @on_loop
-async def test_one_suback_with_the_identifier_and_a_code_for_each_filter_in_order(version: int, packet_id: int) -> None:
+async def test_one_suback_with_the_identifier_and_a_code_for_each_filter_in_order(
+    version: int, packet_id: int
+) -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
         client.send(subscribe(version, packet_id, ("a", 2), ("b/+", 0), ("c/#", 1), ("a", 1)))
@@ -119,7 +142,9 @@ BAD_FILTERS = ["a#", "a/#/b", "a+", "+a/b", "$share//a", "$share/g", "$share/g/"
     ("version", "code", "bad"),
     [*((4, 0x80, bad) for bad in BAD_FILTERS), *((5, 0x8F, bad) for bad in ["", *BAD_FILTERS])],
 )
-@pytest.mark.statement("5:3.8.4-5", "3:3.8.4-4", "5:3.9.3-2", "3:3.9.3-2", "5:4.7.1-1", "3:4.7.1-2", "5:4.7.1-2")
+@pytest.mark.statement(
+    "5:3.8.4-5", "3:3.8.4-4", "5:3.9.3-2", "3:3.9.3-2", "5:4.7.1-1", "3:4.7.1-2", "5:4.7.1-2"
+)
 @pytest.mark.statement("3:4.7.1-3", "5:4.7.3-1", "own:choice-invalid-filter")
 @on_loop
 async def test_a_bad_filter_fails_alone(version: int, code: int, bad: str) -> None:
@@ -167,7 +192,9 @@ async def test_version_3_1_has_no_code_for_failure() -> None:
 @pytest.mark.parametrize(("version", "codes"), [(4, b"\1\x80\x80\1"), (5, b"\1\x97\x87\1")])
 @pytest.mark.statement("5:3.9.3-2", "3:3.9.3-2", "own:R29", "own:N23")
 @on_loop
-async def test_what_is_forbidden_and_what_is_too_much_have_codes_of_their_own(version: int, codes: bytes) -> None:
+async def test_what_is_forbidden_and_what_is_too_much_have_codes_of_their_own(
+    version: int, codes: bytes
+) -> None:
     async with running(max_subscriptions=1) as node:
         client = await RawClient.connected(node.port, connect(version))
         client.send(subscribe(version, 9, ("a", 1), ("b", 1), ("$events/#", 1), ("a", 1)))
@@ -190,7 +217,9 @@ async def test_shared_subscriptions_of_a_session_have_a_bound_of_their_own() -> 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("5:3.8.4-8", "3:3.8.4-6", "own:N11")
 @on_loop
-async def test_the_lower_of_the_two_qos_is_delivered(version: int, is_retained: bool, sent: int, granted: int) -> None:
+async def test_the_lower_of_the_two_qos_is_delivered(
+    version: int, is_retained: bool, sent: int, granted: int
+) -> None:
     async with running() as node:
         client = await node.client("s", version)
         if is_retained:
@@ -209,7 +238,9 @@ async def test_an_identical_filter_replaces_qos_options_and_identifier(version: 
     async with running() as node:
         client = await node.client("s", version)
         if version == 5:
-            assert await client.subscribe(SubscriptionRequest("t", 2, True, True), identifier=7) == [2]
+            assert await client.subscribe(
+                SubscriptionRequest("t", 2, True, True), identifier=7
+            ) == [2]
         else:
             await client.subscribe(SubscriptionRequest("t", 2))
         await client.subscribe(SubscriptionRequest("t", 1))
@@ -225,9 +256,13 @@ async def test_an_identical_filter_replaces_qos_options_and_identifier(version: 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("5:3.8.4-4", "3:3.8.4-3")
 @on_loop
-async def test_replacing_a_subscription_during_a_storm_loses_nothing(version: int, is_lasting: bool) -> None:
+async def test_replacing_a_subscription_during_a_storm_loses_nothing(
+    version: int, is_lasting: bool
+) -> None:
     async with running(max_inflight=8) as node:
-        client = await lasting(node, version=version) if is_lasting else await node.client("s", version)
+        client = (
+            await lasting(node, version=version) if is_lasting else await node.client("s", version)
+        )
         await subscribed(client, ("t", 1))
         publisher = await node.client("p")
         count, expected = 200, [b"%d" % number for number in range(200)]
@@ -236,8 +271,14 @@ async def test_replacing_a_subscription_during_a_storm_loses_nothing(version: in
         got: list[bytes] = []
         for number in range(count):
             if number % 20 == 10:
-                options = SubscriptionRequest("t", 1, False, number % 40 == 10, 2) if version == 5 else None
-                await client.subscribe(options or SubscriptionRequest("t", 2 if number % 40 == 10 else 1))
+                options = (
+                    SubscriptionRequest("t", 1, False, number % 40 == 10, 2)
+                    if version == 5
+                    else None
+                )
+                await client.subscribe(
+                    options or SubscriptionRequest("t", 2 if number % 40 == 10 else 1)
+                )
             got += await payloads(client, 1)
         assert got == expected
 
@@ -246,10 +287,14 @@ async def test_replacing_a_subscription_during_a_storm_loses_nothing(version: in
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("5:3.8.4-4", "3:3.8.4-3", "5:3.3.1-9")
 @on_loop
-async def test_subscribing_again_sends_retained_messages_again(version: int, is_lasting: bool) -> None:
+async def test_subscribing_again_sends_retained_messages_again(
+    version: int, is_lasting: bool
+) -> None:
     async with running() as node:
         await published(node, b"r", qos=1, retain=True)
-        client = await lasting(node, version=version) if is_lasting else await node.client("s", version)
+        client = (
+            await lasting(node, version=version) if is_lasting else await node.client("s", version)
+        )
         for _ in range(2):
             await subscribed(client, ("t", 1))
             assert await payloads(client, 1) == [b"r"]
@@ -259,9 +304,18 @@ async def test_subscribing_again_sends_retained_messages_again(version: int, is_
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.parametrize(
     ("handling", "is_known", "is_sent"),
-    [(0, False, True), (0, True, True), (1, False, True), (1, True, False), (2, False, False), (2, True, False)],
+    [
+        (0, False, True),
+        (0, True, True),
+        (1, False, True),
+        (1, True, False),
+        (2, False, False),
+        (2, True, False),
+    ],
 )
-@pytest.mark.statement("5:3.3.1-9", "5:3.3.1-10", "5:3.3.1-11", "own:R21", "own:choice-retain-handling")
+@pytest.mark.statement(
+    "5:3.3.1-9", "5:3.3.1-10", "5:3.3.1-11", "own:R21", "own:choice-retain-handling"
+)
 @on_loop
 async def test_retain_handling_asks_whether_the_filter_was_there(
     handling: int, is_known: bool, is_sent: bool, is_lasting: bool
@@ -288,7 +342,9 @@ async def test_no_local_and_retain_as_published_belong_to_the_stored_subscriptio
     async with on_disk(tmp_path) as node:
         client = await lasting(node, version=5)
         await client.subscribe(SubscriptionRequest("own", 1, no_local=True), identifier=11)
-        await client.subscribe(SubscriptionRequest("kept", 1, retain_as_published=True), identifier=12)
+        await client.subscribe(
+            SubscriptionRequest("kept", 1, retain_as_published=True), identifier=12
+        )
         client.abort()
         await away(node)
         if not is_restarted:
@@ -344,7 +400,9 @@ async def test_no_local_goes_by_client_identifier_also_for_what_waits_on_disk() 
 @pytest.mark.parametrize("is_away", [False, True])
 @pytest.mark.statement("5:3.8.3-3", "5:3.3.4-3")
 @on_loop
-async def test_own_messages_come_by_the_subscriptions_without_no_local_alone(is_lasting: bool, is_away: bool) -> None:
+async def test_own_messages_come_by_the_subscriptions_without_no_local_alone(
+    is_lasting: bool, is_away: bool
+) -> None:
     async with running() as node:
         client = await lasting(node, version=5) if is_lasting else await node.client("s", 5)
         await client.subscribe(SubscriptionRequest("a/+", 2, no_local=True), identifier=1)
@@ -382,7 +440,9 @@ async def test_what_waits_for_a_removed_filter_alone_is_not_begun(is_lasting: bo
 
 
 @pytest.mark.parametrize("qos", [0, 1])
-@pytest.mark.statement("5:3.3.4-3", "5:3.3.4-4", "5:3.3.4-5", "own:R23", "own:choice-overlapping", "5:3.3.4-2")
+@pytest.mark.statement(
+    "5:3.3.4-3", "5:3.3.4-4", "5:3.3.4-5", "own:R23", "own:choice-overlapping", "5:3.3.4-2"
+)
 @on_loop
 async def test_one_copy_carries_the_identifiers_of_all_matching_subscriptions(qos: int) -> None:
     async with running() as node:
@@ -400,7 +460,9 @@ async def test_one_copy_carries_the_identifiers_of_all_matching_subscriptions(qo
 
 @pytest.mark.statement("5:3.3.4-3")
 @on_loop
-async def test_an_identifier_lasts_over_reconnections_and_is_on_retained_messages(tmp_path: Path) -> None:
+async def test_an_identifier_lasts_over_reconnections_and_is_on_retained_messages(
+    tmp_path: Path,
+) -> None:
     async with on_disk(tmp_path) as node:
         await published(node, b"r", retain=True)
         client = await lasting(node, version=5)
@@ -438,7 +500,9 @@ async def test_going_down_to_qos_0_drops_what_waits_and_finishes_what_is_in_flig
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.statement("own:N17")
 @on_loop
-async def test_a_backlog_is_gone_once_its_subscription_is_of_qos_0(tmp_path: Path, is_restarted: bool) -> None:
+async def test_a_backlog_is_gone_once_its_subscription_is_of_qos_0(
+    tmp_path: Path, is_restarted: bool
+) -> None:
     async with on_disk(tmp_path, max_inflight=2, max_queued_messages=4) as node:
         client = await subscribed(await lasting(node), ("t", 1))
         await published(node, *(b"%d" % number for number in range(50)))

@@ -35,8 +35,12 @@ async def test_the_older_connection_is_told_and_closed_and_the_newer_one_lives(
     old: int, new: int, is_clean: bool
 ) -> None:
     async with running() as node:
-        first = await RawClient.connected(node.port, connect(old, "c", b"\x11\0\0\0\x64", clean=is_clean))
-        second = await RawClient.connected(node.port, connect(new, "c", b"\x11\0\0\0\x64", clean=is_clean))
+        first = await RawClient.connected(
+            node.port, connect(old, "c", b"\x11\0\0\0\x64", clean=is_clean)
+        )
+        second = await RawClient.connected(
+            node.port, connect(new, "c", b"\x11\0\0\0\x64", clean=is_clean)
+        )
         assert second.connack[2] == (0 if is_clean or new == 3 else 1)
         said = await first.closed()
         assert [packet[:1] + packet[2:3] for packet in said] == ([b"\xe0\x8e"] if old == 5 else [])
@@ -92,7 +96,10 @@ async def test_who_is_taken_over_while_its_session_is_stored_is_answered(version
     async with running(store) as node:
         store.allow.clear()
         properties = HOUR if version == 5 else {}
-        first, second = await WireClient.open(node.port, version), await WireClient.open(node.port, version)
+        first, second = (
+            await WireClient.open(node.port, version),
+            await WireClient.open(node.port, version),
+        )
         first.send(Connect("c", version, False, properties=properties))
         await node.until(lambda: "c" in node.server.hub.sessions.by_client_id)
         second.send(Connect("c", version, False, properties=properties))
@@ -108,7 +115,9 @@ async def test_who_is_taken_over_while_its_session_is_stored_is_answered(version
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.statement("own:N2", "5:4.4.0-1", "5:4.6.0-5", "3:4.6.0-5")
 @on_loop
-async def test_taking_over_in_a_storm_leaves_no_gap_and_changes_no_order(qos: int, version: int) -> None:
+async def test_taking_over_in_a_storm_leaves_no_gap_and_changes_no_order(
+    qos: int, version: int
+) -> None:
     """QoS 2: each exactly once; QoS 1: only flagged repeats."""
     count, most = 1200, 60
     async with running(max_inflight=10, max_queued_messages=40) as node:
@@ -262,7 +271,12 @@ async def test_a_replay_of_retained_messages_goes_on_after_taking_over() -> None
     async with running(max_inflight=4) as node:
         count = 600
         async with await node.client("first") as setter:
-            setter.send(*(Publish(f"r/{n}", b"%d" % n, 1, retain=True, packet_id=n + 1) for n in range(count)))
+            setter.send(
+                *(
+                    Publish(f"r/{n}", b"%d" % n, 1, retain=True, packet_id=n + 1)
+                    for n in range(count)
+                )
+            )
             for _ in range(count):
                 await setter.expect(PubAck)
         client = await lasting(node)

@@ -25,7 +25,11 @@ MATCHES = {
     "A": ("A",),
     "a/": ("a/",),
     " a": (" a",),
-    "sport/tennis/player1/#": ("sport/tennis/player1", "sport/tennis/player1/ranking", "sport/tennis/player1/score/w"),
+    "sport/tennis/player1/#": (
+        "sport/tennis/player1",
+        "sport/tennis/player1/ranking",
+        "sport/tennis/player1/score/w",
+    ),
     "$SYS2/#": ("$SYS2", "$SYS2/a"),
     "$x/+": ("$x/a", "$x/"),
     "\ufeffa": ("\ufeffa",),
@@ -53,8 +57,12 @@ CASES = [(name, topic, True) for name, topics in MATCHES.items() for topic in to
 
 @pytest.mark.parametrize("is_retained", [False, True])
 @pytest.mark.parametrize(("name", "topic", "expected"), CASES, ids=lambda value: ascii(value))
-@pytest.mark.statement("5:4.7.1-1", "3:4.7.1-2", "5:4.7.1-2", "3:4.7.1-3", "5:4.7.2-1", "3:4.7.2-1", "5:4.7.3-4")
-@pytest.mark.statement("3:4.7.3-4", "5:3.3.2-3", "3:3.3.2-3", "own:N18", "own:N19", "own:M2", "own:choice-empty-levels")
+@pytest.mark.statement(
+    "5:4.7.1-1", "3:4.7.1-2", "5:4.7.1-2", "3:4.7.1-3", "5:4.7.2-1", "3:4.7.2-1", "5:4.7.3-4"
+)
+@pytest.mark.statement(
+    "3:4.7.3-4", "5:3.3.2-3", "3:3.3.2-3", "own:N18", "own:N19", "own:M2", "own:choice-empty-levels"
+)
 @on_loop
 async def test_a_filter_matches_what_the_standard_says(
     name: str, topic: str, expected: bool, is_retained: bool
@@ -105,9 +113,13 @@ async def test_what_is_no_topic_name_closes(version: int, topic: bytes, code: in
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("topic", ["$SYS/broker/version", "$SYS/x", "$share/g/a", "$events/x"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-@pytest.mark.statement("own:reserved-trees", "own:N19", "own:choice-publish-without-permission", "3:3.3.5-2")
+@pytest.mark.statement(
+    "own:reserved-trees", "own:N19", "own:choice-publish-without-permission", "3:3.3.5-2"
+)
 @on_loop
-async def test_clients_do_not_publish_into_the_brokers_trees(version: int, topic: str, qos: int) -> None:
+async def test_clients_do_not_publish_into_the_brokers_trees(
+    version: int, topic: str, qos: int
+) -> None:
     async with running() as node:
         watcher = await node.client("w")
         await watcher.subscribe(SubscriptionRequest("$SYS/x", 1), SubscriptionRequest("#", 1))
@@ -131,7 +143,9 @@ async def test_clients_do_not_publish_into_the_brokers_trees(version: int, topic
 async def test_internal_trees_cannot_be_subscribed(version: int) -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
-        client.send(subscribe(version, 1, ("$events/#", 0), ("$events/client.connected", 1), ("$events", 1)))
+        client.send(
+            subscribe(version, 1, ("$events/#", 0), ("$events/client.connected", 1), ("$events", 1))
+        )
         assert (await client.read())[-3:] == (b"\x87" * 3 if version == 5 else b"\x80" * 3)
         assert node.server.hub.router.subscription_count == 0
 
@@ -177,7 +191,9 @@ async def test_the_name_and_the_filter_make_a_share_group() -> None:
 @pytest.mark.parametrize("is_lasting", [False, True])
 @pytest.mark.statement("own:M8", "own:M9", "own:M10", "own:M-note-6", "own:M-note-2")
 @on_loop
-async def test_share_groups_get_no_retained_messages_and_count_a_member_once(is_lasting: bool) -> None:
+async def test_share_groups_get_no_retained_messages_and_count_a_member_once(
+    is_lasting: bool,
+) -> None:
     async with running() as node:
         await published(node, b"r", retain=True)
         first = await lasting(node, "a") if is_lasting else await node.client("a")

@@ -28,16 +28,23 @@ LASTING = b"\x11\0\0\0\x64"
 
 def unsuback(version: int, packet_id: int, *codes: int) -> bytes:
     """An UNSUBACK; below version 5 it has no codes."""
-    return packet(UNSUBACK, packet_id.to_bytes(2), props(version), bytes(codes) if version == 5 else b"")
+    return packet(
+        UNSUBACK, packet_id.to_bytes(2), props(version), bytes(codes) if version == 5 else b""
+    )
 
 
-@pytest.mark.statement("5:3.10.1-1", "3:3.10.1-1", "5:3.10.3-1", "3:3.10.3-1", "5:3.10.3-2", "3:3.10.3-2")
+@pytest.mark.statement(
+    "5:3.10.1-1", "3:3.10.1-1", "5:3.10.3-1", "3:3.10.3-1", "5:3.10.3-2", "3:3.10.3-2"
+)
 @VERSIONS
 @pytest.mark.parametrize(
-    ("case", "code"), [("flags", 0x81), ("not-utf-8", 0x81), ("no-filter", 0x82), ("cut-short", 0x81), ("nul", 0x81)]
+    ("case", "code"),
+    [("flags", 0x81), ("not-utf-8", 0x81), ("no-filter", 0x82), ("cut-short", 0x81), ("nul", 0x81)],
 )
 @on_loop
-async def test_an_unsubscribe_that_breaks_the_rules_closes(version: int, case: str, code: int) -> None:
+async def test_an_unsubscribe_that_breaks_the_rules_closes(
+    version: int, case: str, code: int
+) -> None:
     data = {
         "flags": packet(0xA0, b"\0\1", props(version), text("a")),
         "not-utf-8": packet(UNSUBSCRIBE, b"\0\1", props(version), text("a"), text(b"\xff")),
@@ -75,14 +82,18 @@ async def test_filters_are_compared_as_text_and_each_has_its_code(version: int) 
 @VERSIONS
 @pytest.mark.parametrize("is_cut", [False, True])
 @on_loop
-async def test_deliveries_begun_are_finished_and_no_new_ones_made(version: int, is_cut: bool) -> None:
+async def test_deliveries_begun_are_finished_and_no_new_ones_made(
+    version: int, is_cut: bool
+) -> None:
     data = connect(version, "c", *((LASTING,) if version == 5 else ()), clean=False)
     async with running() as node:
         client = await RawClient.connected(node.port, data)
         await client.subscribed(version, ("t", 2))
         publisher = await RawClient.connected(node.port, connect(4, "p"))
         publisher.send(publish(4, "t", b"1", qos=1), publish(4, "t", b"2", qos=2, packet_id=2))
-        await client.expect(publish(version, "t", b"1", qos=1), publish(version, "t", b"2", qos=2, packet_id=2))
+        await client.expect(
+            publish(version, "t", b"1", qos=1), publish(version, "t", b"2", qos=2, packet_id=2)
+        )
         client.send(unsubscribe(version, 9, "t"))
         await client.expect(unsuback(version, 9, 0))
         publisher.send(publish(4, "t", b"3", qos=1, packet_id=3))
@@ -91,7 +102,8 @@ async def test_deliveries_begun_are_finished_and_no_new_ones_made(version: int, 
             client.abort()
             client = await RawClient.connected(node.port, data)
             await client.expect(
-                publish(version, "t", b"1", qos=1, dup=True), publish(version, "t", b"2", qos=2, packet_id=2, dup=True)
+                publish(version, "t", b"1", qos=1, dup=True),
+                publish(version, "t", b"2", qos=2, packet_id=2, dup=True),
             )
         client.send(ack(PUBREC, 2), ack(PUBACK, 1))
         await client.expect(ack(PUBREL, 2))
@@ -108,7 +120,9 @@ async def test_an_unsuback_fits_the_clients_maximum() -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(5, "c", b"\x27\0\0\0\x14"))
         client.send(unsubscribe(5, 7, *(f"{n}" for n in range(15))))
-        await client.expect(unsuback(5, 7, *[0x11] * 15))  # 20 bytes: no reason string, no user property
+        await client.expect(
+            unsuback(5, 7, *[0x11] * 15)
+        )  # 20 bytes: no reason string, no user property
         client.send(unsubscribe(5, 8, *(f"{n}" for n in range(16))))
         await client.ended(5, 0x95)
 

@@ -79,7 +79,9 @@ class WebSocket:
 @asynccontextmanager
 async def listening(node: Node) -> AsyncIterator[int]:
     """A WebSocket listener as it is by default; its port."""
-    listener = Listener(NamedListener(WsListenerSettings(bind="127.0.0.1:0"), "w"), node.server.hub, node.metrics)
+    listener = Listener(
+        NamedListener(WsListenerSettings(bind="127.0.0.1:0"), "w"), node.server.hub, node.metrics
+    )
     _, port = await listener.open()
     try:
         yield port
@@ -111,7 +113,9 @@ async def test_a_text_frame_closes(version: int, when: str) -> None:
         if when == "later":
             socket.send(frame(BINARY, connect(version)))
             await socket.received(connack_size(version))
-        socket.send(frame(TEXT, connect(version) if when == "first" else publish(version, "t", b"x")))
+        socket.send(
+            frame(TEXT, connect(version) if when == "first" else publish(version, "t", b"x"))
+        )
         assert await socket.closed() == 1003
         await watcher.silence()
         assert node.server.hub.sessions.get("c") is None
@@ -160,11 +164,17 @@ async def test_packets_and_frames_have_no_common_boundaries(version: int, cut: s
     ],
 )
 @on_loop
-async def test_the_handshake_answers_with_the_name_of_mqtt(offered: str | None, chosen: str | None) -> None:
+async def test_the_handshake_answers_with_the_name_of_mqtt(
+    offered: str | None, chosen: str | None
+) -> None:
     async with running() as node, listening(node) as port:
         socket = WebSocket(*await dial(port))
         lines = await socket.ask(subprotocols=offered)
-        answered = [line.partition(": ")[2] for line in lines if line.lower().startswith("sec-websocket-protocol:")]
+        answered = [
+            line.partition(": ")[2]
+            for line in lines
+            if line.lower().startswith("sec-websocket-protocol:")
+        ]
         assert answered == ([chosen] if chosen else [])
         assert lines[0].startswith("HTTP/1.1 101 ") is bool(chosen)
         if chosen == "mqttv3.1":

@@ -8,16 +8,37 @@ from typing import Any
 
 import pytest
 
-from broker.codec.packets import Connect, Disconnect, PubAck, Publish, Subscribe, SubscriptionRequest, Will
+from broker.codec.packets import (
+    Connect,
+    Disconnect,
+    PubAck,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    Will,
+)
 from tests.support.mqtt_server import MovedClock, Node, on_loop, running
 from tests.support.restarts import away, lasting, on_disk, payloads, published, subscribed
 from tests.support.wire import WireClient
 
 
-def will(delay_s: int = 0, *, qos: int = 1, retain: bool = False, payload: bytes = b"gone", **properties: Any) -> Will:
+def will(
+    delay_s: int = 0,
+    *,
+    qos: int = 1,
+    retain: bool = False,
+    payload: bytes = b"gone",
+    **properties: Any,
+) -> Will:
     """A will on ``will/x``."""
     named = {name.replace("_", "-"): value for name, value in properties.items()}
-    return Will("will/x", payload, qos, retain, ({"Will-Delay-Interval": delay_s} if delay_s else {}) | named)
+    return Will(
+        "will/x",
+        payload,
+        qos,
+        retain,
+        ({"Will-Delay-Interval": delay_s} if delay_s else {}) | named,
+    )
 
 
 async def watching(node: Node) -> WireClient:
@@ -28,7 +49,9 @@ async def watching(node: Node) -> WireClient:
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("retain", [False, True])
-@pytest.mark.statement("own:N9", "5:3.1.2-8", "3:3.1.2-8", "5:3.1.2-14", "3:3.1.2-16", "5:3.1.2-15", "3:3.1.2-17")
+@pytest.mark.statement(
+    "own:N9", "5:3.1.2-8", "3:3.1.2-8", "5:3.1.2-14", "3:3.1.2-16", "5:3.1.2-15", "3:3.1.2-17"
+)
 @on_loop
 async def test_a_will_carries_qos_and_retain(version: int, qos: int, retain: bool) -> None:
     async with running() as node:
@@ -54,7 +77,9 @@ ENDINGS: dict[str, tuple[Callable[[WireClient], None], bool]] = {
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.statement("own:N9", "5:3.1.2-8", "3:3.1.2-8", "5:3.14.4-3", "3:3.14.4-3", "5:3.1.2-10", "3:3.1.2-10")
+@pytest.mark.statement(
+    "own:N9", "5:3.1.2-8", "3:3.1.2-8", "5:3.14.4-3", "3:3.14.4-3", "5:3.1.2-10", "3:3.1.2-10"
+)
 @on_loop
 async def test_every_end_but_goodbye_publishes_the_will_once(version: int, ending: str) -> None:
     end, is_due = ENDINGS[ending]
@@ -100,7 +125,10 @@ async def test_properties_of_a_will_arrive_unaltered() -> None:
         watcher = await watching(node)
         delayed = {"Will-Delay-Interval": 5} | properties
         client = await node.client(
-            "c", 5, will=Will("will/x", b"p", 1, properties=delayed), properties={"Session-Expiry-Interval": 9}
+            "c",
+            5,
+            will=Will("will/x", b"p", 1, properties=delayed),
+            properties={"Session-Expiry-Interval": 9},
         )
         client.abort()
         await away(node, "c")
@@ -110,7 +138,8 @@ async def test_properties_of_a_will_arrive_unaltered() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.parametrize(
-    ("delay_s", "expiry_s", "due_s"), [(10, 100, 10), (100, 10, 10), (10, 10, 10), (10, 0xFFFFFFFF, 10), (5, 0, 0)]
+    ("delay_s", "expiry_s", "due_s"),
+    [(10, 100, 10), (100, 10, 10), (10, 10, 10), (10, 0xFFFFFFFF, 10), (5, 0, 0)],
 )
 @pytest.mark.statement("own:R19", "5:3.1.2-8", "own:choice-take-over-and-will")
 @on_loop
@@ -121,7 +150,9 @@ async def test_whichever_of_delay_and_session_ends_first(
     async with on_disk(tmp_path, clock=clock, max_session_expiry=0xFFFFFFFF) as node:
         watcher = await lasting(node, "watcher", 5)
         await subscribed(watcher, ("will/#", 1))
-        client = await node.client("c", 5, will=will(delay_s), properties={"Session-Expiry-Interval": expiry_s})
+        client = await node.client(
+            "c", 5, will=will(delay_s), properties={"Session-Expiry-Interval": expiry_s}
+        )
         client.abort()
         if due_s == 0:
             assert await payloads(watcher, 1) == [b"gone"]
@@ -151,7 +182,9 @@ async def test_whichever_of_delay_and_session_ends_first(
 async def test_coming_back_in_time_cancels_a_delayed_will(version: int) -> None:
     async with running() as node:
         watcher = await watching(node)
-        client = await node.client("c", 5, will=will(10), properties={"Session-Expiry-Interval": 100})
+        client = await node.client(
+            "c", 5, will=will(10), properties={"Session-Expiry-Interval": 100}
+        )
         client.abort()
         await away(node, "c")
         node.pass_time(9)
@@ -172,7 +205,9 @@ async def test_coming_back_in_time_cancels_a_delayed_will(version: int) -> None:
 async def test_a_clean_start_in_between_publishes_a_delayed_will_now() -> None:
     async with running() as node:
         watcher = await watching(node)
-        client = await node.client("c", 5, will=will(10), properties={"Session-Expiry-Interval": 100})
+        client = await node.client(
+            "c", 5, will=will(10), properties={"Session-Expiry-Interval": 100}
+        )
         client.abort()
         await away(node, "c")
         again = await node.client("c", 5, clean_start=True)
@@ -183,11 +218,17 @@ async def test_a_clean_start_in_between_publishes_a_delayed_will_now() -> None:
 @pytest.mark.parametrize("is_resumed", [False, True])
 @pytest.mark.statement("own:choice-take-over-and-will", "5:3.1.2-8")
 @on_loop
-async def test_taking_over_cancels_a_will_only_if_it_was_delayed_and_the_session_goes_on(is_resumed: bool) -> None:
+async def test_taking_over_cancels_a_will_only_if_it_was_delayed_and_the_session_goes_on(
+    is_resumed: bool,
+) -> None:
     async with running() as node:
         watcher = await watching(node)
-        first = await node.client("c", 5, will=will(10), properties={"Session-Expiry-Interval": 100})
-        second = await node.client("c", 5, clean_start=not is_resumed, properties={"Session-Expiry-Interval": 100})
+        first = await node.client(
+            "c", 5, will=will(10), properties={"Session-Expiry-Interval": 100}
+        )
+        second = await node.client(
+            "c", 5, clean_start=not is_resumed, properties={"Session-Expiry-Interval": 100}
+        )
         assert [getattr(found, "reason_code", None) for found in await first.closed()] == [0x8E]
         if not is_resumed:
             assert (await watcher.expect(Publish)).payload == b"gone"
@@ -202,7 +243,9 @@ async def test_taking_over_cancels_a_will_only_if_it_was_delayed_and_the_session
 async def test_disconnect_changes_how_long_a_delayed_will_waits(asked_s: int, due_s: int) -> None:
     async with running() as node:
         watcher = await watching(node)
-        client = await node.client("c", 5, will=will(10), properties={"Session-Expiry-Interval": 50})
+        client = await node.client(
+            "c", 5, will=will(10), properties={"Session-Expiry-Interval": 50}
+        )
         client.send(Disconnect(0x04, {"Session-Expiry-Interval": asked_s}))
         await client.closed()
         if due_s:
@@ -215,10 +258,14 @@ async def test_disconnect_changes_how_long_a_delayed_will_waits(asked_s: int, du
 @pytest.mark.parametrize("is_restarted", [False, True])
 @pytest.mark.statement("own:R20", "5:3.1.2-15")
 @on_loop
-async def test_a_delayed_and_retained_will_is_retained_when_it_fires(is_restarted: bool, tmp_path: Path) -> None:
+async def test_a_delayed_and_retained_will_is_retained_when_it_fires(
+    is_restarted: bool, tmp_path: Path
+) -> None:
     clock = MovedClock()
     async with on_disk(tmp_path, clock=clock) as node:
-        client = await node.client("c", 5, will=will(10, retain=True), properties={"Session-Expiry-Interval": 100})
+        client = await node.client(
+            "c", 5, will=will(10, retain=True), properties={"Session-Expiry-Interval": 100}
+        )
         client.abort()
         await away(node, "c")
         await node.writer.committed()
@@ -247,7 +294,10 @@ async def test_a_large_will_of_a_client_that_only_publishes_survives_and_is_writ
     async with on_disk(tmp_path, clock=clock) as node:
         await subscribed(await lasting(node, "watcher"), ("will/#", 1))
         client = await node.client(
-            "c", 5, will=will(60, payload=payload, retain=is_retained), properties={"Session-Expiry-Interval": 600}
+            "c",
+            5,
+            will=will(60, payload=payload, retain=is_retained),
+            properties={"Session-Expiry-Interval": 600},
         )
         client.send(*(Publish("t", b"", 2, packet_id=number) for number in range(1, 30)))
         for _ in range(29):

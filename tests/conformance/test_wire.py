@@ -44,7 +44,9 @@ PLACES = {
     "topic": lambda version, bad: publish(version, bad),
     "topic-qos-1": lambda version, bad: publish(version, bad, qos=1),
     "filter": lambda version, bad: packet(SUBSCRIBE, b"\0\1", props(version), text(bad), b"\0"),
-    "unsubscribed-filter": lambda version, bad: packet(UNSUBSCRIBE, b"\0\1", props(version), text(bad)),
+    "unsubscribed-filter": lambda version, bad: packet(
+        UNSUBSCRIBE, b"\0\1", props(version), text(bad)
+    ),
 }
 PLACE = pytest.mark.parametrize("place", PLACES)
 
@@ -120,7 +122,12 @@ async def test_lengths_are_written_in_the_fewest_bytes(size: int) -> None:
 @VERSIONS
 @pytest.mark.parametrize(
     "data",
-    [b"\x30\x84\x80\x80\x80\x00\0\1tx", b"\x30\xff\xff\xff\xff\x01", b"\x30\x83\x00\0\1t", b"\xc0\x80\x00"],
+    [
+        b"\x30\x84\x80\x80\x80\x00\0\1tx",
+        b"\x30\xff\xff\xff\xff\x01",
+        b"\x30\x83\x00\0\1t",
+        b"\xc0\x80\x00",
+    ],
     ids=["five-bytes", "five-bytes-large", "two-for-one", "ping-two-for-one"],
 )
 @on_loop
@@ -129,7 +136,9 @@ async def test_a_remaining_length_that_is_too_long_closes(version: int, data: by
 
 
 @pytest.mark.statement("5:1.5.5-1")
-@pytest.mark.parametrize("length", [b"\x80\x00", b"\x80\x80\x80\x80\x00"], ids=["two-for-one", "five"])
+@pytest.mark.parametrize(
+    "length", [b"\x80\x00", b"\x80\x80\x80\x80\x00"], ids=["two-for-one", "five"]
+)
 @on_loop
 async def test_a_property_length_that_is_too_long_closes(length: bytes) -> None:
     await breaks(5, packet(PUBLISH, text("t"), length, b"x"), 0x81)
@@ -237,7 +246,9 @@ async def test_no_identifier_is_used_while_it_is_outstanding() -> None:
         received = sent = 0
         while received < total:
             batch = min(window - len(open_ids), total - sent)
-            publisher.send(b"".join(publish(4, "t", qos=1, packet_id=n % 65_000 + 1) for n in range(batch)))
+            publisher.send(
+                b"".join(publish(4, "t", qos=1, packet_id=n % 65_000 + 1) for n in range(batch))
+            )
             sent += batch
             data = await subscriber.read_bytes(size * batch)
             await publisher.read_bytes(4 * batch)
@@ -257,7 +268,9 @@ async def test_no_identifier_is_used_while_it_is_outstanding() -> None:
 @VERSIONS
 @pytest.mark.parametrize("packet_id", [1, 255, 256, 65_535])
 @on_loop
-async def test_acknowledgements_have_the_identifier_of_the_publish(version: int, packet_id: int) -> None:
+async def test_acknowledgements_have_the_identifier_of_the_publish(
+    version: int, packet_id: int
+) -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
         other = await RawClient.connected(node.port, connect(version, "s"))
@@ -276,13 +289,17 @@ async def test_acknowledgements_have_the_identifier_of_the_publish(version: int,
 @VERSIONS
 @pytest.mark.parametrize("packet_id", [1, 255, 256, 65_535])
 @on_loop
-async def test_suback_and_unsuback_have_the_identifier_of_the_request(version: int, packet_id: int) -> None:
+async def test_suback_and_unsuback_have_the_identifier_of_the_request(
+    version: int, packet_id: int
+) -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(version))
         client.send(subscribe(version, packet_id, ("a", 1)))
         await client.expect(packet(SUBACK, packet_id.to_bytes(2), props(version), b"\1"))
         client.send(unsubscribe(version, packet_id, "a"))
-        await client.expect(packet(UNSUBACK, packet_id.to_bytes(2), props(version), b"\0" if version == 5 else b""))
+        await client.expect(
+            packet(UNSUBACK, packet_id.to_bytes(2), props(version), b"\0" if version == 5 else b"")
+        )
 
 
 PROPERTIES = {
@@ -329,7 +346,12 @@ async def test_user_properties_may_come_many_times_and_twice_the_same() -> None:
 @on_loop
 async def test_packets_may_be_cut_and_joined_anywhere(version: int, size: int) -> None:
     async with running() as node:
-        stream = connect(version) + subscribe(version, 1, ("t", 1)) + publish(version, "t", b"x" * 200, qos=1) + PINGREQ
+        stream = (
+            connect(version)
+            + subscribe(version, 1, ("t", 1))
+            + publish(version, "t", b"x" * 200, qos=1)
+            + PINGREQ
+        )
         client = await RawClient.open(node.port)
         for at in range(0, len(stream), size):
             client.send(stream[at : at + size])
@@ -407,7 +429,9 @@ async def test_a_length_above_the_maximum_is_refused_by_the_header_alone(version
 async def test_the_maximum_counts_every_byte_of_a_packet(version: int, size: int) -> None:
     """MQTT 5, section 3.1.2.11.4: "the total number of bytes in an MQTT Control Packet"."""
     for qos in (0, 1):
-        room = size - len(publish(version, "t", b"", qos=qos)) - (size > 129)  # its length has two bytes then
+        room = (
+            size - len(publish(version, "t", b"", qos=qos)) - (size > 129)
+        )  # its length has two bytes then
         whole = publish(version, "t", b"x" * room, qos=qos)
         assert len(whole) == size
         async with running(max_packet_size=128) as node:

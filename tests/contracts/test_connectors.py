@@ -19,8 +19,16 @@ from tests.support.bridges import Bridges
 from tests.support.certified import ALL, Certified
 from tests.support.processor import Stopwatch
 
-CONNECTOR_OPTS = {"health_check_interval": "200ms", "reconnect_interval": "20ms", "start_timeout": "5s"}
-ACTION_OPTS = {"health_check_interval": "200ms", "retry_interval": "10ms", "resume_interval": "200ms"}
+CONNECTOR_OPTS = {
+    "health_check_interval": "200ms",
+    "reconnect_interval": "20ms",
+    "start_timeout": "5s",
+}
+ACTION_OPTS = {
+    "health_check_interval": "200ms",
+    "retry_interval": "10ms",
+    "resume_interval": "200ms",
+}
 OUT_S = 180.0
 CAUSE_S = 10.0
 """An outage must be told within this time."""
@@ -73,7 +81,9 @@ class Trial:
         return [alarm.name for alarm in self.bridges.services.monitoring.alarms.active()]
 
     async def all_arrived(self) -> list[tuple[str, int]]:
-        await self.bridges.until(lambda: self.shown["metrics"]["success"] >= self.sent, "all rows confirmed")
+        await self.bridges.until(
+            lambda: self.shown["metrics"]["success"] >= self.sent, "all rows confirmed"
+        )
         found = await self.certified.arrived()
         assert {number for _, number in found} == set(range(self.sent))
         return found
@@ -124,17 +134,23 @@ def test_rows_arrive_once_each_in_the_order_of_their_key(certified: Certified, m
 
 
 @pytest.mark.parametrize("mode", ["memory_only", "disk"])
-def test_a_target_that_is_away_at_the_start_is_told_and_gets_everything_later(certified: Certified, mode: str) -> None:
+def test_a_target_that_is_away_at_the_start_is_told_and_gets_everything_later(
+    certified: Certified, mode: str
+) -> None:
     async def check(made: Trial) -> None:
         await certified.down()
         made.connect()
         made.act(buffer_mode=mode)
         made.send(100)
         watch = Stopwatch(os.getpid())
-        await made.bridges.until(lambda: made.bridges.connectors.get("plant")["status"] == "disconnected")
+        await made.bridges.until(
+            lambda: made.bridges.connectors.get("plant")["status"] == "disconnected"
+        )
         assert watch.elapsed_s() < CAUSE_S
         assert made.bridges.connectors.get("plant")["status_reason"]
-        assert made.shown["status"] in ("disconnected", "connecting"), "an action is not better than its connector"
+        assert made.shown["status"] in ("disconnected", "connecting"), (
+            "an action is not better than its connector"
+        )
         await certified.up()
         assert_in_order(await made.all_arrived())
 
@@ -142,7 +158,9 @@ def test_a_target_that_is_away_at_the_start_is_told_and_gets_everything_later(ce
 
 
 @pytest.mark.parametrize("mode", ["memory_only", "disk"])
-def test_an_outage_is_told_with_its_cause_and_loses_nothing(certified: Certified, mode: str) -> None:
+def test_an_outage_is_told_with_its_cause_and_loses_nothing(
+    certified: Certified, mode: str
+) -> None:
     async def check(made: Trial) -> None:
         made.connect()
         made.act(buffer_mode=mode, request_timeout="2s")
@@ -151,7 +169,9 @@ def test_an_outage_is_told_with_its_cause_and_loses_nothing(certified: Certified
         await certified.down()
         made.send(200)
         watch = Stopwatch(os.getpid())
-        await made.bridges.until(lambda: made.shown["status"] != "connected" and made.shown["status_reason"])
+        await made.bridges.until(
+            lambda: made.shown["status"] != "connected" and made.shown["status_reason"]
+        )
         assert watch.elapsed_s() < CAUSE_S
         made.bridges.assert_adds_up()
         await certified.up()
@@ -186,7 +206,9 @@ def test_an_outage_of_a_day_loses_nothing_by_default_and_is_an_alarm(certified: 
     run(certified, check)
 
 
-def test_rows_that_a_full_buffer_drops_are_an_alarm_and_counted_as_lost(certified: Certified) -> None:
+def test_rows_that_a_full_buffer_drops_are_an_alarm_and_counted_as_lost(
+    certified: Certified,
+) -> None:
     async def check(made: Trial) -> None:
         await certified.down()
         made.connect()
@@ -209,7 +231,9 @@ def test_credentials_that_are_refused_are_named_and_never_shown(certified: Certi
     async def check(made: Trial) -> None:
         made.connect(members)
         shown = made.bridges.connectors.get
-        await made.bridges.until(lambda: shown("plant")["status"] == "disconnected" and shown("plant")["status_reason"])
+        await made.bridges.until(
+            lambda: shown("plant")["status"] == "disconnected" and shown("plant")["status_reason"]
+        )
         probed = await made.bridges.connectors.test("plant")
         failed = [step for step in probed["steps"] if step["result"] == "failed"]
         assert len(failed) == 1
@@ -228,12 +252,18 @@ def test_secrets_are_shown_nowhere(certified: Certified, capfd: pytest.CaptureFi
         made.act()
         made.send(10)
         await made.all_arrived()
-        told = [*made.bridges.connectors.list(), *made.bridges.actions.list(), await made.bridges.actions.test("out")]
+        told = [
+            *made.bridges.connectors.list(),
+            *made.bridges.actions.list(),
+            await made.bridges.actions.test("out"),
+        ]
         assert certified.secret not in json.dumps(told)
         await certified.down()
         made.send(1)
         await made.bridges.until(lambda: made.shown["status"] != "connected")
-        assert certified.secret not in json.dumps([*made.bridges.connectors.list(), *made.bridges.actions.list()])
+        assert certified.secret not in json.dumps(
+            [*made.bridges.connectors.list(), *made.bridges.actions.list()]
+        )
         await certified.up()
 
     run(certified, check)
@@ -241,7 +271,9 @@ def test_secrets_are_shown_nowhere(certified: Certified, capfd: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("certified", WITH_LOGINS, indirect=True)
-def test_stars_stand_for_a_secret_only_while_it_goes_to_the_same_address(certified: Certified) -> None:
+def test_stars_stand_for_a_secret_only_while_it_goes_to_the_same_address(
+    certified: Certified,
+) -> None:
     async def check(made: Trial) -> None:
         made.connect()
         connectors = made.bridges.connectors
@@ -266,8 +298,12 @@ def test_stars_stand_for_a_secret_only_while_it_goes_to_the_same_address(certifi
 
 
 @pytest.mark.parametrize("certified", WITH_LOGINS, indirect=True)
-@pytest.mark.parametrize("reference", ["${env:SLUICE_API_TOKEN}", "${env:HOME}", "${file:/etc/passwd}"])
-def test_a_secret_refers_to_nothing_that_is_not_allowed(certified: Certified, reference: str) -> None:
+@pytest.mark.parametrize(
+    "reference", ["${env:SLUICE_API_TOKEN}", "${env:HOME}", "${file:/etc/passwd}"]
+)
+def test_a_secret_refers_to_nothing_that_is_not_allowed(
+    certified: Certified, reference: str
+) -> None:
     members = json.loads(json.dumps(certified.connector()).replace(certified.secret, reference))
 
     async def check(made: Trial) -> None:
@@ -286,7 +322,9 @@ def test_a_target_that_is_missing_is_told_as_such(certified: Certified) -> None:
         made.connect()
         made.act(parameters, missing_target="wait")
         made.send(5)
-        await made.bridges.until(lambda: made.shown["status_reason"].startswith("unhealthy target: "))
+        await made.bridges.until(
+            lambda: made.shown["status_reason"].startswith("unhealthy target: ")
+        )
         assert made.bridges.connectors.get("plant")["status"] == "connected"
         if certified.asks_for_target:
             assert not (await made.bridges.actions.test("out"))["ok"]
@@ -304,9 +342,17 @@ def test_changes_keep_what_waits(certified: Certified, mode: str) -> None:
         await made.bridges.until(lambda: made.shown["status"] == "connected")
         made.bridges.actions.pause("out")
         made.send(50)
-        made.bridges.actions.replace("out", {**made.spec(buffer_mode=mode), "description": "changed"})
-        connector = {**certified.connector(), "resource_opts": CONNECTOR_OPTS, "description": "changed"}
-        made.bridges.connectors.replace("plant", {**connector, "name": "plant", "type": certified.type})
+        made.bridges.actions.replace(
+            "out", {**made.spec(buffer_mode=mode), "description": "changed"}
+        )
+        connector = {
+            **certified.connector(),
+            "resource_opts": CONNECTOR_OPTS,
+            "description": "changed",
+        }
+        made.bridges.connectors.replace(
+            "plant", {**connector, "name": "plant", "type": certified.type}
+        )
         await made.bridges.connectors.restart("plant")
         await made.bridges.actions.restart("out")
         assert made.shown["metrics"]["success"] == 0
@@ -339,7 +385,9 @@ def test_rows_on_disk_outlive_the_process(certified: Certified) -> None:
         await made.bridges.writer.committed()
         await made.bridges.crash()
         await certified.up()
-        again = Bridges(*certified.kinds(), store=made.bridges.store, sections=made.bridges.sections)
+        again = Bridges(
+            *certified.kinds(), store=made.bridges.store, sections=made.bridges.sections
+        )
         again.begin()
         try:
             await again.until(lambda: again.actions.get("out")["metrics"]["success"] >= 100)

@@ -32,7 +32,10 @@ def import_graph(root: Path, package: str) -> dict[str, set[str]]:
         ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
         for path in (root / package).rglob("*.py")
     }
-    return {name: {*_imports(ast.parse(path.read_text()), files.keys())} - {name} for name, path in files.items()}
+    return {
+        name: {*_imports(ast.parse(path.read_text()), files.keys())} - {name}
+        for name, path in files.items()
+    }
 
 
 def cycles(graph: Mapping[str, Set[str]]) -> list[list[str]]:
@@ -69,7 +72,9 @@ def test_cycles_are_found() -> None:
     assert cycles(graph) == [["b", "c"]]
 
 
-@pytest.mark.parametrize("package", ["bridges", "pyspark_sluice", "rules", "schema_validation", "transforms", "ui"])
+@pytest.mark.parametrize(
+    "package", ["bridges", "pyspark_sluice", "rules", "schema_validation", "transforms", "ui"]
+)
 def test_no_cycle_of_files_in_a_package(package: str) -> None:
     assert cycles(import_graph(ROOT, package)) == []
 

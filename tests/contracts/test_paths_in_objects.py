@@ -51,8 +51,12 @@ def _paths(model: type[BaseModel], seen: set[type[BaseModel]]) -> Iterator[tuple
 
 def test_every_path_in_an_object_has_a_check() -> None:
     seen: set[type[BaseModel]] = set()
-    models = [model for kind in kinds() for model in kind.spec_models() if issubclass(model, BaseModel)]
+    models = [
+        model for kind in kinds() for model in kind.spec_models() if issubclass(model, BaseModel)
+    ]
     paths = {path for model in models for path in _paths(model, seen)}
     known = CHECKED.keys() | NO_FILE.keys()
-    assert {(model, name) for model, name in paths if not {name, f"{model}.{name}"} & known} == set()
+    assert {
+        (model, name) for model, name in paths if not {name, f"{model}.{name}"} & known
+    } == set()
     assert ("FileSourceSettings", "path") in paths

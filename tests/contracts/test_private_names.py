@@ -22,7 +22,15 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).parents[2]
-PACKAGES: Final = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
+PACKAGES: Final = (
+    "broker",
+    "rules",
+    "schema_validation",
+    "transforms",
+    "bridges",
+    "ui",
+    "pyspark_sluice",
+)
 
 USED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "aiokafka": {
@@ -69,7 +77,12 @@ USED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
 OTHERS: Final = {"os._exit", "_current_frames", "_replace", "_make"}
 """Names that begin with an underscore and are documented: Python's own, and those of named tuples."""
 
-NAMES: Final = [(place, name) for places in USED.values() for place, its_names in places.items() for name in its_names]
+NAMES: Final = [
+    (place, name)
+    for places in USED.values()
+    for place, its_names in places.items()
+    for name in its_names
+]
 MINORS: Final = {"pyspark": 2}
 """How many more minor versions than the tested one a package may have: heavy tests run these too."""
 
@@ -85,7 +98,9 @@ def attributes(cls: type) -> Iterator[str]:
     """The attributes of a class and of its objects, those that its methods assign included."""
     yield from dir(cls)
     for base in cls.__mro__:
-        if str(getattr(sys.modules.get(base.__module__), "__file__", None)).endswith(".py"):  # not written in C
+        if str(getattr(sys.modules.get(base.__module__), "__file__", None)).endswith(
+            ".py"
+        ):  # not written in C
             for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(base)))):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                     yield node.attr
@@ -101,7 +116,9 @@ def has(place: str, name: str) -> bool:
 
 @pytest.mark.parametrize(("place", "name"), NAMES, ids=[f"{place}.{name}" for place, name in NAMES])
 def test_a_name_is_there(place: str, name: str) -> None:
-    assert has(place, name), f"{place} has no {name} in this release. Try: the product without it, or a lower bound"
+    assert has(place, name), (
+        f"{place} has no {name} in this release. Try: the product without it, or a lower bound"
+    )
 
 
 def test_a_name_that_is_gone_is_noticed() -> None:
@@ -111,8 +128,16 @@ def test_a_name_that_is_gone_is_noticed() -> None:
 
 def requirements() -> dict[str, Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [text for name, texts in project["optional-dependencies"].items() if name != "dev" for text in texts]
-    return {canonicalize_name(need.name): need for need in map(Requirement, [*project["dependencies"], *extras])}
+    extras = [
+        text
+        for name, texts in project["optional-dependencies"].items()
+        if name != "dev"
+        for text in texts
+    ]
+    return {
+        canonicalize_name(need.name): need
+        for need in map(Requirement, [*project["dependencies"], *extras])
+    }
 
 
 @pytest.mark.parametrize("distribution", USED)
@@ -121,7 +146,9 @@ def test_the_next_minor_version_is_not_installed(distribution: str) -> None:
     major, minor, *_ = metadata.version(distribution).split(".")
     assert need.specifier.contains(metadata.version(distribution))
     following = f"{major}.{int(minor) + MINORS.get(distribution, 1)}"
-    assert not need.specifier.contains(following), f"pyproject.toml: expected {distribution} below {following}"
+    assert not need.specifier.contains(following), (
+        f"pyproject.toml: expected {distribution} below {following}"
+    )
 
 
 def private(name: str) -> bool:
@@ -151,7 +178,11 @@ def foreign_names(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
     """The private names of other packages in a module, with their lines: imported, read or set."""
     foreign: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] not in PACKAGES:
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.split(".")[0] not in PACKAGES
+        ):
             foreign |= {alias.asname or alias.name for alias in node.names}
             for name in [*node.module.split("."), *(alias.name for alias in node.names)]:
                 if private(name):
@@ -160,18 +191,25 @@ def foreign_names(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
             for alias in node.names:
                 if alias.name.split(".")[0] not in PACKAGES:
                     foreign.add((alias.asname or alias.name).split(".")[0])
-                    yield from ((node.lineno, name) for name in alias.name.split(".") if private(name))
+                    yield from (
+                        (node.lineno, name) for name in alias.name.split(".") if private(name)
+                    )
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and private(node.attr):
             of_package = isinstance(node.value, ast.Name) and node.value.id in foreign
             if of_package or node.attr not in own:
-                yield node.lineno, node.attr if ast.unparse(node) not in OTHERS else ast.unparse(node)
+                yield (
+                    node.lineno,
+                    node.attr if ast.unparse(node) not in OTHERS else ast.unparse(node),
+                )
 
 
 def test_every_private_name_is_listed() -> None:
     """A private name that the product does not define, or takes from an imported module or class, is another's."""
     files = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
-    trees = {path: ast.parse(path.read_text()) for path in files if "node_modules" not in path.parts}
+    trees = {
+        path: ast.parse(path.read_text()) for path in files if "node_modules" not in path.parts
+    }
     listed = {name for _, name in NAMES} | OTHERS | {place.rpartition(":")[2] for place, _ in NAMES}
     listed |= {part for place, _ in NAMES for part in place.partition(":")[0].split(".")}
     own = own_names(trees)

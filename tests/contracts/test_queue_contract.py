@@ -196,7 +196,9 @@ def test_a_failed_commit_loses_the_group_and_the_reader_goes_back() -> None:
             await queue.committed()
         store.fails = False
         queue.append(b"4", -4)
-        assert [value for _, value in await queue.read(10, 100)] == [-4], "what was not committed is not given"
+        assert [value for _, value in await queue.read(10, 100)] == [-4], (
+            "what was not committed is not given"
+        )
         await writer.close()
 
     asyncio.run(check())
@@ -240,7 +242,9 @@ def test_looking_takes_nothing(keeper: Keeper) -> None:
     asyncio.run(check())
 
 
-def test_pieces_of_a_commit_group_are_read_with_their_offsets_also_where_records_are_empty(keeper: Keeper) -> None:
+def test_pieces_of_a_commit_group_are_read_with_their_offsets_also_where_records_are_empty(
+    keeper: Keeper,
+) -> None:
     async def check() -> None:
         queues, writer = keeper.queues()
         queue = opened(queues)
@@ -257,20 +261,26 @@ def test_pieces_of_a_commit_group_are_read_with_their_offsets_also_where_records
     asyncio.run(check())
 
 
-def test_a_reader_who_keeps_up_is_given_values_and_one_who_fell_behind_payloads(keeper: Keeper) -> None:
+def test_a_reader_who_keeps_up_is_given_values_and_one_who_fell_behind_payloads(
+    keeper: Keeper,
+) -> None:
     async def check() -> None:
         queues, writer = keeper.queues()
         queue = opened(queues, records=100_000, size=1 << 30)
         for number in range(10):
             queue.append(b"%d" % number, -number)
         assert list(await queue.read(4, 1 << 20)) == [(number, -number) for number in range(4)]
-        assert list(await queue.read(100, 1 << 20)) == [(number, -number) for number in range(4, 10)]
+        assert list(await queue.read(100, 1 << 20)) == [
+            (number, -number) for number in range(4, 10)
+        ]
         for number in range(10, 40_000):
             queue.append(b"%d" % number, -number)
         seen: list[object] = []
         while len(seen) < 39_990:
             read = await queue.read(3000, 1 << 20)
-            assert [offset for offset, _ in read] == list(range(10 + len(seen), 10 + len(seen) + len(read)))
+            assert [offset for offset, _ in read] == list(
+                range(10 + len(seen), 10 + len(seen) + len(read))
+            )
             seen += [value for _, value in read]
         numbers = [int(value) if isinstance(value, bytes) else -value for value in seen]  # type: ignore[operator]
         assert numbers == list(range(10, 40_000))
@@ -282,7 +292,9 @@ def test_a_reader_who_keeps_up_is_given_values_and_one_who_fell_behind_payloads(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_pieces_of_any_size_are_in_order_wherever_the_reader_goes_back_to(keeper: Keeper, seed: int) -> None:
+def test_pieces_of_any_size_are_in_order_wherever_the_reader_goes_back_to(
+    keeper: Keeper, seed: int
+) -> None:
     chance = Random(seed)
 
     async def check() -> None:
@@ -297,7 +309,9 @@ def test_pieces_of_any_size_are_in_order_wherever_the_reader_goes_back_to(keeper
         while next_offset < 3000:
             most_bytes = chance.choice((100, 5000, 1 << 20))
             read = list(await queue.read(chance.randint(1, 500), most_bytes))
-            assert [offset for offset, _ in read] == list(range(next_offset, next_offset + len(read)))
+            assert [offset for offset, _ in read] == list(
+                range(next_offset, next_offset + len(read))
+            )
             assert all(payload.startswith(b"%d" % offset) for offset, payload in read)
             assert len(read) == 1 or sum(len(payload) for _, payload in read) <= most_bytes
             next_offset += len(read)

@@ -34,7 +34,14 @@ WORKS = "def test_works(): pass"
         (FAILS_ONCE.replace("NUMBER", "1") + FAILS, 1, "FAILED AGAIN", 1),
         ("import nothing_of_this_name", 2, "1 error", 0),
     ],
-    ids=["nothing fails", "one fails once", "too many fail", "one fails always", "one of each", "a broken file"],
+    ids=[
+        "nothing fails",
+        "one fails once",
+        "too many fail",
+        "one fails always",
+        "one of each",
+        "a broken file",
+    ],
 )
 def test_what_fails_beside_others_must_pass_alone(
     tmp_path: Path, tests: str, exit_code: int, printed: str, flaky: int
@@ -52,18 +59,36 @@ def test_flaky_tests_of_other_tiers_count_too(tmp_path: Path) -> None:
     (tmp_path / FLAKY / "quick").write_text("one\ntwo\n")
     assert run(tmp_path, FAILS_ONCE.replace("NUMBER", "1")).returncode == 1
     (tmp_path / FLAKY / "quick").write_text("one\n")
-    assert run(tmp_path, FAILS_ONCE.replace("NUMBER", "1").replace("fails_once", "other")).returncode == 0
+    assert (
+        run(tmp_path, FAILS_ONCE.replace("NUMBER", "1").replace("fails_once", "other")).returncode
+        == 0
+    )
     assert flaky_tests(tmp_path) == ["test_some.py::test_other[0]", "one"]
     command = [sys.executable, "-m", "tests.support.second_look"]
     told = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+        command,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert [line.split()[1] for line in told.stdout.splitlines()] == flaky_tests(tmp_path)
 
 
 def run(directory: Path, tests: str) -> subprocess.CompletedProcess[str]:
     (directory / "test_some.py").write_text(tests)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.second_look", "-c", "/dev/null", "--rootdir"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "tests.support.second_look",
+        "-c",
+        "/dev/null",
+        "--rootdir",
+    ]
     return subprocess.run(
         [*command, str(directory), "test_some.py"],
         cwd=directory,

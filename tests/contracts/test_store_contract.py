@@ -21,7 +21,12 @@ OTHER = LogShard(17, 1)
 
 def record(number: int, ts_us: int | None = None, **changes: object) -> StreamRecord:
     made = StreamRecord(
-        1_000_000 + number if ts_us is None else ts_us, f"site/{number}", b"payload %d" % number, 1, False, "meter-1"
+        1_000_000 + number if ts_us is None else ts_us,
+        f"site/{number}",
+        b"payload %d" % number,
+        1,
+        False,
+        "meter-1",
     )
     return made._replace(**changes)  # type: ignore[arg-type]  # the fields are the test's choice
 
@@ -68,14 +73,20 @@ def test_a_record_reads_back_as_it_was_written(store: Store) -> None:
 
 def test_text_that_is_not_unicode_stops_no_other_record(store: Store) -> None:
     append(store, LOG, record(0), record(1, topic="a\ud800b"), record(2))
-    assert [r.payload for _, r in store.read(LOG, 0, 10)] == [b"payload 0", b"payload 1", b"payload 2"]
+    assert [r.payload for _, r in store.read(LOG, 0, 10)] == [
+        b"payload 0",
+        b"payload 1",
+        b"payload 2",
+    ]
 
 
 @pytest.mark.parametrize(
     ("from_offset", "limit", "expected"),
     [(0, 2, [0, 1]), (3, 4, [3, 4, 5, 6]), (8, 9, [8, 9]), (10, 5, []), (0, 0, [])],
 )
-def test_reads_are_bounded_and_cross_frames(store: Store, from_offset: int, limit: int, expected: list[int]) -> None:
+def test_reads_are_bounded_and_cross_frames(
+    store: Store, from_offset: int, limit: int, expected: list[int]
+) -> None:
     for start in range(0, 10, 2):
         append(store, LOG, record(start), record(start + 1))
     found = store.read(LOG, from_offset, limit)
@@ -104,7 +115,15 @@ def test_time_finds_the_first_record_at_or_after_it(store: Store) -> None:
     append(store, LOG, record(0, 100), record(1, 300))
     append(store, LOG, record(2, 200), record(3, 250))  # the clock went back
     append(store, LOG, record(4, 400), record(5, 350))
-    assert [store.offset_at(LOG, ts) for ts in (0, 100, 101, 300, 301, 400, 401)] == [0, 0, 1, 1, 4, 4, 6]
+    assert [store.offset_at(LOG, ts) for ts in (0, 100, 101, 300, 301, 400, 401)] == [
+        0,
+        0,
+        1,
+        1,
+        4,
+        4,
+        6,
+    ]
     assert store.offset_at(LOG, -5) == 0
 
 
@@ -142,7 +161,9 @@ def test_keys_are_put_replaced_and_deleted(store: Store) -> None:
 
 
 def test_a_scan_gives_a_prefix_in_key_order(store: Store) -> None:
-    store.commit(Batch(puts={b"p/2": b"2", b"p/1": b"1", b"q": b"3", b"p": b"0", b"p/\xff\xff": b"4"}))
+    store.commit(
+        Batch(puts={b"p/2": b"2", b"p/1": b"1", b"q": b"3", b"p": b"0", b"p/\xff\xff": b"4"})
+    )
     assert list(store.scan(b"p/")) == [(b"p/1", b"1"), (b"p/2", b"2"), (b"p/\xff\xff", b"4")]
     assert [key for key, _ in store.scan(b"")] == [b"p", b"p/1", b"p/2", b"p/\xff\xff", b"q"]
     assert [key for key, _ in store.scan(b"p/\xff")] == [b"p/\xff\xff"]
@@ -206,8 +227,18 @@ def test_the_directory_lists_frames(store: Store) -> None:
     append(store, LOG, record(0, 10), record(1, 30))
     append(store, LOG, record(2, 20))
     first, second = store.directory(LOG)
-    assert (first.first_offset, first.next_offset, first.min_ts_us, first.max_ts_us) == (0, 2, 10, 30)
-    assert (second.first_offset, second.max_ts_us, second.running_max_us, second.records) == (2, 20, 30, 1)
+    assert (first.first_offset, first.next_offset, first.min_ts_us, first.max_ts_us) == (
+        0,
+        2,
+        10,
+        30,
+    )
+    assert (second.first_offset, second.max_ts_us, second.running_max_us, second.records) == (
+        2,
+        20,
+        30,
+        1,
+    )
     assert first.size_bytes + second.size_bytes == store.size_of(LOG)
     assert list(store.directory(LOG, 1)) == [first, second]
     assert list(store.directory(LOG, 2)) == [second]
@@ -219,7 +250,11 @@ def test_merging_frames_changes_nothing_for_readers(store: Store) -> None:
     before = list(store.read(LOG, 0, 10))
     store.merge(LOG, 1, 5)
     assert list(store.read(LOG, 0, 10)) == before
-    assert [(e.first_offset, e.next_offset) for e in store.directory(LOG)] == [(0, 1), (1, 5), (5, 6)]
+    assert [(e.first_offset, e.next_offset) for e in store.directory(LOG)] == [
+        (0, 1),
+        (1, 5),
+        (5, 6),
+    ]
     assert [store.offset_at(LOG, 1_000_000 + n) for n in range(7)] == list(range(7))
     assert sum(entry.size_bytes for entry in store.directory(LOG)) == store.size_of(LOG)
     assert append(store, LOG, record(6)) == 6
@@ -236,4 +271,6 @@ def test_a_group_larger_than_a_frame_is_cut(store: Store) -> None:
     count = records.MAX_FRAME_ROWS + 10
     append(store, LOG, *(record(number) for number in range(count)))
     assert store.range_of(LOG).next_offset == count
-    assert [offset for offset, _ in store.read(LOG, count - 12, 100)] == list(range(count - 12, count))
+    assert [offset for offset, _ in store.read(LOG, count - 12, 100)] == list(
+        range(count - 12, count)
+    )

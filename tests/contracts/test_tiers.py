@@ -60,7 +60,9 @@ def imports_within() -> None:
 def test_what_the_code_reaches_is_marked(
     request: pytest.FixtureRequest, function: Callable[..., Any], kinds: set[str]
 ) -> None:
-    item = pytest.Function.from_parent(request.node.parent, name="test_fails_alone", callobj=function)
+    item = pytest.Function.from_parent(
+        request.node.parent, name="test_fails_alone", callobj=function
+    )
     assert markers_of(item) == kinds
 
 
@@ -74,23 +76,35 @@ def test_a_fixture_marks_its_tests(request: pytest.FixtureRequest, kafka: type[K
     assert tier_of(request.node) == "full"
 
 
-def test_every_test_is_in_one_tier_and_names_of_files_are_right(request: pytest.FixtureRequest) -> None:
+def test_every_test_is_in_one_tier_and_names_of_files_are_right(
+    request: pytest.FixtureRequest,
+) -> None:
     assert tier_of(request.node) in TIERS
-    files = [place.split("::")[0] for place in (*SMOKE, *(file for files in TOGETHER.values() for file in files))]
+    files = [
+        place.split("::")[0]
+        for place in (*SMOKE, *(file for files in TOGETHER.values() for file in files))
+    ]
     assert all((TESTS / file).exists() for file in files)
 
 
 def test_a_process_that_no_marker_knows_fails_its_test() -> None:
     run = import_module("sub" + "process").run
     with pytest.raises(
-        pytest.fail.Exception, match="test_a_process_that_no_marker_knows_fails_its_test starts a process"
+        pytest.fail.Exception,
+        match="test_a_process_that_no_marker_knows_fails_its_test starts a process",
     ):
         run(["true"])
 
 
-@pytest.mark.parametrize(("environ", "exit_code"), [({}, 0), ({"CI": "true"}, 1)], ids=["a newcomer", "CI"])
-def test_a_skipped_test_is_counted_and_fails_ci(tmp_path: Path, environ: dict[str, str], exit_code: int) -> None:
-    (tmp_path / "test_some.py").write_text("import pytest\ndef test_skips(): pytest.skip('no Chromium')\n")
+@pytest.mark.parametrize(
+    ("environ", "exit_code"), [({}, 0), ({"CI": "true"}, 1)], ids=["a newcomer", "CI"]
+)
+def test_a_skipped_test_is_counted_and_fails_ci(
+    tmp_path: Path, environ: dict[str, str], exit_code: int
+) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\ndef test_skips(): pytest.skip('no Chromium')\n"
+    )
     plugins = ["-p", "tests.support.starts", "-p", "tests.support.tiers"]
     done = subprocess.run(
         [

@@ -13,7 +13,10 @@ from tests.bridges.spark.conftest import spark as spark
 @pytest.fixture
 def interpreting(spark: Any) -> Iterator[Any]:
     """A Spark that evaluates expressions without compiling them, which for hundreds of queries takes minutes."""
-    settings = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+    settings = {
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
     for name, value in settings.items():
         spark.conf.set(name, value)
     yield spark

@@ -29,7 +29,19 @@ NO_ROW: Final = "no row"
 Outcome = tuple[Any, ...] | str
 """The values of a row in order, or what there was instead of one."""
 
-_COLUMNS = ("shard", "offset", "ts", "topic", "payload", "qos", "retain", "client_id", "username", "properties", "rule")
+_COLUMNS = (
+    "shard",
+    "offset",
+    "ts",
+    "topic",
+    "payload",
+    "qos",
+    "retain",
+    "client_id",
+    "username",
+    "properties",
+    "rule",
+)
 _US = 1_767_225_600_123_456
 
 
@@ -52,10 +64,15 @@ def frame_of(spark: Any, records: Sequence[Record]) -> Any:
         "shard": [0] * len(records),
         "offset": list(range(len(records))),
         "ts": [_US + 1000 * at for at in range(len(records))],
-        **{name: [getattr(one, name) for one in records] for name in ("topic", "payload", "client_id", "username")},
+        **{
+            name: [getattr(one, name) for one in records]
+            for name in ("topic", "payload", "client_id", "username")
+        },
         **{name: [getattr(one, name) for one in records] for name in ("qos", "retain")},
     }
-    arrays = [pa.array(given.get(field.name, [None] * len(records)), field.type) for field in schema]
+    arrays = [
+        pa.array(given.get(field.name, [None] * len(records)), field.type) for field in schema
+    ]
     return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema)).selectExpr(
         *(f"CAST(qos AS TINYINT) AS {name}" if name == "qos" else name for name in _COLUMNS)
     )
@@ -72,7 +89,12 @@ def live(sql: str, records: Sequence[Record]) -> list[Outcome]:
         received_us = _US + 1000 * at
         moment[0] = received_us // 1000
         message = Message(
-            one.topic, one.payload, one.qos, one.retain, Client(one.client_id, one.username), received_us * 1000
+            one.topic,
+            one.payload,
+            one.qos,
+            one.retain,
+            Client(one.client_id, one.username),
+            received_us * 1000,
         )
         try:
             row = program.run(message) if read.matches_topic(one.topic) else None
@@ -90,7 +112,9 @@ def statement_of(sql: str, payload: FieldType | None) -> SparkStatement:
     return to_spark(tree, sources(tree), standard(), payload, rule="r", node="node-1")
 
 
-def in_spark_sql(spark: Any, statements: Sequence[SparkStatement], view: str, count: int) -> list[list[Outcome]]:
+def in_spark_sql(
+    spark: Any, statements: Sequence[SparkStatement], view: str, count: int
+) -> list[list[Outcome]]:
     """What each statement gives for the records of a view, in one job; each of its columns as JSON of one kind."""
     queries = [
         f"SELECT {number} AS rule, _offset, _irregular, to_json(named_struct({_members(one)}), "
@@ -103,7 +127,9 @@ def in_spark_sql(spark: Any, statements: Sequence[SparkStatement], view: str, co
     return outcomes
 
 
-def compiled_in_spark(frame: Any, sql: str, columns: Sequence[Mapping[str, str]], count: int) -> list[Outcome]:
+def compiled_in_spark(
+    frame: Any, sql: str, columns: Sequence[Mapping[str, str]], count: int
+) -> list[Outcome]:
     """What ``mapInArrow`` gives."""
     outcomes: list[Outcome] = [NO_ROW] * count
     for row in rule_rows(frame, RuleText("r", sql, "node-1"), columns).collect():

@@ -28,7 +28,9 @@ from tests.support.examples import examples
 
 pytestmark = pytest.mark.spark
 
-LONG, DOUBLE, STRING, BOOLEAN = (FieldType(name) for name in ("long", "double", "string", "boolean"))
+LONG, DOUBLE, STRING, BOOLEAN = (
+    FieldType(name) for name in ("long", "double", "string", "boolean")
+)
 PAYLOAD = FieldType(
     "struct",
     fields={
@@ -192,7 +194,9 @@ OBJECTS = st.fixed_dictionaries(
 RECORDS = st.builds(
     Record,
     payload=OBJECTS.map(lambda value: json.dumps(value, ensure_ascii=len(value) % 2 == 0).encode()),
-    topic=st.sampled_from(["plant/1/temp", "plant/2", "plant", "plant//temp", "$SYS/plant", "other/1/temp"]),
+    topic=st.sampled_from(
+        ["plant/1/temp", "plant/2", "plant", "plant//temp", "$SYS/plant", "other/1/temp"]
+    ),
     client_id=st.sampled_from(["meter-1", "", "m é"]),
     username=st.sampled_from([None, "", "alice"]),
     qos=st.integers(0, 2),
@@ -210,11 +214,15 @@ def _select(expression: str) -> str:
 def _compare(spark: Any, rules: Sequence[str], records: Sequence[Record]) -> list[list[Outcome]]:
     """Hold all rules against the broker's function; gives what Spark SQL gave."""
     frame_of(spark, records).createOrReplaceTempView("cases")
-    found = in_spark_sql(spark, [statement_of(sql, PAYLOAD) for sql in rules], "cases", len(records))
+    found = in_spark_sql(
+        spark, [statement_of(sql, PAYLOAD) for sql in rules], "cases", len(records)
+    )
     for sql, in_sql in zip(rules, found, strict=True):
         for record, expected, outcome in zip(records, live(sql, records), in_sql, strict=True):
             if outcome != IRREGULAR:
-                assert _same(expected, outcome), f"{sql}\n{record}\nlive {expected!r}, Spark SQL {outcome!r}"
+                assert _same(expected, outcome), (
+                    f"{sql}\n{record}\nlive {expected!r}, Spark SQL {outcome!r}"
+                )
     return found
 
 
@@ -232,12 +240,19 @@ def test_expressions_on_payloads_that_are_meant_to_confuse(interpreting: Any, ch
     records = [Record(payload, username="alice") for payload in NASTY]
     found = _compare(interpreting, [_select(expression) for expression in CHUNKS[chunk]], records)
     for expression, outcomes in zip(CHUNKS[chunk], found, strict=True):
-        assert any(isinstance(one, tuple) for one in outcomes), f"{expression} is irregular everywhere"
+        assert any(isinstance(one, tuple) for one in outcomes), (
+            f"{expression} is irregular everywhere"
+        )
 
 
 @pytest.mark.parametrize("chunk", range(len(CHUNKS)))
 def test_expressions_on_random_payloads(interpreting: Any, chunk: int) -> None:
-    @settings(max_examples=examples(2), deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+    @settings(
+        max_examples=examples(2),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
     @given(st.lists(RECORDS, min_size=80, max_size=80))
     def check(records: list[Record]) -> None:
         _compare(interpreting, [_select(expression) for expression in CHUNKS[chunk]], records)
@@ -249,10 +264,16 @@ def test_conditions_on_payloads_that_are_meant_to_confuse(interpreting: Any) -> 
     records = [Record(payload, username="alice") for payload in NASTY]
     wheres = ["payload.x > 20", "payload.f", "not payload.f", "payload.s = 'abc' or payload.x / payload.y > 1",
               "payload.x > 1 and payload.i in (1, 5)", "lower(payload.s) = 'abc'", "payload.x is null"]  # fmt: skip
-    _compare(interpreting, [f'SELECT payload.i AS i, topic FROM "#" WHERE {where}' for where in wheres], records)
+    _compare(
+        interpreting,
+        [f'SELECT payload.i AS i, topic FROM "#" WHERE {where}' for where in wheres],
+        records,
+    )
 
 
-CANONICAL = 'SELECT payload.x AS t, payload.x * 1.8 + 32 AS f, clientid FROM "plant/#" WHERE payload.x > 20'
+CANONICAL = (
+    'SELECT payload.x AS t, payload.x * 1.8 + 32 AS f, clientid FROM "plant/#" WHERE payload.x > 20'
+)
 RULES = [
     (CANONICAL, ["double", "double", "string"]),
     ('SELECT payload.x AS x, x + 1 AS y, topic(2) AS n FROM "plant/+/temp"', ["double", "double", "string"]),
@@ -266,7 +287,10 @@ RULES = [
 @pytest.mark.parametrize(("sql", "kinds"), RULES)
 def test_three_runtimes_give_the_same(spark: Any, sql: str, kinds: list[str]) -> None:
     records = [Record(payload, username="alice") for payload in NASTY]
-    records += [Record(b'{"x":%d.5,"i":%d,"j":2,"s":"abc"}' % (number, number), retain=True) for number in range(40)]
+    records += [
+        Record(b'{"x":%d.5,"i":%d,"j":2,"s":"abc"}' % (number, number), retain=True)
+        for number in range(40)
+    ]
     statement = statement_of(sql, PAYLOAD)
     assert [kind for _, kind in statement.columns] == kinds
     frame = frame_of(spark, records)
@@ -275,7 +299,11 @@ def test_three_runtimes_give_the_same(spark: Any, sql: str, kinds: list[str]) ->
     compiled = compiled_in_spark(frame, sql, columns, len(records))
     for record, one, other in zip(records, expected, compiled, strict=True):
         # A value that its column cannot hold is a dead letter in the table, whichever way it comes.
-        assert _same(one, other) or (other == FAILED and _is_beyond_columns(one)), (record, one, other)
+        assert _same(one, other) or (other == FAILED and _is_beyond_columns(one)), (
+            record,
+            one,
+            other,
+        )
     _compare(spark, [sql], records)
 
 

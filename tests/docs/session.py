@@ -22,7 +22,9 @@ from tests.support.processes import free_port
 
 ROOT: Final = Path(__file__).parents[2]
 TIMEOUT_S: Final = 900.0
-_INSTALLS: Final = re.compile(r"^(make install|\. \.venv/bin/activate|make install && \. \.venv/bin/activate)$", re.M)
+_INSTALLS: Final = re.compile(
+    r"^(make install|\. \.venv/bin/activate|make install && \. \.venv/bin/activate)$", re.M
+)
 _MOMENTS: Final = re.compile(r"(?<![\w-])(sleep|-W|--timeout) (\d+)(?![.\d])")
 """Waits of whole seconds, enough for a reader, are three times as long here: this machine may be busy."""
 _PORTS: Final = ("18083", "1883", "1884", "8883", "9009")
@@ -78,17 +80,25 @@ def _blocks(lines: Sequence[str]) -> Iterator[Block]:
 
 def commands(page: Path, heading: str | None = None) -> list[Block]:
     """The blocks of a page, or of one of its headings, that a reader is to run."""
-    found = [b for b in blocks(page) if b.info in ("sh", "sh background") and heading in (None, b.heading)]
+    found = [
+        b
+        for b in blocks(page)
+        if b.info in ("sh", "sh background") and heading in (None, b.heading)
+    ]
     assert found, f"{page} has no commands under {heading or 'any heading'}"
     return found
 
 
-def run(chosen: Sequence[Block], directory: Path, servers: Mapping[str, int] | None = None) -> list[str]:
+def run(
+    chosen: Sequence[Block], directory: Path, servers: Mapping[str, int] | None = None
+) -> list[str]:
     """Run blocks in order; what each printed. Fails when one fails. ``servers`` tells the ports of those that the test
     has started, by the ports that the page names."""
     status, output = _bash(_script(chosen, servers or {}), directory)
     parts = output.split(_MARK)
-    assert status == 0, f"block {len(parts) - 1} of {len(chosen)} ended with {status}:\n{output[-6000:]}"
+    assert status == 0, (
+        f"block {len(parts) - 1} of {len(chosen)} ended with {status}:\n{output[-6000:]}"
+    )
     return parts[1:]
 
 
@@ -96,13 +106,19 @@ def _script(chosen: Sequence[Block], servers: Mapping[str, int]) -> str:
     ports = {name: free_port() for name in _PORTS} | dict(servers)
     pieces = [_BEGIN]
     for number, block in enumerate(chosen):
-        text = _MOMENTS.sub(lambda found: f"{found[1]} {3 * int(found[2])}", _INSTALLS.sub("", block.text))
+        text = _MOMENTS.sub(
+            lambda found: f"{found[1]} {3 * int(found[2])}", _INSTALLS.sub("", block.text)
+        )
         pieces.append(f"echo; echo '{_MARK}'")
         if block.info == "sh background":
             log = f"background-{number}.log"
-            text = f"{{\n{text}}} >{log} 2>&1 &\n" + (f"ready {log}\n" if "sluice serve" in text else "")
+            text = f"{{\n{text}}} >{log} 2>&1 &\n" + (
+                f"ready {log}\n" if "sluice serve" in text else ""
+            )
         pieces.append(text)
-    script = re.sub(rf"\b({'|'.join(ports)})\b", lambda found: str(ports[found[1]]), "\n".join(pieces))
+    script = re.sub(
+        rf"\b({'|'.join(ports)})\b", lambda found: str(ports[found[1]]), "\n".join(pieces)
+    )
     return script.replace("MQTT_PORT", str(ports["1883"]))
 
 
@@ -113,7 +129,12 @@ def _bash(script: str, directory: Path) -> tuple[int, str]:
     output = directory / "session.log"
     with output.open("wb") as log:
         process = subprocess.Popen(
-            ["bash", "-c", script], cwd=directory, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            ["bash", "-c", script],
+            cwd=directory,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
         )
         try:
             status = process.wait(TIMEOUT_S)

@@ -32,12 +32,17 @@ STEPS: Final = tuple(
     )
 )  # fmt: skip
 """Objects are created, changed, switched off and on, used, shown, and deleted, those that others name last."""
-FOUND: Final = {f"/api/v1/{kind}/{{id}}": kind for kind in ("delayed", "backtests", "jobs", "audit-log")}
+FOUND: Final = {
+    f"/api/v1/{kind}/{{id}}": kind for kind in ("delayed", "backtests", "jobs", "audit-log")
+}
 """Paths with an identifier that the broker gives: it is read from this list."""
 REFUSED: Final = {
     "retypeTable": (422, "columns of a table of messages are fixed"),
     "restoreObject": (422, "cannot be restored"),
-    "revertAuditEntry": (422, "cannot be reverted"),  # the newest request before it changed no object
+    "revertAuditEntry": (
+        422,
+        "cannot be reverted",
+    ),  # the newest request before it changed no object
     "getSaturation": (404, "there is no saturation log entry"),  # unless the machine is busy
     "pauseJob": (409, ""),  # the job that is found is over
     "resumeJob": (409, ""),
@@ -71,14 +76,21 @@ def test_every_operation_takes_its_example(node: Node) -> None:
     wrong, components = [], _closed(document["components"])
     with node.client(follow_redirects=False) as client:
         for path, method, operation in sorted(calls, key=_step):
-            answer = client.request(method, node.url + _url(client, path, operation), **_body(node, operation))
+            answer = client.request(
+                method, node.url + _url(client, path, operation), **_body(node, operation)
+            )
             declared = _declared(answer, operation, components)
             status, reason = REFUSED.get(operation["operationId"], (0, ""))
             if answer.status_code == status and reason in answer.text:
                 continue
             if answer.status_code >= 400 or declared is None or not _is_of_type(answer, declared):
-                wrong.append(f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}")
-            wrong += [f"{operation['operationId']}: {text}" for text in _misfits(answer, declared or {}, components)]
+                wrong.append(
+                    f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}"
+                )
+            wrong += [
+                f"{operation['operationId']}: {text}"
+                for text in _misfits(answer, declared or {}, components)
+            ]
             wrong += [
                 f"{operation['operationId']}: {name} is {text}"
                 for name, text in _times(answer)
@@ -95,20 +107,29 @@ def test_every_operation_declares_the_problems_that_it_answers(node: Node, given
         for path, method, operation in calls:
             name = {"no such name": "0", "no name": "-"}.get(given, "0" if "{id}" in path else None)
             request = {"headers": {"Origin": node.url}, **_body(node, operation)}
-            query = {one["name"]: "~" for one in operation.get("parameters", ()) if one["in"] == "query"}
+            query = {
+                one["name"]: "~" for one in operation.get("parameters", ()) if one["in"] == "query"
+            }
             if given == "no member":
                 request["json"] = {}
             elif given == "no parameter" and query:
                 request["params"] = query
-            answer = client.request(method, node.url + _url(client, path, operation, name), **request)
+            answer = client.request(
+                method, node.url + _url(client, path, operation, name), **request
+            )
             if answer.status_code < 400:
                 continue
             refused += 1
             declared = _declared(answer, operation, components)
             if declared is None or not _is_of_type(answer, declared):
-                wrong.append(f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}")
+                wrong.append(
+                    f"{operation['operationId']}: {answer.status_code} {answer.text[:300]}"
+                )
             else:
-                wrong += [f"{operation['operationId']}: {text}" for text in _misfits(answer, declared, components)]
+                wrong += [
+                    f"{operation['operationId']}: {text}"
+                    for text in _misfits(answer, declared, components)
+                ]
     assert refused > 20
     assert not wrong, "\n".join(wrong)
 
@@ -119,14 +140,25 @@ def test_documents_examples_are_complete(node: Node) -> None:
     for path, methods in document["paths"].items():
         for operation in methods.values():
             assert set(operation["tags"]) <= tags
-            declared = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
+            declared = {
+                one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"
+            }
             assert declared == set(re.findall(r"\{(\w+)\}", path)), operation["operationId"]
-            assert all(one.get("example") for one in operation.get("parameters", ()) if one["required"])
-            assert all(one["example"] for one in operation.get("requestBody", {}).get("content", {}).values())
+            assert all(
+                one.get("example") for one in operation.get("parameters", ()) if one["required"]
+            )
+            assert all(
+                one["example"]
+                for one in operation.get("requestBody", {}).get("content", {}).values()
+            )
 
 
-@pytest.mark.parametrize(("path", "member"), [("authentication", "mechanism"), ("authorization/sources", "type")])
-def test_kinds_that_have_no_name_are_refused_by_the_member_that_names_them(node: Node, path: str, member: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "member"), [("authentication", "mechanism"), ("authorization/sources", "type")]
+)
+def test_kinds_that_have_no_name_are_refused_by_the_member_that_names_them(
+    node: Node, path: str, member: str
+) -> None:
     with node.client() as client:
         problem = client.post(f"/{path}", json={}).json()
     assert [(one["pointer"], one["message"]) for one in problem["errors"]] == [
@@ -138,13 +170,21 @@ def _document(node: Node) -> tuple[Any, list[tuple[str, str, Any]]]:
     """The document, and each operation with its path and method."""
     document = httpx.get(f"{node.url}/api/v1/openapi.json", timeout=60).json()
     paths = document["paths"].items()
-    return document, [(path, method, found) for path, methods in paths for method, found in methods.items()]
+    return document, [
+        (path, method, found) for path, methods in paths for method, found in methods.items()
+    ]
 
 
-def _declared(answer: httpx.Response, operation: Mapping[str, Any], components: Mapping[str, Any]) -> Any:
+def _declared(
+    answer: httpx.Response, operation: Mapping[str, Any], components: Mapping[str, Any]
+) -> Any:
     """What the document says of an answer with this status; None where it says nothing."""
     found = operation["responses"].get(str(answer.status_code))
-    return components["responses"][found["$ref"].rpartition("/")[2]] if found and "$ref" in found else found
+    return (
+        components["responses"][found["$ref"].rpartition("/")[2]]
+        if found and "$ref" in found
+        else found
+    )
 
 
 def _times(answer: httpx.Response) -> Iterator[tuple[str, str | int]]:
@@ -153,16 +193,27 @@ def _times(answer: httpx.Response) -> Iterator[tuple[str, str | int]]:
     while todo:
         value = todo.pop()
         inner: dict[str, Any] = value if isinstance(value, dict) else {}
-        inner = {name: one for name, one in inner.items() if name not in ("event", "example", "rows")}
+        inner = {
+            name: one for name, one in inner.items() if name not in ("event", "example", "rows")
+        }
         todo += value if isinstance(value, list) else inner.values()
-        yield from ((name, one) for name, one in inner.items() if name.endswith("_at") and isinstance(one, (str, int)))
+        yield from (
+            (name, one)
+            for name, one in inner.items()
+            if name.endswith("_at") and isinstance(one, (str, int))
+        )
 
 
 def _is_of_type(answer: httpx.Response, declared: Mapping[str, Any]) -> bool:
-    return "content" not in declared or answer.headers["content-type"].partition(";")[0] in declared["content"]
+    return (
+        "content" not in declared
+        or answer.headers["content-type"].partition(";")[0] in declared["content"]
+    )
 
 
-def _misfits(answer: httpx.Response, declared: Mapping[str, Any], components: Mapping[str, Any]) -> Iterator[str]:
+def _misfits(
+    answer: httpx.Response, declared: Mapping[str, Any], components: Mapping[str, Any]
+) -> Iterator[str]:
     """Where an answer differs from what the document says of it."""
     type = answer.headers.get("content-type", "").partition(";")[0]
     schema = declared.get("content", {}).get(type, {}).get("schema")
@@ -170,7 +221,10 @@ def _misfits(answer: httpx.Response, declared: Mapping[str, Any], components: Ma
         validator = Draft202012Validator({**schema, "components": components})
         values = map(json.loads, answer.text.splitlines()) if "ndjson" in type else [answer.json()]
         for value in values:
-            yield from (f"{error.json_path}: {error.message[:300]}" for error in validator.iter_errors(value))
+            yield from (
+                f"{error.json_path}: {error.message[:300]}"
+                for error in validator.iter_errors(value)
+            )
 
 
 def _closed(schema: Any) -> Any:
@@ -187,13 +241,21 @@ def _step(call: tuple[str, str, Any]) -> int:
     return next(number for number, step in enumerate(STEPS) if step.match(f"{method} {path}"))
 
 
-def _url(client: httpx.Client, path: str, operation: Mapping[str, Any], name: str | None = None) -> str:
-    given = {one["name"]: str(one["example"]) for one in operation.get("parameters", ()) if one["required"]}
+def _url(
+    client: httpx.Client, path: str, operation: Mapping[str, Any], name: str | None = None
+) -> str:
+    given = {
+        one["name"]: str(one["example"])
+        for one in operation.get("parameters", ())
+        if one["required"]
+    }
     for prefix, kind in FOUND.items():
         if name is None and path.startswith(prefix):
             given["id"] = eventually(lambda: client.get(f"/{kind}").json()["items"])[0]["id"]  # noqa: B023
     given |= {one: name for one in re.findall(r"\{(\w+)\}", path) if name is not None}
-    query = httpx.QueryParams({name: value for name, value in given.items() if f"{{{name}}}" not in path})
+    query = httpx.QueryParams(
+        {name: value for name, value in given.items() if f"{{{name}}}" not in path}
+    )
     filled = re.sub(r"\{(\w+)\}", lambda found: quote(given[found[1]], safe=":"), path)
     return f"{filled}?{query}" if query else filled
 

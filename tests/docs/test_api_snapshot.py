@@ -13,8 +13,12 @@ from docs.generate import SNAPSHOT, pages
 
 Change = tuple[str, bool]
 """A difference in words, and whether it breaks clients."""
-_NOTES: Final = frozenset({"description", "summary", "title", "example", "examples", "default", "tags"})
-_GONE_BREAKS: Final = frozenset({"properties", "enum", "anyOf", "type", "paths", "schemas", "parameters"})
+_NOTES: Final = frozenset(
+    {"description", "summary", "title", "example", "examples", "default", "tags"}
+)
+_GONE_BREAKS: Final = frozenset(
+    {"properties", "enum", "anyOf", "type", "paths", "schemas", "parameters"}
+)
 _CHANGED_BREAKS: Final = frozenset({"type", "$ref", "const", "operationId"})
 
 _OPEN: Final = frozenset(
@@ -104,7 +108,11 @@ def test_answers_name_their_members(committed: Any) -> None:
         if status.startswith("2")
     ]
     schemas = committed["components"]["schemas"]
-    found = {place for name in _reached(committed, answers) for place in _open_places(schemas[name], name)}
+    found = {
+        place
+        for name in _reached(committed, answers)
+        for place in _open_places(schemas[name], name)
+    }
     assert found == _OPEN
 
 
@@ -140,18 +148,52 @@ def _schema(document: Any, name: str) -> Any:
             "parameters dry_run removed",
             True,
         ),
-        (lambda at: at["paths"]["/api/v1/status"]["get"].update(operationId="state"), "operationId 'getStatus'", True),
-        (lambda at: _rename(_schema(at, "Status")["properties"], "rules", "all_rules"), "rules removed", True),
-        (lambda at: _schema(at, "RuleTest")["properties"]["language"]["enum"].remove("jq"), "enum jq removed", True),
-        (lambda at: _schema(at, "PublishRequest")["required"].append("qos"), "required qos added", True),
-        (lambda at: _schema(at, "Status")["required"].remove("rules"), "required rules removed", True),
-        (lambda at: _schema(at, "Kicked")["properties"]["kicked"].update(type="string"), "type 'integer' is", True),
+        (
+            lambda at: at["paths"]["/api/v1/status"]["get"].update(operationId="state"),
+            "operationId 'getStatus'",
+            True,
+        ),
+        (
+            lambda at: _rename(_schema(at, "Status")["properties"], "rules", "all_rules"),
+            "rules removed",
+            True,
+        ),
+        (
+            lambda at: _schema(at, "RuleTest")["properties"]["language"]["enum"].remove("jq"),
+            "enum jq removed",
+            True,
+        ),
+        (
+            lambda at: _schema(at, "PublishRequest")["required"].append("qos"),
+            "required qos added",
+            True,
+        ),
+        (
+            lambda at: _schema(at, "Status")["required"].remove("rules"),
+            "required rules removed",
+            True,
+        ),
+        (
+            lambda at: _schema(at, "Kicked")["properties"]["kicked"].update(type="string"),
+            "type 'integer' is",
+            True,
+        ),
         (lambda at: _schema(at, "Status")["required"].append("more"), "required more added", False),
-        (lambda at: _schema(at, "PublishRequest")["properties"].update(more={}), "properties more added", False),
-        (lambda at: _schema(at, "Status").update(description="Other words"), "description changed", False),
+        (
+            lambda at: _schema(at, "PublishRequest")["properties"].update(more={}),
+            "properties more added",
+            False,
+        ),
+        (
+            lambda at: _schema(at, "Status").update(description="Other words"),
+            "description changed",
+            False,
+        ),
     ],
 )
-def test_a_change_is_named_and_judged(committed: Any, change: Callable[[Any], Any], text: str, breaks: bool) -> None:
+def test_a_change_is_named_and_judged(
+    committed: Any, change: Callable[[Any], Any], text: str, breaks: bool
+) -> None:
     changed = deepcopy(committed)
     change(changed)
     found = differences(committed, changed)
@@ -165,7 +207,9 @@ def differences(before: Any, after: Any) -> list[Change]:
     return sorted(_differences(before, after, (), sent), key=lambda change: not change[1])
 
 
-def _differences(before: Any, after: Any, place: tuple[str, ...], sent: set[str]) -> Iterator[Change]:
+def _differences(
+    before: Any, after: Any, place: tuple[str, ...], sent: set[str]
+) -> Iterator[Change]:
     if before == after:
         return
     where, parent, name = " ".join(place), *("", "", *place)[-2:]
@@ -187,7 +231,10 @@ def _differences(before: Any, after: Any, place: tuple[str, ...], sent: set[str]
             else:
                 yield from _differences(old[member], new[member], (*place, member), sent)
     else:
-        yield f"{where} {before!r} is now {after!r}", name in _CHANGED_BREAKS or (name == "required" and after is True)
+        yield (
+            f"{where} {before!r} is now {after!r}",
+            name in _CHANGED_BREAKS or (name == "required" and after is True),
+        )
 
 
 def _members(part: Any) -> dict[str, Any]:
@@ -223,7 +270,9 @@ def _open_places(schema: Any, place: str) -> Iterator[str]:
     """Where a schema takes any value, or an object with any members."""
     inner = {**schema, "type": ""} if isinstance(schema.get("type"), list) else schema
     if not inner.keys() - {"title", "description", "default", "examples"} or (
-        inner.get("type") == "object" and "properties" not in inner and inner.get("additionalProperties", True) is True
+        inner.get("type") == "object"
+        and "properties" not in inner
+        and inner.get("additionalProperties", True) is True
     ):
         yield place
     for name, item in schema.get("properties", {}).items():
@@ -231,7 +280,11 @@ def _open_places(schema: Any, place: str) -> Iterator[str]:
     for part in ("items", "additionalProperties"):
         if isinstance(schema.get(part), dict):
             yield from _open_places(schema[part], place)
-    for item in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("prefixItems", ())):
+    for item in (
+        *schema.get("anyOf", ()),
+        *schema.get("oneOf", ()),
+        *schema.get("prefixItems", ()),
+    ):
         yield from _open_places(item, place)
 
 

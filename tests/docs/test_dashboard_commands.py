@@ -68,7 +68,9 @@ def _templates() -> Iterator[str]:
     """The texts of the sources that are commands, each value in them replaced by ``VALUE``."""
     for file in sorted(SOURCES.rglob("*.ts*")):
         text = re.sub(r"^\s*(?://|/\*\*).*$", "", file.read_text(), flags=re.M)
-        for begin in re.finditer(r"(?<=[`\"'>])(?:(?:echo|printf) [^\n]*?\| )?sluice (?=[a-z$])", text):
+        for begin in re.finditer(
+            r"(?<=[`\"'>])(?:(?:echo|printf) [^\n]*?\| )?sluice (?=[a-z$])", text
+        ):
             end = {"`": "`", ">": "<"}.get(text[begin.start() - 1], text[begin.start() - 1])
             yield _until(text, begin.start(), end)
 
@@ -114,24 +116,44 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         })  # fmt: skip
         node.call("POST", "/messages:publish", {"topic": "meters/1", "payload": "{}", "qos": 1})
         node.call("POST", "/lake/tables", {"name": "readings", "stream": "readings"})
-        node.call("POST", "/connectors", {"name": "web", "type": "http", "url": "http://127.0.0.1:9/"})
-        node.call("POST", "/actions", {"name": "web", "type": "http", "connector": "web", "parameters": {}})
+        node.call(
+            "POST", "/connectors", {"name": "web", "type": "http", "url": "http://127.0.0.1:9/"}
+        )
+        node.call(
+            "POST",
+            "/actions",
+            {"name": "web", "type": "http", "connector": "web", "parameters": {}},
+        )
         yield node
 
 
 def test_every_command_of_the_pages_is_run() -> None:
     templates = set(_templates())
     assert len(templates) > 25
-    assert not [text for text in templates if not any(re.fullmatch(_pattern(text), command) for command in COMMANDS)]
+    assert not [
+        text
+        for text in templates
+        if not any(re.fullmatch(_pattern(text), command) for command in COMMANDS)
+    ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_a_page_runs_in_a_shell(command: str, node: Node, tmp_path: Path) -> None:
     refusal = COMMANDS[command]
     sluice = f'sluice() {{ {sys.executable} -m broker.cli.main "$@"; }}\nset -o pipefail\n{command}'
-    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url, "PYTHONPATH": str(ROOT)}
+    environ = os.environ | {
+        "SLUICE_API_TOKEN": TOKEN,
+        "SLUICE_URL": node.url,
+        "PYTHONPATH": str(ROOT),
+    }
     done = subprocess.run(
-        ["bash", "-c", sluice], cwd=tmp_path, env=environ, input=TYPED, capture_output=True, text=True, timeout=120
+        ["bash", "-c", sluice],
+        cwd=tmp_path,
+        env=environ,
+        input=TYPED,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     output = done.stdout + done.stderr
     assert done.returncode not in (2, 127), output

@@ -41,7 +41,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [command] = [line for line in _all("RUN") if "hatchling build" in line]
     target = tmp_path_factory.mktemp("dist")
     words = [
-        {"/build/bin/python": sys.executable, "/dist": str(target)}.get(word, word) for word in shlex.split(command)
+        {"/build/bin/python": sys.executable, "/dist": str(target)}.get(word, word)
+        for word in shlex.split(command)
     ]
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
     [built] = target.iterdir()
@@ -74,7 +75,9 @@ def test_wheel_is_typed_and_has_the_version_of_the_changelog(wheel: Path) -> Non
     assert f"sluicemq-{version}-" in wheel.name
 
 
-def test_what_the_container_runs_gets_ready_and_its_health_check_says_so(installed: Path, tmp_path: Path) -> None:
+def test_what_the_container_runs_gets_ready_and_its_health_check_says_so(
+    installed: Path, tmp_path: Path
+) -> None:
     mqtt, api = free_port(), free_port()
     [entry], [start] = _all("ENTRYPOINT"), _all("CMD")
     [health] = re.findall(r"^HEALTHCHECK .* CMD (.*)$", CONTAINERFILE, re.M)
@@ -107,7 +110,10 @@ def test_what_the_container_runs_gets_ready_and_its_health_check_says_so(install
         files = re.findall(r'"(/assets/[^"]+)"', page.text)
         assert files
         for file in files:
-            assert httpx.get(f"http://127.0.0.1:{api}{file}", verify=NO_TLS, timeout=60).status_code == 200
+            assert (
+                httpx.get(f"http://127.0.0.1:{api}{file}", verify=NO_TLS, timeout=60).status_code
+                == 200
+            )
     finally:
         broker.terminate()
         assert broker.wait(60) == 0, (tmp_path / "log").read_text()
@@ -119,7 +125,11 @@ def test_containerfile_runs_without_rights_and_names_files_that_are_there() -> N
     named = re.findall(r"-r (\S+)", CONTAINERFILE)
     assert named
     assert all((ROOT / name).exists() for name in named)
-    assert all("--require-hashes" in line for line in _all("RUN") if "pip install" in line and "-r " in line)
+    assert all(
+        "--require-hashes" in line
+        for line in _all("RUN")
+        if "pip install" in line and "-r " in line
+    )
 
 
 def _settings() -> Iterator[tuple[str, str]]:
@@ -135,7 +145,9 @@ def test_systemd_accepts_the_unit(installed: Path, tmp_path: Path) -> None:
     told = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True)
     assert (told.returncode, told.stdout + told.stderr) == (0, "")
     scored = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=25", unit], capture_output=True, text=True
+        ["systemd-analyze", "security", "--offline=true", "--threshold=25", unit],
+        capture_output=True,
+        text=True,
     )
     assert scored.returncode == 0, scored.stdout[-500:]
     assert dict(_settings())["UMask"] == "0077"
@@ -144,18 +156,32 @@ def test_systemd_accepts_the_unit(installed: Path, tmp_path: Path) -> None:
 def test_the_unit_starts_a_command_that_exists(installed: Path) -> None:
     words = shlex.split(dict(_settings())["ExecStart"])
     assert words[0] == "/opt/sluice/bin/sluice"
-    told = subprocess.run([installed / "bin" / "sluice", *words[1:], "--help"], capture_output=True, text=True)
+    told = subprocess.run(
+        [installed / "bin" / "sluice", *words[1:], "--help"], capture_output=True, text=True
+    )
     assert told.returncode == 0, told.stderr
 
 
 def test_wheel_has_the_dashboard_and_not_its_sources(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        names = {name.removeprefix("ui/web/") for name in archive.namelist() if name.startswith("ui/web/")}
+        names = {
+            name.removeprefix("ui/web/")
+            for name in archive.namelist()
+            if name.startswith("ui/web/")
+        }
     assert {"dist/index.html", "dist/licences.md", "__init__.py"} <= names
     assert {"docs/README.md", "docs/how-to/dashboard.md", "docs/images/start.png"} <= names
     assert {Path(name).suffix for name in names if name.startswith("docs/")} == {".md", ".png"}
-    assert {Path(name).suffix for name in names if name.startswith("dist/assets/")} == {".js", ".css", ".gz"}
-    assert not [name for name in names if name.startswith(("src/", "node_modules/")) or name == "package.json"]
+    assert {Path(name).suffix for name in names if name.startswith("dist/assets/")} == {
+        ".js",
+        ".css",
+        ".gz",
+    }
+    assert not [
+        name
+        for name in names
+        if name.startswith(("src/", "node_modules/")) or name == "package.json"
+    ]
 
 
 def test_sdist_has_the_dashboard_built_from_the_sources_it_has(tmp_path: Path) -> None:
@@ -169,6 +195,10 @@ def test_sdist_has_the_dashboard_built_from_the_sources_it_has(tmp_path: Path) -
     code = "import build; print(build.is_wanted())"
     environ = {name: value for name, value in os.environ.items() if name != "SLUICE_UI"}
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=unpacked / "ui" / "web", env=environ, check=True, capture_output=True
+        [sys.executable, "-c", code],
+        cwd=unpacked / "ui" / "web",
+        env=environ,
+        check=True,
+        capture_output=True,
     )
     assert done.stdout == b"False\n"

@@ -9,7 +9,12 @@ import pytest
 
 from bridges.http.settings import HttpActionSettings, HttpSettings
 from bridges.http_server.settings import HttpServerSettings, HttpServerSourceSettings
-from bridges.kafka.settings import KafkaActionSettings, KafkaSettings, KafkaSourceSettings, PublishSettings
+from bridges.kafka.settings import (
+    KafkaActionSettings,
+    KafkaSettings,
+    KafkaSourceSettings,
+    PublishSettings,
+)
 from bridges.mqtt.settings import MqttActionSettings, MqttSettings, MqttSourceSettings
 from bridges.resource.settings.options import ActionOptions
 from broker.auth.login_limits import LoginLimitSettings
@@ -59,13 +64,21 @@ def test_page_names_every_setting(page: str, models: tuple[Any, ...]) -> None:
 
 
 def test_settings_that_the_table_for_mosquitto_names_exist() -> None:
-    table = _page("run-beside-another-broker").partition("## Mapping from mosquitto.conf")[2].partition("\n## ")[0]
+    table = (
+        _page("run-beside-another-broker")
+        .partition("## Mapping from mosquitto.conf")[2]
+        .partition("\n## ")[0]
+    )
     named = {
         name
         for line in table.splitlines()
         for name in re.findall(r"`([a-z_]+) ?[=`]", line.split("|")[-2] if "|" in line else "")
     }
-    known = {*MqttSettings.model_fields, *MqttActionSettings.model_fields, *MqttSourceSettings.model_fields}
+    known = {
+        *MqttSettings.model_fields,
+        *MqttActionSettings.model_fields,
+        *MqttSourceSettings.model_fields,
+    }
     assert named
     assert named - known - {"publish"} == set()
 
@@ -96,17 +109,31 @@ def test_limits_of_schemas_are_those_of_the_code() -> None:
         avro_schema.MAX_EMPTY, protobuf.MAX_VALUES, proto_bundle.MAX_FILES,
     ):  # fmt: skip
         assert f"{limit:,}" in table
-    for name in (*json_schema.FORMATS, *(draft.removeprefix("draft ") for draft in json_schema.DRAFTS.values())):
+    for name in (
+        *json_schema.FORMATS,
+        *(draft.removeprefix("draft ") for draft in json_schema.DRAFTS.values()),
+    ):
         assert name in page
 
 
 def test_page_on_the_history_of_metrics_names_each_of_them_and_its_bounds() -> None:
-    page, reference = _page("metrics-history"), (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    page, reference = (
+        _page("metrics-history"),
+        (ROOT / "docs" / "reference" / "metrics.md").read_text(),
+    )
     table = page.partition("## Metrics\n")[2].partition("\nThe names")[0]
     assert set(re.findall(r"`(\w+)`", table)) == {*NAMES, "qos", "reason", "stage"}
-    known = {name.removesuffix("_total") for name in re.findall(r"^\| `sluice_(\w+)`", reference, re.MULTILINE)}
+    known = {
+        name.removesuffix("_total")
+        for name in re.findall(r"^\| `sluice_(\w+)`", reference, re.MULTILINE)
+    }
     assert set(NAMES) <= known
     rows = sum(resolution.rows for resolution in RESOLUTIONS)
     room = MetricsHistory(Metrics(), Values(), SystemClock(), MetricsHistorySettings()).most_series
-    for bound in (f"{rows:,} rows", f"{round(SERIES_BYTES / 1000)} KB", f"{room}\nseries", f"{MAX_POINTS:,} in total"):
+    for bound in (
+        f"{rows:,} rows",
+        f"{round(SERIES_BYTES / 1000)} KB",
+        f"{room}\nseries",
+        f"{MAX_POINTS:,} in total",
+    ):
         assert bound in page

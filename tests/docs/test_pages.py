@@ -33,9 +33,16 @@ from tests.support.s3_server import S3Server
 from ui.api.json_bodies import plain
 
 FIRST: Final = "docs/tutorial.md#1. Install and start"
-PAGES: Final = ["README.md", *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md")))]
-DECLARED: Final[Mapping[str, Any]] = tomllib.loads((Path(__file__).parent / "pages.toml").read_text())
-BLOCKS: Final = {page: blocks(ROOT / page) for page in PAGES if not page.startswith("docs/reference/")}
+PAGES: Final = [
+    "README.md",
+    *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))),
+]
+DECLARED: Final[Mapping[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "pages.toml").read_text()
+)
+BLOCKS: Final = {
+    page: blocks(ROOT / page) for page in PAGES if not page.startswith("docs/reference/")
+}
 
 
 @contextmanager
@@ -80,7 +87,9 @@ def runs(*, spark: bool) -> Iterator[Any]:
             continue
         declared = DECLARED.get(page, {})
         if declared.get("spark", False) == spark:
-            yield pytest.param(page, id=page, marks=[pytest.mark.heavy] if declared.get("heavy") else [])
+            yield pytest.param(
+                page, id=page, marks=[pytest.mark.heavy] if declared.get("heavy") else []
+            )
 
 
 @pytest.mark.parametrize("page", list(runs(spark=False)))
@@ -91,20 +100,28 @@ def test_commands_of_a_page_do_what_it_says(page: str, tmp_path: Path) -> None:
 def check_commands(page: str, tmp_path: Path) -> None:
     """Run the commands of a page, and those before it, on a fresh broker."""
     declared = DECLARED.get(page, {})
-    own = [block for heading in declared.get("headings", [None]) for block in commands(ROOT / page, heading)]
+    own = [
+        block
+        for heading in declared.get("headings", [None])
+        for block in commands(ROOT / page, heading)
+    ]
     starts_a_broker = any("sluice serve" in block.text for block in own)
     before = declared.get("after", [] if starts_a_broker else [FIRST])
     chosen = [block for name in before for block in _commands(name)] + own
     with ExitStack() as servers:
         ports = {
-            port: servers.enter_context(SERVERS[name](tmp_path)) for port, name in declared.get("servers", {}).items()
+            port: servers.enter_context(SERVERS[name](tmp_path))
+            for port, name in declared.get("servers", {}).items()
         }
         (tmp_path / "reader").mkdir()
         output = " ".join("\n".join(run(chosen, tmp_path / "reader", ports)).split())
     _check_order(output, declared.get("shows", []))
     assert not [text for text in declared.get("never", ()) if text in output], output
     shown = {
-        " ".join(line.split()) for block in BLOCKS[page] if block.info == "text" for line in block.text.splitlines()
+        " ".join(line.split())
+        for block in BLOCKS[page]
+        if block.info == "text"
+        for line in block.text.splitlines()
     }
     assert not [line for line in (*shown, *declared.get("also", ())) if line not in output], output
 
@@ -118,18 +135,26 @@ def _check_order(output: str, expected: Sequence[str]) -> None:
     position = 0
     for text in expected:
         found = output.find(text, position)
-        assert found >= 0, f"{text!r} is not printed after position {position}:\n{output[position:][:6000]}"
+        assert found >= 0, (
+            f"{text!r} is not printed after position {position}:\n{output[position:][:6000]}"
+        )
         position = found + len(text)
 
 
-@pytest.mark.parametrize("page", [page for page, found in BLOCKS.items() if any(b.info == "hocon" for b in found)])
+@pytest.mark.parametrize(
+    "page", [page for page, found in BLOCKS.items() if any(b.info == "hocon" for b in found)]
+)
 def test_configurations_of_a_page_can_be_used(page: str, tmp_path: Path) -> None:
     for number, block in enumerate(block for block in BLOCKS[page] if block.info == "hocon"):
         directory = tmp_path / str(number)
         directory.mkdir()
         (directory / "page.conf").write_text(re.sub(r'"/etc/ssl/[^"]*"', '""', block.text))
-        certificates = [found for found in BLOCKS[page] if "openssl" in found.text and "certs/" in block.text][:1]
-        secrets = "".join(f"export {name}=secret\n" for name in re.findall(r"\$\{\??([A-Z_]+)\}", block.text))
+        certificates = [
+            found for found in BLOCKS[page] if "openssl" in found.text and "certs/" in block.text
+        ][:1]
+        secrets = "".join(
+            f"export {name}=secret\n" for name in re.findall(r"\$\{\??([A-Z_]+)\}", block.text)
+        )
         check = Block("sh", f"{secrets}sluice config check page.conf", "")
         assert "OK" in run([*certificates, check], directory)[-1]
 
@@ -171,13 +196,19 @@ def _examples() -> Iterator[Any]:
         for block, answer in pairwise(found):
             kind, _, verb = block.info.partition(" ")
             if kind in ("sql", "jq"):
-                yield pytest.param(kind, found[0].text, block.text, answer, id=f"{page} {block.heading}")
+                yield pytest.param(
+                    kind, found[0].text, block.text, answer, id=f"{page} {block.heading}"
+                )
             elif kind == "json" and verb:
-                yield pytest.param(verb, "", block.text, answer, id=f"{page} {block.heading} {verb}")
+                yield pytest.param(
+                    verb, "", block.text, answer, id=f"{page} {block.heading} {verb}"
+                )
 
 
 @pytest.mark.parametrize(("verb", "event", "text", "answer"), list(_examples()))
-def test_example_gives_what_is_shown_below_it(verb: str, event: str, text: str, answer: Block) -> None:
+def test_example_gives_what_is_shown_below_it(
+    verb: str, event: str, text: str, answer: Block
+) -> None:
     if verb in ("sql", "jq"):
         body = {"language": verb, verb: text, "event": json.loads(event)}
         found = try_rule(body, standard(), "node", lambda: 0)
@@ -200,5 +231,11 @@ def test_example_gives_what_is_shown_below_it(verb: str, event: str, text: str, 
 
 def test_there_are_pages_and_examples() -> None:
     assert len([*runs(spark=False), *runs(spark=True)]) > 25
-    assert {example.values[0] for example in _examples()} >= {"sql", "jq", "decode", "encode", "validate"}
+    assert {example.values[0] for example in _examples()} >= {
+        "sql",
+        "jq",
+        "decode",
+        "encode",
+        "validate",
+    }
     assert DECLARED.keys() <= set(PAGES)

@@ -15,7 +15,15 @@ import typer
 from broker.cli.application import app
 from tests.docs.session import ROOT, blocks
 
-PACKAGES: Final = ("broker", "rules", "schema_validation", "transforms", "bridges", "ui", "pyspark_sluice")
+PACKAGES: Final = (
+    "broker",
+    "rules",
+    "schema_validation",
+    "transforms",
+    "bridges",
+    "ui",
+    "pyspark_sluice",
+)
 ROOT_COMMAND: Final = typer.main.get_command(app)
 TARGETS: Final = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.M))
 RECOMMENDED: Final = re.compile(
@@ -24,7 +32,13 @@ RECOMMENDED: Final = re.compile(
     re.M,
 )
 """A command in a text: quoted, at the beginning of a line, or after words that recommend it."""
-OUTPUT: Final = ("sluice ready ", "sluice version ", "sluice lake: ", "sluice ingest", "sluice evaluation")
+OUTPUT: Final = (
+    "sluice ready ",
+    "sluice version ",
+    "sluice lake: ",
+    "sluice ingest",
+    "sluice evaluation",
+)
 """What begins like a command and is none."""
 
 
@@ -34,8 +48,14 @@ def _literals(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             inside |= {id(part) for part in node.values}
-            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield "".join(
+                str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values
+            )
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in inside
+        ):
             yield node.value
 
 
@@ -54,7 +74,9 @@ def _in_help(command: Any = ROOT_COMMAND, path: str = "sluice") -> Iterator[tupl
 
 
 def _in_pages() -> Iterator[tuple[str, str]]:
-    for page in sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]):
+    for page in sorted(
+        [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    ):
         for block in blocks(page):
             page_text = block.text.replace("\\\n", " ")
             if block.info in ("sh", "console", ""):
@@ -111,7 +133,9 @@ def _check_arguments(command: Any, words: list[str]) -> None:
                 words.pop(0)
         elif word not in ("...", "…"):
             given += 1
-    assert -1 in places or given <= sum(places), f"{command.name} takes {sum(places)} arguments, not {given}"
+    assert -1 in places or given <= sum(places), (
+        f"{command.name} takes {sum(places)} arguments, not {given}"
+    )
 
 
 def _check_option(command: Any, word: str) -> bool:
@@ -127,7 +151,10 @@ OPTION: Final = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 def test_options_that_the_command_line_names_exist() -> None:
     known = {
-        flag for command in _every(ROOT_COMMAND) for one in command.params for flag in (*one.opts, *one.secondary_opts)
+        flag
+        for command in _every(ROOT_COMMAND)
+        for one in command.params
+        for flag in (*one.opts, *one.secondary_opts)
     }
     named = {
         (file.name, option)
@@ -135,7 +162,10 @@ def test_options_that_the_command_line_names_exist() -> None:
         for text in _literals(ast.parse(file.read_text()))
         for option in OPTION.findall(text)
     }
-    known |= {"--help", "--directory"}  # the latter belongs to the job that 'sluice lake run' starts
+    known |= {
+        "--help",
+        "--directory",
+    }  # the latter belongs to the job that 'sluice lake run' starts
     assert not {(name, option) for name, option in named if option not in known}
 
 
@@ -154,7 +184,11 @@ def test_extras_that_texts_install_exist() -> None:
         for extra in re.findall(r"sluicemq\[([\w-]*)\]", text)
     }
     assert len(named) > 5
-    assert not {(where, extra) for where, extra in named if extra not in {*project["optional-dependencies"], "X"}}
+    assert not {
+        (where, extra)
+        for where, extra in named
+        if extra not in {*project["optional-dependencies"], "X"}
+    }
 
 
 def test_commands_are_found() -> None:

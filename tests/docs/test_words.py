@@ -15,7 +15,9 @@ def test_pages_help_texts_and_modules_are_plain_english() -> None:
 
 def test_a_finding_in_a_module_names_its_line(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
-    module.write_text('anew = "one word"\nx = ["a b", "start anew"]\n\n# told of it\ny = """two\nlines for good\n"""\n')
+    module.write_text(
+        'anew = "one word"\nx = ["a b", "start anew"]\n\n# told of it\ny = """two\nlines for good\n"""\n'
+    )
     assert list(words.findings("m.py", words.source_text(module))) == [
         'm.py:2: "start anew", write: restart; create again',
         'm.py:6: "for good", write: permanently',
@@ -25,7 +27,9 @@ def test_a_finding_in_a_module_names_its_line(tmp_path: Path) -> None:
 
 def test_a_finding_names_the_line_the_word_and_what_to_write() -> None:
     page = "Fine.\n\n```\nanew\n```\nSwitch it off for\ngood; `whoever` is a name.\n"
-    assert list(words.findings("page.md", words.prose(page))) == ['page.md:6: "for good", write: permanently']
+    assert list(words.findings("page.md", words.prose(page))) == [
+        'page.md:6: "for good", write: permanently'
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,13 +93,20 @@ def test_each_phrase_has_an_example_above(phrase: str) -> None:
 )  # fmt: skip
 def test_an_opening_is_found_in_a_docstring_and_a_comment(tmp_path: Path, opening: str) -> None:
     module = tmp_path / "module.py"
-    module.write_text(f'''# {opening}.\nx = 1\ny = 2  # {opening}.\n\ndef z():\n    """{opening}."""\n''')
-    assert {finding.split(":")[1] for finding in words.code_findings(module, "m.py")} == {"1", "3", "6"}
+    module.write_text(
+        f'''# {opening}.\nx = 1\ny = 2  # {opening}.\n\ndef z():\n    """{opening}."""\n'''
+    )
+    assert {finding.split(":")[1] for finding in words.code_findings(module, "m.py")} == {
+        "1",
+        "3",
+        "6",
+    }
 
 
 @pytest.mark.parametrize("name", words.NAMES)
 @pytest.mark.parametrize(
-    "code", ["{} = 1", "for {} in (): ...", "if {} := 1: ...", "[1 for {} in ()]", "with x as {}: ..."]
+    "code",
+    ["{} = 1", "for {} in (): ...", "if {} := 1: ...", "[1 for {} in ()]", "with x as {}: ..."],
 )
 def test_a_variable_without_a_meaning_is_found(tmp_path: Path, name: str, code: str) -> None:
     module = tmp_path / "module.py"
@@ -113,11 +124,15 @@ def test_plain_code_has_no_findings(tmp_path: Path) -> None:
     assert list(words.code_findings(module, "m.py")) == []
 
 
-def test_modules_on_the_list_are_checked_and_others_not(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_modules_on_the_list_are_checked_and_others_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for package in ("clean", "other"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "module.py").write_text("found = 1\n")
-    monkeypatch.setattr(words, "modules", lambda places: [tmp_path / place / "module.py" for place in places])
+    monkeypatch.setattr(
+        words, "modules", lambda places: [tmp_path / place / "module.py" for place in places]
+    )
     monkeypatch.setattr(words, "ROOT", tmp_path)
     monkeypatch.setattr(words, "cli", lambda: "")
     monkeypatch.setattr(words, "PACKAGES", ())
@@ -126,7 +141,9 @@ def test_modules_on_the_list_are_checked_and_others_not(monkeypatch: pytest.Monk
     monkeypatch.setattr(words, "CLEAN", ())
     assert list(words.everything()) == []
     monkeypatch.setattr(words, "CLEAN", ("clean",))
-    assert list(words.everything()) == ['clean/module.py:1: variable "found", write: a name for its value']
+    assert list(words.everything()) == [
+        'clean/module.py:1: variable "found", write: a name for its value'
+    ]
 
 
 def test_the_share_of_openings_is_counted() -> None:

@@ -27,9 +27,22 @@ DEADLINE_S = 60.0
 _NAMES = itertools.count(1)
 
 
-def publish(node: Node, topic: str, payload: str, *options: str) -> subprocess.CompletedProcess[str]:
+def publish(
+    node: Node, topic: str, payload: str, *options: str
+) -> subprocess.CompletedProcess[str]:
     """``mosquitto_pub``; it has its acknowledgement when this returns."""
-    command = ["mosquitto_pub", "-h", node.mqtt[0], "-p", str(node.mqtt[1]), "-t", topic, "-m", payload, *options]
+    command = [
+        "mosquitto_pub",
+        "-h",
+        node.mqtt[0],
+        "-p",
+        str(node.mqtt[1]),
+        "-t",
+        topic,
+        "-m",
+        payload,
+        *options,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
 
 
@@ -59,7 +72,9 @@ class MosquittoSub:
         while not condition():
             left_s = deadline - time.monotonic()
             if left_s <= 0 or not select.select([self.process.stdout], [], [], left_s)[0]:
-                raise AssertionError(f"mosquitto_sub gave no more in {DEADLINE_S} s; so far: {self.output}")
+                raise AssertionError(
+                    f"mosquitto_sub gave no more in {DEADLINE_S} s; so far: {self.output}"
+                )
             chunk = os.read(self.process.stdout.fileno(), 65536)
             assert chunk, f"mosquitto_sub ended: {self.output}"
             *lines, self._unread = (self._unread + chunk).split(b"\n")
@@ -87,7 +102,12 @@ class MosquittoSub:
     def __enter__(self) -> MosquittoSub:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         if self.process.poll() is None:
             self.close()
 
@@ -115,13 +135,23 @@ class Client:
         self._answered = threading.Condition()
         options: dict[str, Any] = {} if version == paho.MQTTv5 else {"clean_session": is_clean}
         self.paho = paho.Client(
-            CallbackAPIVersion.VERSION2, self.client_id, protocol=version, reconnect_on_failure=False, **options
+            CallbackAPIVersion.VERSION2,
+            self.client_id,
+            protocol=version,
+            reconnect_on_failure=False,
+            **options,
         )
-        self.paho.on_connect = lambda c, u, flags, reason, properties: self.connack.put((flags, reason))
+        self.paho.on_connect = lambda c, u, flags, reason, properties: self.connack.put(
+            (flags, reason)
+        )
         self.paho.on_disconnect = self._ended
         self.paho.on_message = lambda c, u, message: self.messages.put(message)
-        self.paho.on_publish = lambda c, u, mid, reason, properties: self._answer(mid, reason, properties)
-        self.paho.on_subscribe = lambda c, u, mid, reasons, properties: self._answer(mid, reasons, properties)
+        self.paho.on_publish = lambda c, u, mid, reason, properties: self._answer(
+            mid, reason, properties
+        )
+        self.paho.on_subscribe = lambda c, u, mid, reasons, properties: self._answer(
+            mid, reasons, properties
+        )
         if will is not None:
             self.paho.will_set(*will, 1)
         if version == paho.MQTTv5:
@@ -146,7 +176,13 @@ class Client:
         assert [reason.value for reason in reasons] == [qos], reasons
 
     def publish(
-        self, topic: str, payload: str | bytes, qos: int = 1, *, retain: bool = False, **properties: Any
+        self,
+        topic: str,
+        payload: str | bytes,
+        qos: int = 1,
+        *,
+        retain: bool = False,
+        **properties: Any,
     ) -> tuple[Any, Any]:
         """Publish and wait for the last acknowledgement: its reason code and properties."""
         given = None
@@ -165,7 +201,9 @@ class Client:
         self.paho.disconnect()
         self.paho.loop_stop()
 
-    def _ended(self, _client: Any, _userdata: Any, flags: Any, reason: Any, properties: Any) -> None:
+    def _ended(
+        self, _client: Any, _userdata: Any, flags: Any, reason: Any, properties: Any
+    ) -> None:
         self.farewell.put((reason, properties))
         self.connack.put((flags, reason))  # read where the end came before the CONNACK
 
@@ -176,14 +214,21 @@ class Client:
 
     def _answer_of(self, mid: int | None) -> tuple[Any, Any]:
         with self._answered:
-            assert self._answered.wait_for(lambda: mid in self._answers, DEADLINE_S), f"packet {mid} was not answered"
+            assert self._answered.wait_for(lambda: mid in self._answers, DEADLINE_S), (
+                f"packet {mid} was not answered"
+            )
             assert mid is not None
             return self._answers.pop(mid)
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -198,7 +243,14 @@ class Raw:
         """A clean CONNECT; the CONNACK."""
         properties = b"\x00" if version == 5 else b""
         name = client_id.encode()
-        self.send(0x10, b"\x00\x04MQTT" + bytes((version, 2, 0, 30)) + properties + len(name).to_bytes(2) + name)
+        self.send(
+            0x10,
+            b"\x00\x04MQTT"
+            + bytes((version, 2, 0, 30))
+            + properties
+            + len(name).to_bytes(2)
+            + name,
+        )
         connack = self.receive()
         assert connack is not None
         assert (connack[0], connack[3 if connack[1] < 128 else 4]) == (0x20, 0), connack
@@ -227,7 +279,12 @@ class Raw:
     def __enter__(self) -> Raw:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self.socket.close()
 
 
@@ -270,7 +327,9 @@ class Bystander:
     def check(self) -> None:
         """Its traffic was never disturbed, and goes on."""
         seen = self.seen
-        eventually(lambda: self.error or self.seen >= seen + 2, DEADLINE_S, what="the bystander's traffic")
+        eventually(
+            lambda: self.error or self.seen >= seen + 2, DEADLINE_S, what="the bystander's traffic"
+        )
         assert self.error is None, repr(self.error)
         assert self._client.farewell.empty()
 

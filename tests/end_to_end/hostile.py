@@ -83,7 +83,9 @@ class Attacker:
     async def broken_tails(self) -> int:
         version, count = self.chance.choice((4, 5)), self.chance.randint(1, 100)
         good = publish(version, f"h/{self.chance.randrange(50)}", self.noise())
-        await self.as_client(version, good * count, self.damaged(publish(version, "h/t", self.noise(), qos=1)))
+        await self.as_client(
+            version, good * count, self.damaged(publish(version, "h/t", self.noise(), qos=1))
+        )
         return count + 2
 
     async def half_open(self) -> int:
@@ -139,25 +141,33 @@ class Attacker:
         return 6
 
     def _filter(self) -> str:
-        levels = [self.chance.choice(("+", "a", "b", "h")) for _ in range(self.chance.randint(1, 12))]
+        levels = [
+            self.chance.choice(("+", "a", "b", "h")) for _ in range(self.chance.randint(1, 12))
+        ]
         return "/".join([*levels, "#"] if self.chance.random() < 0.3 else levels)
 
     async def alias_abuse(self) -> int:
         pieces = []
         for _ in range(50):
             alias = self.chance.randint(1, 64)
-            pieces.append(publish(5, f"h/{self.chance.randrange(9)}", b"x", b"\x23" + alias.to_bytes(2)))
+            pieces.append(
+                publish(5, f"h/{self.chance.randrange(9)}", b"x", b"\x23" + alias.to_bytes(2))
+            )
         wrong = self.chance.choice((0, 65, 65_535))
         await self.as_client(5, b"".join(pieces), publish(5, "", b"x", b"\x23" + wrong.to_bytes(2)))
         return 52
 
     async def properties(self) -> int:
         pair = b"\x26" + text("k") + text(self.noise(30))
-        await self.as_client(5, publish(5, "h/p", b"x", *[pair] * self.chance.choice((50, 99, 101, 2000))))
+        await self.as_client(
+            5, publish(5, "h/p", b"x", *[pair] * self.chance.choice((50, 99, 101, 2000)))
+        )
         return 2
 
     async def open_exchanges(self) -> int:
-        await self.as_client(5, b"".join(publish(5, "h/q", b"x", qos=2, packet_id=n) for n in range(1, 51)))
+        await self.as_client(
+            5, b"".join(publish(5, "h/q", b"x", qos=2, packet_id=n) for n in range(1, 51))
+        )
         return 51
 
     async def stray_acknowledgements(self) -> int:
@@ -173,14 +183,18 @@ class Attacker:
     async def many_topics(self) -> int:
         pieces = []
         for _ in range(60):
-            levels = "/".join(self.chance.choice("abcdefgh") for _ in range(self.chance.randint(1, 120)))
+            levels = "/".join(
+                self.chance.choice("abcdefgh") for _ in range(self.chance.randint(1, 120))
+            )
             pieces.append(publish(4, levels, b"x"))
         await self.as_client(4, b"".join(pieces))
         return 61
 
     async def retained_and_wild(self) -> int:
         kept = b"".join(publish(4, f"h/r/{n}", b"x" * 50, retain=True) for n in range(100))
-        await self.as_client(4, kept, subscribe(4, 1, ("h/#", 1), ("+/r/+", 0)), unsubscribe(4, 2, "h/#"))
+        await self.as_client(
+            4, kept, subscribe(4, 1, ("h/#", 1), ("+/r/+", 0)), unsubscribe(4, 2, "h/#")
+        )
         return 103
 
     async def websocket_garbage(self) -> int:
@@ -200,7 +214,9 @@ class Attacker:
             case 1:
                 await self.pour(self.proxy, b"PROXY TCP4 " + self.noise(300))
             case 2:
-                await self.pour(self.proxy, _PROXY_V2 + b"\x21\x11" + self.noise(2) + self.noise(300))
+                await self.pour(
+                    self.proxy, _PROXY_V2 + b"\x21\x11" + self.noise(2) + self.noise(300)
+                )
             case _:
                 header = b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n"
                 await self.pour(self.proxy, header + packet(0x10, self.noise()))

@@ -27,7 +27,15 @@ from broker.codec.packets import (
     SubscriptionRequest,
     Will,
 )
-from tests.end_to_end.memories import HOUR_S, BrokenPromise, Churner, Lasting, Publisher, Sent, Subscriber
+from tests.end_to_end.memories import (
+    HOUR_S,
+    BrokenPromise,
+    Churner,
+    Lasting,
+    Publisher,
+    Sent,
+    Subscriber,
+)
 from tests.support.node import Node
 from tests.support.wire import WireClient
 
@@ -94,7 +102,9 @@ class Keeper(Publisher):
         self.told()
         for name, topic in self.topics.items():
             if held.get(name, b"") not in (topic.told, *topic.sent):
-                raise BrokenPromise(f"retained {name} is {held.get(name)!r}, told {topic.told!r}, then {topic.sent}")
+                raise BrokenPromise(
+                    f"retained {name} is {held.get(name)!r}, told {topic.told!r}, then {topic.sent}"
+                )
 
 
 class World:
@@ -133,7 +143,9 @@ class World:
         port = self._port
         for subscriber, qos in [*zip(self.subscribers, (2, 1, 1), strict=True), (self.absent, 2)]:
             await subscriber.connect(port)
-            await subscriber.subscribe(SubscriptionRequest("k/#", qos), SubscriptionRequest("w/#", qos))
+            await subscriber.subscribe(
+                SubscriptionRequest("k/#", qos), SubscriptionRequest("w/#", qos)
+            )
         for member, qos in zip(self.members, (1, 2), strict=True):
             await member.connect(port)
             await member.subscribe(SubscriptionRequest("$share/g/k/#", qos))
@@ -161,7 +173,14 @@ class World:
                 await client.leave()
 
     def _all(self) -> list[Lasting]:
-        return [*self.publishers, self.keeper, *self.subscribers, self.absent, *self.members, self.churner]
+        return [
+            *self.publishers,
+            self.keeper,
+            *self.subscribers,
+            self.absent,
+            *self.members,
+            self.churner,
+        ]
 
     # -- kills and starts --
 
@@ -236,14 +255,20 @@ class World:
 
     async def _leave_sessions(self, number: int) -> None:
         """A client whose session is to expire soon leaves."""
-        client = await self._guest(Connect(f"e{number}", 5, False, properties={"Session-Expiry-Interval": 1}))
+        client = await self._guest(
+            Connect(f"e{number}", 5, False, properties={"Session-Expiry-Interval": 1})
+        )
         client.send(Disconnect())
         await client.closed()
         self.sessions_left.append((f"e{number}", time.monotonic()))
 
     async def _leave_wills(self, number: int) -> None:
         """Three clients whose connections the kill will cut: the will of the third is far in the future."""
-        kinds = [(f"o{number}", 4, 0, True), (f"w{number}", 5, WILL_DELAY_S, False), (f"x{number}", 5, HOUR_S, False)]
+        kinds = [
+            (f"o{number}", 4, 0, True),
+            (f"w{number}", 5, WILL_DELAY_S, False),
+            (f"x{number}", 5, HOUR_S, False),
+        ]
         for client_id, version, delay_s, is_clean in kinds:
             payload = Sent(client_id, f"w/{client_id}", 2, 0).payload
             connect = Connect(client_id, version, is_clean, will=Will(f"w/{client_id}", payload, 2))
@@ -266,7 +291,9 @@ class World:
         self._packets_left = self.chance.randint(1, 200) if self.chance.random() < 0.25 else -1
         try:
             self.keeper.check_held(await _retained(self._port))
-            await self._connect([*self.subscribers, *self.members, *([self.absent] if is_complete else [])])
+            await self._connect(
+                [*self.subscribers, *self.members, *([self.absent] if is_complete else [])]
+            )
             await self._check_subscriptions()
             await self._connect([*self.publishers, self.keeper])
             await self._drained(is_complete=is_complete)
@@ -291,16 +318,23 @@ class World:
 
     async def _drained(self, *, is_complete: bool) -> None:
         """Wait until everything that was acknowledged has come to everybody, and look at it."""
-        await self._until(lambda: all(one.is_settled for one in (*self.publishers, self.keeper)), "acknowledgements")
+        await self._until(
+            lambda: all(one.is_settled for one in (*self.publishers, self.keeper)),
+            "acknowledgements",
+        )
         told = {one.payload for publisher in self.publishers for one in publisher.acknowledged}
         following = [*self.subscribers, *([self.absent] if is_complete else [])]
         for one in (*following, *self.members):
             one.answer()
         await self._until(partial(_complete, told, following), lambda: _missing(told, following))
         await self._until(
-            lambda: told <= self._shared(), lambda: f"never came to the group: {sorted(told - self._shared())[:5]}"
+            lambda: told <= self._shared(),
+            lambda: f"never came to the group: {sorted(told - self._shared())[:5]}",
         )
-        await self._until(partial(_complete, self.wills_told, following), lambda: _missing(self.wills_told, following))
+        await self._until(
+            partial(_complete, self.wills_told, following),
+            lambda: _missing(self.wills_told, following),
+        )
         held = await _retained(self._port)
         if held != self.keeper.told():
             raise BrokenPromise(f"retained messages are {held}, told {self.keeper.told()}")
@@ -314,11 +348,17 @@ class World:
         possible = told | self.wills_told
         for one in (*following, *self.members):
             if unknown := one.received.keys() - possible:
-                raise BrokenPromise(f"{one.client_id} got what nobody was told of: {sorted(unknown)[:5]}")
+                raise BrokenPromise(
+                    f"{one.client_id} got what nobody was told of: {sorted(unknown)[:5]}"
+                )
             one.settle()
         self.figures.acknowledged = len(told)
-        self.figures.received = sum(len(one.received) for one in (*self.subscribers, self.absent, *self.members))
-        self.figures.resent = sum(one.resent for one in (*self.subscribers, self.absent, *self.members))
+        self.figures.received = sum(
+            len(one.received) for one in (*self.subscribers, self.absent, *self.members)
+        )
+        self.figures.resent = sum(
+            one.resent for one in (*self.subscribers, self.absent, *self.members)
+        )
         self.figures.wills = len(self.wills_told)
 
     async def _check_subscriptions(self) -> None:
@@ -334,7 +374,8 @@ class World:
                 prober.send(PubRel(number))
                 await prober.expect(PubComp)
         await self._until(
-            lambda: churner.got in possible, lambda: f"subscriptions {churner.got} are none of {possible}"
+            lambda: churner.got in possible,
+            lambda: f"subscriptions {churner.got} are none of {possible}",
         )
         churner.told = {name: churner.got.get(name) for name in churner.told}
         churner.asked = None  # not before: an account that is cut short begins again
@@ -361,7 +402,9 @@ class World:
             if self._packets != seen:
                 deadline_s, seen = time.monotonic() + DEADLINE_S, self._packets
             if time.monotonic() > deadline_s:
-                raise BrokenPromise(f"nothing for {DEADLINE_S:g} s: {what() if callable(what) else what}")
+                raise BrokenPromise(
+                    f"nothing for {DEADLINE_S:g} s: {what() if callable(what) else what}"
+                )
             await asyncio.sleep(0.005)
 
 
@@ -379,7 +422,9 @@ def _complete(told: set[bytes], subscribers: list[Subscriber]) -> bool:
 
 def _missing(told: set[bytes], subscribers: list[Subscriber]) -> str:
     lacking = {one.client_id: sorted(told - one.received.keys()) for one in subscribers}
-    return f"never came: { {name: (len(lost), lost[:5]) for name, lost in lacking.items() if lost} }"
+    return (
+        f"never came: { {name: (len(lost), lost[:5]) for name, lost in lacking.items() if lost} }"
+    )
 
 
 async def _retain(port: int, topic: str, payload: bytes) -> None:

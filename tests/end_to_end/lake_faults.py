@@ -34,8 +34,12 @@ Harm = Callable[[World, Random], AbstractContextManager[None]]
 COMMITS: Final[dict[str, Any]] = {"method": "PUT", "parts": ["_delta_log/0"]}
 """Of Delta tables, at the store."""
 CATALOG_COMMITS: Final[dict[str, Any]] = {"method": "POST", "parts": ["/tables/iceberg"]}
-_CONFLICT: Final = json.dumps({"error": {"message": "changed", "type": "CommitFailedException", "code": 409}})
-_UNAVAILABLE: Final = "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+_CONFLICT: Final = json.dumps(
+    {"error": {"message": "changed", "type": "CommitFailedException", "code": 409}}
+)
+_UNAVAILABLE: Final = (
+    "<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+)
 _ATTEMPTS: Final = 20
 _CONTENDED_S: Final = 30.0
 """So long another engine rewrites a table that the job goes on to fill."""
@@ -60,7 +64,9 @@ def python_killed(world: World, chance: Random) -> Iterator[None]:
 
     def pythons() -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
-            children = [one for executor in world.executors() for one in executor.children(recursive=True)]
+            children = [
+                one for executor in world.executors() for one in executor.children(recursive=True)
+            ]
             return [one for one in children if one.name().startswith("python")]
         return []
 
@@ -104,7 +110,9 @@ def driver_killed_at_a_commit(
     proxy, request = world.store, {"method": "PUT", "parts": [f"/{table}/_delta_log/0"]}
     if name == "iceberg":
         proxy, request = world.catalog, {"method": "POST", "end": f"/tables/{table}"}
-    fault = proxy.fail(**request, times=1, holds=holds, is_dropped=holds == "before" and not is_late)
+    fault = proxy.fail(
+        **request, times=1, holds=holds, is_dropped=holds == "before" and not is_late
+    )
     eventually(lambda: proxy.met_by(fault), DEADLINE_S, what=f"a commit to {table}")
     world.driver.kill()
     if not is_late:
@@ -134,7 +142,11 @@ def two_drivers(world: World, chance: Random) -> Iterator[None]:
     second = Driver(world, f"second-{chance.randrange(1 << 30)}", "local[1,4]")
     try:
         all_started = [f"lake.started table={name}" for name in FORMATS]
-        eventually(lambda: all(one in second.said for one in all_started), DEADLINE_S, what="the second driver")
+        eventually(
+            lambda: all(one in second.said for one in all_started),
+            DEADLINE_S,
+            what="the second driver",
+        )
         world.publishing.some_more(100)
         yield
     finally:
@@ -221,15 +233,27 @@ def foreign_expiry(world: World, chance: Random) -> Iterator[None]:
 def foreign_rewrite(world: World, chance: Random) -> Iterator[None]:
     """Spark with Iceberg's jars rewrites all data files and manifests, and expires snapshots."""
     files = ",".join(map(str, jars("iceberg-spark-aws-4.1", ICEBERG_JARS).glob("*.jar")))
-    environ = {**os.environ, **world.environ, "PYTHONPATH": str(pyspark(ICEBERG_SPARK)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environ = {
+        **os.environ,
+        **world.environ,
+        "PYTHONPATH": str(pyspark(ICEBERG_SPARK)),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     arguments = [world.s3.endpoint, *KEYS.values(), world.rest.url, files, CATALOG_TABLE]
     command = [sys.executable, "-c", _REWRITE, *arguments]
     with subprocess.Popen(
-        command, env=environ, cwd=world.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environ,
+        cwd=world.directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
             said, errors = process.communicate(timeout=_CONTENDED_S)
-        except subprocess.TimeoutExpired:  # a table that commits twice a second is quicker than any rewrite
+        except (
+            subprocess.TimeoutExpired
+        ):  # a table that commits twice a second is quicker than any rewrite
             world.publishing.pause()
             said, errors = process.communicate()
             world.publishing.go_on()
@@ -292,7 +316,11 @@ def worker_disk_full(world: World, chance: Random) -> Iterator[None]:
 def driver_disk_full(world: World, chance: Random) -> Iterator[None]:
     """Where Spark keeps scratch files."""
     with _full(world.driver_disk):
-        eventually(lambda: "failed" in {one["state"] for one in world.tables().values()}, DEADLINE_S, what="a failure")
+        eventually(
+            lambda: "failed" in {one["state"] for one in world.tables().values()},
+            DEADLINE_S,
+            what="a failure",
+        )
         assert world.driver_disk.free_bytes == 0
         yield
 
@@ -331,8 +359,12 @@ FAST: Final[dict[str, Harm]] = {
     "executor killed": executor_killed,
     "Python workers killed": python_killed,
     "driver killed": driver_killed,
-    "driver killed before dead letters": partial(driver_killed_at_a_commit, of="dead letters", holds="before"),
-    "driver killed between the commits": partial(driver_killed_at_a_commit, of="dead letters", holds="after"),
+    "driver killed before dead letters": partial(
+        driver_killed_at_a_commit, of="dead letters", holds="before"
+    ),
+    "driver killed between the commits": partial(
+        driver_killed_at_a_commit, of="dead letters", holds="after"
+    ),
     "driver killed before the commit": partial(driver_killed_at_a_commit, holds="before"),
     "driver killed after the commit": partial(driver_killed_at_a_commit, holds="after"),
     "broker killed": broker_killed,
@@ -353,7 +385,9 @@ FAULTS: Final[dict[str, Harm]] = {
     "host killed": host_killed,
     "two drivers": two_drivers,
     "store hangs": partial(store_fails, every=3, times=6, holds="before", is_dropped=True),
-    "store hangs after commits": partial(store_fails, **COMMITS, times=2, holds="after", is_lost=True),
+    "store hangs after commits": partial(
+        store_fails, **COMMITS, times=2, holds="after", is_lost=True
+    ),
     "catalog hangs": partial(catalog_fails, times=1, holds="before", is_dropped=True),
     "foreign rewrite": foreign_rewrite,
     WORKERS_DISK: worker_disk_full,

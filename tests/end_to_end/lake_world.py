@@ -28,7 +28,14 @@ from tests.end_to_end import readings
 from tests.end_to_end.meters import Meter, payload, reason
 from tests.support.failing_proxy import FailingProxy
 from tests.support.iceberg_catalog import RestCatalogServer
-from tests.support.lake_readers import Store, delta_rs, duckdb, pyiceberg, spark_with_delta, spark_with_iceberg
+from tests.support.lake_readers import (
+    Store,
+    delta_rs,
+    duckdb,
+    pyiceberg,
+    spark_with_delta,
+    spark_with_iceberg,
+)
 from tests.support.network import Network
 from tests.support.node import TOKEN, Node, eventually, sluice
 from tests.support.processes import ServerProcess
@@ -77,7 +84,9 @@ class Publishing:
         """Publish no more, and wait until the broker has acknowledged everything."""
         self._going.clear()
         eventually(lambda: self._meter.settled == self.sent, DEADLINE_S, what="acknowledgements")
-        assert self._meter.refused == {number for number in range(self.sent) if payload(number)[0] == "invalid"}
+        assert self._meter.refused == {
+            number for number in range(self.sent) if payload(number)[0] == "invalid"
+        }
 
     def some_more(self, count: int) -> None:
         """Wait until so many further messages were sent."""
@@ -108,8 +117,21 @@ class Driver:
 
     def __init__(self, world: World, name: str, master: str) -> None:
         self.directory, self.log = world.directory / name, world.directory / f"{name}.log"
-        command = [sys.executable, "-m", "bridges.spark.job", "--url", world.node.url, "--master", master]
-        environ = {**os.environ, **world.environ, **SECRETS, "PYSPARK_DRIVER_PYTHON": sys.executable}
+        command = [
+            sys.executable,
+            "-m",
+            "bridges.spark.job",
+            "--url",
+            world.node.url,
+            "--master",
+            master,
+        ]
+        environ = {
+            **os.environ,
+            **world.environ,
+            **SECRETS,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
         environ |= {"SLUICE_API_TOKEN": TOKEN, "SPARK_CONF_DIR": str(world.conf)}
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -151,7 +173,9 @@ class World:
             "spark.executor.memory": "512m",
             "spark.executorEnv.SSL_CERT_FILE": environ["SSL_CERT_FILE"],
         }
-        (self.conf / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in settings.items()))
+        (self.conf / "spark-defaults.conf").write_text(
+            "".join(f"{name} {value}\n" for name, value in settings.items())
+        )
         self.workers: dict[str, ServerProcess] = {}
         self._started = 0
         self.node: Node
@@ -181,15 +205,27 @@ class World:
             "keyed": {"key": ["k"]},
         }
         for name, table_format in FORMATS.items():
-            base = {"name": name, "stream": "readings", "format": table_format, "path": f"s3://lake/{name}"}
+            base = {
+                "name": name,
+                "stream": "readings",
+                "format": table_format,
+                "path": f"s3://lake/{name}",
+            }
             call("POST", "/lake/tables", {**base, "commit_interval": 0.5, **given.get(name, {})})
 
     # -- parts --
 
     def start_worker(self, host: Network, **environ: str) -> None:
         """A worker with a disk of its own, and nothing of what the broker and the driver write."""
-        own = [self.directory / "node", self.directory / "driver", ROOT / "broker", ROOT / "bridges"]
-        self.workers[host.name] = self.cluster.worker(host, own_disk=own, environ=environ, disk_mb=DISK_MB)
+        own = [
+            self.directory / "node",
+            self.directory / "driver",
+            ROOT / "broker",
+            ROOT / "bridges",
+        ]
+        self.workers[host.name] = self.cluster.worker(
+            host, own_disk=own, environ=environ, disk_mb=DISK_MB
+        )
 
     def stop_worker(self, host: Network) -> None:
         """``kill -9`` of all that runs on a host."""
@@ -201,7 +237,9 @@ class World:
 
     def executors(self) -> list[psutil.Process]:
         """The JVMs that run the driver's tasks."""
-        children = [one for worker in self.workers.values() for one in psutil.Process(worker.pid).children()]
+        children = [
+            one for worker in self.workers.values() for one in psutil.Process(worker.pid).children()
+        ]
         return [one for one in children if "CoarseGrainedExecutorBackend" in _command_of(one)]
 
     def start_driver(self) -> None:
@@ -226,7 +264,9 @@ class World:
             self.start_driver()
         table = self.tables()[name]
         # A query that has started since, and found no new record, has shown nothing yet.
-        known = {member: table.get(member) for member in ("state", "reason", "lag_records", "offsets")}
+        known = {
+            member: table.get(member) for member in ("state", "reason", "lag_records", "offsets")
+        }
         assert table["state"] in ("running", "starting"), known
         assert table["lag_records"] == 0, known
         return True
@@ -236,13 +276,22 @@ class World:
     def options(self) -> dict[str, str]:
         """The store without the proxy, as delta-rs takes it."""
         keys = {f"aws_{name}": value for name, value in KEYS.items()}
-        return {**keys, "aws_endpoint": self.s3.endpoint, "aws_region": "us-east-1", "aws_allow_http": "true"}
+        return {
+            **keys,
+            "aws_endpoint": self.s3.endpoint,
+            "aws_region": "us-east-1",
+            "aws_allow_http": "true",
+        }
 
     def iceberg(self) -> Table:
         """The Iceberg table without the proxies."""
         properties = {f"s3.{name.replace('_', '-')}": value for name, value in KEYS.items()}
         catalog = load_catalog(
-            "plant", type="rest", uri=self.rest.url, **properties, **{"s3.endpoint": self.s3.endpoint}
+            "plant",
+            type="rest",
+            uri=self.rest.url,
+            **properties,
+            **{"s3.endpoint": self.s3.endpoint},
         )
         return catalog.load_table(CATALOG_TABLE)
 
@@ -269,12 +318,18 @@ class World:
         """The rows that each reader finds."""
         store, url = Store(self.s3.endpoint, *KEYS.values()), f"s3://lake/{name}"
         if FORMATS[name] == "delta":
-            found = {"delta-rs": delta_rs(store, url), "duckdb": duckdb(store, f"delta_scan('{url}')")}
+            found = {
+                "delta-rs": delta_rs(store, url),
+                "duckdb": duckdb(store, f"delta_scan('{url}')"),
+            }
             if has_all_readers:
                 found["spark"] = spark_with_delta(store, url, self.directory)
             return found
         newest = self.iceberg().metadata_location
-        found = {"pyiceberg": pyiceberg(store, newest), "duckdb": duckdb(store, f"iceberg_scan('{newest}')")}
+        found = {
+            "pyiceberg": pyiceberg(store, newest),
+            "duckdb": duckdb(store, f"iceberg_scan('{newest}')"),
+        }
         if has_all_readers:
             found["spark"] = spark_with_iceberg(store, self.rest.url, CATALOG_TABLE, self.directory)
         return found
@@ -300,10 +355,16 @@ class World:
         live |= self._live_of(letters)
         for name in (one for one, table_format in FORMATS.items() if table_format == "delta"):
             for url in (f"s3://lake/{name}", f"s3://lake/{name}__dead_letters"):
-                live |= {_key(one) for one in DeltaTable(url, storage_options=self.options()).file_uris()}
+                live |= {
+                    _key(one) for one in DeltaTable(url, storage_options=self.options()).file_uris()
+                }
         there = self.s3.files.get_file_info(fs.FileSelector("lake", recursive=True))
         files = {one.path for one in there if one.type is fs.FileType.File}
-        return sorted(one for one in files - live if "/_delta_log/" not in one and not one.startswith("lake/_ledger/"))
+        return sorted(
+            one
+            for one in files - live
+            if "/_delta_log/" not in one and not one.startswith("lake/_ledger/")
+        )
 
     @staticmethod
     def _live_of(table: Table) -> set[str]:
@@ -313,7 +374,9 @@ class World:
             live.add(snapshot.manifest_list)
             for manifest in snapshot.manifests(table.io):
                 live.add(manifest.manifest_path)
-                live |= {one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io, True)}
+                live |= {
+                    one.data_file.file_path for one in manifest.fetch_manifest_entry(table.io, True)
+                }
         return {_key(one) for one in live}
 
 
@@ -330,7 +393,9 @@ def _key(uri: str) -> str:
 
 
 @contextmanager
-def world(directory: Path, hosts: list[Network], environ: dict[str, str], broker: Any) -> Iterator[World]:
+def world(
+    directory: Path, hosts: list[Network], environ: dict[str, str], broker: Any
+) -> Iterator[World]:
     """Everything started, with an empty table of each kind, on three hosts beside this one; ``broker`` starts one."""
     for name in ("node", "rest", "store", "catalog"):
         (directory / name).mkdir()
@@ -340,9 +405,15 @@ def world(directory: Path, hosts: list[Network], environ: dict[str, str], broker
         made.driver_disk = stack.enter_context(small_disk(directory / "driver", DISK_MB))
         made.s3 = stack.enter_context(S3Server(directory, first.outside))
         made.s3.make_bucket("lake")
-        made.store = stack.enter_context(FailingProxy(made.s3.port, directory / "store", first.outside))
-        made.rest = stack.enter_context(RestCatalogServer(directory / "rest", made.s3.endpoint, KEYS))
-        made.catalog = stack.enter_context(FailingProxy(made.rest.port, directory / "catalog", first.outside))
+        made.store = stack.enter_context(
+            FailingProxy(made.s3.port, directory / "store", first.outside)
+        )
+        made.rest = stack.enter_context(
+            RestCatalogServer(directory / "rest", made.s3.endpoint, KEYS)
+        )
+        made.catalog = stack.enter_context(
+            FailingProxy(made.rest.port, directory / "catalog", first.outside)
+        )
         config = STORE.format(store=made.store.endpoint, catalog=made.catalog.endpoint)
         made.node = stack.enter_context(broker(directory, first.outside, config, SECRETS))
         made.cluster = stack.enter_context(SparkCluster(first, directory / "spark", environ))

@@ -83,7 +83,9 @@ class Lasting:
             ConnectionError: the broker went away meanwhile.
         """
         properties = {"Session-Expiry-Interval": HOUR_S} if self.version == 5 else {}
-        connect = Connect(self.client_id, self.version, False, will=self.will(), properties=properties)
+        connect = Connect(
+            self.client_id, self.version, False, will=self.will(), properties=properties
+        )
         wire = await WireClient.open(port, self.version)
         wire.send(connect)
         connack = await wire.expect(ConnAck)
@@ -94,7 +96,9 @@ class Lasting:
         self._had_session = True
         self.connections += 1
         self._wire = wire
-        self._listening = asyncio.create_task(self._listen(wire), name=f"listening {self.client_id}")
+        self._listening = asyncio.create_task(
+            self._listen(wire), name=f"listening {self.client_id}"
+        )
         self.resume()
 
     @property
@@ -232,7 +236,13 @@ class Subscriber(Lasting):
     """
 
     def __init__(
-        self, client_id: str, version: int, noticed: Callable[[], None], chance: Random, *, may_move: bool = False
+        self,
+        client_id: str,
+        version: int,
+        noticed: Callable[[], None],
+        chance: Random,
+        *,
+        may_move: bool = False,
     ) -> None:
         super().__init__(client_id, version, noticed)
         self._chance, self._may_move = chance, may_move
@@ -315,7 +325,9 @@ class Subscriber(Lasting):
             if payload not in self._open:
                 raise BrokenPromise(f"{self.client_id} got again what was settled: {packet}")
             if self.received[payload] != packet.packet_id:
-                raise BrokenPromise(f"{self.client_id} had {self.received[payload]} as the identifier of {packet}")
+                raise BrokenPromise(
+                    f"{self.client_id} had {self.received[payload]} as the identifier of {packet}"
+                )
             self._check_resent(packet, payload)
         self._open[payload] = self.connections
         self._unacked[packet.packet_id] = payload
@@ -346,7 +358,9 @@ class Subscriber(Lasting):
 class Churner(Lasting):
     """Subscribes and unsubscribes, one SUBSCRIBE or UNSUBSCRIBE after the other, and knows what it was told."""
 
-    def __init__(self, client_id: str, noticed: Callable[[], None], chance: Random, filters: list[str]) -> None:
+    def __init__(
+        self, client_id: str, noticed: Callable[[], None], chance: Random, filters: list[str]
+    ) -> None:
         super().__init__(client_id, 5, noticed)
         self._chance, self._filters = chance, filters
         self.told: dict[str, int | None] = dict.fromkeys(filters)
@@ -366,7 +380,11 @@ class Churner(Lasting):
     def ask(self, name: str, qos: int | None) -> None:
         """Ask for this one."""
         self.asked = name, qos
-        self.send(Unsubscribe(1, [name]) if qos is None else Subscribe(1, [SubscriptionRequest(name, qos)]))
+        self.send(
+            Unsubscribe(1, [name])
+            if qos is None
+            else Subscribe(1, [SubscriptionRequest(name, qos)])
+        )
 
     def take(self, packet: Packet) -> None:
         if isinstance(packet, Publish):
@@ -393,4 +411,8 @@ class Churner(Lasting):
         """The subscriptions that may be: as told, and as asked last."""
         yield {name: qos for name, qos in self.told.items() if qos is not None}
         if self.asked is not None:
-            yield {name: qos for name, qos in (self.told | {self.asked[0]: self.asked[1]}).items() if qos is not None}
+            yield {
+                name: qos
+                for name, qos in (self.told | {self.asked[0]: self.asked[1]}).items()
+                if qos is not None
+            }

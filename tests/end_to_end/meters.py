@@ -55,7 +55,9 @@ def payload(seq: int) -> tuple[str, bytes]:
 
 def reason(seq: int) -> str:
     """Why the row of a message that does not fit the table is a dead letter."""
-    return readings.reason(seq) or f"column 'note' takes a number, the row has the text \"text {seq}\""
+    return (
+        readings.reason(seq) or f"column 'note' takes a number, the row has the text \"text {seq}\""
+    )
 
 
 mqtt_ms_resend_pubrel = MessageState.MQTT_MS_RESEND_PUBREL
@@ -69,7 +71,11 @@ class ForgettingLess(paho.Client):
     """
 
     def _messages_reconnect_reset_out(self) -> None:
-        taken = [mid for mid, message in self._out_messages.items() if message.state == mqtt_ms_resend_pubrel]
+        taken = [
+            mid
+            for mid, message in self._out_messages.items()
+            if message.state == mqtt_ms_resend_pubrel
+        ]
         super()._messages_reconnect_reset_out()
         for mid in taken:
             self._out_messages[mid].state = mqtt_ms_resend_pubrel
@@ -94,7 +100,9 @@ class Meter:
         options: dict[str, Any] = {}
         if self.version != paho.MQTTv5:
             options["clean_session"] = False
-        client = ForgettingLess(CallbackAPIVersion.VERSION2, self.name, protocol=self.version, **options)
+        client = ForgettingLess(
+            CallbackAPIVersion.VERSION2, self.name, protocol=self.version, **options
+        )
         client.max_inflight_messages_set(20)
         client.max_queued_messages_set(0)
         client.reconnect_delay_set(1, 1)
@@ -102,7 +110,9 @@ class Meter:
         if self.version == paho.MQTTv5:
             properties = Properties(PacketTypes.CONNECT)
             properties.SessionExpiryInterval = 3600
-            client.connect_async("127.0.0.1", self.port, 30, clean_start=False, properties=properties)
+            client.connect_async(
+                "127.0.0.1", self.port, 30, clean_start=False, properties=properties
+            )
         else:
             client.connect_async("127.0.0.1", self.port, 30)
         client.loop_start()
@@ -115,7 +125,9 @@ class Meter:
             if info.mid in self._early:
                 self._settle(info.mid, self._early.pop(info.mid))
 
-    def _on_publish(self, client: Any, userdata: Any, mid: int, reason: Any, properties: Any) -> None:
+    def _on_publish(
+        self, client: Any, userdata: Any, mid: int, reason: Any, properties: Any
+    ) -> None:
         with self._lock:
             if mid in self._by_mid:
                 self._settle(mid, bool(reason.is_failure))

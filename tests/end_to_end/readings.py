@@ -99,14 +99,43 @@ LIMITS: Final[Mapping[str, tuple[bool, bool]]] = {
     '"limit":30.5,': (True, False),
 }
 """Members of the payload, and whether ``limit > 30``, and whether ``NOT limit > 30``."""
-LABELS: Final = ("plain", "", "a\0b", "\U0010ffff" * 20, "\uffff" * 40, "é" * 33, "\u2028\n\r\t", "null", '{"a":1}')
-BYTES: Final = (b"\x99\xff", b"", b"abc", b"\0", b"mf8=", "größe".encode(), bytes(range(256)), b'{"$base64":"mQ=="}')
+LABELS: Final = (
+    "plain",
+    "",
+    "a\0b",
+    "\U0010ffff" * 20,
+    "\uffff" * 40,
+    "é" * 33,
+    "\u2028\n\r\t",
+    "null",
+    '{"a":1}',
+)
+BYTES: Final = (
+    b"\x99\xff",
+    b"",
+    b"abc",
+    b"\0",
+    b"mf8=",
+    "größe".encode(),
+    bytes(range(256)),
+    b'{"$base64":"mQ=="}',
+)
 DOUBLES: Final = (1.5, math.nan, math.inf, -math.inf, -0.0, 5e-324)
-PRICES: Final = (Decimal("12.50"), Decimal("-0.001"), Decimal("99999999999999999.999"), Decimal("0.000"))
+PRICES: Final = (
+    Decimal("12.50"),
+    Decimal("-0.001"),
+    Decimal("99999999999999999.999"),
+    Decimal("0.000"),
+)
 DAYS: Final = (date(1970, 1, 1), date(1, 1, 1), date(9999, 12, 31), date(2026, 2, 28))
 LEVELS: Final = ("OK", "LOW", "HIGH")
 INTEGERS: Final = (0, -1, -128, -(2**63), 2**63 - 1, -32768, 2**53 + 1)
-MOMENTS: Final = ((1_767_323_045, 123_456_789), (-62_135_596_800, 0), (253_402_300_799, 999_999_999), (-1, 1))
+MOMENTS: Final = (
+    (1_767_323_045, 123_456_789),
+    (-62_135_596_800, 0),
+    (253_402_300_799, 999_999_999),
+    (-1, 1),
+)
 """Seconds since 1970 and nanoseconds."""
 
 
@@ -149,7 +178,9 @@ def _without_logical_types(schema: Any) -> Any:
         return [_without_logical_types(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    return {key: _without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
+    return {
+        key: _without_logical_types(value) for key, value in schema.items() if key != "logicalType"
+    }
 
 
 _WRITTEN: Final = fastavro.parse_schema(_without_logical_types(AVRO))
@@ -186,7 +217,9 @@ def _time(seconds: int, nanos: int) -> datetime:
     day, second = divmod(seconds, 86_400)
     moment = datetime.fromordinal(day + date(1970, 1, 1).toordinal()).replace(tzinfo=UTC)
     hour, second = divmod(second, 3600)
-    return moment.replace(hour=hour, minute=second // 60, second=second % 60, microsecond=nanos // 1000)
+    return moment.replace(
+        hour=hour, minute=second // 60, second=second % 60, microsecond=nanos // 1000
+    )
 
 
 def _varint(number: int) -> bytes:
@@ -210,7 +243,12 @@ def _field(number: int, value: int | float | bytes) -> bytes:
 def proto(seq: int) -> tuple[bytes, Row]:
     """A message, and what a table has of it."""
     seconds, nanos = _pick(MOMENTS, seq + 1)
-    data, x, level, n = _pick(BYTES, seq + 3), _pick(DOUBLES, seq + 1), seq % len(LEVELS), _pick(INTEGERS, seq)
+    data, x, level, n = (
+        _pick(BYTES, seq + 3),
+        _pick(DOUBLES, seq + 1),
+        seq % len(LEVELS),
+        _pick(INTEGERS, seq),
+    )
     inner = _field(1, level) + _field(2, data) + _field(3, n << 1 ^ n >> 63) + _field(4, x)
     moment = _field(1, seconds) + _field(2, nanos)
     rooms = b"".join(_field(3, _field(1, room) + _field(2, level)) for room in (b"attic", b"a.b"))
@@ -284,7 +322,11 @@ def define(call: Callable[..., Any]) -> None:
         ("meter", "json", json.dumps(SCHEMA)),
     ]:
         call("POST", "/schemas", {"name": name, "type": kind, "source": source})
-    check = {"strategy": "all_pass", "checks": [{"type": "json", "schema": "meter"}], "failure_action": "drop"}
+    check = {
+        "strategy": "all_pass",
+        "checks": [{"type": "json", "schema": "meter"}],
+        "failure_action": "drop",
+    }
     call("POST", "/validations", {"name": "meters", "topics": ["meters/#"], **check})
 
 
@@ -308,7 +350,11 @@ def state(seq: int, time: Any) -> Row:
 def items(seq: int) -> list[Row]:
     """Rows of their own, in every second message."""
     chosen = {seq * 5 % len(NAMES), seq * 13 % len(NAMES)}
-    row = {"n": -1 - seq, "k": KEYS + seq % 7, **{NAMES[name]: _value(seq, name) for name in chosen}}
+    row = {
+        "n": -1 - seq,
+        "k": KEYS + seq % 7,
+        **{NAMES[name]: _value(seq, name) for name in chosen},
+    }
     return [row] if seq % 2 else []
 
 
@@ -341,7 +387,9 @@ def payload(seq: int, note: Any = 1.5) -> bytes:
         "items": items(seq),
     }
     others = json.dumps(members, ensure_ascii=seq % 4 == 0)[1:]
-    return f'{{"seq":{seq},"temp":{temp},"count":{count},{_pick(list(LIMITS), seq)}{others}'.encode()
+    return (
+        f'{{"seq":{seq},"temp":{temp},"count":{count},{_pick(list(LIMITS), seq)}{others}'.encode()
+    )
 
 
 # -- what a table has --
@@ -385,7 +433,13 @@ def rows_of(seqs: Iterable[int], *, in_broker: bool = True) -> dict[int, Row]:
     return rows
 
 
-def check(table: pa.Table, expected: Mapping[int, Row], *, has_empty: bool = True, also: Iterable[str] = ()) -> None:
+def check(
+    table: pa.Table,
+    expected: Mapping[int, Row],
+    *,
+    has_empty: bool = True,
+    also: Iterable[str] = (),
+) -> None:
     """Find the expected rows in a table, by ``n``, and nothing else.
 
     Args:
@@ -394,7 +448,10 @@ def check(table: pa.Table, expected: Mapping[int, Row], *, has_empty: bool = Tru
     """
     names: dict[tuple[str, int], set[str]] = {}
     ignored = PROVENANCE | set(also)
-    rows = [{name: value for name, value in one.items() if name not in ignored} for one in table.to_pylist()]
+    rows = [
+        {name: value for name, value in one.items() if name not in ignored}
+        for one in table.to_pylist()
+    ]
     numbers = [one["n"] for one in rows]
     assert sorted(numbers) == sorted(expected), _difference(numbers, expected)
     for one in rows:
@@ -456,7 +513,13 @@ def _plain(value: Any, *, has_empty: bool) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], tuple):
         value = dict(value)
     if isinstance(value, dict):
-        members = {key: _plain(member, has_empty=has_empty) for key, member in value.items() if member is not None}
+        members = {
+            key: _plain(member, has_empty=has_empty)
+            for key, member in value.items()
+            if member is not None
+        }
         # An empty map is an empty list of pairs.
         return {key: member for key, member in members.items() if has_empty or member != []} or []
-    return [_plain(item, has_empty=has_empty) for item in value] if isinstance(value, list) else value
+    return (
+        [_plain(item, has_empty=has_empty) for item in value] if isinstance(value, list) else value
+    )

@@ -51,7 +51,9 @@ def sluice(node: Node, *arguments: str, expect: int = 0, said: str = "", both: b
 
 def login(node: Node, name: str | None, password: str | None, client_id: str | None = None) -> int:
     """Log in by paho over MQTT 5, as a client of its own where no identifier is given; the reason code."""
-    client = paho.Client(CallbackAPIVersion.VERSION2, client_id or uuid4().hex, protocol=paho.MQTTv5)
+    client = paho.Client(
+        CallbackAPIVersion.VERSION2, client_id or uuid4().hex, protocol=paho.MQTTv5
+    )
     if name is not None:
         client.username_pw_set(name, password)
     codes: list[int] = []
@@ -88,7 +90,11 @@ def test_a_made_password_is_told_once_and_rotated(node: Node) -> None:
     node.call("PUT", path, {"description": "in the attic"})
     assert login(node, "meter/7@plant", made["password"]) == 0
     rotated = [node.call("POST", f"{path}:rotate")["password"] for _ in range(2)]
-    assert [login(node, "meter/7@plant", one) for one in (made["password"], *rotated)] == [0x86, 0x86, 0]
+    assert [login(node, "meter/7@plant", one) for one in (made["password"], *rotated)] == [
+        0x86,
+        0x86,
+        0,
+    ]
     node.call("DELETE", path)
     assert login(node, "meter/7@plant", rotated[1]) == 0x86
 
@@ -100,8 +106,13 @@ def test_no_password_and_nothing_of_one_is_shown_or_kept_in_the_open(node: Node)
     stored = json.loads(line.partition(" = ")[2])["credentials"][0]
     assert stored["algorithm"] == "pbkdf2_sha256"
     assert stored["iterations"] == 5000
-    shown = json.dumps([node.call("GET", "/users"), node.call("GET", "/status")]) + node.log.read_text()
-    assert all(secret not in shown for secret in ("pencil", "from-the-file", stored["stored_key"], stored["salt"]))
+    shown = (
+        json.dumps([node.call("GET", "/users"), node.call("GET", "/status")]) + node.log.read_text()
+    )
+    assert all(
+        secret not in shown
+        for secret in ("pencil", "from-the-file", stored["stored_key"], stored["salt"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,14 +124,24 @@ def test_no_password_and_nothing_of_one_is_shown_or_kept_in_the_open(node: Node)
         ("PUT", "/users/fixed", {"description": "x"}, 422),
         ("DELETE", "/users/nobody", None, 404),
         ("POST", "/users/nobody:rotate", None, 404),
-        ("POST", "/users:import", {"users": [{"name": "x", "password_hash": "00", "algorithm": "md5"}]}, 422),
+        (
+            "POST",
+            "/users:import",
+            {"users": [{"name": "x", "password_hash": "00", "algorithm": "md5"}]},
+            422,
+        ),
         ("POST", "/bans", {"as": "nobody", "who": "x"}, 422),
         ("POST", "/bans", {"as": "clientid_re", "who": "("}, 422),
         ("POST", "/bans", {"as": "clientid", "who": "x", "until": "2000-01-01T00:00:00Z"}, 422),
         ("DELETE", "/bans/clientid/x", None, 404),
         ("POST", "/access/rules", {"name": "x", "permission": "allow", "topics": ["a/#/b"]}, 422),
         ("POST", "/access:check", {"client": {}}, 422),
-        ("POST", "/access:check", {"client": {"clientid": "x"}, "action": "publish", "topic": "#"}, 422),
+        (
+            "POST",
+            "/access:check",
+            {"client": {"clientid": "x"}, "action": "publish", "topic": "#"},
+            422,
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_a_sentence(
@@ -134,15 +155,25 @@ def test_users_come_from_elsewhere_with_their_hashes(node: Node, tmp_path: Path)
     import hashlib
 
     salted = hashlib.sha256(b"saltsecret").hexdigest()
-    (tmp_path / "users.csv").write_text(f"user_id,password_hash,salt,is_superuser\nold-1,{salted},salt,true\n")
+    (tmp_path / "users.csv").write_text(
+        f"user_id,password_hash,salt,is_superuser\nold-1,{salted},salt,true\n"
+    )
     assert "1 user imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.csv"))
     rounds = hashlib.pbkdf2_hmac("sha256", b"secret", b"salt", 1000).hex()
     more = [{"name": "old-2", "password_hash": rounds, "salt": "salt"}]
-    node.call("POST", "/users:import", {"users": more, "algorithm": "pbkdf2_sha256", "iterations": 1000})
+    node.call(
+        "POST", "/users:import", {"users": more, "algorithm": "pbkdf2_sha256", "iterations": 1000}
+    )
     assert [login(node, name, "secret") for name in ("old-1", "old-2")] == [0, 0]
     assert node.call("GET", "/users/old-2")["methods"] == ["SCRAM-SHA-256"]
     (tmp_path / "users.json").write_text(
-        json.dumps({"users": [{**more[0], "name": "old-3"}], "algorithm": "pbkdf2_sha256", "iterations": 1000})
+        json.dumps(
+            {
+                "users": [{**more[0], "name": "old-3"}],
+                "algorithm": "pbkdf2_sha256",
+                "iterations": 1000,
+            }
+        )
     )
     assert "1 user imported" in sluice(node, "users", "import", "-f", str(tmp_path / "users.json"))
     assert login(node, "old-3", "secret") == 0
@@ -161,8 +192,12 @@ def test_rules_hold_for_real_clients_and_change_at_once(node: Node) -> None:
     codes: list[int] = []
     client = paho.Client(CallbackAPIVersion.VERSION2, "reader", protocol=paho.MQTTv5)
     client.username_pw_set("ann", "pencil")
-    client.on_message = lambda client, userdata, message: got.append((message.topic, bytes(message.payload)))
-    client.on_subscribe = lambda client, userdata, mid, granted, properties: codes.extend(one.value for one in granted)
+    client.on_message = lambda client, userdata, message: got.append(
+        (message.topic, bytes(message.payload))
+    )
+    client.on_subscribe = lambda client, userdata, mid, granted, properties: codes.extend(
+        one.value for one in granted
+    )
     client.connect(*node.mqtt)
     client.loop_start()
     try:
@@ -175,7 +210,9 @@ def test_rules_hold_for_real_clients_and_change_at_once(node: Node) -> None:
         eventually(lambda: bool(got))
         published.wait_for_publish(60)
         assert got == [("u/ann/x", b"1")]
-        node.call("POST", "/access/rules", {"name": "closed", "permission": "deny", "topics": ["u/#"]})
+        node.call(
+            "POST", "/access/rules", {"name": "closed", "permission": "deny", "topics": ["u/#"]}
+        )
         node.call("POST", "/access/rules:reorder", {"order": ["closed", "own"]})
         client.publish("u/ann/x", b"3", 1)
         client.publish("open/x", b"4", 1)
@@ -196,7 +233,9 @@ def test_a_user_that_is_deleted_is_disconnected(node: Node) -> None:
     codes: list[int] = []
     client = paho.Client(CallbackAPIVersion.VERSION2, "leaver", protocol=paho.MQTTv5)
     client.username_pw_set("leaver", "pencil")
-    client.on_disconnect = lambda client, userdata, flags, code, properties: codes.append(code.value)
+    client.on_disconnect = lambda client, userdata, flags, code, properties: codes.append(
+        code.value
+    )
     client.connect(*node.mqtt)
     client.loop_start()
     try:
@@ -212,21 +251,31 @@ def test_what_would_be_decided_is_told_with_its_reason(node: Node) -> None:
     allowed = sluice(node, "access", "check", "c1", "publish", "u/ann/x", "--username", "ann")
     assert "allowed, by built_in: own" in allowed
     assert "allow u/ann/#  (built_in: own)" in allowed
-    denied = sluice(node, "access", "check", "c1", "subscribe", "u/#", "--username", "ann", expect=7)
+    denied = sluice(
+        node, "access", "check", "c1", "subscribe", "u/#", "--username", "ann", expect=7
+    )
     assert "denied, by authorization.no_match" in denied
     refused = sluice(node, "access", "check", "c1", "--anonymous", expect=7)
     assert "denied, by authentication (no authenticator decides: not_authorized)" in refused
-    body = {"client": {"clientid": "c", "username": "ann", "password": "pencil"}, "action": "publish", "topic": "u/c"}
+    body = {
+        "client": {"clientid": "c", "username": "ann", "password": "pencil"},
+        "action": "publish",
+        "topic": "u/c",
+    }
     found = node.call("POST", "/access:check", body)
     assert (found["authentication"]["mechanism"], found["allowed"]) == ("builtin", False)
     assert found["facts"] == {"listener": "tcp:default", "username": "ann"}
 
 
 def test_bans_are_made_listed_and_lifted(node: Node) -> None:
-    assert "is banned until" in sluice(node, "bans", "add", "clientid", "bad", "--for", "10m", "--reason", "noise")
+    assert "is banned until" in sluice(
+        node, "bans", "add", "clientid", "bad", "--for", "10m", "--reason", "noise"
+    )
     assert login(node, "ann", "pencil", "bad") == 0x8A
     assert "noise" in sluice(node, "bans", "ls")
-    assert "denied, by a ban of the clientid bad" in sluice(node, "access", "check", "bad", expect=7)
+    assert "denied, by a ban of the clientid bad" in sluice(
+        node, "access", "check", "bad", expect=7
+    )
     assert "no longer banned" in sluice(node, "bans", "rm", "clientid", "bad")
     assert login(node, "ann", "pencil", "bad") == 0
 
@@ -240,7 +289,9 @@ def test_bans_are_shown_by_what_they_compare(node: Node) -> None:
     node.call("GET", "/bans/clientid_re/a/b.*", expect=404)
 
 
-def test_users_are_created_from_a_file_with_a_generated_password(node: Node, tmp_path: Path) -> None:
+def test_users_are_created_from_a_file_with_a_generated_password(
+    node: Node, tmp_path: Path
+) -> None:
     (tmp_path / "users.json").write_text(json.dumps([{"name": "of/a/file"}]))
     password = sluice(node, "users", "apply", "-f", str(tmp_path / "users.json")).strip()
     assert len(password) >= 16
@@ -268,7 +319,11 @@ def test_everything_is_there_after_a_kill(tmp_path: Path) -> None:
     with running(tmp_path / "node", config=CONFIG) as node:
         made = node.call("POST", "/users", {"name": "meter"})
         node.call("POST", "/bans", {"as": "username_re", "who": "ann|bob"})
-        node.call("POST", "/access/rules", {"name": "own", "permission": "allow", "topics": ["u/${username}/#"]})
+        node.call(
+            "POST",
+            "/access/rules",
+            {"name": "own", "permission": "allow", "topics": ["u/${username}/#"]},
+        )
         assert login(node, "ann", "x") == 0x8A
         node.kill()
         node.start()
@@ -277,7 +332,9 @@ def test_everything_is_there_after_a_kill(tmp_path: Path) -> None:
         assert [rule["name"] for rule in node.call("GET", "/access/rules")["items"]] == ["own"]
 
 
-def test_the_last_authenticator_can_be_removed_where_only_this_machine_connects(tmp_path: Path) -> None:
+def test_the_last_authenticator_can_be_removed_where_only_this_machine_connects(
+    tmp_path: Path,
+) -> None:
     open_listener = {"bind": "0.0.0.0:0"}
     with running(tmp_path / "node", environ={"SLUICE_API_TOKEN": TOKEN}) as node:
         node.call("POST", "/authentication", {"name": "builtin"})
@@ -324,7 +381,10 @@ def test_authenticators_and_sources_change_while_the_broker_runs(tmp_path: Path)
         assert node.call("POST", "/access:check", asked)["allowed"]
         node.stop()
         node.start()
-        assert [one["type"] for one in node.call("GET", "/authorization/sources")["items"]] == ["file", "built_in"]
+        assert [one["type"] for one in node.call("GET", "/authorization/sources")["items"]] == [
+            "file",
+            "built_in",
+        ]
         assert [one["name"] for one in node.call("GET", "/access/rules")["items"]] == ["all"]
         assert [login(node, "ann", "pencil"), login(node, None, None)] == [0, 0x87]
 
@@ -334,9 +394,13 @@ def test_what_a_file_sets_is_changed_there_and_read_again(tmp_path: Path) -> Non
         refusal = node.call("DELETE", "/authentication/builtin", expect=(409, 422))
         assert "sluice.conf" in refusal["detail"]
         checks = '{ mechanism = cinfo, checks = [ { is_match = "is_empty_val(username)", result = allow } ] }'
-        changed = CONFIG.replace("[ { mechanism = builtin } ]", f"[ {checks}, {{ mechanism = builtin }} ]")
+        changed = CONFIG.replace(
+            "[ { mechanism = builtin } ]", f"[ {checks}, {{ mechanism = builtin }} ]"
+        )
         (node.data_dir / "sluice.conf").write_text(
-            changed.replace('permission = allow, topics = ["open', 'permission = deny, topics = ["open')
+            changed.replace(
+                'permission = allow, topics = ["open', 'permission = deny, topics = ["open'
+            )
         )
         assert login(node, None, None) == 0x87
         sluice(node, "config", "reload")
@@ -346,7 +410,9 @@ def test_what_a_file_sets_is_changed_there_and_read_again(tmp_path: Path) -> Non
 
 
 def test_wrong_logins_are_limited_and_lock_nobody_else_out(tmp_path: Path) -> None:
-    with running(tmp_path / "node", config=CONFIG + "login_limits.max_failures_per_user = 5\n") as node:
+    with running(
+        tmp_path / "node", config=CONFIG + "login_limits.max_failures_per_user = 5\n"
+    ) as node:
         node.call("POST", "/users", {"name": "ann", "password": "pencil"})
         codes = [connect(node, "ann", "wrong") for _ in range(50)]
         assert codes[:5] == [0x86] * 5
@@ -361,13 +427,23 @@ def test_wrong_logins_are_limited_and_lock_nobody_else_out(tmp_path: Path) -> No
             assert api.get("/users", headers=right).status_code == 200
         transport = httpx.HTTPTransport(local_address="127.0.0.3")
         with httpx.Client(base_url=f"{node.url}/api/v1", transport=transport, verify=NO_TLS) as api:
-            answers = [api.get("/users", headers={"Authorization": f"Bearer guess{number}"}) for number in range(10)]
+            answers = [
+                api.get("/users", headers={"Authorization": f"Bearer guess{number}"})
+                for number in range(10)
+            ]
             assert [answer.status_code for answer in answers] == [401] * 4 + [429] * 6
             assert answers[-1].json()["code"] == "too_many_logins"
             assert answers[-1].headers["Retry-After"] == "12"
             assert api.get("/users", headers=right).status_code == 429
-            assert api.post("/session", json={"token": TOKEN}, headers={"Origin": node.url}).status_code == 429
-        [alarm] = eventually(lambda: node.call("GET", "/alarms")["items"])  # from an address that is known by now
+            assert (
+                api.post(
+                    "/session", json={"token": TOKEN}, headers={"Origin": node.url}
+                ).status_code
+                == 429
+            )
+        [alarm] = eventually(
+            lambda: node.call("GET", "/alarms")["items"]
+        )  # from an address that is known by now
         assert alarm["name"] == "logins_limited"
         metrics = httpx.get(f"{node.url}/metrics", trust_env=False, verify=NO_TLS).text
         assert 'sluice_logins_limited_total{by="user"} 53' in metrics

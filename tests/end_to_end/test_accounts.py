@@ -39,14 +39,18 @@ def command(node: Node, *words: str, text: str = "") -> str:
     """Standard output of a command that must succeed."""
     environ = {"SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
     full = [sys.executable, "-m", "broker.cli.main", *words]
-    done = subprocess.run(full, env=environ, input=text, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        full, env=environ, input=text, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 def browser(node: Node) -> httpx.Client:
     """A client that behaves as the dashboard: it keeps cookies and sends its origin."""
-    return httpx.Client(base_url=node.url, headers={"Origin": node.url}, verify=NO_TLS, timeout=60, trust_env=False)
+    return httpx.Client(
+        base_url=node.url, headers={"Origin": node.url}, verify=NO_TLS, timeout=60, trust_env=False
+    )
 
 
 def sign_in(client: httpx.Client, name: str, password: str = PASSWORD) -> httpx.Response:
@@ -62,13 +66,23 @@ def test_a_person_signs_in_and_has_the_rights_of_the_role(node: Node) -> None:
     with browser(node) as page:
         assert sign_in(page, "ann").status_code == 204
         mine = page.get("/api/v1/me").json()
-        assert (mine["name"], mine["role"], mine["kinds"]) == ("ann", "operator", ["clients", "jobs"])
+        assert (mine["name"], mine["role"], mine["kinds"]) == (
+            "ann",
+            "operator",
+            ["clients", "jobs"],
+        )
         assert page.get("/api/v1/clients").status_code == 200
         refused = page.put("/api/v1/rules/hot", json={"sql": "SELECT 1 FROM 'a'"})
         assert refused.status_code == 403
-        assert refused.json()["detail"] == "needs 'change' on 'rules'; your scope is 'clients', 'jobs'"
+        assert (
+            refused.json()["detail"] == "needs 'change' on 'rules'; your scope is 'clients', 'jobs'"
+        )
         entry = node.call("GET", "/audit-log?limit=1")["items"][0]
-        assert (entry["actor"], entry["outcome"], entry["origin"]) == ("ann", "refused", "dashboard")
+        assert (entry["actor"], entry["outcome"], entry["origin"]) == (
+            "ann",
+            "refused",
+            "dashboard",
+        )
         assert page.delete("/api/v1/session").status_code == 204
         assert page.get("/api/v1/me").status_code == 401
 
@@ -86,7 +100,10 @@ def test_no_answer_and_no_file_has_the_password(node: Node) -> None:
 def test_a_wrong_name_and_a_wrong_password_look_the_same(node: Node) -> None:
     create(node, "known")
     with browser(node) as page:
-        answers = [sign_in(page, "known", "wrong password"), sign_in(page, "unknown", "wrong password")]
+        answers = [
+            sign_in(page, "known", "wrong password"),
+            sign_in(page, "unknown", "wrong password"),
+        ]
         assert [answer.status_code for answer in answers] == [401, 401]
         assert len({answer.json()["detail"] for answer in answers}) == 1
 
@@ -108,7 +125,9 @@ def test_a_new_role_holds_at_once_also_for_an_open_websocket_and_a_tail(node: No
         browser(node) as page,
         live(node, page, "rising") as channel,
         page.stream("GET", "/api/v1/topics/tail?filter=%23&seconds=300") as tail,
-        httpx.Client(cookies=page.cookies, base_url=node.url, verify=NO_TLS, timeout=60, trust_env=False) as other,
+        httpx.Client(
+            cookies=page.cookies, base_url=node.url, verify=NO_TLS, timeout=60, trust_env=False
+        ) as other,
     ):
         lines = tail.iter_lines()
         next(lines)
@@ -126,8 +145,12 @@ def live(node: Node, page: httpx.Client, name: str) -> Iterator[Any]:
     assert sign_in(page, name).status_code == 204
     cookie = "; ".join(f"{key}={value}" for key, value in page.cookies.items())
     url = f"{node.url.replace('http', 'ws')}/api/v1/live"
-    with connect(url, origin=Origin(node.url), additional_headers={"Cookie": cookie}, proxy=None) as channel:
-        channel.send(json.dumps({"kind": "subscribe", "id": "s", "channel": "status", "parameters": {}}))
+    with connect(
+        url, origin=Origin(node.url), additional_headers={"Cookie": cookie}, proxy=None
+    ) as channel:
+        channel.send(
+            json.dumps({"kind": "subscribe", "id": "s", "channel": "status", "parameters": {}})
+        )
         assert json.loads(channel.recv(timeout=30))["kind"] == "snapshot"
         yield channel
 
@@ -156,14 +179,23 @@ def test_a_live_channel_shows_what_the_role_and_scope_permit(node: Node) -> None
             ("tail", {"filter": "#"}, False),
         ]
         for number, (name, parameters, is_allowed) in enumerate(cases):
-            frame = {"kind": "subscribe", "id": f"c{number}", "channel": name, "parameters": parameters}
+            frame = {
+                "kind": "subscribe",
+                "id": f"c{number}",
+                "channel": name,
+                "parameters": parameters,
+            }
             channel.send(json.dumps(frame))
             answer = next(
                 answer
                 for answer in iter(lambda: json.loads(channel.recv(timeout=30)), None)
                 if answer["ch"] == f"c{number}"
             )
-            assert answer["kind"] == ("snapshot" if is_allowed else "error"), (name, parameters, answer)
+            assert answer["kind"] == ("snapshot" if is_allowed else "error"), (
+                name,
+                parameters,
+                answer,
+            )
             assert is_allowed or answer["data"]["code"] == "forbidden"
 
 
@@ -204,7 +236,9 @@ def test_sessions_are_kept_over_a_restart_and_bounded_in_number(tmp_path: Path) 
             page.close()
 
 
-def test_the_first_account_is_made_by_command_on_a_running_and_on_a_stopped_node(tmp_path: Path) -> None:
+def test_the_first_account_is_made_by_command_on_a_running_and_on_a_stopped_node(
+    tmp_path: Path,
+) -> None:
     stopped = [
         sys.executable,
         "-m",
@@ -220,7 +254,9 @@ def test_the_first_account_is_made_by_command_on_a_running_and_on_a_stopped_node
     with running(data_dir, config=QUIET) as node:
         password = command(node, "accounts", "add", "first", "--role", "administrator")
         assert len(password) == 43
-        done = subprocess.run([*stopped, "--data-dir", str(data_dir)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [*stopped, "--data-dir", str(data_dir)], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 2
         assert "is running" in done.stderr
         command(node, "accounts", "set", "first", "--role", "viewer", "--kind", "rules")
@@ -240,7 +276,12 @@ def test_the_first_account_is_made_by_command_on_a_running_and_on_a_stopped_node
     with running(data_dir, config=QUIET) as node, browser(node) as page:
         assert sign_in(page, "root").status_code == 204
         assert page.get("/api/v1/me").json()["role"] == "administrator"
-        eventually(lambda: {item["name"] for item in node.call("GET", "/accounts")["items"]} == {"first", "root"})
+        eventually(
+            lambda: (
+                {item["name"] for item in node.call("GET", "/accounts")["items"]}
+                == {"first", "root"}
+            )
+        )
 
 
 @pytest.mark.parametrize(
@@ -250,7 +291,11 @@ def test_the_first_account_is_made_by_command_on_a_running_and_on_a_stopped_node
         {"name": "administrator", "role": "viewer"},
         {"name": "none"},
         {"name": "odd", "role": "root"},
-        {"name": "slow", "role": "viewer", "credentials": [{"algorithm": "pbkdf2_sha256", "iterations": 10**9}]},
+        {
+            "name": "slow",
+            "role": "viewer",
+            "credentials": [{"algorithm": "pbkdf2_sha256", "iterations": 10**9}],
+        },
     ],
 )
 def test_an_account_that_cannot_work_is_refused(node: Node, spec: dict[str, Any]) -> None:
@@ -259,8 +304,12 @@ def test_an_account_that_cannot_work_is_refused(node: Node, spec: dict[str, Any]
 
 def test_metrics_need_a_token_where_that_is_set(tmp_path: Path) -> None:
     with running(tmp_path / "node", config=f"{QUIET}api.metrics = token\n") as node:
-        scraper = node.call("POST", "/tokens", {"name": "scraper", "role": "viewer", "kinds": ["metrics"]})["token"]
-        other = node.call("POST", "/tokens", {"name": "other", "role": "viewer", "kinds": ["rules"]})["token"]
+        scraper = node.call(
+            "POST", "/tokens", {"name": "scraper", "role": "viewer", "kinds": ["metrics"]}
+        )["token"]
+        other = node.call(
+            "POST", "/tokens", {"name": "other", "role": "viewer", "kinds": ["rules"]}
+        )["token"]
         with httpx.Client(base_url=node.url, verify=NO_TLS, timeout=60, trust_env=False) as client:
             assert client.get("/metrics").status_code == 401
             refused = client.get("/metrics", headers={"Authorization": f"Bearer {other}"})
@@ -292,7 +341,10 @@ def test_the_api_speaks_tls_and_takes_a_renewed_certificate(tmp_path: Path) -> N
         trusting = ssl.create_default_context(cafile=str(authority.file))
         with httpx.Client(base_url=url, verify=trusting, timeout=60, trust_env=False) as client:
             client.headers["Authorization"] = f"Bearer {TOKEN}"
-            assert client.post("/api/v1/accounts", json={"name": "ann", "role": "viewer"}).status_code == 201
+            assert (
+                client.post("/api/v1/accounts", json={"name": "ann", "role": "viewer"}).status_code
+                == 201
+            )
             cookie = client.post("/api/v1/session", json={"token": TOKEN}, headers={"Origin": url})
             assert "Secure" in cookie.headers["set-cookie"]
         before = served()
@@ -301,7 +353,15 @@ def test_the_api_speaks_tls_and_takes_a_renewed_certificate(tmp_path: Path) -> N
         files.cert.write_bytes(renewed.cert.read_bytes())
         eventually(lambda: served() != before)
         listed = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", "accounts", "ls", "--data-dir", str(data_dir)],
+            [
+                sys.executable,
+                "-m",
+                "broker.cli.main",
+                "accounts",
+                "ls",
+                "--data-dir",
+                str(data_dir),
+            ],
             env={"SLUICE_API_TOKEN": TOKEN},
             capture_output=True,
             text=True,
@@ -312,7 +372,9 @@ def test_the_api_speaks_tls_and_takes_a_renewed_certificate(tmp_path: Path) -> N
 
 def test_a_certificate_that_cannot_be_used_stops_the_start_with_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "node").mkdir()
-    (tmp_path / "node" / "sluice.conf").write_text('api.certfile = "/no/such.pem"\napi.keyfile = "/no/such.key"\n')
+    (tmp_path / "node" / "sluice.conf").write_text(
+        'api.certfile = "/no/such.pem"\napi.keyfile = "/no/such.key"\n'
+    )
     done = subprocess.run(
         [
             sys.executable,

@@ -47,7 +47,9 @@ def http(url: str = "http://127.0.0.1:9", **members: Any) -> dict[str, Any]:
         ("${file:/proc/self/environ}", "expected a path in"),
     ],
 )
-def test_a_connector_refers_to_no_other_variables_and_files(node: Node, reference: str, expected: str) -> None:
+def test_a_connector_refers_to_no_other_variables_and_files(
+    node: Node, reference: str, expected: str
+) -> None:
     spec = http(headers={"X-Api-Key": reference})
     assert expected in refused(node, "POST", "/connectors", spec)
     assert expected in refused(node, "POST", "/connectors:probe", spec)
@@ -60,7 +62,9 @@ def test_a_reference_through_a_link_is_refused_and_one_within_bounds_is_read(nod
     secrets.mkdir(exist_ok=True)
     (secrets / "link").symlink_to("/etc/passwd")
     (secrets / "plain").write_text("a secret in a file\n")
-    assert "expected a path in" in refused(node, "POST", "/connectors", http(headers={"A": "${file:link}"}))
+    assert "expected a path in" in refused(
+        node, "POST", "/connectors", http(headers={"A": "${file:link}"})
+    )
 
     async def sent() -> tuple[str | None, str | None]:
         async with Service() as service:
@@ -77,7 +81,16 @@ def test_a_reference_through_a_link_is_refused_and_one_within_bounds_is_read(nod
 
 @pytest.mark.parametrize(
     "path",
-    ["/proc/self/mem", "/etc/rows.log", "../sluice.conf", "../rocksdb/x", "link/rows.log", "pipe", "null", "x\0y"],
+    [
+        "/proc/self/mem",
+        "/etc/rows.log",
+        "../sluice.conf",
+        "../rocksdb/x",
+        "link/rows.log",
+        "pipe",
+        "null",
+        "x\0y",
+    ],
 )
 def test_a_file_connector_writes_below_its_directories_only(node: Node, path: str) -> None:
     files = node.data_dir / "files"
@@ -97,10 +110,14 @@ def test_a_table_lies_below_its_directories_only(node: Node, path: str) -> None:
     assert not Path("/etc/table").exists()
 
 
-def test_authenticators_schemas_and_registries_keep_secrets_only_for_their_address(node: Node) -> None:
+def test_authenticators_schemas_and_registries_keep_secrets_only_for_their_address(
+    node: Node,
+) -> None:
     again = "send the secret again"
     parameters = {"url": "http://127.0.0.1:9/a", "headers": {"Authorization": "Bearer abc"}}
-    node.call("POST", "/schemas", {"name": "far", "type": "external_http", "parameters": parameters})
+    node.call(
+        "POST", "/schemas", {"name": "far", "type": "external_http", "parameters": parameters}
+    )
     shown = {"url": "http://127.0.0.1:9/a", "headers": {"Authorization": "******"}}
     node.call("PUT", "/schemas/far", {"name": "far", "type": "external_http", "parameters": shown})
     moved = {**shown, "url": "http://127.0.0.1:10/a"}
@@ -111,12 +128,16 @@ def test_authenticators_schemas_and_registries_keep_secrets_only_for_their_addre
     node.call("POST", "/schema-registries", {**registry, "auth": auth})
     starred = {**registry, "auth": {**auth, "password": "******"}}
     node.call("PUT", "/schema-registries/far", starred)
-    assert again in refused(node, "PUT", "/schema-registries/far", {**starred, "url": "http://127.0.0.1:10"})
+    assert again in refused(
+        node, "PUT", "/schema-registries/far", {**starred, "url": "http://127.0.0.1:10"}
+    )
     jwt = {"mechanism": "jwt", "secret": "s" * 32, "jwks_url": "https://127.0.0.1:9/keys"}
     node.call("POST", "/authentication", {"name": "jwt", **jwt})
     starred = {**jwt, "secret": "******"}
     node.call("PUT", "/authentication/jwt", starred)
-    assert again in refused(node, "PUT", "/authentication/jwt", {**starred, "jwks_url": "https://127.0.0.1:10/keys"})
+    assert again in refused(
+        node, "PUT", "/authentication/jwt", {**starred, "jwks_url": "https://127.0.0.1:10/keys"}
+    )
 
 
 def test_a_connector_keeps_secrets_only_for_all_of_its_addresses(node: Node) -> None:
@@ -135,8 +156,12 @@ def test_a_connector_keeps_secrets_only_for_all_of_its_addresses(node: Node) -> 
     proxied = http(authentication=starred, proxy={"url": "http://127.0.0.1:10"})
     assert again in refused(node, "PUT", "/connectors/service", proxied)
     assert again in refused(node, "PATCH", "/connectors/service", {"url": "http://127.0.0.1:10"})
-    assert again in refused(node, "POST", "/connectors:probe", http("http://127.0.0.1:10", authentication=starred))
-    node.call("PATCH", "/connectors/service", {"url": "http://127.0.0.1:10", "authentication": login})
+    assert again in refused(
+        node, "POST", "/connectors:probe", http("http://127.0.0.1:10", authentication=starred)
+    )
+    node.call(
+        "PATCH", "/connectors/service", {"url": "http://127.0.0.1:10", "authentication": login}
+    )
 
 
 @pytest.mark.parametrize("value", ["s3cr3t", "s3cr3t%2B=="], ids=["plain", "encoded"])
@@ -152,7 +177,11 @@ def test_secrets_in_the_query_of_an_address_are_shown_nowhere(node: Node, value:
                 "client_secret": "client secret",
             },
         },
-        "/connectors/socket": {"name": "socket", "type": "mqtt", "server": f"ws://127.0.0.1:9/mqtt?sig={value}"},
+        "/connectors/socket": {
+            "name": "socket",
+            "type": "mqtt",
+            "server": f"ws://127.0.0.1:9/mqtt?sig={value}",
+        },
         "/connectors/path": {
             "name": "path",
             "type": "mqtt",
@@ -163,7 +192,9 @@ def test_secrets_in_the_query_of_an_address_are_shown_nowhere(node: Node, value:
             "name": "leaky",
             "type": "http",
             "connector": "leaky",
-            "parameters": {"path": f"/in/${{clientid}}?d=${{payload.id}}&api_key={value}&api_key=tok${{qos}}"},
+            "parameters": {
+                "path": f"/in/${{clientid}}?d=${{payload.id}}&api_key={value}&api_key=tok${{qos}}"
+            },
         },
         "/schemas/leaky": {
             "name": "leaky",
@@ -191,7 +222,11 @@ def test_secrets_in_the_query_of_an_address_are_shown_nowhere(node: Node, value:
     )
     assert node.call("GET", "/connectors/socket")["server"] == "ws://127.0.0.1:9/mqtt?sig=******"
     assert node.call("GET", "/connectors/path")["websocket"]["path"] == "/mqtt?******"
-    failed = eventually(lambda: all(node.call("GET", f"/connectors/{n}")["status_reason"] for n in ("leaky", "socket")))
+    failed = eventually(
+        lambda: all(
+            node.call("GET", f"/connectors/{n}")["status_reason"] for n in ("leaky", "socket")
+        )
+    )
     assert failed
     eventually(lambda: node.call("GET", "/authentication/jwt")["state"]["jwks"]["last_error"])
     for place, spec in objects.items():
@@ -210,12 +245,19 @@ def test_secrets_in_the_query_of_an_address_are_shown_nowhere(node: Node, value:
     shown(node.call("GET", "/schemas/leaky/versions"))
     shown(node.call("GET", "/config"))
     shown(sluice(node, "actions", "list", "--output", "json").stdout)
-    moved = {**node.call("GET", "/authentication/jwt"), "jwks_url": "https://127.0.0.1:10/keys?appid=******"}
+    moved = {
+        **node.call("GET", "/authentication/jwt"),
+        "jwks_url": "https://127.0.0.1:10/keys?appid=******",
+    }
     moved.pop("state", None)
     assert "send the secret again" in refused(node, "PUT", "/authentication/jwt", moved)
     moved = node.call("GET", "/connectors/socket") | {"server": "ws://127.0.0.1:10/mqtt?sig=******"}
     assert "send the secret again" in refused(node, "PUT", "/connectors/socket", moved)
-    moved = {"name": "leaky", "type": "external_http", "parameters": {"url": "http://127.0.0.1:10/a?key=******"}}
+    moved = {
+        "name": "leaky",
+        "type": "external_http",
+        "parameters": {"url": "http://127.0.0.1:10/a?key=******"},
+    }
     assert "send the secret again" in refused(node, "PUT", "/schemas/leaky", moved)
     unknown = http(health_check_path="/up?key=******") | {"name": "new"}
     assert "not stored" in refused(node, "POST", "/connectors", unknown)
@@ -224,19 +266,33 @@ def test_secrets_in_the_query_of_an_address_are_shown_nowhere(node: Node, value:
     assert "s3cr3t" not in node.log.read_text()
 
 
-def test_headers_and_query_of_an_action_are_shown_as_stars_and_kept_for_their_connector(node: Node) -> None:
+def test_headers_and_query_of_an_action_are_shown_as_stars_and_kept_for_their_connector(
+    node: Node,
+) -> None:
     node.call("PUT", "/connectors/service", http())
     node.call("POST", "/connectors", {**http(), "name": "elsewhere"})
     headers = {"X-Api-Key": "s3cr3t", "X-Topic": "${topic}", "X-Both": "Bearer ${payload.t}"}
     query = {"code": "s3cr3t-code", "device": "${clientid}${qos}"}
-    action = {"name": "out", "type": "http", "connector": "service", "parameters": {"headers": headers, "query": query}}
+    action = {
+        "name": "out",
+        "type": "http",
+        "connector": "service",
+        "parameters": {"headers": headers, "query": query},
+    }
     node.call("POST", "/actions", action)
     for shown in (node.call("GET", "/actions/out"), node.call("GET", "/actions")["items"][0]):
-        assert shown["parameters"]["headers"] == {"X-Api-Key": "******", "X-Topic": "${topic}", "X-Both": "******"}
+        assert shown["parameters"]["headers"] == {
+            "X-Api-Key": "******",
+            "X-Topic": "${topic}",
+            "X-Both": "******",
+        }
         assert shown["parameters"]["query"] == {"code": "******", "device": "${clientid}${qos}"}
     starred = {
         **action,
-        "parameters": {"headers": shown["parameters"]["headers"], "query": shown["parameters"]["query"]},
+        "parameters": {
+            "headers": shown["parameters"]["headers"],
+            "query": shown["parameters"]["query"],
+        },
     }
     assert "s3cr3t" not in json.dumps(node.call("PUT", "/actions/out", starred))
     assert "s3cr3t" in (node.data_dir / "api.hocon").read_text()

@@ -54,7 +54,9 @@ def test_files_are_applied_and_exported_again(node: Node, tmp_path: Path) -> Non
     assert "4 changes applied" in _cli(node, "apply", "-f", str(wanted))
     assert "nothing to change" in _cli(node, "apply", "-f", str(wanted), "--dry-run")
     assert node.call("GET", "/config/mqtt.max_subscriptions")["value"] == 77
-    assert "delete rule other" in _cli(node, "apply", "-f", str(wanted), "--prune", "--dry-run", status=2)
+    assert "delete rule other" in _cli(
+        node, "apply", "-f", str(wanted), "--prune", "--dry-run", status=2
+    )
     assert "1 change applied" in _cli(node, "apply", "-f", str(wanted), "--prune")
     assert [rule["name"] for rule in node.call("GET", "/rules")["items"]] == ["warm", "cold"]
     assert node.call("GET", "/schemas/kept")

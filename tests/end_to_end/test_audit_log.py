@@ -31,11 +31,15 @@ def empty(node: Node) -> None:
     for path in ("rules", "actions", "connectors", "streams", "schemas", "tokens"):
         for item in node.call("GET", f"/{path}?limit=1000")["items"]:
             force = "" if path != "schemas" else "&permanent=true"
-            node.call("DELETE", f"/{path}/{item['name']}?cascade=true{force}", expect=(204, 404, 422, 400))
+            node.call(
+                "DELETE", f"/{path}/{item['name']}?cascade=true{force}", expect=(204, 404, 422, 400)
+            )
 
 
 def entries(node: Node, **filters: str) -> list[dict[str, Any]]:
-    items: list[dict[str, Any]] = node.call("GET", f"/audit-log?{httpx.QueryParams(filters)}")["items"]
+    items: list[dict[str, Any]] = node.call("GET", f"/audit-log?{httpx.QueryParams(filters)}")[
+        "items"
+    ]
     return items
 
 
@@ -47,18 +51,34 @@ def latest(node: Node) -> dict[str, Any]:
 
 def test_a_change_is_recorded_with_who_when_from_where_and_its_difference(node: Node) -> None:
     node.call("POST", "/rules", RULE)
-    node.call("PUT", "/rules/hot", {**RULE, "sql": SQL.replace("30", "31"), "description": "warmer"})
+    node.call(
+        "PUT", "/rules/hot", {**RULE, "sql": SQL.replace("30", "31"), "description": "warmer"}
+    )
     entry = latest(node)
-    assert (entry["actor"], entry["origin"], entry["address"]) == ("administrator", "api", "127.0.0.1")
+    assert (entry["actor"], entry["origin"], entry["address"]) == (
+        "administrator",
+        "api",
+        "127.0.0.1",
+    )
     assert (entry["operation"], entry["kind"], entry["name"]) == ("putRule", "rule", "hot")
-    assert (entry["outcome"], entry["status"], entry["request"]) == ("done", 200, "PUT /api/v1/rules/hot")
+    assert (entry["outcome"], entry["status"], entry["request"]) == (
+        "done",
+        200,
+        "PUT /api/v1/rules/hot",
+    )
     assert entry["summary"] == "changed sql, description"
     [change] = entry["changes"]
-    by_pointer = {item["pointer"]: (item["before"], item["after"]) for item in change["differences"]}
+    by_pointer = {
+        item["pointer"]: (item["before"], item["after"]) for item in change["differences"]
+    }
     assert by_pointer["/sql"] == (SQL, SQL.replace("30", "31"))
     assert by_pointer["/description"][1] == "warmer"
     [_, created] = entries(node, name="hot", limit="2")
-    assert (created["operation"], created["summary"], created["status"]) == ("createRule", "created", 201)
+    assert (created["operation"], created["summary"], created["status"]) == (
+        "createRule",
+        "created",
+        201,
+    )
 
 
 def test_reads_tries_and_dry_runs_are_not_recorded(node: Node) -> None:
@@ -88,23 +108,40 @@ def test_refusals_are_recorded_with_their_reason(node: Node) -> None:
     token = node.call("POST", "/tokens", {"name": "reader", "streams": ["s"]})["token"]
     with httpx.Client(base_url=f"{node.url}/api/v1", trust_env=False, verify=NO_TLS) as reader:
         for _ in range(5):
-            assert reader.get("/status", headers={"Authorization": f"Bearer {token}"}).status_code == 403
+            assert (
+                reader.get("/status", headers={"Authorization": f"Bearer {token}"}).status_code
+                == 403
+            )
     entry = latest(node)
-    assert (entry["actor"], entry["operation"], entry["outcome"]) == ("the token 'reader'", "getStatus", "refused")
+    assert (entry["actor"], entry["operation"], entry["outcome"]) == (
+        "the token 'reader'",
+        "getStatus",
+        "refused",
+    )
     assert token not in json.dumps(entries(node, limit="20"))
-    assert entries(node, limit="2")[1]["operation"] == "createToken", "one entry a minute of what a token may not do"
+    assert entries(node, limit="2")[1]["operation"] == "createToken", (
+        "one entry a minute of what a token may not do"
+    )
 
 
 def test_wrong_tokens_do_not_fill_the_log(node: Node) -> None:
     before = entries(node, limit="1")
     with httpx.Client(base_url=f"{node.url}/api/v1", trust_env=False, verify=NO_TLS) as stranger:
-        assert stranger.delete("/rules/hot", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert (
+            stranger.delete("/rules/hot", headers={"Authorization": "Bearer wrong"}).status_code
+            == 401
+        )
         assert stranger.delete("/rules/hot").status_code == 401
     assert entries(node, limit="1") == before
 
 
 def test_secrets_are_stars_and_their_change_is_known_but_cannot_be_taken_back(node: Node) -> None:
-    connector = {"name": "out", "type": "http", "url": "http://127.0.0.1:9", "headers": {"x-key": SECRET}}
+    connector = {
+        "name": "out",
+        "type": "http",
+        "url": "http://127.0.0.1:9",
+        "headers": {"x-key": SECRET},
+    }
     node.call("POST", "/connectors", connector)
     node.call("PUT", "/connectors/out", {**connector, "headers": {"x-key": f"{SECRET}2"}})
     changed = latest(node)
@@ -120,7 +157,9 @@ def test_secrets_are_stars_and_their_change_is_known_but_cannot_be_taken_back(no
 def test_the_dashboard_and_commands_are_told_apart(node: Node) -> None:
     with httpx.Client(base_url=node.url, trust_env=False, verify=NO_TLS) as page:
         origin = {"Origin": node.url}
-        assert page.post("/api/v1/session", json={"token": TOKEN}, headers=origin).status_code == 204
+        assert (
+            page.post("/api/v1/session", json={"token": TOKEN}, headers=origin).status_code == 204
+        )
         assert page.post("/api/v1/rules", json=RULE, headers=origin).status_code == 201
     assert [(row["operation"], row["origin"]) for row in entries(node, limit="2")] == [
         ("createRule", "dashboard"),
@@ -128,7 +167,11 @@ def test_the_dashboard_and_commands_are_told_apart(node: Node) -> None:
     ]
     assert sluice(node, "rules", "disable", "hot").returncode == 0
     entry = latest(node)
-    assert (entry["operation"], entry["origin"], entry["summary"]) == ("disableRule", "cli", "changed enable")
+    assert (entry["operation"], entry["origin"], entry["summary"]) == (
+        "disableRule",
+        "cli",
+        "changed enable",
+    )
 
 
 def test_entries_are_found_by_every_filter_and_in_pages(node: Node) -> None:
@@ -162,14 +205,20 @@ OTHER = json.dumps({"type": "object", "required": ["u"]})
 
 
 def test_every_operation_that_saves_something_is_recorded_with_its_values(node: Node) -> None:
-    node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": READING, "compatibility": "none"})
+    node.call(
+        "POST",
+        "/schemas",
+        {"name": "reading", "type": "json", "source": READING, "compatibility": "none"},
+    )
     node.call("PUT", "/schemas/reading", {"name": "reading", "type": "json", "source": OTHER})
     node.call("DELETE", "/schemas/reading/versions/1")
     assert pointers(latest(node)) == {("schema", "reading"): {"/versions/1/deleted"}}
     node.call("DELETE", "/schemas/reading/versions/1?permanent=true")
     entry = latest(node)
     assert pointers(entry) == {("schema", "reading"): {"/versions/1"}}
-    assert "required" in json.dumps(entry["changes"]), "the source of a version that is gone is in the log"
+    assert "required" in json.dumps(entry["changes"]), (
+        "the source of a version that is gone is in the log"
+    )
     node.call("PUT", "/schemas:compatibility", {"compatibility": "full"})
     assert "/compatibility" in pointers(latest(node))["compatibility mode", "*"]
     node.call("PUT", "/schemas/reading/compatibility", {"compatibility": "forward"})
@@ -209,8 +258,12 @@ def test_every_operation_that_saves_something_is_recorded_with_its_values(node: 
 
 
 def test_the_schema_registry_is_recorded_and_reverted(node: Node) -> None:
-    with httpx.Client(base_url=f"{node.url}/registry", trust_env=False, verify=NO_TLS, auth=("", TOKEN)) as registry:
-        registered = registry.post("/subjects/meters/versions", json={"schemaType": "JSON", "schema": READING})
+    with httpx.Client(
+        base_url=f"{node.url}/registry", trust_env=False, verify=NO_TLS, auth=("", TOKEN)
+    ) as registry:
+        registered = registry.post(
+            "/subjects/meters/versions", json={"schemaType": "JSON", "schema": READING}
+        )
         assert registered.status_code == 200, registered.text
         entry = latest(node)
         assert (entry["origin"], entry["kind"], entry["name"]) == ("registry", "schema", "meters")
@@ -227,7 +280,11 @@ def test_the_schema_registry_is_recorded_and_reverted(node: Node) -> None:
 
 @pytest.mark.parametrize("permanent", ["false", "true"])
 def test_a_deleted_version_of_a_schema_comes_back(node: Node, permanent: str) -> None:
-    node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": READING, "compatibility": "none"})
+    node.call(
+        "POST",
+        "/schemas",
+        {"name": "reading", "type": "json", "source": READING, "compatibility": "none"},
+    )
     node.call("PUT", "/schemas/reading", {"name": "reading", "type": "json", "source": OTHER})
     before = node.call("GET", "/schemas/reading")
     node.call("DELETE", f"/schemas/reading/versions/1?permanent={permanent}")
@@ -245,14 +302,24 @@ def test_an_object_has_a_history_with_its_versions_and_is_restored_from_it(node:
     node.call("DELETE", "/rules/hot")
     node.call("PUT", "/rules/hot", {**RULE, "description": "again"})
     versions = node.call("GET", "/audit-log:history?kind=rule&name=hot&limit=6")["items"]
-    assert [item["change"] for item in versions] == ["created", "deleted", "changed", "changed", "changed", "created"]
+    assert [item["change"] for item in versions] == [
+        "created",
+        "deleted",
+        "changed",
+        "changed",
+        "changed",
+        "created",
+    ]
     specs = [item["spec"] and item["spec"]["description"] for item in versions]
     assert specs == ["again", None, "third", "second", "first", ""]
     assert versions[3]["differences"] == [
         {"pointer": "/description", "before": "first", "after": "second", "is_cut": False}
     ]
     first = versions[4]["id"]
-    assert node.call("POST", f"/audit-log/{first}:restore?dry_run=true")["affected"][0]["how"] == "is changed"
+    assert (
+        node.call("POST", f"/audit-log/{first}:restore?dry_run=true")["affected"][0]["how"]
+        == "is changed"
+    )
     node.call("POST", f"/audit-log/{first}:restore")
     assert node.call("GET", "/rules/hot")["description"] == "first"
     restored = latest(node)
@@ -311,7 +378,11 @@ def exported(node: Node) -> list[dict[str, Any]]:
 
 def long_rule(number: int) -> dict[str, Any]:
     """A rule whose entry is some 60 kB long."""
-    return {**RULE, "name": f"r{number % 3}", "sql": f"{SQL} OR payload.text = '{number:06}{'x' * 28_000}'"}
+    return {
+        **RULE,
+        "name": f"r{number % 3}",
+        "sql": f"{SQL} OR payload.text = '{number:06}{'x' * 28_000}'",
+    }
 
 
 def test_the_log_stays_within_its_bytes_through_kills(tmp_path: Path) -> None:
@@ -327,7 +398,9 @@ def test_the_log_stays_within_its_bytes_through_kills(tmp_path: Path) -> None:
                 node.start()
         kept = [entry for entry in exported(node) if entry["operation"] == "putRule"]
         size = sum(len(json.dumps(entry)) for entry in kept)
-        assert [entry["name"] for entry in reversed(kept)] == sent[-len(kept) :], "the latest ones, none is missing"
+        assert [entry["name"] for entry in reversed(kept)] == sent[-len(kept) :], (
+            "the latest ones, none is missing"
+        )
         assert most / 2 < size < most * 1.05
         assert len(kept) < 100
 
@@ -342,10 +415,19 @@ def test_a_full_disk_refuses_the_change_and_the_log_goes_on(tmp_path: Path) -> N
             disk.fill()
             node.call("PUT", "/rules/hot", long_rule(1), expect=(503, 422))
             disk.free()
-            eventually(lambda: node.call("PUT", "/rules/r2", long_rule(2), expect=(200, 201, 503)).get("name") == "r2")
+            eventually(
+                lambda: (
+                    node.call("PUT", "/rules/r2", long_rule(2), expect=(200, 201, 503)).get("name")
+                    == "r2"
+                )
+            )
             node.kill()
             node.start()
-            done = [(entry["operation"], entry["name"]) for entry in exported(node) if entry["outcome"] == "done"]
+            done = [
+                (entry["operation"], entry["name"])
+                for entry in exported(node)
+                if entry["outcome"] == "done"
+            ]
             assert done == [("putRule", "r2"), ("createRule", "hot")]
         finally:
             node.stop()
@@ -363,7 +445,9 @@ def test_a_change_is_taken_back_and_later_changes_of_other_members_stay(node: No
     assert (rule["sql"], rule["description"]) == (SQL, "kept")
     revert = latest(node)
     assert revert["operation"] == "revertAuditEntry"
-    assert "changed at /sql" in node.call("POST", f"/audit-log/{broken}:revert", expect=409)["detail"]
+    assert (
+        "changed at /sql" in node.call("POST", f"/audit-log/{broken}:revert", expect=409)["detail"]
+    )
     result = sluice(node, "audit-log", "revert", revert["id"])
     assert result.returncode == 0, result.stderr
     assert node.call("GET", "/rules/hot")["sql"] == SQL.replace("30", "99")
@@ -373,11 +457,19 @@ def test_objects_of_settings_are_taken_back_too(node: Node) -> None:
     node.call("POST", "/listeners/tcp:extra", {"bind": "127.0.0.1:0", "max_connections": 10})
     node.call("PATCH", "/listeners/tcp:extra", {"max_connections": 20})
     entry = latest(node)
-    assert (entry["kind"], entry["name"], entry["summary"]) == ("listener", "tcp:extra", "changed max_connections")
+    assert (entry["kind"], entry["name"], entry["summary"]) == (
+        "listener",
+        "tcp:extra",
+        "changed max_connections",
+    )
     node.call("POST", f"/audit-log/{entry['id']}:revert")
     assert node.call("GET", "/listeners/tcp:extra")["max_connections"] == 10
     node.call("DELETE", "/listeners/tcp:extra")
-    node.call("POST", "/access/rules", {"name": "r", "permission": "deny", "action": "publish", "topics": ["a/#"]})
+    node.call(
+        "POST",
+        "/access/rules",
+        {"name": "r", "permission": "deny", "action": "publish", "topics": ["a/#"]},
+    )
     node.call("DELETE", "/access/rules/r")
     node.call("POST", f"/audit-log/{latest(node)['id']}:revert")
     assert node.call("GET", "/access/rules/r")["topics"] == ["a/#"]
@@ -389,7 +481,10 @@ def test_a_creation_is_taken_back_unless_the_object_is_gone(node: Node) -> None:
     created = latest(node)["id"]
     node.call("POST", f"/audit-log/{created}:revert")
     node.call("GET", "/streams/s", expect=404)
-    assert "no longer exists" in node.call("POST", f"/audit-log/{created}:revert", expect=409)["detail"]
+    assert (
+        "no longer exists"
+        in node.call("POST", f"/audit-log/{created}:revert", expect=409)["detail"]
+    )
 
 
 def test_a_deletion_is_undone_with_versions_test_cases_secrets_and_order(node: Node) -> None:
@@ -413,7 +508,11 @@ def test_a_cascade_is_undone_as_a_whole_with_its_secrets(node: Node, tmp_path: P
         "/connectors",
         {"name": "out", "type": "http", "url": "http://127.0.0.1:9", "headers": {"x-key": SECRET}},
     )
-    node.call("POST", "/actions", {"name": "send", "type": "http", "connector": "out", "parameters": {"path": "/x"}})
+    node.call(
+        "POST",
+        "/actions",
+        {"name": "send", "type": "http", "connector": "out", "parameters": {"path": "/x"}},
+    )
     node.call("POST", "/rules", {**RULE, "actions": ["http:send"]})
     node.call("DELETE", "/connectors/out?cascade=true")
     entry = latest(node)
@@ -424,7 +523,9 @@ def test_a_cascade_is_undone_as_a_whole_with_its_secrets(node: Node, tmp_path: P
     ]
     node.call("POST", f"/audit-log/{entry['id']}:revert")
     assert node.call("GET", "/rules/hot")["actions"][0]["bridge"] == "http:send"
-    assert (node.data_dir / "api.hocon").read_text().count(SECRET) >= 2, "saved again, with its secret"
+    assert (node.data_dir / "api.hocon").read_text().count(SECRET) >= 2, (
+        "saved again, with its secret"
+    )
 
 
 def test_a_deleted_schema_comes_back(node: Node) -> None:
@@ -443,13 +544,25 @@ def test_a_reload_of_files_is_recorded_with_what_it_changed(tmp_path: Path) -> N
         node.call("POST", "/config:reload")
         request, files = entries(node, limit="2")
         assert (request["operation"], request["actor"]) == ("reloadConfig", "administrator")
-        assert (files["operation"], files["actor"], files["origin"]) == ("reload", "broker", "files")
+        assert (files["operation"], files["actor"], files["origin"]) == (
+            "reload",
+            "broker",
+            "files",
+        )
         changes = {
             (change["kind"], change["name"]): change["change"]
             for change in node.call("GET", f"/audit-log/{files['id']}")["changes"]
         }
-        assert changes == {("setting", "mqtt.max_inflight"): "changed", ("stream", "meters"): "created"}
-        assert "files" in node.call("POST", f"/audit-log/{files['id']}:revert", expect=422)["errors"][0]["message"]
+        assert changes == {
+            ("setting", "mqtt.max_inflight"): "changed",
+            ("stream", "meters"): "created",
+        }
+        assert (
+            "files"
+            in node.call("POST", f"/audit-log/{files['id']}:revert", expect=422)["errors"][0][
+                "message"
+            ]
+        )
 
 
 def test_the_log_is_listed_by_the_command_line(node: Node) -> None:

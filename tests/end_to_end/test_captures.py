@@ -17,7 +17,9 @@ from tests.support.node import Node, eventually, running, sluice
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("captures")
-    with running(folder / "node", config="lake.run_spark = false\noverload.enable = false\n") as node:
+    with running(
+        folder / "node", config="lake.run_spark = false\noverload.enable = false\n"
+    ) as node:
         set_up_stages(node, folder)
         yield node
         assert "Traceback" not in node.log.read_text()
@@ -50,7 +52,10 @@ def test_a_capture_shows_every_stage_with_values_before_and_after(node: Node) ->
     assert passed["message"]["topic"] == "meters/1"
     assert json.loads(passed["message"]["payload"]["data"]) == {"temp": 21}
     steps = {step["stage"]: step for step in passed["steps"]}
-    assert json.loads(steps["transformation"]["after"]["payload"]["data"]) == {"temp": 21, "seen": True}
+    assert json.loads(steps["transformation"]["after"]["payload"]["data"]) == {
+        "temp": 21,
+        "seen": True,
+    }
     assert steps["rules"]["name"] == "warm"
     assert steps["rules"]["rows"] == [{"temp": 21}]
     assert (steps["delivery"]["name"], steps["delivery"]["state"]) == ("reader", "sent")
@@ -71,7 +76,14 @@ def test_a_capture_of_a_client_goes_on_over_reconnects_and_takes_no_other(node: 
                 wanderer.publish("plain", str(number), qos)
     found = records(node, "client", 6)
     assert {record["client_id"] for record in found} == {"wanderer"}
-    assert [record["message"]["payload"]["data"] for record in found] == ["0", "0", "1", "1", "2", "2"]
+    assert [record["message"]["payload"]["data"] for record in found] == [
+        "0",
+        "0",
+        "1",
+        "1",
+        "2",
+        "2",
+    ]
     assert node.call("POST", "/captures/client:stop")["ended"] == "stopped"
     with Client(node, "wanderer") as wanderer:
         wanderer.publish("plain", "late")
@@ -79,7 +91,10 @@ def test_a_capture_of_a_client_goes_on_over_reconnects_and_takes_no_other(node: 
 
 
 def test_commands_start_list_download_and_delete(node: Node) -> None:
-    assert sluice(node, "captures", "start", "cli", "--filter", "plain", "--count", "1").returncode == 0
+    assert (
+        sluice(node, "captures", "start", "cli", "--filter", "plain", "--count", "1").returncode
+        == 0
+    )
     with Client(node, "meter") as meter:
         meter.publish("plain", "1")
     records(node, "cli", 1)

@@ -16,7 +16,17 @@ rule_engine.rules.written {
   actions = [{type = stream, stream = shared}]
 }
 """
-LISTS = ("streams", "schemas", "rules", "validations", "transforms", "connectors", "actions", "sources", "lake/tables")
+LISTS = (
+    "streams",
+    "schemas",
+    "rules",
+    "validations",
+    "transforms",
+    "connectors",
+    "actions",
+    "sources",
+    "lake/tables",
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +36,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def objects(node: Node) -> set[tuple[str, str]]:
-    return {(path, item["name"]) for path in LISTS for item in node.call("GET", f"/{path}?limit=1000")["items"]}
+    return {
+        (path, item["name"])
+        for path in LISTS
+        for item in node.call("GET", f"/{path}?limit=1000")["items"]
+    }
 
 
 def make_chain(node: Node, prefix: str) -> None:
@@ -38,17 +52,24 @@ def make_chain(node: Node, prefix: str) -> None:
     node.call("POST", "/rules", {"name": f"{prefix}-first", "sql": sql, "actions": write})
     chained = f'SELECT t FROM "$rules/{prefix}-first"'
     node.call("POST", "/rules", {"name": f"{prefix}-second", "sql": chained})
-    node.call("POST", "/lake/tables", {"name": f"{prefix}-table", "stream": f"{prefix}-raw", "rule": f"{prefix}-first"})
+    node.call(
+        "POST",
+        "/lake/tables",
+        {"name": f"{prefix}-table", "stream": f"{prefix}-raw", "rule": f"{prefix}-first"},
+    )
     check = {"type": "sql", "sql": "SELECT * WHERE payload.t < 30"}
     kept = {"strategy": "all_pass", "failure_action": "drop", "quarantine": f"{prefix}-rows"}
-    node.call("PUT", f"/validations/{prefix}-kept", {"topics": [f"{prefix}/#"], "checks": [check], **kept})
+    node.call(
+        "PUT", f"/validations/{prefix}-kept", {"topics": [f"{prefix}/#"], "checks": [check], **kept}
+    )
 
 
 def cascaded(effect: Any, name: str, path: str) -> set[tuple[str, str]]:
     """What a dry run says would be deleted."""
     paths = {"lake table": "lake/tables", "transformation": "transforms"}
     affected = {
-        (paths.get(one["kind"], f"{one['kind']}s"), one["name"].rpartition(":")[2]) for one in effect["affected"]
+        (paths.get(one["kind"], f"{one['kind']}s"), one["name"].rpartition(":")[2])
+        for one in effect["affected"]
     }
     return affected | {(path, name)}
 
@@ -70,7 +91,9 @@ def test_a_cascade_deletes_what_its_dry_run_lists_in_one_line_of_the_file(node: 
     assert node.call("DELETE", "/streams/a-rows?cascade=true", expect=204) is None
     assert before - objects(node) == cascaded(effect, "a-rows", "streams")
     assert (node.data_dir / "api.hocon").read_text().count("\n") == lines + 1
-    assert node.call("DELETE", "/streams/a-raw?cascade=true", expect=204) is None  # nothing uses it any more
+    assert (
+        node.call("DELETE", "/streams/a-raw?cascade=true", expect=204) is None
+    )  # nothing uses it any more
 
 
 def test_a_cascade_is_kept_by_a_broker_that_is_killed_right_after_it(node: Node) -> None:
@@ -88,7 +111,11 @@ def test_a_cascade_is_kept_by_a_broker_that_is_killed_right_after_it(node: Node)
 
 def test_a_cascade_over_an_object_of_a_file_is_refused_as_a_whole(node: Node) -> None:
     node.call("POST", "/streams", {"name": "shared"})
-    own = {"name": "own", "sql": 'SELECT 1 AS a FROM "c/#"', "actions": [{"type": "stream", "stream": "shared"}]}
+    own = {
+        "name": "own",
+        "sql": 'SELECT 1 AS a FROM "c/#"',
+        "actions": [{"type": "stream", "stream": "shared"}],
+    }
     node.call("POST", "/rules", own)
     (node.data_dir / "sluice.conf").write_text(CONFIG + FIXED)
     node.call("POST", "/config:reload")
@@ -96,7 +123,9 @@ def test_a_cascade_over_an_object_of_a_file_is_refused_as_a_whole(node: Node) ->
     for query in ("?cascade=true", "?cascade=true&dry_run=true"):
         refusal = node.call("DELETE", f"/streams/shared{query}", expect=409)
         assert refusal["code"] == "read_only"
-        assert refusal["detail"].startswith("stream 'shared' cannot be deleted with its users: rule 'written' is")
+        assert refusal["detail"].startswith(
+            "stream 'shared' cannot be deleted with its users: rule 'written' is"
+        )
         assert objects(node) == before
     (node.data_dir / "sluice.conf").write_text(CONFIG)
     node.call("POST", "/config:reload")
@@ -118,16 +147,28 @@ def test_a_cascade_whose_file_cannot_be_written_changes_nothing(node: Node) -> N
     node.call("DELETE", "/streams/d-raw", expect=204)
 
 
-def test_a_connector_goes_with_its_actions_their_fallbacks_and_the_rules_that_use_them(node: Node) -> None:
+def test_a_connector_goes_with_its_actions_their_fallbacks_and_the_rules_that_use_them(
+    node: Node,
+) -> None:
     node.call("POST", "/connectors", {"name": "away", "type": "mqtt", "server": "127.0.0.1:1"})
     node.call("POST", "/connectors", {"name": "other", "type": "mqtt", "server": "127.0.0.1:1"})
     action = {"type": "mqtt", "parameters": {"topic": "out"}}
     node.call("POST", "/actions", {"name": "spare", "connector": "away", **action})
     fallback = {"kind": "reference", "type": "mqtt", "name": "spare"}
-    node.call("POST", "/actions", {"name": "first", "connector": "other", **action, "fallback_actions": [fallback]})
-    node.call("POST", "/sources", {"name": "in", "type": "mqtt", "connector": "away", "parameters": {"topic": "in"}})
+    node.call(
+        "POST",
+        "/actions",
+        {"name": "first", "connector": "other", **action, "fallback_actions": [fallback]},
+    )
+    node.call(
+        "POST",
+        "/sources",
+        {"name": "in", "type": "mqtt", "connector": "away", "parameters": {"topic": "in"}},
+    )
     send = [{"type": "bridge", "bridge": "mqtt:first"}]
-    node.call("POST", "/rules", {"name": "sends", "sql": 'SELECT 1 AS a FROM "e/#"', "actions": send})
+    node.call(
+        "POST", "/rules", {"name": "sends", "sql": 'SELECT 1 AS a FROM "e/#"', "actions": send}
+    )
     node.call("POST", "/rules", {"name": "reads", "sql": 'SELECT * FROM "$bridges/mqtt:in"'})
     before = objects(node)
     refusal = node.call("DELETE", "/connectors/away", expect=409)
@@ -164,9 +205,15 @@ def test_a_schema_goes_with_the_schemas_that_refer_to_it(node: Node) -> None:
 
 
 def test_a_registry_that_a_rule_names_is_in_use(node: Node) -> None:
-    node.call("POST", "/schema-registries", {"name": "far", "type": "confluent", "url": "http://127.0.0.1:1"})
     node.call(
-        "POST", "/rules", {"name": "tagged", "sql": "SELECT schema_decode_tagged('far', payload) AS v FROM \"g\""}
+        "POST",
+        "/schema-registries",
+        {"name": "far", "type": "confluent", "url": "http://127.0.0.1:1"},
+    )
+    node.call(
+        "POST",
+        "/rules",
+        {"name": "tagged", "sql": "SELECT schema_decode_tagged('far', payload) AS v FROM \"g\""},
     )
     assert node.call("DELETE", "/schema-registries/far", expect=409)["users"] == ["rule 'tagged'"]
     node.call("DELETE", "/schema-registries/far?cascade=true", expect=204)
@@ -176,9 +223,13 @@ def test_a_registry_that_a_rule_names_is_in_use(node: Node) -> None:
 def test_a_share_group_that_reads_a_stream_goes_with_it(node: Node) -> None:
     node.call("POST", "/streams", {"name": "h-raw", "topics": ["h/#"]})
     node.call("POST", "/groups", {"group": "$share/h/h/#", "start": "earliest"})
-    assert node.call("DELETE", "/streams/h-raw", expect=409)["users"] == ["share group '$share/h/h/#'"]
+    assert node.call("DELETE", "/streams/h-raw", expect=409)["users"] == [
+        "share group '$share/h/h/#'"
+    ]
     effect = node.call("DELETE", "/streams/h-raw?cascade=true&dry_run=true")
-    assert [(one["kind"], one["name"]) for one in effect["affected"]] == [("share group", "$share/h/h/#")]
+    assert [(one["kind"], one["name"]) for one in effect["affected"]] == [
+        ("share group", "$share/h/h/#")
+    ]
     node.call("DELETE", "/streams/h-raw?cascade=true", expect=204)
     assert node.call("GET", "/groups")["items"] == []
 
@@ -191,7 +242,9 @@ def test_the_command_cascades_when_asked(node: Node) -> None:
     assert "affects rule i-first: is deleted too" in dry.stdout, dry.stdout + dry.stderr
     done = sluice(node, "rules", "rm", "i-first", "--cascade", "--yes")
     assert done.returncode == 0, done.stderr
-    assert not {("rules", "i-first"), ("rules", "i-second"), ("lake/tables", "i-table")} & objects(node)
+    assert not {("rules", "i-first"), ("rules", "i-second"), ("lake/tables", "i-table")} & objects(
+        node
+    )
     assert sluice(node, "streams", "rm", "i-rows", "--cascade", "--yes").returncode == 0
     assert ("validations", "i-kept") not in objects(node)
     node.call("DELETE", "/streams/i-raw")

@@ -33,14 +33,26 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running(tmp_path_factory.mktemp("catalogues") / "data", config=CONFIG) as node:
         required = json.dumps({"type": "object", "required": ["t"]})
         node.call("POST", "/schemas", {"name": "meter", "type": "json", "source": required})
-        node.call("POST", "/schemas", {"name": "reading", "type": "avro", "source": json.dumps(READING)})
+        node.call(
+            "POST", "/schemas", {"name": "reading", "type": "avro", "source": json.dumps(READING)}
+        )
         auth = {"mechanism": "basic", "username": "any", "password": TOKEN}
-        node.call("POST", "/schema-registries", {"name": "central", "url": f"{node.url}/registry", "auth": auth})
+        node.call(
+            "POST",
+            "/schema-registries",
+            {"name": "central", "url": f"{node.url}/registry", "auth": auth},
+        )
         check = {"strategy": "all_pass", "checks": [{"type": "json", "schema": "meter"}]}
         gate = {"failure_action": "drop"}
-        node.call("POST", "/validations", {"name": "meters", "topics": ["checked/#"], **gate, **check})
+        node.call(
+            "POST", "/validations", {"name": "meters", "topics": ["checked/#"], **gate, **check}
+        )
         operation = {"key": "user_property.site", "value": "payload.site"}
-        node.call("POST", "/transforms", {"name": "site", "topics": ["shaped/#"], **gate, "operations": [operation]})
+        node.call(
+            "POST",
+            "/transforms",
+            {"name": "site", "topics": ["shaped/#"], **gate, "operations": [operation]},
+        )
         own = {"name": "meters", "permission": "allow", "action": "all", "topics": ["#"]}
         node.call("POST", "/access/rules", own)
         yield node
@@ -82,7 +94,9 @@ def test_examples_of_functions_give_their_results(node: Node) -> None:
         example["expression"]: example for function in functions for example in function["examples"]
     }.values():
         sql = f'SELECT {example["expression"]} AS found FROM "#"'
-        answer = node.call("POST", "/rules:test", {"sql": sql, "event": event["example"]}, expect=(200, 422))
+        answer = node.call(
+            "POST", "/rules:test", {"sql": sql, "event": event["example"]}, expect=(200, 422)
+        )
         if answer.get("rows") != [{"found": example["result"]}]:
             wrong.append((example, answer))
     assert not wrong
@@ -107,16 +121,28 @@ def test_catalogues_on_the_command_line(node: Node) -> None:
 def _sluice(node: Node, *words: str) -> str:
     command = [sys.executable, "-m", "broker.cli.main", *words, "--url", node.url]
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "COLUMNS": "200"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, check=True, timeout=60
+    )
     return done.stdout
 
 
 def _cause_events(node: Node, seen: dict[str, Any], losses: list[str]) -> None:
     with _client(node, "meter-1", losses) as meter:
-        _subscribe(meter, "meters/#", options=SubscribeOptions(1), properties=_properties(PacketTypes.SUBSCRIBE))
+        _subscribe(
+            meter,
+            "meters/#",
+            options=SubscribeOptions(1),
+            properties=_properties(PacketTypes.SUBSCRIBE),
+        )
         _subscribe(meter, "own/#", options=SubscribeOptions(1, noLocal=True))
         sent = _properties(PacketTypes.PUBLISH, ContentType="application/json")
-        for topic, payload in (("meters/1", '{"t": 21.5}'), ("own/1", "x"), ("checked/1", "{}"), ("shaped/1", "{}")):
+        for topic, payload in (
+            ("meters/1", '{"t": 21.5}'),
+            ("own/1", "x"),
+            ("checked/1", "{}"),
+            ("shaped/1", "{}"),
+        ):
             meter.publish(topic, payload, 1, properties=sent)
         meter._send_pingreq()  # a keep alive of a second would end the connection on a busy machine
         _await(seen, losses, "message.acked", "message.transformation_failed", "client.ping")
@@ -144,12 +170,16 @@ def _subscribe(client: mqtt.Client, topic: str, **options: Any) -> None:
 
 
 @contextmanager
-def _client(node: Node, name: str, losses: list[str], on_message: Any = None) -> Iterator[mqtt.Client]:
+def _client(
+    node: Node, name: str, losses: list[str], on_message: Any = None
+) -> Iterator[mqtt.Client]:
     """A connected client; ``losses`` gets the reason where its connection ends before the block does."""
     client = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
     client.username_pw_set("meter")
     client.on_message = on_message
-    client.on_disconnect = lambda _client, _data, _flags, reason, _properties: losses.append(f"{name}: {reason}")
+    client.on_disconnect = lambda _client, _data, _flags, reason, _properties: losses.append(
+        f"{name}: {reason}"
+    )
     properties = _properties(PacketTypes.CONNECT, SessionExpiryInterval=60)
     client.connect(*node.mqtt, 60, clean_start=name != "meter-1", properties=properties)
     client.loop_start()
@@ -169,4 +199,8 @@ def _properties(packet: int, **given: Any) -> Properties:
 
 def _shape(value: Any) -> Any:
     """Its type, and those of its members."""
-    return {key: _shape(item) for key, item in value.items()} if isinstance(value, dict) else type(value).__name__
+    return (
+        {key: _shape(item) for key, item in value.items()}
+        if isinstance(value, dict)
+        else type(value).__name__
+    )

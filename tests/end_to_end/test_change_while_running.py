@@ -27,7 +27,14 @@ BASE = 'listeners.tcp.default.bind = "127.0.0.1:0"\n'
 
 
 def _cli(node: Node, *arguments: str, status: int = 0) -> str:
-    command = [sys.executable, "-m", "broker.cli.main", *arguments, "--data-dir", str(node.data_dir)]
+    command = [
+        sys.executable,
+        "-m",
+        "broker.cli.main",
+        *arguments,
+        "--data-dir",
+        str(node.data_dir),
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
         env={"PATH": "/usr/bin:/bin", "SLUICE_API_TOKEN": TOKEN},
@@ -43,10 +50,16 @@ class Client:
         self.reasons: list[int] = []
         self.payloads: list[bytes] = []
         self._is_connected = threading.Event()
-        self.paho = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5, **options)
+        self.paho = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5, **options
+        )
         self.paho.on_connect = lambda *_: self._is_connected.set()
-        self.paho.on_disconnect = lambda client, data, flags, reason, properties: self.reasons.append(reason.value)
-        self.paho.on_message = lambda client, data, message: self.payloads.append(bytes(message.payload))
+        self.paho.on_disconnect = lambda client, data, flags, reason, properties: (
+            self.reasons.append(reason.value)
+        )
+        self.paho.on_message = lambda client, data, message: self.payloads.append(
+            bytes(message.payload)
+        )
         self.paho.connect("127.0.0.1", port)
         self.paho.loop_start()
         assert self._is_connected.wait(60)
@@ -72,13 +85,19 @@ def test_a_listener_is_added_retuned_moved_and_removed_by_the_command_line(node:
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", first), 2)
     shown = node.call("GET", "/listeners/tcp:extra")
-    assert (shown["address"], shown["connections"], shown["state"]) == (f"127.0.0.1:{second}", 1, "running")
+    assert (shown["address"], shown["connections"], shown["state"]) == (
+        f"127.0.0.1:{second}",
+        1,
+        "running",
+    )
     assert client.reasons == []
     assert "tcp:extra" in _cli(node, "listeners", "list")
     _cli(node, "listeners", "remove", "tcp:extra", "--yes")
     eventually(lambda: client.reasons == [0x98])
     client.close()
-    assert "there is no listener" in _cli(node, "listeners", "show", "tcp:extra", status=exit_codes.NOT_FOUND)
+    assert "there is no listener" in _cli(
+        node, "listeners", "show", "tcp:extra", status=exit_codes.NOT_FOUND
+    )
 
 
 def test_a_listener_is_stopped_and_started_and_may_drain(node: Node) -> None:
@@ -122,7 +141,9 @@ def test_an_address_that_is_taken_is_refused_and_nothing_is_written(node: Node) 
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         bind = f"127.0.0.1:{taken.getsockname()[1]}"
-        assert "another program listens there" in str(node.call("POST", "/listeners/tcp:x", {"bind": bind}, expect=503))
+        assert "another program listens there" in str(
+            node.call("POST", "/listeners/tcp:x", {"bind": bind}, expect=503)
+        )
     node.call("GET", "/listeners/tcp:x", expect=404)
 
 
@@ -137,7 +158,10 @@ def test_a_changed_file_is_put_in_force_and_a_bad_one_changes_nothing(tmp_path: 
             + 'streams = [ { name = all, topics = ["b"] } ]\n'
         )
         effect = node.call("POST", "/config:reload?dry_run=true")
-        assert (effect["before"]["mqtt.max_packet_size"], effect["after"]["mqtt.max_packet_size"]) == (1048576, 1024)
+        assert (
+            effect["before"]["mqtt.max_packet_size"],
+            effect["after"]["mqtt.max_packet_size"],
+        ) == (1048576, 1024)
         assert {(one["kind"], one["name"], one["how"]) for one in effect["affected"]} == {
             ("listener", "tcp:more", "is added"), ("rewrite", "ab", "is added"), ("stream", "all", "is added"),
         }  # fmt: skip
@@ -154,15 +178,21 @@ def test_a_changed_file_is_put_in_force_and_a_bad_one_changes_nothing(tmp_path: 
             assert line in done
         client = Client(port, "c")
         client.paho.publish("a", b"x", 1).wait_for_publish(60)
-        eventually(lambda: node.call("GET", "/streams/all/positions")["shards"][0]["next_offset"] == "1")
+        eventually(
+            lambda: node.call("GET", "/streams/all/positions")["shards"][0]["next_offset"] == "1"
+        )
         file.write_text(BASE + "mqtt.max_packet_size = many\nlisteners.tcp.more.bind = 5\n")
         told = str(node.call("POST", "/config:reload", expect=422))
         assert "max_packet_size" in told
         assert str(node.call("POST", "/config:reload?dry_run=true", expect=422)["errors"]) in told
         assert "listeners.tcp.more.bind" in told
         assert node.call("GET", "/listeners/tcp:more")["connections"] == 1
-        file.write_text(BASE + 'rewrites = [ { name = ab, source_topic = "a/#/b", dest_topic = b } ]\n')
-        assert "must be the whole last level" in str(node.call("POST", "/config:reload", expect=422))
+        file.write_text(
+            BASE + 'rewrites = [ { name = ab, source_topic = "a/#/b", dest_topic = b } ]\n'
+        )
+        assert "must be the whole last level" in str(
+            node.call("POST", "/config:reload", expect=422)
+        )
         assert client.reasons == []
         file.write_text(BASE)
         ends = node.call("POST", "/config:reload?dry_run=true")
@@ -189,7 +219,9 @@ def _shown_name(port: int, server_name: str, ca: Path) -> str:
         return str(dict(part for rdn in subject for part in rdn)["commonName"])
 
 
-def test_certificates_are_read_again_and_more_of_them_added_while_clients_stay(tmp_path: Path) -> None:
+def test_certificates_are_read_again_and_more_of_them_added_while_clients_stay(
+    tmp_path: Path,
+) -> None:
     authority = Authority(tmp_path)
     old = authority.sign("server", {"CN": "old"}, ["localhost"])
     other = authority.sign("other", {"CN": "other"}, ["b.example"])
@@ -212,13 +244,17 @@ def test_certificates_are_read_again_and_more_of_them_added_while_clients_stay(t
         node.call("PATCH", "/listeners/ssl:tls", {"ssl_options": {"sni": sni}})
         assert _shown_name(port, "b.example", authority.file) == "other"
         assert client.is_connected()
-        eventually(lambda: node.call("GET", "/listeners/ssl:tls")["connections"] == 1)  # those that only looked leave
+        eventually(
+            lambda: node.call("GET", "/listeners/ssl:tls")["connections"] == 1
+        )  # those that only looked leave
         client.disconnect()
         client.loop_stop()
 
 
 def test_sigterm_tells_clients_finishes_what_is_under_way_and_ends_in_time(tmp_path: Path) -> None:
-    with running(tmp_path / "data", config=BASE + 'streams = [ { name = all, topics = ["t/#"] } ]\n') as node:
+    with running(
+        tmp_path / "data", config=BASE + 'streams = [ { name = all, topics = ["t/#"] } ]\n'
+    ) as node:
         port = node.mqtt[1]
         watcher, publisher = Client(port, "w"), Client(port, "p")
         watcher.paho.subscribe("wills/#", 1)

@@ -38,7 +38,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", PAHO_VERSIONS, ids=["3.1", "3.1.1", "5"])
-def test_paho_gets_a_large_payload_as_it_was_sent_live_and_retained(node: Node, version: int, qos: int) -> None:
+def test_paho_gets_a_large_payload_as_it_was_sent_live_and_retained(
+    node: Node, version: int, qos: int
+) -> None:
     topic, payload = f"large/{version}/{qos}", os.urandom(LARGE)
     with Client(node, version=version) as live, Client(node, version=version) as late:
         live.subscribe(topic, qos)
@@ -59,14 +61,20 @@ def test_paho_finds_its_session_with_what_came_meanwhile_in_order(node: Node, ve
         for number in range(20):
             publisher.publish(topic, str(number), 2)
     with Client(node, name, version=version, is_clean=False, expiry_s=600) as again:
-        assert again.flags.session_present is (version != paho.MQTTv31)  # CONNACK of 3.1 does not say
-        assert [again.take().payload for _ in range(20)] == [str(number).encode() for number in range(20)]
+        assert again.flags.session_present is (
+            version != paho.MQTTv31
+        )  # CONNACK of 3.1 does not say
+        assert [again.take().payload for _ in range(20)] == [
+            str(number).encode() for number in range(20)
+        ]
     with Client(node, name, version=version, is_clean=True):
         pass
 
 
 @pytest.mark.parametrize(("handling", "times"), [(0, 2), (1, 1), (2, 0)])
-def test_paho_gets_retained_messages_as_its_retain_handling_says(node: Node, handling: int, times: int) -> None:
+def test_paho_gets_retained_messages_as_its_retain_handling_says(
+    node: Node, handling: int, times: int
+) -> None:
     topic = f"handling/{handling}"
     with Client(node) as client:
         client.publish(topic, "kept", retain=True)
@@ -77,7 +85,9 @@ def test_paho_gets_retained_messages_as_its_retain_handling_says(node: Node, han
 
 
 @pytest.mark.parametrize("as_published", [True, False])
-def test_paho_sees_the_retain_flag_of_live_messages_if_it_asks_for_it(node: Node, as_published: bool) -> None:
+def test_paho_sees_the_retain_flag_of_live_messages_if_it_asks_for_it(
+    node: Node, as_published: bool
+) -> None:
     topic = f"flag/{as_published}"
     with Client(node) as client:
         client.subscribe(topic, 1, retainAsPublished=as_published)
@@ -89,15 +99,31 @@ def test_paho_sees_the_retain_flag_of_live_messages_if_it_asks_for_it(node: Node
 
 
 @pytest.mark.parametrize("version", MOSQUITTO_VERSIONS)
-def test_mosquitto_gets_a_large_payload_as_it_was_sent(node: Node, version: str, tmp_path: Path) -> None:
+def test_mosquitto_gets_a_large_payload_as_it_was_sent(
+    node: Node, version: str, tmp_path: Path
+) -> None:
     file, topic = tmp_path / "large", f"large-file/{version}"
     file.write_bytes(os.urandom(LARGE))
     with MosquittoSub(node, "-V", version, "-q", "2", "-t", topic, form="%x") as subscriber:
         address = ("-h", node.mqtt[0], "-p", str(node.mqtt[1]))
-        command = ["mosquitto_pub", *address, "-V", version, "-q", "2", "-t", topic, "-f", str(file)]
+        command = [
+            "mosquitto_pub",
+            *address,
+            "-V",
+            version,
+            "-q",
+            "2",
+            "-t",
+            topic,
+            "-f",
+            str(file),
+        ]
         subprocess.run(command, check=True, timeout=DEADLINE_S)
         [printed] = subscriber.take(1)
-    assert hashlib.sha256(bytes.fromhex(printed)).digest() == hashlib.sha256(file.read_bytes()).digest()
+    assert (
+        hashlib.sha256(bytes.fromhex(printed)).digest()
+        == hashlib.sha256(file.read_bytes()).digest()
+    )
 
 
 def test_mosquitto_sends_and_shows_properties_of_mqtt_5(node: Node) -> None:
@@ -112,7 +138,9 @@ def test_mosquitto_sends_and_shows_properties_of_mqtt_5(node: Node) -> None:
     ]
     numbered = ["-D", "subscribe", "subscription-identifier", "7"]
     shown = "%C|%R|%D|%F|%S|%P|%p"
-    with MosquittoSub(node, "-V", "mqttv5", "-q", "1", "-t", "shown", *numbered, form=shown) as subscriber:
+    with MosquittoSub(
+        node, "-V", "mqttv5", "-q", "1", "-t", "shown", *numbered, form=shown
+    ) as subscriber:
         publish(node, "shown", "x", "-V", "mqttv5", "-q", "1", *given)
         assert subscriber.take(1) == ["text/plain|answers|abc|1|7|a:1 a:2|x"]
 
@@ -120,7 +148,10 @@ def test_mosquitto_sends_and_shows_properties_of_mqtt_5(node: Node) -> None:
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
 def test_members_of_mosquitto_share_a_subscription(node: Node, version: str) -> None:
     shared = ["-V", version, "-q", "1", "-t", f"$share/group-{version}/shared/{version}"]
-    with MosquittoSub(node, *shared, form="%p") as one, MosquittoSub(node, *shared, form="%p") as other:
+    with (
+        MosquittoSub(node, *shared, form="%p") as one,
+        MosquittoSub(node, *shared, form="%p") as other,
+    ):
         for number in range(10):
             publish(node, f"shared/{version}", str(number), "-q", "1")
         assert sorted(one.take(5) + other.take(5), key=int) == [str(number) for number in range(10)]
@@ -156,7 +187,9 @@ def test_a_delayed_will_of_mosquitto_waits_for_its_delay(node: Node) -> None:
     will = ["--will-topic", "late/will", "--will-qos", "1", "--will-payload", "late"]
     delay = ["-D", "will", "will-delay-interval", "1", "-x", "60"]
     with MosquittoSub(node, "-q", "1", "-t", "late/#", form="%p") as watcher:
-        leaving = MosquittoSub(node, "-V", "mqttv5", "-i", "leaving", "-c", "-t", "elsewhere", *will, *delay)
+        leaving = MosquittoSub(
+            node, "-V", "mqttv5", "-i", "leaving", "-c", "-t", "elsewhere", *will, *delay
+        )
         killed_s = time.monotonic()
         leaving.kill()
         assert watcher.take(1) == ["late"]
@@ -171,9 +204,18 @@ def test_mqttjs_exchanges_messages_over_websocket_in_tls(
     node: Node, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NODE_TLS_REJECT_UNAUTHORIZED", "0")
-    [address] = [one["address"] for one in node.call("GET", "/status")["listeners"] if one["protocol"] == "wss"]
+    [address] = [
+        one["address"]
+        for one in node.call("GET", "/status")["listeners"]
+        if one["protocol"] == "wss"
+    ]
     seen = mqttjs.exchange(f"wss://{address}/mqtt", version)
-    assert [one["payload"] for one in seen["messages"]] == ["retained", "grüße 0", "grüße 1", "grüße 2"]
+    assert [one["payload"] for one in seen["messages"]] == [
+        "retained",
+        "grüße 0",
+        "grüße 1",
+        "grüße 2",
+    ]
     assert seen["away"] == ["0", "1", "2", "3", "4"]
     assert seen["sessionPresent"] is True
     assert seen["large"] is True

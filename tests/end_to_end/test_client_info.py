@@ -69,12 +69,18 @@ def test_a_client_that_takes_over_has_the_attributes_of_its_own_connection(node:
     first = Client(node, "c", expiry_s=60, user_properties=[("site", "berlin")])
     with MosquittoSub(node, "-q", "1", "-t", "+/t/#") as subscriber:
         first.publish("t/1", "by the first")
-        with Client(node, "c", is_clean=False, expiry_s=60, user_properties=[("site", "paris")]) as second:
+        with Client(
+            node, "c", is_clean=False, expiry_s=60, user_properties=[("site", "paris")]
+        ) as second:
             assert second.flags.session_present
             second.publish("t/1", "by the second")
         with Client(node, "c", is_clean=False, user_properties=[("site", "rome")]) as third:
             third.publish("t/1", "after a while")
-        assert subscriber.take(3) == ["berlin/t/1 by the first", "paris/t/1 by the second", "rome/t/1 after a while"]
+        assert subscriber.take(3) == [
+            "berlin/t/1 by the first",
+            "paris/t/1 by the second",
+            "rome/t/1 after a while",
+        ]
     first.paho.loop_stop()
 
 
@@ -89,7 +95,12 @@ def test_a_client_that_takes_over_has_the_attributes_of_its_own_connection(node:
 )
 @pytest.mark.parametrize("version", ["311", "5"])
 def test_the_authenticator_decides(
-    node: Node, client_id: str, username: str | None, password: str | None, accepted: bool, version: str
+    node: Node,
+    client_id: str,
+    username: str | None,
+    password: str | None,
+    accepted: bool,
+    version: str,
 ) -> None:
     options = ["-i", client_id, "-V", version, "-q", "1"]
     options += ["-u", username, "-P", password or ""] if username else []
@@ -109,10 +120,15 @@ def test_the_authenticator_decides(
             "no function 'nosuch'",
         ),
         ("authentication = [{ mechanism = cinfo, checks = [] }]", "checks"),
-        ('mqtt.client_attrs_init = [{ expression = "clientid", set_as_attr = "a b" }]', "set_as_attr"),
+        (
+            'mqtt.client_attrs_init = [{ expression = "clientid", set_as_attr = "a b" }]',
+            "set_as_attr",
+        ),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused_with_their_place(tmp_path: Path, config: str, expected: str) -> None:
+def test_settings_that_cannot_be_used_are_refused_with_their_place(
+    tmp_path: Path, config: str, expected: str
+) -> None:
     file = tmp_path / "sluice.conf"
     file.write_text(config)
     command = [sys.executable, "-m", "broker.cli.main", "config", "check", str(file)]

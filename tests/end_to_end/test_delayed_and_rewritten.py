@@ -15,7 +15,9 @@ from tests.support.wire import WireClient
 async def publish_at_once(node: Node, *delays: int) -> None:
     """In one piece, so that the times at which they are due differ by what their delays do."""
     async with await WireClient.connected(node.mqtt[1], Connect("delays")) as client:
-        client.send(*[Publish(f"$delayed/{delay}/t/{delay}", b"x", 1, packet_id=delay) for delay in delays])
+        client.send(
+            *[Publish(f"$delayed/{delay}/t/{delay}", b"x", 1, packet_id=delay) for delay in delays]
+        )
         for _ in delays:
             await client.expect(PubAck)
 
@@ -48,9 +50,19 @@ def test_delayed_messages_survive_a_kill_and_come_once_in_their_order(tmp_path: 
 
 def test_rewrites_of_the_api_are_in_force_at_once_and_after_a_restart(tmp_path: Path) -> None:
     with running(tmp_path / "data") as node:
-        node.call("PUT", "/rewrites/ab", {"source_topic": "a/#", "re": "^a/(.*)$", "dest_topic": "b/$1"})
-        assert node.call("POST", "/rewrites:test", {"topic": "a/1"}) == {"topic": "b/1", "rewrite": "ab"}
-        node.call("POST", "/rewrites", {"name": "bad", "source_topic": "a", "dest_topic": "b/#"}, expect=422)
+        node.call(
+            "PUT", "/rewrites/ab", {"source_topic": "a/#", "re": "^a/(.*)$", "dest_topic": "b/$1"}
+        )
+        assert node.call("POST", "/rewrites:test", {"topic": "a/1"}) == {
+            "topic": "b/1",
+            "rewrite": "ab",
+        }
+        node.call(
+            "POST",
+            "/rewrites",
+            {"name": "bad", "source_topic": "a", "dest_topic": "b/#"},
+            expect=422,
+        )
         publish(node, "a/1", "kept", "-r", "-q", "1")
         node.stop()
         node.start()

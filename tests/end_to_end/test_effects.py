@@ -18,17 +18,26 @@ SQL = 'SELECT payload.t AS t FROM "m/#"'
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running(tmp_path_factory.mktemp("effects") / "data", config="lake.run_spark = false\n") as node:
+    with running(
+        tmp_path_factory.mktemp("effects") / "data", config="lake.run_spark = false\n"
+    ) as node:
         yield node
 
 
 def publish(node: Node, topic: str, *values: int) -> None:
     for value in values:
-        node.call("POST", "/messages:publish", {"topic": topic, "payload": f'{{"t": {value}}}'}, expect=(200, 422))
+        node.call(
+            "POST",
+            "/messages:publish",
+            {"topic": topic, "payload": f'{{"t": {value}}}'},
+            expect=(200, 422),
+        )
 
 
 def consequences(node: Node, method: str, path: str, body: Any = None) -> list[str]:
-    sentences: list[str] = node.call(method, f"{path}{'&' if '?' in path else '?'}dry_run=true", body)["consequences"]
+    sentences: list[str] = node.call(
+        method, f"{path}{'&' if '?' in path else '?'}dry_run=true", body
+    )["consequences"]
     return sentences
 
 
@@ -50,7 +59,9 @@ def test_a_rule_that_a_table_runs_is_deleted_only_by_force(node: Node) -> None:
     node.call("DELETE", "/rules/run?force=true")
 
 
-def test_a_deleted_stream_says_how_many_records_go_and_a_rule_how_many_rows_it_made(node: Node) -> None:
+def test_a_deleted_stream_says_how_many_records_go_and_a_rule_how_many_rows_it_made(
+    node: Node,
+) -> None:
     node.call("POST", "/streams", {"name": "kept"})
     rule = {
         "name": "keeps",
@@ -71,7 +82,11 @@ def test_a_deleted_stream_says_how_many_records_go_and_a_rule_how_many_rows_it_m
 
 
 def test_enforcing_a_validation_says_how_many_messages_it_would_stop(node: Node) -> None:
-    body = {"topics": ["v/#"], "mode": "shadow", "checks": [{"type": "sql", "sql": "SELECT * WHERE payload.t < 30"}]}
+    body = {
+        "topics": ["v/#"],
+        "mode": "shadow",
+        "checks": [{"type": "sql", "sql": "SELECT * WHERE payload.t < 30"}],
+    }
     body |= {"strategy": "all_pass", "failure_action": "drop"}
     node.call("PUT", "/validations/hot", body)
     enforced = {"mode": "enforce"}
@@ -100,7 +115,9 @@ def test_a_command_shows_the_effects_before_it_asks(node: Node) -> None:
     ours, its = pty.openpty()
     command = [sys.executable, "-m", "broker.cli.main", "streams", "rm", "asked"]
     environment = {**os.environ, "SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url}
-    asking = subprocess.Popen(command, stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    asking = subprocess.Popen(
+        command, stdin=its, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
     os.write(ours, b"n\n")
     _, said = asking.communicate(timeout=60)
     os.close(ours)
@@ -110,7 +127,9 @@ def test_a_command_shows_the_effects_before_it_asks(node: Node) -> None:
     assert node.call("GET", "/streams/asked")["name"] == "asked"
 
 
-def test_a_deleted_action_says_how_many_rows_wait_and_one_that_is_a_fallback_stays(node: Node) -> None:
+def test_a_deleted_action_says_how_many_rows_wait_and_one_that_is_a_fallback_stays(
+    node: Node,
+) -> None:
     connector = {"type": "mqtt", "server": "127.0.0.1:1"}
     node.call("POST", "/connectors", {"name": "away", **connector})
     action = {"type": "mqtt", "connector": "away", "parameters": {"topic": "out"}}

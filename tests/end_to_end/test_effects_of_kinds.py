@@ -20,7 +20,9 @@ Make = Callable[[Node, ExitStack], str]
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running(tmp_path_factory.mktemp("kinds") / "data", config="lake.run_spark = false\n") as node:
+    with running(
+        tmp_path_factory.mktemp("kinds") / "data", config="lake.run_spark = false\n"
+    ) as node:
         node.call("POST", "/authentication", {"mechanism": "builtin"})
         for user in ("ann", "bob"):
             node.call("POST", "/users", {"name": user, "password": "secret"})
@@ -32,7 +34,11 @@ def rule(node: Node, name: str, sql: str, *actions: dict[str, str]) -> None:
 
 
 def registry(node: Node, _: ExitStack) -> str:
-    node.call("POST", "/schema-registries", {"name": "far", "type": "confluent", "url": "http://127.0.0.1:1"})
+    node.call(
+        "POST",
+        "/schema-registries",
+        {"name": "far", "type": "confluent", "url": "http://127.0.0.1:1"},
+    )
     rule(node, "tagged", "SELECT schema_decode_tagged('far', payload) AS v FROM \"r/#\"")
     return "far"
 
@@ -40,7 +46,12 @@ def registry(node: Node, _: ExitStack) -> str:
 def schema(node: Node, _: ExitStack) -> str:
     node.call("POST", "/schemas", {"name": "inner", "type": "json", "source": "{}"})
     reference = {"name": "inner", "schema": "inner", "version": 1}
-    outer = {"name": "outer", "type": "json", "source": '{"$ref": "inner"}', "references": [reference]}
+    outer = {
+        "name": "outer",
+        "type": "json",
+        "source": '{"$ref": "inner"}',
+        "references": [reference],
+    }
     node.call("POST", "/schemas", outer)
     rule(node, "decodes", "SELECT schema_decode('outer', payload) AS v FROM \"s/#\"")
     return "inner"
@@ -50,7 +61,9 @@ def validation(node: Node, _: ExitStack) -> str:
     check = {"type": "sql", "sql": "SELECT * WHERE payload.t < 30"}
     body = {"topics": ["v/#"], "checks": [check], "strategy": "all_pass", "failure_action": "drop"}
     node.call("POST", "/validations", {"name": "cool", **body})
-    node.call("POST", "/messages:publish", {"topic": "v/1", "payload": '{"t": 40}'}, expect=(200, 422))
+    node.call(
+        "POST", "/messages:publish", {"topic": "v/1", "payload": '{"t": 40}'}, expect=(200, 422)
+    )
     eventually(lambda: node.call("GET", "/validations/cool")["metrics"]["matched"])
     return "cool"
 
@@ -67,7 +80,13 @@ def transformation(node: Node, _: ExitStack) -> str:
 def access_rule(node: Node, stack: ExitStack) -> str:
     for name, permission in (("all", "allow"), ("to-go", "allow")):
         topic = "a/#" if name == "to-go" else "other/#"
-        spec = {"name": name, "permission": permission, "action": "all", "topics": [topic], "who": "all"}
+        spec = {
+            "name": name,
+            "permission": permission,
+            "action": "all",
+            "topics": [topic],
+            "who": "all",
+        }
         node.call("POST", "/access/rules", spec)
     stack.callback(node.call, "DELETE", "/access/rules/all")
     stack.enter_context(client(node, "rule-1", "ann", "a/1"))
@@ -111,14 +130,22 @@ def connector(node: Node, stack: ExitStack) -> str:
 
 def action(node: Node, _: ExitStack) -> str:
     node.call("PUT", "/connectors/away", {"type": "mqtt", "server": "127.0.0.1:1"})
-    node.call("POST", "/actions", {"name": "out", "type": "mqtt", "connector": "away", "parameters": {"topic": "o"}})
+    node.call(
+        "POST",
+        "/actions",
+        {"name": "out", "type": "mqtt", "connector": "away", "parameters": {"topic": "o"}},
+    )
     rule(node, "sends", 'SELECT 1 AS a FROM "x/#"', {"type": "bridge", "bridge": "mqtt:out"})
     return "out"
 
 
 def source(node: Node, _: ExitStack) -> str:
     node.call("PUT", "/connectors/away", {"type": "mqtt", "server": "127.0.0.1:1"})
-    node.call("POST", "/sources", {"name": "in", "type": "mqtt", "connector": "away", "parameters": {"topic": "i"}})
+    node.call(
+        "POST",
+        "/sources",
+        {"name": "in", "type": "mqtt", "connector": "away", "parameters": {"topic": "i"}},
+    )
     rule(node, "reads", 'SELECT * FROM "$bridges/mqtt:in"')
     return "in"
 
@@ -141,7 +168,11 @@ def table(node: Node, stack: ExitStack) -> str:
 
 def rewrite(node: Node, stack: ExitStack) -> str:
     stack.enter_context(client(node, "rewrite-1", "ann"))
-    node.call("POST", "/rewrites", {"name": "moved", "source_topic": "old/#", "dest_topic": "new", "action": "publish"})
+    node.call(
+        "POST",
+        "/rewrites",
+        {"name": "moved", "source_topic": "old/#", "dest_topic": "new", "action": "publish"},
+    )
     return "moved"
 
 
@@ -180,7 +211,11 @@ def account(node: Node, _: ExitStack) -> str:
 def secret(node: Node, _: ExitStack) -> str:
     node.call("PUT", "/secrets/service", {"value": "a token"})
     headers = {"X-Key": "${secret:service}"}
-    node.call("POST", "/connectors", {"name": "keyed", "type": "http", "url": "http://127.0.0.1:9", "headers": headers})
+    node.call(
+        "POST",
+        "/connectors",
+        {"name": "keyed", "type": "http", "url": "http://127.0.0.1:9", "headers": headers},
+    )
     return "service"
 
 
@@ -218,7 +253,9 @@ def objects(node: Node) -> set[tuple[str, str]]:
         if kind.path != "config"
         for item in node.call("GET", f"/{kind.path}?limit=1000")["items"]
     ]
-    return {(kind.name, reference(kind, item.get("type", ""), item[kind.key])) for kind, item in shown}
+    return {
+        (kind.name, reference(kind, item.get("type", ""), item[kind.key])) for kind, item in shown
+    }
 
 
 def reference(kind: Kind, type: str, name: str) -> str:
@@ -250,7 +287,11 @@ def test_a_deletion_does_what_its_dry_run_says(node: Node, name: str) -> None:
 
         node.call("DELETE", f"{path}{query}")
 
-        gone = {(one["kind"], one["name"]) for one in effects["affected"] if one["how"].startswith("is deleted too")}
+        gone = {
+            (one["kind"], one["name"])
+            for one in effects["affected"]
+            if one["how"].startswith("is deleted too")
+        }
         left = number(effects["consequences"], r"^(\d+) clients? (?:is|are) disconnected")
         ended = number(effects["consequences"], r"^(\d+) sessions? ends?, with")
         eventually(lambda: len(clients - connected(node)) == left)

@@ -26,8 +26,12 @@ class Client:
         self.got: list[tuple[str, bytes]] = []
         self.acks: list[tuple[int, int]] = []
         ready = threading.Event()
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, protocol=paho.MQTTv5)
-        self._client.on_message = lambda _c, _u, message: self.got.append((message.topic, bytes(message.payload)))
+        self._client = paho.Client(
+            CallbackAPIVersion.VERSION2, client_id=client_id, protocol=paho.MQTTv5
+        )
+        self._client.on_message = lambda _c, _u, message: self.got.append(
+            (message.topic, bytes(message.payload))
+        )
         self._client.on_publish = lambda _c, _u, mid, code, _p: self.acks.append((mid, code.value))
         self._client.on_subscribe = lambda *_: ready.set()
         self._client.connect(*node.mqtt)
@@ -82,13 +86,23 @@ def clients() -> Iterator[list[Client]]:
 
 
 def schema(node: Node, coder: Coder, **parameters: Any) -> None:
-    given = {"url": coder.url, "headers": {"Authorization": "Bearer s3cret", "X-Site": "7"}, **parameters}
+    given = {
+        "url": coder.url,
+        "headers": {"Authorization": "Bearer s3cret", "X-Site": "7"},
+        **parameters,
+    }
     node.call("POST", "/schemas", {"name": "frames", "type": "external_http", "parameters": given})
 
 
 def validation(node: Node, action: str = "drop", **members: Any) -> None:
     checks = members.pop("checks", [{"type": "external_http", "schema": "frames"}])
-    spec = {"name": "v", "topics": ["f/#"], "strategy": "all_pass", "failure_action": action, "checks": checks}
+    spec = {
+        "name": "v",
+        "topics": ["f/#"],
+        "strategy": "all_pass",
+        "failure_action": action,
+        "checks": checks,
+    }
     node.call("POST", "/validations", {**spec, **members})
 
 
@@ -107,12 +121,16 @@ def test_a_validation_waits_for_the_server_and_only_its_clients_do(
     reader, slow, other = Client(node, "r", "f/#", "o/#"), Client(node, "s"), Client(node, "o")
     clients += [reader, slow, other]
     sent = [slow.publish("f/a", payload) for payload in (b"1", b"slow 2", b"bad 3", b"4")]
-    eventually(lambda: coder.payloads() == [b"1", b"slow 2"], what="the second publish is with the server")
+    eventually(
+        lambda: coder.payloads() == [b"1", b"slow 2"], what="the second publish is with the server"
+    )
     for number in range(200):
         other.publish("o/a", b"%d" % number)
     assert len(reader.payloads(201)) == 201
     assert coder.payloads() == [b"1", b"slow 2"]
-    assert metric(node, "connections_parked") == 1, "nobody waits for a client that waits, as it does still"
+    assert metric(node, "connections_parked") == 1, (
+        "nobody waits for a client that waits, as it does still"
+    )
     coder.release()
     eventually(lambda: len(slow.acks) == 4, what="an answer for each publish")
     assert slow.acks == [(sent[0], 0), (sent[1], 0), (sent[2], 0x99), (sent[3], 0)]
@@ -176,7 +194,9 @@ def test_a_transformation_decodes_by_one_server_and_encodes_by_it_again(
     assert preview["message"]["payload"] == {"encoding": "utf8", "data": "e:!ab:d"}
 
 
-def test_rules_are_put_off_and_keep_their_order(node: Node, coder: Coder, clients: list[Client]) -> None:
+def test_rules_are_put_off_and_keep_their_order(
+    node: Node, coder: Coder, clients: list[Client]
+) -> None:
     schema(node, coder, request_timeout="4s")
     sql = "SELECT schema_decode('frames', payload) AS value FROM \"f/#\""
     republish = {"type": "republish", "topic": "out", "payload": "${value}", "qos": 1}
@@ -205,7 +225,9 @@ def metrics(node: Node) -> dict[str, Any]:
     return found
 
 
-def test_a_server_that_dies_while_it_is_asked(node: Node, coder: Coder, clients: list[Client]) -> None:
+def test_a_server_that_dies_while_it_is_asked(
+    node: Node, coder: Coder, clients: list[Client]
+) -> None:
     schema(node, coder, max_retries=1)
     validation(node)
     client = Client(node, "c")
@@ -238,25 +260,41 @@ def test_a_broker_that_dies_while_a_client_is_parked_loses_nothing(
     assert sum(int(shard["next_offset"]) - int(shard["first_offset"]) for shard in positions) == 3
 
 
-def test_the_first_message_with_a_number_of_a_registry_elsewhere_is_decoded(node: Node, clients: list[Client]) -> None:
+def test_the_first_message_with_a_number_of_a_registry_elsewhere_is_decoded(
+    node: Node, clients: list[Client]
+) -> None:
     """The broker's own Confluent face stands for the registry."""
     source = {"type": "record", "name": "M", "fields": [{"name": "t", "type": "int"}]}
-    number = node.call("POST", "/schemas", {"name": "meter", "type": "avro", "source": json.dumps(source)})["id"]
+    number = node.call(
+        "POST", "/schemas", {"name": "meter", "type": "avro", "source": json.dumps(source)}
+    )["id"]
     auth = {"mechanism": "basic", "username": "any", "password": TOKEN}
-    node.call("POST", "/schema-registries", {"name": "kafka", "url": f"{node.url}/registry", "auth": auth})
+    node.call(
+        "POST", "/schema-registries", {"name": "kafka", "url": f"{node.url}/registry", "auth": auth}
+    )
     for name, topic, expression in (
         ("decode", "bin", "schema_decode_tagged('kafka', payload)"),
-        ("encode", "json", "bin2hexstr(schema_encode_and_tag('meter', 'kafka', json_decode(payload), 'new-subject'))"),
+        (
+            "encode",
+            "json",
+            "bin2hexstr(schema_encode_and_tag('meter', 'kafka', json_decode(payload), 'new-subject'))",
+        ),
     ):
         republish = {"type": "republish", "topic": f"out/{name}", "payload": "${v}", "qos": 1}
         sql = f'SELECT {expression} AS v FROM "{topic}"'
         node.call("POST", "/rules", {"name": name, "sql": sql, "actions": [republish]})
-    decoded, encoded, client = Client(node, "d", "out/decode"), Client(node, "e", "out/encode"), Client(node, "c")
+    decoded, encoded, client = (
+        Client(node, "d", "out/decode"),
+        Client(node, "e", "out/encode"),
+        Client(node, "c"),
+    )
     clients += [decoded, encoded, client]
     tagged = [struct.pack(">BI", 0, number) + bytes([2 * number_]) for number_ in range(5)]
     for payload in tagged:
         client.publish("bin", payload)
-    assert [json.loads(payload) for payload in decoded.payloads(5)] == [{"t": number_} for number_ in range(5)]
+    assert [json.loads(payload) for payload in decoded.payloads(5)] == [
+        {"t": number_} for number_ in range(5)
+    ]
     client.publish("json", '{"t": 3}')
     [text] = encoded.payloads(1)
     assert bytes.fromhex(text.decode()) == tagged[3]
@@ -265,7 +303,9 @@ def test_the_first_message_with_a_number_of_a_registry_elsewhere_is_decoded(node
     eventually(lambda: "123456789" in str(node.call("GET", "/rules/decode")["last_error"]))
 
 
-def test_what_is_published_inside_waits_too(node: Node, coder: Coder, clients: list[Client]) -> None:
+def test_what_is_published_inside_waits_too(
+    node: Node, coder: Coder, clients: list[Client]
+) -> None:
     schema(node, coder)
     validation(node)
     rule = {"type": "republish", "topic": "f/made", "payload": "${payload}", "qos": 1}
@@ -275,12 +315,18 @@ def test_what_is_published_inside_waits_too(node: Node, coder: Coder, clients: l
     for payload in (b"1", b"bad", b"2", b"3"):
         client.publish("in", payload)
     assert reader.payloads(3) == [b"1", b"2", b"3"]
-    assert node.call("POST", "/messages:publish", {"topic": "f/api", "payload": "4"})["receivers"] == 1
-    refused = node.call("POST", "/messages:publish", {"topic": "f/api", "payload": "bad"}, expect=422)
+    assert (
+        node.call("POST", "/messages:publish", {"topic": "f/api", "payload": "4"})["receivers"] == 1
+    )
+    refused = node.call(
+        "POST", "/messages:publish", {"topic": "f/api", "payload": "bad"}, expect=422
+    )
     assert "not a frame" in refused["detail"]
 
 
-def test_a_condition_of_a_validation_may_ask(node: Node, coder: Coder, clients: list[Client]) -> None:
+def test_a_condition_of_a_validation_may_ask(
+    node: Node, coder: Coder, clients: list[Client]
+) -> None:
     schema(node, coder)
     sql = "SELECT schema_decode('frames', payload) AS v WHERE v = 'd:ko'"
     validation(node, checks=[{"type": "sql", "sql": sql}])
@@ -299,18 +345,26 @@ def test_secrets_are_stars_and_stars_keep_them(node: Node, coder: Coder) -> None
     assert shown["parameters"]["request_timeout"] == 10
     assert "source" not in shown
     changed = {**shown["parameters"], "request_timeout": "5s"}
-    node.call("PUT", "/schemas/frames", {"name": "frames", "type": "external_http", "parameters": changed})
+    node.call(
+        "PUT", "/schemas/frames", {"name": "frames", "type": "external_http", "parameters": changed}
+    )
     assert decoded(node, "x") == "d:x"
     assert coder.headers[-1]["authorization"] == "Bearer s3cret"
     changed = {**changed, "headers": {"Authorization": "Bearer other"}}
-    node.call("PUT", "/schemas/frames", {"name": "frames", "type": "external_http", "parameters": changed})
+    node.call(
+        "PUT", "/schemas/frames", {"name": "frames", "type": "external_http", "parameters": changed}
+    )
     decoded(node, "x")
     assert coder.headers[-1]["authorization"] == "Bearer other"
     node.call("PUT", "/schemas/frames", {"name": "frames", "type": "external_http", "parameters": {
         **changed, "headers": {"Authorization": "Bearer third"}}})  # fmt: skip
     decoded(node, "x")
-    assert coder.headers[-1]["authorization"] == "Bearer third", "a change of nothing but the secret counts"
-    versions = [one["version"] for one in node.call("GET", "/schemas/frames/versions")["items"]][-3:]
+    assert coder.headers[-1]["authorization"] == "Bearer third", (
+        "a change of nothing but the secret counts"
+    )
+    versions = [one["version"] for one in node.call("GET", "/schemas/frames/versions")["items"]][
+        -3:
+    ]
     paths = ["/schemas", "/schemas/frames", "/schemas/frames/versions"]
     paths += [f"/schemas/frames/versions/{number}" for number in versions]
     texts = [str(node.call("GET", path)) for path in paths]
@@ -336,7 +390,10 @@ def test_trials_ask_the_server(node: Node, coder: Coder) -> None:
     assert "all that a trial waits" in str(late)
     spec = {"name": "v", "topics": ["f/#"], "strategy": "all_pass", "failure_action": "drop"}
     checks = [{"type": "external_http", "schema": "frames"}]
-    body = {"validations": [{**spec, "checks": checks}], "message": {"topic": "f/a", "payload": "bad"}}
+    body = {
+        "validations": [{**spec, "checks": checks}],
+        "message": {"topic": "f/a", "payload": "bad"},
+    }
     assert node.call("POST", "/validations:test", body)["outcome"] == "drop"
     event = {"topic": "f/a", "payload": "ab"}
     tried = node.call("POST", "/rules:test", {"sql": "SELECT schema_decode('frames', payload) AS v FROM \"f/#\"",
@@ -346,11 +403,21 @@ def test_trials_ask_the_server(node: Node, coder: Coder) -> None:
 
 def test_what_cannot_be_saved_says_why(node: Node, coder: Coder) -> None:
     schema(node, coder)
-    refused = node.call("POST", "/schemas", {"name": "x", "type": "external_http", "source": "{}"}, expect=422)
+    refused = node.call(
+        "POST", "/schemas", {"name": "x", "type": "external_http", "source": "{}"}, expect=422
+    )
     assert "expected parameters" in str(refused)
     wrong = {"type": "json", "schema": "frames"}
-    spec = {"name": "v", "topics": ["f/#"], "strategy": "all_pass", "failure_action": "drop", "checks": [wrong]}
-    assert "is of type external_http, not json" in str(node.call("POST", "/validations", spec, expect=422))
+    spec = {
+        "name": "v",
+        "topics": ["f/#"],
+        "strategy": "all_pass",
+        "failure_action": "drop",
+        "checks": [wrong],
+    }
+    assert "is of type external_http, not json" in str(
+        node.call("POST", "/validations", spec, expect=422)
+    )
     validation(node)
     assert "validation 'v'" in str(node.call("DELETE", "/schemas/frames", expect=409))
 
@@ -359,10 +426,14 @@ def test_ssrf_lists_hold_for_schemas(tmp_path: Path, coder: Coder) -> None:
     with running(tmp_path / "node", config="rule_engine { ssrf { enable = true } }") as node:
         node.call("POST", "/schema-registries", {"name": "own", "url": f"{node.url}/registry"})
         sql = "SELECT avro_decode('own', payload, 1) AS t FROM \"a\""
-        answer = node.call("POST", "/rules:test", {"sql": sql, "event": {"topic": "a", "payload": "x"}})
+        answer = node.call(
+            "POST", "/rules:test", {"sql": sql, "event": {"topic": "a", "payload": "x"}}
+        )
         assert "127.0.0.0/8" in str(answer["error"])
         schema(node, coder)
-        refused = node.call("POST", "/schemas:decode", {"name": "frames", "payload": "x"}, expect=422)
+        refused = node.call(
+            "POST", "/schemas:decode", {"name": "frames", "payload": "x"}, expect=422
+        )
     assert "127.0.0.0/8" in str(refused)
     assert not coder.requests
 
@@ -376,13 +447,19 @@ def test_what_is_posted_is_answered_when_the_server_has_decided(
     login = {"authentication": {"mechanism": "token", "tokens": ["wonderland"]}}
     node.call("POST", "/connectors", {"name": "web", "type": "http_server", **login})
     given = {"topic": "f/${path}", "body_format": "ndjson"}
-    node.call("POST", "/sources", {"name": "in", "type": "http_server", "connector": "web", "parameters": given})
+    node.call(
+        "POST",
+        "/sources",
+        {"name": "in", "type": "http_server", "connector": "web", "parameters": given},
+    )
     eventually(lambda: node.call("GET", "/sources/in")["status"] == "connected")
 
     def post(*lines: str, **headers: str) -> httpx.Response:
         headers = {"Authorization": "Bearer wonderland", **headers}
         body = "\n".join(json.dumps(line) for line in lines)
-        return httpx.post(f"{node.url}/ingest/in/a", content=body, headers=headers, timeout=30, trust_env=False)
+        return httpx.post(
+            f"{node.url}/ingest/in/a", content=body, headers=headers, timeout=30, trust_env=False
+        )
 
     try:
         answers = [post("1", "bad 2", "3", **{"Idempotency-Key": "k"}) for _ in range(2)]

@@ -13,7 +13,15 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from broker.codec.packets import Connect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.codec.packets import (
+    Connect,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+)
 from tests.support.node import Node, eventually
 from tests.support.plain_http import NO_TLS
 from tests.support.small_disk import SmallDisk, small_disk
@@ -60,9 +68,13 @@ class Told:
             self.refused.append(payload)
 
 
-async def connected(node: Node, client_id: str, version: int = 5, *, is_clean: bool = True) -> WireClient:
+async def connected(
+    node: Node, client_id: str, version: int = 5, *, is_clean: bool = True
+) -> WireClient:
     properties = HOUR if version == 5 and not is_clean else {}
-    return await WireClient.connected(node.mqtt[1], Connect(client_id, version, is_clean, properties=properties))
+    return await WireClient.connected(
+        node.mqtt[1], Connect(client_id, version, is_clean, properties=properties)
+    )
 
 
 async def publish(

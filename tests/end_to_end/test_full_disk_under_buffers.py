@@ -33,7 +33,11 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def node(disk: SmallDisk, tmp_path: Path) -> Iterator[Node]:
-    node = Node(disk.path / "data", config=CONFIG, environ={"SLUICE_ALLOWED__DIRECTORIES": json.dumps([str(tmp_path)])})
+    node = Node(
+        disk.path / "data",
+        config=CONFIG,
+        environ={"SLUICE_ALLOWED__DIRECTORIES": json.dumps([str(tmp_path)])},
+    )
     node.log = tmp_path / "node.log"
     node.start()
     yield node
@@ -65,7 +69,13 @@ def shown(node: Node) -> dict[str, Any]:
     """The action; its counters add up."""
     found: dict[str, Any] = node.call("GET", "/actions/rows")
     counts = found["metrics"]
-    ends = counts["success"] + counts["failed"] + counts["dropped"] + counts["queuing"] + counts["inflight"]
+    ends = (
+        counts["success"]
+        + counts["failed"]
+        + counts["dropped"]
+        + counts["queuing"]
+        + counts["inflight"]
+    )
     assert counts["matched"] == ends, counts
     return found
 
@@ -78,9 +88,15 @@ def test_rows_that_find_no_room_are_refused_to_the_publisher_and_the_others_arri
     node: Node, disk: SmallDisk, tmp_path: Path
 ) -> None:
     folder = tmp_path / "rows"
-    node.call("POST", "/connectors", {"name": "log", "type": "file", "filepath": str(folder / "rows.log")})
+    node.call(
+        "POST", "/connectors", {"name": "log", "type": "file", "filepath": str(folder / "rows.log")}
+    )
     options = {"buffer_mode": "disk", "health_check_interval": "500ms"}
-    node.call("POST", "/actions", {"name": "rows", "type": "file", "connector": "log", "resource_opts": options})
+    node.call(
+        "POST",
+        "/actions",
+        {"name": "rows", "type": "file", "connector": "log", "resource_opts": options},
+    )
     node.call("POST", "/rules", RULE)
     taken, refused = publish(node, range(100))
     assert (len(taken), refused) == (100, [])
@@ -89,7 +105,11 @@ def test_rows_that_find_no_room_are_refused_to_the_publisher_and_the_others_arri
     assert more
     assert refused, "the disk did not get full"
     counts = shown(node)["metrics"]
-    assert (counts["matched"], counts["dropped"], counts["dropped.not_stored"]) == (1100, len(refused), len(refused))
+    assert (counts["matched"], counts["dropped"], counts["dropped.not_stored"]) == (
+        1100,
+        len(refused),
+        len(refused),
+    )
     eventually(lambda: "store_not_writable" in alarms(node))
     disk.grow()
     folder.mkdir()

@@ -93,7 +93,9 @@ def test_version_5_is_told_what_was_dropped_and_why(
             answer: PubAck | PubRec = await client.expect(PubAck if qos == 1 else PubRec)
             assert (answer.packet_id, answer.reason_code) == (7, code)
             assert answer.properties["Reason-String"].startswith(said)
-        if qos == 2:  # the flow is over: the identifier is free again, and nothing is there to release
+        if (
+            qos == 2
+        ):  # the flow is over: the identifier is free again, and nothing is there to release
             client.send(Publish(topic, payload, 2, packet_id=7))
             assert (await client.expect(PubRec)).reason_code == code
             client.send(PubRel(7))
@@ -125,7 +127,11 @@ def test_older_versions_get_a_plain_acknowledgement(node: Node, topic: str, vers
     @on_loop
     async def run() -> None:
         client = await connected(node, "old", version)
-        client.send(Publish(topic, b"{", 0), Publish(topic, b"{", 1, packet_id=1), Publish(topic, b"{", 2, packet_id=2))
+        client.send(
+            Publish(topic, b"{", 0),
+            Publish(topic, b"{", 1, packet_id=1),
+            Publish(topic, b"{", 2, packet_id=2),
+        )
         assert await client.expect(PubAck) == PubAck(1)
         assert await client.expect(PubRec) == PubRec(2)
         client.send(PubRel(2))
@@ -171,7 +177,10 @@ def test_real_clients_see_a_plain_success_or_the_reason(node: Node) -> None:
 def test_wills_pass_the_same_stages(node: Node) -> None:
     before = metrics_of(node, "validations/shape")
     with MosquittoSub(node, "-t", "to/#", "-t", "shape/#", "-q", "1") as subscriber:
-        for name, topic, payload in (("dies", "shape/will", "no json"), ("moves", "from/will", "{}")):
+        for name, topic, payload in (
+            ("dies", "shape/will", "no json"),
+            ("moves", "from/will", "{}"),
+        ):
             client = Client(node, name, will=(topic, payload))
             connection = client.paho.socket()
             assert connection is not None
@@ -185,14 +194,19 @@ def test_wills_pass_the_same_stages(node: Node) -> None:
 def test_what_the_api_publishes_passes_the_same_stages(node: Node) -> None:
     with MosquittoSub(node, "-t", "to/api", "-q", "1") as subscriber:
         told = node.call(
-            "POST", "/messages:publish", {"topic": "shape/api", "payload": "no json"}, expect=(200, 409, 422)
+            "POST",
+            "/messages:publish",
+            {"topic": "shape/api", "payload": "no json"},
+            expect=(200, 409, 422),
         )
         assert "validation 'shape'" in json.dumps(told)
         node.call("POST", "/messages:publish", {"topic": "from/api", "payload": "{}", "qos": 1})
         assert subscriber.take(1) == ['to/api {"matched":"published topic"}']
 
 
-def test_what_rules_publish_passes_the_same_stages_and_a_refusal_is_a_failed_action(node: Node) -> None:
+def test_what_rules_publish_passes_the_same_stages_and_a_refusal_is_a_failed_action(
+    node: Node,
+) -> None:
     publish(node, "raw/1", "no json", "-q", "1")
 
     def failed() -> int:
@@ -226,15 +240,23 @@ def test_who_acts_by_the_published_topic_and_who_by_the_new_one(node: Node) -> N
     def topic_of(before: bool, after: bool) -> str:
         return {(True, False): "published", (False, True): "new"}[before, after]
 
-    old = {"after": counted("rules", "after"), "stream": appended("after"), "move": counted("transforms", "move")}
+    old = {
+        "after": counted("rules", "after"),
+        "stream": appended("after"),
+        "move": counted("transforms", "move"),
+    }
     with MosquittoSub(node, "-t", "from/topic", "-t", "to/topic", "-q", "1") as subscriber:
         publish(node, "from/topic", "{}", "-q", "1")
         [got] = subscriber.take(1)
     with MosquittoSub(node, "-t", "from/topic", "-t", "to/topic", "-q", "1") as late:
         [kept] = late.take(1)
     seen = {
-        "validations": topic_of(counted("validations", "before") > 0, counted("validations", "behind") > 0),
-        "transforms": topic_of(counted("transforms", "move") > old["move"], counted("transforms", "behind") > 0),
+        "validations": topic_of(
+            counted("validations", "before") > 0, counted("validations", "behind") > 0
+        ),
+        "transforms": topic_of(
+            counted("transforms", "move") > old["move"], counted("transforms", "behind") > 0
+        ),
         "rules": topic_of(counted("rules", "before") > 0, counted("rules", "after") > old["after"]),
         "streams": topic_of(appended("before") > 0, appended("after") > old["stream"]),
         "retained store": topic_of(kept.startswith("from/"), kept.startswith("to/")),

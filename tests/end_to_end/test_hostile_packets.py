@@ -63,7 +63,9 @@ class Watch:
         self._node = node
         self._is_over = threading.Event()
         self.seen = Seen()
-        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._look, self._talk)]
+        self._threads = [
+            threading.Thread(target=one, daemon=True) for one in (self._look, self._talk)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -71,8 +73,12 @@ class Watch:
         with httpx.Client(trust_env=False, timeout=20, verify=NO_TLS) as client:
             while not self._is_over.wait(0.5):
                 text = client.get(f"{self._node.url}/metrics").text
-                self.seen.raw_lag_s = max(self.seen.raw_lag_s, _metric(text, "sluice_event_loop_lag_seconds"))
-                self.seen.worst_lag_s = max(self.seen.worst_lag_s, _metric(text, "sluice_event_loop_own_lag_seconds"))
+                self.seen.raw_lag_s = max(
+                    self.seen.raw_lag_s, _metric(text, "sluice_event_loop_lag_seconds")
+                )
+                self.seen.worst_lag_s = max(
+                    self.seen.worst_lag_s, _metric(text, "sluice_event_loop_own_lag_seconds")
+                )
 
     def _talk(self) -> None:
         try:
@@ -137,8 +143,13 @@ def _memory(node: Node) -> int:
 
 def _survives(directory: Path, packets: int) -> None:
     ports = [free_port(), free_port()]
-    with running(directory / "node", config=CONFIG.format(ws=ports[0], proxy=ports[1])) as node, watched(node) as watch:
-        eventually(lambda: "node.complete" in node.log.read_text())  # libraries that it imports once it is ready
+    with (
+        running(directory / "node", config=CONFIG.format(ws=ports[0], proxy=ports[1])) as node,
+        watched(node) as watch,
+    ):
+        eventually(
+            lambda: "node.complete" in node.log.read_text()
+        )  # libraries that it imports once it is ready
         before = _memory(node)
         first = _attack(node, ports, packets // 10, seed=1)
         warm = _memory(node)
@@ -169,7 +180,9 @@ def _check_counted(text: str) -> None:
         for line in text.splitlines()
         if line.startswith(("sluice_connections_refused_total{", "sluice_disconnections_total{"))
     }
-    assert {"malformed_packet", "protocol_error", "packet_too_large", "tcp_closed"} <= reasons, reasons
+    assert {"malformed_packet", "protocol_error", "packet_too_large", "tcp_closed"} <= reasons, (
+        reasons
+    )
     assert _metric(text, "sluice_connections_closed_total") > 0
 
 

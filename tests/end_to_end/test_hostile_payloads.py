@@ -73,7 +73,9 @@ class Bystander:
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker in one process throughout; its log has no traceback, its memory is bounded."""
-    with running(tmp_path_factory.mktemp("hostile") / "node", config="lake.run_spark = false\n") as node:
+    with running(
+        tmp_path_factory.mktemp("hostile") / "node", config="lake.run_spark = false\n"
+    ) as node:
         assert node.process is not None
         process = node.process.pid
         before = _peak_bytes(process)
@@ -238,7 +240,9 @@ PAYLOADS = {
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_a_hostile_payload_is_refused_in_one_sentence(node: Node, client: Client, name: str) -> None:
+def test_a_hostile_payload_is_refused_in_one_sentence(
+    node: Node, client: Client, name: str
+) -> None:
     case = PAYLOADS[name]
     source = case.source if case.kind == "protobuf" else json.dumps(case.source)
     node.call("POST", "/schemas", {"name": "hostile", "type": case.kind, "source": source})
@@ -276,7 +280,10 @@ def test_exact_integers_pass_a_transformation(node: Node, client: Client) -> Non
         digits = "7" * 4_000
         reason, _ = client.publish("hostile/t", f'{{"n":{digits},"m":-9223372036854775809}}')
         assert not reason.is_failure
-        assert client.take().payload == f'{{"n":{digits},"m":-9223372036854775809,"seen":"hostile/t"}}'.encode()
+        assert (
+            client.take().payload
+            == f'{{"n":{digits},"m":-9223372036854775809,"seen":"hostile/t"}}'.encode()
+        )
     finally:
         node.call("DELETE", "/transforms/exact")
 
@@ -310,7 +317,9 @@ def _unfolding_avro() -> str:
     return json.dumps({"type": "record", "name": "top", "fields": fields})
 
 
-_NESTED_PROTO = "".join(f"message A{i} {{ optional int32 x = 1;" for i in range(1_000)) + "}" * 1_000
+_NESTED_PROTO = (
+    "".join(f"message A{i} {{ optional int32 x = 1;" for i in range(1_000)) + "}" * 1_000
+)
 _DEEP_AVRO = '{"type":"array","items":' * 10_000 + '"int"' + "}" * 10_000
 _DEEP_JSON = '{"not":' * 10_000 + "{}" + "}" * 10_000
 
@@ -343,7 +352,9 @@ SCHEMAS: dict[str, tuple[str, Any, str]] = {
 def test_a_hostile_schema_is_refused_in_one_sentence(node: Node, name: str) -> None:
     kind, source, says = SCHEMAS[name]
     watch = Stopwatch(node.pid)
-    problem = node.call("POST", "/schemas", {"name": "bomb", "type": kind, "source": source}, expect=422)
+    problem = node.call(
+        "POST", "/schemas", {"name": "bomb", "type": kind, "source": source}, expect=422
+    )
     assert watch.elapsed_s() < 10
     assert says in problem["detail"]
     assert "\n" not in problem["detail"]
@@ -356,7 +367,11 @@ def test_an_archive_that_unpacks_to_a_gigabyte_is_refused(node: Node) -> None:
     with node.client() as http:
         answer = http.post(
             "/schemas:bundle",
-            files={"name": (None, "bomb"), "root_proto_file": (None, "a.proto"), "bundle": ("b.tgz", packed)},
+            files={
+                "name": (None, "bomb"),
+                "root_proto_file": (None, "a.proto"),
+                "bundle": ("b.tgz", packed),
+            },
         )
     assert answer.status_code == 422
     assert "at most 10485760 bytes" in answer.json()["detail"]
@@ -369,7 +384,11 @@ def test_the_calls_that_try_a_schema_are_not_stalled_either(node: Node, verb: st
         node.call("POST", f"/schemas:{verb}", body, expect=(200, 422))
         return watch.elapsed_s()
 
-    for name in ("alternatives at every level", "300,000 items wrong either way", "a list of 900,000 nodes"):
+    for name in (
+        "alternatives at every level",
+        "300,000 items wrong either way",
+        "a list of 900,000 nodes",
+    ):
         case = PAYLOADS[name]
         payload = {"encoding": "base64", "data": b64encode(case.payload).decode()}
         body = {"type": case.kind, "source": json.dumps(case.source), "payload": payload}

@@ -31,15 +31,24 @@ def test_objects_are_created_once_and_stay(tmp_path: Path) -> None:
     file.write_text(EXPORTED.replace("PASSWORD_FILE", str(secret)))
     with running(tmp_path / "data") as node:
         first = imported(node, file, 0)
-        made = [item["becomes"] for item in first.values() if not item["reason"] and "=" not in item["becomes"]]
+        made = [
+            item["becomes"]
+            for item in first.values()
+            if not item["reason"] and "=" not in item["becomes"]
+        ]
         assert len(made) == 13
-        assert [path for path in made if node.call("GET", f"/{path}")["name"] != path.partition("/")[2]] == []
+        assert [
+            path for path in made if node.call("GET", f"/{path}")["name"] != path.partition("/")[2]
+        ] == []
         again = imported(node, file, 1)
         assert all(again[name]["reason"] for name, item in first.items() if item["becomes"] in made)
         assert "the broker refused it: " in again["rule_engine.rules.rule_x1"]["reason"]
         node.stop()
         node.start()
         rule = node.call("GET", "/rules/rule_x1")
-        assert [action.get("bridge", action["type"]) for action in rule["actions"]] == ["kafka:orders", "republish"]
+        assert [action.get("bridge", action["type"]) for action in rule["actions"]] == [
+            "kafka:orders",
+            "republish",
+        ]
         options = node.call("GET", "/actions/orders")["resource_opts"]
         assert (options["buffer_mode"], options["request_ttl"]) == ("disk", "infinity")

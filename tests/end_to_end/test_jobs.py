@@ -21,7 +21,11 @@ ASYNC = {"Prefer": "respond-async"}
 
 
 def _schema(temp: Any) -> dict[str, Any]:
-    return {"name": "reading", "type": "json", "source": json.dumps({"type": "object", "properties": {"temp": temp}})}
+    return {
+        "name": "reading",
+        "type": "json",
+        "source": json.dumps({"type": "object", "properties": {"temp": temp}}),
+    }
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,12 @@ def _fill(node: Node) -> None:
     node.call("POST", "/streams", {"name": "kept"})
     node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
     checks = [{"type": "json", "schema": "reading"}]
-    gate = {"name": "gate", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop"}
+    gate = {
+        "name": "gate",
+        "topics": ["meters/#"],
+        "strategy": "all_pass",
+        "failure_action": "drop",
+    }
     node.call("POST", "/validations", {**gate, "checks": checks, "quarantine": "kept"})
     client = mqtt.Client(CallbackAPIVersion.VERSION2, "meters")
     client.connect(*node.mqtt)
@@ -55,7 +64,12 @@ def _sluice(node: Node, *arguments: str, expect: int = 0) -> str:
     environ = {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
     command = [sys.executable, "-m", "broker.cli.main", "jobs", *arguments]
     done = subprocess.run(
-        command, env=environ, text=True, capture_output=True, timeout=60, cwd=Path(__file__).parents[2]
+        command,
+        env=environ,
+        text=True,
+        capture_output=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
     )
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout if expect == 0 else done.stdout + done.stderr
@@ -85,7 +99,8 @@ def test_a_job_is_cancelled_between_two_pieces_and_the_next_one_takes_the_rest(n
         assert ended["result"]["waiting"] == MESSAGES - read
         rest = client.post("/quarantine/kept:take-again", json={"limit": 100_000}).json()["id"]
     assert (
-        _sluice(node, "watch", rest) == f"quarantine kept: done, {MESSAGES - read:,} of {MESSAGES - read:,} messages\n"
+        _sluice(node, "watch", rest)
+        == f"quarantine kept: done, {MESSAGES - read:,} of {MESSAGES - read:,} messages\n"
     )
     assert node.call("GET", "/streams/passed")["records"] == MESSAGES
     again = _sluice(node, "cancel", rest)
@@ -100,16 +115,27 @@ def test_a_back_test_is_a_job_too(node: Node) -> None:
         assert started.status_code == 202
         id = started.json()["id"]
     ended = _over(node, id)
-    assert (ended["kind"], ended["state"], ended["progress"]["unit"]) == ("back-test", "done", "messages")
-    assert node.call("GET", ended["result_url"].removeprefix("/api/v1"))["result"]["rows"]["added"] == MESSAGES
+    assert (ended["kind"], ended["state"], ended["progress"]["unit"]) == (
+        "back-test",
+        "done",
+        "messages",
+    )
+    assert (
+        node.call("GET", ended["result_url"].removeprefix("/api/v1"))["result"]["rows"]["added"]
+        == MESSAGES
+    )
     rows = json.loads(_sluice(node, "ls", "--json"))["items"]
     assert {row["kind"] for row in rows} == {"back-test", "quarantine"}
-    assert [row["started_at"] for row in rows] == sorted((row["started_at"] for row in rows), reverse=True)
+    assert [row["started_at"] for row in rows] == sorted(
+        (row["started_at"] for row in rows), reverse=True
+    )
     assert id in _sluice(node, "ls")
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_back_test_that_ran_when_the_broker_stopped_is_listed_as_interrupted(tmp_path: Path, how: str) -> None:
+def test_a_back_test_that_ran_when_the_broker_stopped_is_listed_as_interrupted(
+    tmp_path: Path, how: str
+) -> None:
     with running(tmp_path / "data") as node:
         node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
         node.call("POST", "/messages:publish", {"topic": "meters/1", "payload": "1", "qos": 1})
@@ -136,23 +162,38 @@ def test_a_job_that_fails_says_why(node: Node) -> None:
     with node.client() as client:
         waited = client.post("/quarantine/captures:take-again", json={})
         started = client.post("/quarantine/captures:take-again", json={}, headers=ASYNC).json()
-    assert (waited.status_code, _over(node, started["id"])["error"]) == (404, waited.json()["detail"])
+    assert (waited.status_code, _over(node, started["id"])["error"]) == (
+        404,
+        waited.json()["detail"],
+    )
     assert "the quarantine failed: " in _sluice(node, "watch", started["id"], expect=1)
     assert "there is no job 'nothing'" in _sluice(node, "show", "nothing", expect=5)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_job_that_ran_when_the_broker_stopped_is_listed_as_interrupted(tmp_path: Path, how: str) -> None:
+def test_a_job_that_ran_when_the_broker_stopped_is_listed_as_interrupted(
+    tmp_path: Path, how: str
+) -> None:
     with running(tmp_path / "data") as node:
         _fill(node)
         with node.client() as client:
-            job = client.post("/quarantine/kept:take-again", json={"limit": 100_000}, headers=ASYNC).json()
-            client.post("/messages:publish", json={"topic": "other", "payload": "", "qos": 1}).raise_for_status()
+            job = client.post(
+                "/quarantine/kept:take-again", json={"limit": 100_000}, headers=ASYNC
+            ).json()
+            client.post(
+                "/messages:publish", json={"topic": "other", "payload": "", "qos": 1}
+            ).raise_for_status()
         getattr(node, how)()
         node.start()
         found = node.call("GET", f"/jobs/{job['id']}")
-        assert (found["kind"], found["name"], found["state"]) == ("quarantine", "kept", "interrupted")
-        assert "was interrupted: The broker stopped while" in _sluice(node, "watch", job["id"], expect=1)
+        assert (found["kind"], found["name"], found["state"]) == (
+            "quarantine",
+            "kept",
+            "interrupted",
+        )
+        assert "was interrupted: The broker stopped while" in _sluice(
+            node, "watch", job["id"], expect=1
+        )
         rest = node.call("POST", "/quarantine/kept:take-again", {"limit": 100_000})
         assert rest["waiting"] == 0
         assert node.call("GET", "/jobs")["items"][1]["id"] == job["id"]

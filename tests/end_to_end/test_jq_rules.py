@@ -48,7 +48,11 @@ class Publisher:
 
 def define(node: Node, sql: str, name: str = "odd") -> None:
     node.call("POST", "/streams", {"name": f"{name}-rows"})
-    node.call("POST", "/rules", {"name": name, "sql": sql, "actions": [{"type": "stream", "stream": f"{name}-rows"}]})
+    node.call(
+        "POST",
+        "/rules",
+        {"name": name, "sql": sql, "actions": [{"type": "stream", "stream": f"{name}-rows"}]},
+    )
 
 
 def values(node: Node, name: str = "odd") -> list[int]:
@@ -58,7 +62,10 @@ def values(node: Node, name: str = "odd") -> list[int]:
     with node.client(follow_redirects=True) as client:
         answer = client.get(f"/streams/{name}-rows/records", params={"from": 0, "to": end})
     assert answer.status_code == 200, answer.text
-    return [json.loads(row)["n"] for row in pa.ipc.open_stream(answer.content).read_all()["payload"].to_pylist()]
+    return [
+        json.loads(row)["n"]
+        for row in pa.ipc.open_stream(answer.content).read_all()["payload"].to_pylist()
+    ]
 
 
 def metrics(node: Node, name: str = "odd") -> dict[str, Any]:
@@ -83,7 +90,9 @@ def test_endless_and_memory_eating_programs_cost_their_own_message(node: Node) -
         numbers = [-1, *range(50), 2_000_000, *range(50, 100)]
         publisher.publish_all("odd/a", [f'{{"n":{number}}}' for number in numbers])
         assert values(node, "even") == numbers, "the other rule waits for nothing"
-        eventually(lambda: metrics(node)["passed"] == 100, what="100 good messages behind two bad ones")
+        eventually(
+            lambda: metrics(node)["passed"] == 100, what="100 good messages behind two bad ones"
+        )
     assert values(node) == list(range(100))
     counted = metrics(node)
     assert counted["matched"] == 102
@@ -132,7 +141,9 @@ def busy_worker(node: Node) -> psutil.Process:
 
 
 def workers(node: Node) -> list[psutil.Process]:
-    return [process for process in node.children() if "rules.jq.worker" in " ".join(process.cmdline())]
+    return [
+        process for process in node.children() if "rules.jq.worker" in " ".join(process.cmdline())
+    ]
 
 
 def test_others_are_served_while_a_program_runs(node: Node) -> None:
@@ -200,7 +211,11 @@ def test_a_disabled_rule_keeps_its_backlog_and_a_deleted_one_loses_it(node: Node
     node.call("DELETE", "/rules/odd")
     with node.client() as client:
         text = client.get(f"{node.url}/metrics").text
-    [line] = [line for line in text.splitlines() if "rule_deferred_dropped" in line and not line.startswith("#")]
+    [line] = [
+        line
+        for line in text.splitlines()
+        if "rule_deferred_dropped" in line and not line.startswith("#")
+    ]
     assert 'reason="rule_deleted"' in line
     assert float(line.split()[-1]) >= 1
 
@@ -227,7 +242,12 @@ def test_trying_an_endless_program_answers_in_time(node: Node) -> None:
 
 def test_a_rule_in_jq_makes_rows_of_columns_and_payload(node: Node) -> None:
     node.call("POST", "/streams", {"name": "odd-rows"})
-    rule = {"name": "odd", "language": "jq", "jq": ".qos as $q | .payload.values[] | {n: (. + $q)}", "from": ["odd/#"]}
+    rule = {
+        "name": "odd",
+        "language": "jq",
+        "jq": ".qos as $q | .payload.values[] | {n: (. + $q)}",
+        "from": ["odd/#"],
+    }
     node.call("POST", "/rules", {**rule, "actions": [{"type": "stream", "stream": "odd-rows"}]})
     with Publisher(node, "p") as publisher:
         publisher.publish("odd/a", '{"values":[1,2,3]}')

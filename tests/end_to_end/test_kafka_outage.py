@@ -30,7 +30,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def define(node: Node, kafka: Kafka, topic: str, **options: Any) -> None:
-    node.call("POST", "/connectors", {"name": "plant", "type": "kafka", "bootstrap_hosts": kafka.bootstrap})
+    node.call(
+        "POST",
+        "/connectors",
+        {"name": "plant", "type": "kafka", "bootstrap_hosts": kafka.bootstrap},
+    )
     action = {"name": "rows", "type": "kafka", "connector": "plant", "parameters": {"topic": topic}}
     node.call("POST", "/actions", {**action, **({"resource_opts": options} if options else {})})
     rule = {"name": "all", "sql": 'SELECT payload.n AS n FROM "n/#"', "actions": ["kafka:rows"]}
@@ -96,6 +100,8 @@ def test_a_full_buffer_is_an_alarm_and_stands_in_the_ledger(node: Node, tmp_path
     assert status["ledger"]["lost_rows"] == 2
     assert status["lost_rows"] == {"queue_full": 2}
     assert status["ledger"]["residual"] == 0
-    text = next(one["message"] for one in node.call("GET", "/alarms")["items"] if one["name"] == DROPPING)
+    text = next(
+        one["message"] for one in node.call("GET", "/alarms")["items"] if one["name"] == DROPPING
+    )
     assert "2" in text
     assert "queue_full" in text

@@ -53,7 +53,10 @@ def test_every_acknowledged_message_is_in_the_table_exactly_once_however_often_p
             Meter("v5-qos2", paho.MQTTv5, 2, count, node.mqtt[1]),
         ]
         killed = threading.Event()
-        threads = [threading.Thread(target=_publish_all, args=(meter, killed), name=meter.name) for meter in meters]
+        threads = [
+            threading.Thread(target=_publish_all, args=(meter, killed), name=meter.name)
+            for meter in meters
+        ]
         for thread in threads:
             thread.start()
         try:
@@ -75,7 +78,9 @@ def _first_row(node: Node) -> None:
     eventually(lambda: meter.settled == 2, what="the first two messages to be acknowledged")
     client.disconnect()
     client.loop_stop()
-    eventually(lambda: _rows(node, "readings") and _rows(node, "rejected"), 120, what="the first rows")
+    eventually(
+        lambda: _rows(node, "readings") and _rows(node, "rejected"), 120, what="the first rows"
+    )
 
 
 def _publish_all(meter: Meter, killed: threading.Event) -> None:
@@ -87,7 +92,9 @@ def _publish_all(meter: Meter, killed: threading.Event) -> None:
             killed.wait(SLOW_INTERVAL_S)
         elif seq % 20 == 19:
             threading.Event().wait(20 / RATE_PER_CLIENT_S)
-    eventually(lambda: meter.settled == meter.count, 240, what=f"all acknowledgements of {meter.name}")
+    eventually(
+        lambda: meter.settled == meter.count, 240, what=f"all acknowledgements of {meter.name}"
+    )
     client.disconnect()
     client.loop_stop()
 
@@ -140,7 +147,11 @@ def _command(process: psutil.Process) -> str:
 
 def _rows(node: Node, table: str) -> int:
     path = node.data_dir / "lake" / table
-    return int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows()) if DeltaTable.is_deltatable(str(path)) else 0
+    return (
+        int(DeltaTable(str(path)).to_pyarrow_dataset().count_rows())
+        if DeltaTable.is_deltatable(str(path))
+        else 0
+    )
 
 
 def _caught_up(node: Node) -> None:
@@ -158,12 +169,15 @@ def _caught_up(node: Node) -> None:
 def _assert_tables_hold_everything_once(node: Node, meters: list[Meter]) -> None:
     lake = node.data_dir / "lake"
     found, rejected, dead = (
-        DeltaTable(str(lake / name)).to_pyarrow_table() for name in ("readings", "rejected", "readings__dead_letters")
+        DeltaTable(str(lake / name)).to_pyarrow_table()
+        for name in ("readings", "rejected", "readings__dead_letters")
     )
     for meter in meters:
         assert meter.acknowledged | meter.refused == set(range(meter.count))
         kinds = {seq: payload(seq)[0] for seq in range(meter.count)}
-        valid, misfits = ([seq for seq, kind in kinds.items() if kind == wanted] for wanted in ("valid", "misfit"))
+        valid, misfits = (
+            [seq for seq, kind in kinds.items() if kind == wanted] for wanted in ("valid", "misfit")
+        )
         rows = found.filter(pc.equal(found["client"], meter.name))
         assert set(rows["site"].to_pylist()) == {meter.name}
         expected = {seq: row for seq, row in readings.rows_of(valid).items() if seq >= 0}
@@ -171,7 +185,9 @@ def _assert_tables_hold_everything_once(node: Node, meters: list[Meter]) -> None
         letters = dead.filter(pc.equal(dead["_client_id"], meter.name))
         assert readings.errors_of(letters) == {seq: reason(seq) for seq in misfits}, meter.name
         raw = rejected.filter(pc.equal(rejected["client"], meter.name))["raw"].to_pylist()
-        assert Counter(raw) == Counter(_as_text(seq) for seq, kind in kinds.items() if kind == "invalid")
+        assert Counter(raw) == Counter(
+            _as_text(seq) for seq, kind in kinds.items() if kind == "invalid"
+        )
     _audit(node, "readings")
     _audit(node, "rejected")
 

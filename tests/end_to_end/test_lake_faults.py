@@ -28,7 +28,11 @@ AT_ONCE = 3
 def chosen(chance: Random, faults: dict[str, Harm]) -> list[str]:
     """The faults of a round, at most one that takes the driver away, as the last one."""
     names = chance.sample(sorted(faults), min(AT_ONCE, len(faults)))
-    away = [name for name in names if "driver" in name.split() or name in ("scratch files removed", WORKERS_DISK)]
+    away = [
+        name
+        for name in names
+        if "driver" in name.split() or name in ("scratch files removed", WORKERS_DISK)
+    ]
     return [name for name in names if name not in away] + away[:1]
 
 
@@ -45,7 +49,10 @@ def play(made: World, chance: Random, faults: dict[str, Harm], *, has_all_reader
         made.publishing.some_more(chance.randint(50, 200))
     harmed_s = time.monotonic() - began_s
     made.account(has_all_readers=has_all_readers)
-    print(f"  {harmed_s:.0f} s of faults, {time.monotonic() - began_s - harmed_s:.0f} s until the account", flush=True)
+    print(
+        f"  {harmed_s:.0f} s of faults, {time.monotonic() - began_s - harmed_s:.0f} s until the account",
+        flush=True,
+    )
 
 
 @pytest.mark.spark
@@ -55,14 +62,22 @@ def play(made: World, chance: Random, faults: dict[str, Harm], *, has_all_reader
         pytest.param(0, 3, FAST, id="three rounds", marks=pytest.mark.timeout(900)),
         *(
             pytest.param(
-                first, 10, FAULTS, id=f"ten rounds from {first}", marks=[pytest.mark.heavy, pytest.mark.timeout(5400)]
+                first,
+                10,
+                FAULTS,
+                id=f"ten rounds from {first}",
+                marks=[pytest.mark.heavy, pytest.mark.timeout(5400)],
             )
             for first in range(0, 50, 10)
         ),
     ],
 )
 def test_every_message_is_in_every_table_once_whatever_fails(
-    tmp_path: Path, first: int, rounds: int, faults: dict[str, Harm], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    first: int,
+    rounds: int,
+    faults: dict[str, Harm],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in SECRETS.items():  # of the commands
         monkeypatch.setenv(name, value)
@@ -71,7 +86,10 @@ def test_every_message_is_in_every_table_once_whatever_fails(
     rounds = int(os.environ.get("LAKE_FAULTS_ROUNDS", rounds))
     given = os.environ.get("LAKE_FAULTS")
     faults = {name: FAULTS[name] for name in given.split(",")} if given else faults
-    environ = {**spark_with_the_wheel_alone(tmp_path, FOR_RULES), "SSL_CERT_FILE": str(tmp_path / "Tests-ca.pem")}
+    environ = {
+        **spark_with_the_wheel_alone(tmp_path, FOR_RULES),
+        "SSL_CERT_FILE": str(tmp_path / "Tests-ca.pem"),
+    }
     began_s = time.monotonic()
     with hosts(3) as network, world(tmp_path, network, environ, broker) as made:
         made.publishing.go_on()

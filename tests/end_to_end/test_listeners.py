@@ -62,7 +62,9 @@ class Site:
     def port(self, protocol: str, name: str = "default") -> int:
         """Where a listener is."""
         shown = self.node.call("GET", "/status")["listeners"]
-        [address] = [one["address"] for one in shown if (one["protocol"], one["name"]) == (protocol, name)]
+        [address] = [
+            one["address"] for one in shown if (one["protocol"], one["name"]) == (protocol, name)
+        ]
         return int(address.rpartition(":")[2])
 
 
@@ -107,7 +109,9 @@ def _round_trip(client: paho.Client, port: int, payload: bytes = b"x" * 5000) ->
 
 
 def _paho(client_id: str, transport: Any = "tcp", **options: Any) -> paho.Client:
-    return paho.Client(CallbackAPIVersion.VERSION2, client_id, transport=transport, protocol=paho.MQTTv5, **options)
+    return paho.Client(
+        CallbackAPIVersion.VERSION2, client_id, transport=transport, protocol=paho.MQTTv5, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,9 @@ def test_paho_is_served_by_every_kind_of_listener(
 ) -> None:
     client = _paho(f"paho-{protocol}-{name}", transport)
     if protocol != "ws":
-        certificate = (str(site.device.cert), str(site.device.key)) if name == "devices" else (None, None)
+        certificate = (
+            (str(site.device.cert), str(site.device.key)) if name == "devices" else (None, None)
+        )
         client.tls_set(str(site.authority.file), *certificate)
     _round_trip(client, site.port(protocol, name), b"x" * size)
 
@@ -136,8 +142,14 @@ def test_mosquitto_publishes_over_tls_with_and_without_its_certificate(site: Sit
     mine = ["--cert", str(site.device.cert), "--key", str(site.device.key)]
     with MosquittoSub(site.node, "-t", "tls") as subscriber:
         assert _mosquitto("mosquitto_pub", site.port("mqtts"), *ca, "a").returncode == 0
-        assert _mosquitto("mosquitto_pub", site.port("mqtts", "devices"), *ca, "b", *mine).returncode == 0
-        assert _mosquitto("mosquitto_pub", site.port("mqtts", "devices"), *ca, "refused").returncode != 0
+        assert (
+            _mosquitto("mosquitto_pub", site.port("mqtts", "devices"), *ca, "b", *mine).returncode
+            == 0
+        )
+        assert (
+            _mosquitto("mosquitto_pub", site.port("mqtts", "devices"), *ca, "refused").returncode
+            != 0
+        )
         assert subscriber.take(2) == ["tls a", "tls b"]
 
 
@@ -155,8 +167,13 @@ def test_organizational_unit_of_the_certificate_is_a_user_property_with_none_as_
 
 
 def test_a_load_balancer_says_who_the_client_is(site: Site) -> None:
-    for address, code in (("127.0.0.1", 0), ("192.0.2.7", 5)):  # without a login, only this machine's clients enter
-        with socket.create_connection(("127.0.0.1", site.port("mqtt", "behind")), DEADLINE_S) as link:
+    for address, code in (
+        ("127.0.0.1", 0),
+        ("192.0.2.7", 5),
+    ):  # without a login, only this machine's clients enter
+        with socket.create_connection(
+            ("127.0.0.1", site.port("mqtt", "behind")), DEADLINE_S
+        ) as link:
             header = f"PROXY TCP4 {address} 10.0.0.1 56324 1883\r\n"
             link.sendall(header.encode() + b"\x10\x0f\0\4MQTT\4\2\0\0\0\3far")
             assert link.recv(4) == bytes((0x20, 2, 0, code))
@@ -176,14 +193,19 @@ def test_a_full_listener_refuses_in_mqtt_and_counts_it(site: Site) -> None:
         metrics = httpx.get(f"{site.node.url}/metrics", trust_env=False, verify=NO_TLS).text
         assert re.search(r'sluice_listener_connections\{listener="tcp:small"\} 1\b', metrics)
         assert re.search(
-            r'listener_connections_refused_total\{listener="tcp:small",reason="max_connections"\} 1\b', metrics
+            r'listener_connections_refused_total\{listener="tcp:small",reason="max_connections"\} 1\b',
+            metrics,
         )
-        assert re.search(r'sluice_listener_certificate_expires_seconds\{listener="ssl:default"\} 1\d+', metrics)
+        assert re.search(
+            r'sluice_listener_certificate_expires_seconds\{listener="ssl:default"\} 1\d+', metrics
+        )
 
 
 def test_a_browser_that_opens_the_address_is_told_what_it_is(site: Site) -> None:
     for path in ("/mqtt", "/"):
-        page = httpx.get(f"http://127.0.0.1:{site.port('ws')}{path}", trust_env=False, verify=NO_TLS)
+        page = httpx.get(
+            f"http://127.0.0.1:{site.port('ws')}{path}", trust_env=False, verify=NO_TLS
+        )
         assert (page.status_code, page.headers["upgrade"]) == (426, "websocket")
         assert "not a page" in page.text
 
@@ -217,7 +239,10 @@ def test_hostile_connections_disturb_nobody(site: Site, tmp_path: Path) -> None:
 def _say(port: int, data: bytes) -> bytes:
     """Send bytes and wait until the broker closes; what it said."""
     said = b""
-    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as link, contextlib.suppress(ConnectionError):
+    with (
+        socket.create_connection(("127.0.0.1", port), DEADLINE_S) as link,
+        contextlib.suppress(ConnectionError),
+    ):
         link.sendall(data)
         while piece := link.recv(4096):
             said += piece
@@ -290,7 +315,9 @@ def test_listeners_that_cannot_be_opened_are_one_sentence(tmp_path: Path, text: 
     (tmp_path / "sluice.conf").write_text(f"listeners {{ {text} }}")
     environ = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": ""}
     command = [sys.executable, "-m", "broker.cli.main", "config", "check", "sluice.conf"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, cwd=tmp_path, env=environ)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=30, cwd=tmp_path, env=environ
+    )
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0
     assert CHECKS[text] in said

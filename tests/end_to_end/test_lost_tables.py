@@ -31,7 +31,11 @@ def table(node: Node, name: str) -> dict[str, Any]:
 
 def has(node: Node, name: str, rows: int, end: int) -> bool:
     report = table(node, name)["report"] or {}
-    return (report.get("rows"), report.get("offsets"), report.get("state")) == (rows, {"0": str(end)}, "running")
+    return (report.get("rows"), report.get("offsets"), report.get("state")) == (
+        rows,
+        {"0": str(end)},
+        "running",
+    )
 
 
 def is_failed(node: Node, name: str) -> bool:
@@ -50,25 +54,45 @@ def test_a_replay_makes_removed_tables_again_and_says_what_is_missing(tmp_path: 
             node.call("POST", "/lake/tables", spec)
         publish(node, range(20))
         for name in FORMATS:
-            eventually(partial(has, node, name, 20, 20), DEADLINE_S, what=f"table {name} with 20 rows")
-        eventually(lambda: first(node) == 20, what="a stream without the records that both tables have")
+            eventually(
+                partial(has, node, name, 20, 20), DEADLINE_S, what=f"table {name} with 20 rows"
+            )
+        eventually(
+            lambda: first(node) == 20, what="a stream without the records that both tables have"
+        )
         for name in FORMATS:
             shutil.rmtree(table(node, name)["path"])
         for name in FORMATS:
             eventually(partial(is_failed, node, name), what=f"that {name} is failed")
         names = {f"table_failed:{name}" for name in FORMATS}
-        eventually(lambda: names <= {one["name"] for one in node.call("GET", "/alarms")["items"]}, what="alarms")
+        eventually(
+            lambda: names <= {one["name"] for one in node.call("GET", "/alarms")["items"]},
+            what="alarms",
+        )
         publish(node, range(20, 23))
         for name in FORMATS:
-            refused = node.call("POST", f"/lake/tables/{name}:replay?dry_run=true", {"from": 1}, expect=409)
+            refused = node.call(
+                "POST", f"/lake/tables/{name}:replay?dry_run=true", {"from": 1}, expect=409
+            )
             assert f"table '{name}' is gone from" in refused["detail"]
             done = sluice(node, "replay", name)
             assert done.returncode == 0, done.stderr
-            assert f"filled table {name} again from [20, 23) of shard 0: it has 3 rows" in done.stdout
+            assert (
+                f"filled table {name} again from [20, 23) of shard 0: it has 3 rows" in done.stdout
+            )
             assert "the stream no longer has [0, 20) of shard 0" in done.stdout
         publish(node, range(23, 25))
         for name in FORMATS:
-            eventually(partial(has, node, name, 5, 25), DEADLINE_S, what=f"table {name} that goes on")
+            eventually(
+                partial(has, node, name, 5, 25), DEADLINE_S, what=f"table {name} that goes on"
+            )
             audit = node.call("POST", f"/lake/tables/{name}:audit")
-            assert (audit["problems"], audit["shards"][0]["expired"], audit["shards"][0]["rows"]) == ([], 20, 5)
-        eventually(lambda: not names & {one["name"] for one in node.call("GET", "/alarms")["items"]}, what="no alarm")
+            assert (
+                audit["problems"],
+                audit["shards"][0]["expired"],
+                audit["shards"][0]["rows"],
+            ) == ([], 20, 5)
+        eventually(
+            lambda: not names & {one["name"] for one in node.call("GET", "/alarms")["items"]},
+            what="no alarm",
+        )

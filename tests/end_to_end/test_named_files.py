@@ -17,7 +17,13 @@ lake.run_spark = false
 connectors = [{{ name = fixed, type = postgresql, server = "127.0.0.1:1", database = d, username = u, enable = false
   ssl {{ enable = true, cacertfile = "{ca}" }} }}]
 """
-POSTGRESQL = {"type": "postgresql", "server": "127.0.0.1:1", "database": "d", "username": "u", "enable": False}
+POSTGRESQL = {
+    "type": "postgresql",
+    "server": "127.0.0.1:1",
+    "database": "d",
+    "username": "u",
+    "enable": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +61,19 @@ def objects(file: str) -> list[tuple[str, str, dict[str, Any], str]]:
             {"name": "s", "type": "external_http", "parameters": external},
             "/parameters/ssl/cacertfile",
         ),
-        ("POST", "/schemas:check", {"type": "external_http", "parameters": external}, "/parameters/ssl/cacertfile"),
+        (
+            "POST",
+            "/schemas:check",
+            {"type": "external_http", "parameters": external},
+            "/parameters/ssl/cacertfile",
+        ),
         (
             "POST",
             "/listeners/ssl:x",
-            {"bind": "127.0.0.1:0", "ssl_options": {"sni": [{"server_name": "a", "certfile": file}]}},
+            {
+                "bind": "127.0.0.1:0",
+                "ssl_options": {"sni": [{"server_name": "a", "certfile": file}]},
+            },
             "/ssl_options/sni/0/certfile",
         ),
     ]
@@ -69,7 +83,11 @@ def objects(file: str) -> list[tuple[str, str, dict[str, Any], str]]:
 def test_an_object_made_through_the_api_names_no_file_outside_the_allowed_directories(
     node: Node, outside: Path, at: int
 ) -> None:
-    for file in (str(outside / "ca.pem"), "relative.pem", str(node.data_dir / "secrets" / "link.pem")):
+    for file in (
+        str(outside / "ca.pem"),
+        "relative.pem",
+        str(node.data_dir / "secrets" / "link.pem"),
+    ):
         method, path, body, pointer = objects(file)[at]
         refused = node.call(method, path, body, expect=422)
         [error] = refused["errors"]
@@ -81,7 +99,9 @@ def test_an_object_made_through_the_api_names_no_file_outside_the_allowed_direct
 def test_a_file_in_the_secrets_of_the_data_directory_is_taken(node: Node) -> None:
     tls = {"enable": True, "cacertfile": str(node.data_dir.absolute() / "secrets" / "ca.pem")}
     node.call("POST", "/connectors", {"name": "good", **POSTGRESQL, "ssl": tls}, expect=201)
-    refused = node.call("PATCH", "/connectors/good", {"ssl": {"cacertfile": "/etc/hostname"}}, expect=422)
+    refused = node.call(
+        "PATCH", "/connectors/good", {"ssl": {"cacertfile": "/etc/hostname"}}, expect=422
+    )
     assert "/etc/hostname: expected a path in" in json.dumps(refused)
     node.call("POST", "/connectors/good:disable")
 
@@ -92,7 +112,9 @@ def test_sluice_conf_may_name_files_anywhere(node: Node, outside: Path) -> None:
 
 
 @pytest.mark.parametrize("dry", ["", "?dry_run=true"])
-def test_a_file_of_rules_that_the_api_names_is_in_the_allowed_directories(node: Node, outside: Path, dry: str) -> None:
+def test_a_file_of_rules_that_the_api_names_is_in_the_allowed_directories(
+    node: Node, outside: Path, dry: str
+) -> None:
     (outside / "rules.conf").write_text('rules = [{permission = deny, topics = ["x"]}]')
     link = node.data_dir / "secrets" / "rules-link"
     link.unlink(missing_ok=True)
@@ -130,10 +152,14 @@ def test_a_file_of_rules_that_the_api_names_is_in_the_allowed_directories(node: 
         b"rules = [s3cr3t]",
     ],
 )
-def test_a_file_that_has_no_rules_is_refused_and_not_shown(node: Node, dry: str, content: bytes) -> None:
+def test_a_file_that_has_no_rules_is_refused_and_not_shown(
+    node: Node, dry: str, content: bytes
+) -> None:
     file = node.data_dir.absolute() / "secrets" / "not-rules"
     file.write_bytes(content)
-    refused = node.call("POST", f"/authorization/sources{dry}", {"type": "file", "path": str(file)}, expect=422)
+    refused = node.call(
+        "POST", f"/authorization/sources{dry}", {"type": "file", "path": str(file)}, expect=422
+    )
     assert str(file) in json.dumps(refused)
     assert "s3cr3t" not in json.dumps(refused)
 

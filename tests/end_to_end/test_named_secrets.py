@@ -31,7 +31,10 @@ def leaks(text: str | bytes) -> bool:
 
 def files_with_it(node: Node) -> list[str]:
     """Files of the data directory, and the log, that have the value in them."""
-    files = [node.log, *(path for path in node.data_dir.rglob("*") if path.is_file() and not path.is_symlink())]
+    files = [
+        node.log,
+        *(path for path in node.data_dir.rglob("*") if path.is_file() and not path.is_symlink()),
+    ]
     return [str(file) for file in files if leaks(file.read_bytes())]
 
 
@@ -79,7 +82,9 @@ def test_no_answer_and_no_file_has_the_value(node: Node) -> None:
         client.timeout = 120  # a reload is tried in a process of its own
         for method, path, body in requests:
             kwargs: dict[str, Any] = {} if body is None else {"content": _json(body)}
-            answer = client.request(method, path, headers={"content-type": "application/json"}, **kwargs)
+            answer = client.request(
+                method, path, headers={"content-type": "application/json"}, **kwargs
+            )
             assert answer.status_code < 500, f"{method} {path}: {answer.text}"
             assert not leaks(answer.content), f"{method} {path}: {answer.text[:2000]}"
         broken = client.put("/secrets/shown", content=f'{{"value": "{PLANTED}",,}}')
@@ -103,13 +108,20 @@ def test_an_answer_has_the_description_the_time_and_the_users(node: Node) -> Non
     assert row.keys() == {"name", "description", "updated_at", "used_by", "etag", "fixed_by"}
 
 
-def test_a_put_without_a_value_or_with_stars_keeps_it_and_a_new_value_gets_a_time(node: Node) -> None:
+def test_a_put_without_a_value_or_with_stars_keeps_it_and_a_new_value_gets_a_time(
+    node: Node,
+) -> None:
     first = put(node, "kept")
     for body in ({"description": "a"}, {"description": "b", "value": "******"}):
         changed = node.call("PUT", "/secrets/kept", body)
-        assert (changed["description"], changed["updated_at"]) == (body["description"], first["updated_at"])
+        assert (changed["description"], changed["updated_at"]) == (
+            body["description"],
+            first["updated_at"],
+        )
     assert put(node, "kept", "another", description="b")["updated_at"] > first["updated_at"]
-    effect = node.call("PUT", "/secrets/kept?dry_run=true", {"value": "another", "description": "b"})
+    effect = node.call(
+        "PUT", "/secrets/kept?dry_run=true", {"value": "another", "description": "b"}
+    )
     assert effect["change"] == "none"
 
 
@@ -124,7 +136,9 @@ def test_a_put_without_a_value_or_with_stars_keeps_it_and_a_new_value_gets_a_tim
         ({"encrypted": "AAAA"}, "expected the key that encrypted the secrets"),
     ],
 )
-def test_a_value_that_cannot_be_kept_is_refused(node: Node, body: dict[str, Any], expected: str) -> None:
+def test_a_value_that_cannot_be_kept_is_refused(
+    node: Node, body: dict[str, Any], expected: str
+) -> None:
     answer = node.call("PUT", "/secrets/wrong", body, expect=422)
     assert expected in str(answer["errors"])
     node.call("GET", "/secrets/wrong", expect=404)
@@ -135,21 +149,34 @@ def test_the_largest_value_is_kept(node: Node) -> None:
     node.call("DELETE", "/secrets/large")
 
 
-def test_commands_take_the_value_from_a_file_or_standard_input_only(node: Node, tmp_path: Path) -> None:
+def test_commands_take_the_value_from_a_file_or_standard_input_only(
+    node: Node, tmp_path: Path
+) -> None:
     file = tmp_path / "value"
     file.write_text(f"{PLANTED}\n")
-    created = sluice(node, "secrets", "put", "commanded", "--value-file", str(file), "--description", "d")
+    created = sluice(
+        node, "secrets", "put", "commanded", "--value-file", str(file), "--description", "d"
+    )
     assert (created.returncode, created.stdout) == (0, "secret commanded created\n"), created.stderr
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url}
     command = [sys.executable, "-m", "broker.cli.main", "secrets", "put", "commanded"]
-    piped = subprocess.run(command, input="another", env=environ, capture_output=True, text=True, timeout=120)
+    piped = subprocess.run(
+        command, input="another", env=environ, capture_output=True, text=True, timeout=120
+    )
     assert (piped.returncode, piped.stdout) == (0, "secret commanded replaced\n"), piped.stderr
-    for words in (("ls",), ("get", "commanded"), ("show", "commanded", "--json"), ("put", "--help")):
+    for words in (
+        ("ls",),
+        ("get", "commanded"),
+        ("show", "commanded", "--json"),
+        ("put", "--help"),
+    ):
         shown = sluice(node, "secrets", *words)
         assert shown.returncode == 0
         assert not leaks(shown.stdout + shown.stderr)
     assert node.call("GET", "/secrets/commanded")["description"] == "d"  # stays
-    assert sluice(node, "secrets", "put", "commanded", PLANTED).returncode == 2  # not on the command line
+    assert (
+        sluice(node, "secrets", "put", "commanded", PLANTED).returncode == 2
+    )  # not on the command line
     assert sluice(node, "secrets", "delete", "commanded", "--yes").returncode == 0
     node.call("GET", "/secrets/commanded", expect=404)
 
@@ -166,7 +193,10 @@ def test_a_secret_is_there_after_kill_nine_and_its_key_is_the_owners(tmp_path: P
         assert files_with_it(node) == []
         node.start()
         assert node.call("GET", "/secrets/lasting")["name"] == "lasting"
-        assert node.call("PUT", "/secrets/lasting?dry_run=true", {"value": PLANTED})["change"] == "none"
+        assert (
+            node.call("PUT", "/secrets/lasting?dry_run=true", {"value": PLANTED})["change"]
+            == "none"
+        )
     finally:
         node.kill()
 
@@ -186,7 +216,9 @@ def start_refused(node: Node) -> str:
     return ended.stderr.strip().splitlines()[-1]
 
 
-def test_a_wrong_lost_or_malformed_key_is_one_sentence_at_the_start_and_deletes_nothing(tmp_path: Path) -> None:
+def test_a_wrong_lost_or_malformed_key_is_one_sentence_at_the_start_and_deletes_nothing(
+    tmp_path: Path,
+) -> None:
     node = Node(tmp_path / "data").start()
     for name in ("a", "b"):
         put(node, name)
@@ -227,7 +259,9 @@ def test_a_secret_works_under_its_own_name_only(tmp_path: Path) -> None:
     put(node, "a")
     assert node.stop() == 0
     file = node.data_dir / "api.hocon"
-    file.write_text(file.read_text().replace("secrets.a", "secrets.b").replace('"name": "a"', '"name": "b"'))
+    file.write_text(
+        file.read_text().replace("secrets.a", "secrets.b").replace('"name": "a"', '"name": "b"')
+    )
     assert "secret 'b' cannot be decrypted" in start_refused(node)
 
 
@@ -235,7 +269,10 @@ def test_a_file_has_no_secret_in_plain_text(tmp_path: Path) -> None:
     node = Node(tmp_path / "data", config=f"secrets.plain.value = {PLANTED}\n")
     node.data_dir.mkdir()
     (node.data_dir / "sluice.conf").write_text(node.config)
-    assert "secret 'plain' cannot be used: expected an encrypted secret, got plain text" in start_refused(node)
+    assert (
+        "secret 'plain' cannot be used: expected an encrypted secret, got plain text"
+        in start_refused(node)
+    )
 
 
 def test_a_secret_in_use_says_by_whom_and_goes_with_them_only(node: Node) -> None:
@@ -243,7 +280,11 @@ def test_a_secret_in_use_says_by_whom_and_goes_with_them_only(node: Node) -> Non
     for number in (1, 2):
         headers = {"X-Key": "${secret:used}"}
         url = "http://127.0.0.1:9"
-        node.call("POST", "/connectors", {"name": f"c{number}", "type": "http", "url": url, "headers": headers})
+        node.call(
+            "POST",
+            "/connectors",
+            {"name": f"c{number}", "type": "http", "url": url, "headers": headers},
+        )
     users = ["connector 'c1'", "connector 'c2'"]
     assert node.call("GET", "/secrets/used")["used_by"] == users
     assert node.call("GET", "/connectors/c1")["headers"] == {"X-Key": "${secret:used}"}
@@ -258,7 +299,12 @@ def test_a_secret_in_use_says_by_whom_and_goes_with_them_only(node: Node) -> Non
 
 def test_an_unknown_secret_is_refused_with_the_closest_name(node: Node) -> None:
     put(node, "historian")
-    spec = {"name": "far", "type": "http", "url": "http://127.0.0.1:9", "headers": {"A": "${secret:historain}"}}
+    spec = {
+        "name": "far",
+        "type": "http",
+        "url": "http://127.0.0.1:9",
+        "headers": {"A": "${secret:historain}"},
+    }
     expected = "expected the name of a secret, got 'historain'; did you mean 'historian'?"
     for path in ("/connectors", "/connectors:probe"):
         assert expected in str(node.call("POST", path, spec, expect=422)["errors"])
@@ -276,7 +322,11 @@ def test_settings_that_refer_to_a_secret_keep_it(tmp_path: Path) -> None:
     node.config += store
     node.start()
     assert node.call("GET", "/secrets/key")["used_by"] == ["setting 'lake'"]
-    for path in ("/secrets/key", "/secrets/key?cascade=true", "/secrets/key?cascade=true&dry_run=true"):
+    for path in (
+        "/secrets/key",
+        "/secrets/key?cascade=true",
+        "/secrets/key?cascade=true&dry_run=true",
+    ):
         assert node.call("DELETE", path, expect=409)["code"] == "in_use"
     table = {"name": "t", "stream": "s", "format": "delta", "path": "s3://bucket/t"}
     node.call("POST", "/streams", {"name": "s"})
@@ -319,7 +369,10 @@ def test_a_rule_signs_with_a_secret_that_nothing_shows(node: Node) -> None:
     client.disconnect()
     client.loop_stop()
     event = {"topic": "orders/1", "payload": "21 pieces"}
-    answers = [node.call("POST", f"/rules:{verb}", {"sql": SIGNED, "event": event}) for verb in ("test", "explain")]
+    answers = [
+        node.call("POST", f"/rules:{verb}", {"sql": SIGNED, "event": event})
+        for verb in ("test", "explain")
+    ]
     answers.append(node.call("POST", "/rules:check", {"sql": SIGNED}))
     assert signature("******", "21 pieces") in str(answers[0]), "a trial signs with stars"
     shown = str(answers) + str(node.call("GET", "/rules/sign")) + str(node.call("GET", "/rules"))
@@ -338,12 +391,17 @@ def test_a_rule_signs_with_a_secret_that_nothing_shows(node: Node) -> None:
         ("hmac('sha256', payload, get_secret('known'))", "expected as the key of hmac"),
         ("hmac('sha256', upper(get_secret('known')), payload)", "expected as the key of hmac"),
         ("sha256(get_secret('known'))", "expected as the key of hmac"),
-        ("hmac('sha256', get_secret(payload.name), payload)", "expected the name of a secret in quotes"),
+        (
+            "hmac('sha256', get_secret(payload.name), payload)",
+            "expected the name of a secret in quotes",
+        ),
         ("hmac('sha256', get_secret('knwon'), payload)", "did you mean 'known'"),
         ("hmac('crc7', get_secret('known'), payload)", "'sha256'"),
     ],
 )
-def test_a_secret_in_sql_is_a_key_and_nothing_else(node: Node, expression: str, expected: str) -> None:
+def test_a_secret_in_sql_is_a_key_and_nothing_else(
+    node: Node, expression: str, expected: str
+) -> None:
     put(node, "known")
     rule = {"name": "wrong", "sql": f'SELECT {expression} AS x FROM "a"', "actions": []}
     answer = node.call("POST", "/rules", rule, expect=422)
@@ -357,12 +415,23 @@ def test_a_connector_logs_in_again_by_itself_after_one_put(node: Node) -> None:
     host, port = node.mqtt
     connector = {"name": "self", "type": "mqtt", "server": f"{host}:{port}", "username": "sluice"}
     options = {"health_check_interval": "1s", "reconnect_interval": "1s"}
-    node.call("POST", "/connectors", {**connector, "password": "${secret:login}", "resource_opts": options})
-    action = {"name": "out", "type": "mqtt", "connector": "self", "parameters": {"topic": "t", "payload": "p"}}
+    node.call(
+        "POST",
+        "/connectors",
+        {**connector, "password": "${secret:login}", "resource_opts": options},
+    )
+    action = {
+        "name": "out",
+        "type": "mqtt",
+        "connector": "self",
+        "parameters": {"topic": "t", "payload": "p"},
+    }
     node.call("POST", "/actions", action)
 
     def logins() -> list[str]:
-        return [row["connected_at"] for row in node.call("GET", "/clients?username=sluice")["items"]]
+        return [
+            row["connected_at"] for row in node.call("GET", "/clients?username=sluice")["items"]
+        ]
 
     eventually(lambda: len(logins()) == 1)
     [first] = logins()
@@ -388,19 +457,38 @@ ON_A = {"name": "r", "sql": 'SELECT * FROM "a"'}
 TRANSFORM = {"name": "t", "topics": ["a"], "failure_action": "drop"}
 JSON = {"payload_decoder": {"type": "json"}, "payload_encoder": {"type": "json"}}
 MISPLACED: list[tuple[str, dict[str, Any]]] = [
-    ("/rewrites", {"name": "r", "source_topic": "a/#", "re": "a/(.+)", "dest_topic": f"{REFERENCE}/$1"}),
+    (
+        "/rewrites",
+        {"name": "r", "source_topic": "a/#", "re": "a/(.+)", "dest_topic": f"{REFERENCE}/$1"},
+    ),
     ("/auto-subscriptions", {"name": "a", "topic": REFERENCE}),
-    ("/access/rules", {"name": "a", "permission": "deny", "action": "publish", "topics": [REFERENCE]}),
+    (
+        "/access/rules",
+        {"name": "a", "permission": "deny", "action": "publish", "topics": [REFERENCE]},
+    ),
     ("/streams", {"name": "s2", "topics": [REFERENCE]}),
     ("/bans", {"as": "clientid", "who": REFERENCE}),
     ("/users", {"name": REFERENCE, "password": "x"}),
     ("/schema-registries", {"name": "sr", "type": "confluent", "url": f"http://{REFERENCE}:1"}),
     ("/connectors", {**HTTP, "url": f"http://127.0.0.1:9/{REFERENCE}"}),
     ("/connectors", {**HTTP, "headers": {"A": f"Bearer {REFERENCE}"}}),
-    ("/connectors", {"name": "c", "type": "mqtt", "server": "127.0.0.1:1", "clientid_prefix": REFERENCE}),
-    ("/rules", {**ON_A, "actions": [{"type": "republish", "topic": f"x/{REFERENCE}", "payload": "a"}]}),
+    (
+        "/connectors",
+        {"name": "c", "type": "mqtt", "server": "127.0.0.1:1", "clientid_prefix": REFERENCE},
+    ),
+    (
+        "/rules",
+        {**ON_A, "actions": [{"type": "republish", "topic": f"x/{REFERENCE}", "payload": "a"}]},
+    ),
     ("/rules", {**ON_A, "actions": [{"type": "republish", "topic": "x", "payload": REFERENCE}]}),
-    ("/transforms", {**TRANSFORM, **JSON, "operations": [{"key": "topic", "value": f"concat(['{REFERENCE}'])"}]}),
+    (
+        "/transforms",
+        {
+            **TRANSFORM,
+            **JSON,
+            "operations": [{"key": "topic", "value": f"concat(['{REFERENCE}'])"}],
+        },
+    ),
 ]
 
 
@@ -412,7 +500,9 @@ def test_a_reference_where_the_value_would_be_shown_is_refused_as_it_is_saved(
 ) -> None:
     put(node, "known")
     answer = node.call("POST", path, body, expect=422)
-    assert re.search(r"\$\{secret:|\$\{\.\.\.\}", str(answer["errors"])), "a sentence about the reference"
+    assert re.search(r"\$\{secret:|\$\{\.\.\.\}", str(answer["errors"])), (
+        "a sentence about the reference"
+    )
     assert not leaks(str(answer))
 
 
@@ -424,10 +514,15 @@ def everything(node: Node) -> Iterator[tuple[str, bytes]]:
             route = path.removeprefix("/api/v1")
             if "get" not in operations or route.endswith(("/tail", "/live")):
                 continue
-            if "{" not in route and not any(it["required"] for it in operations["get"].get("parameters", ())):
+            if "{" not in route and not any(
+                it["required"] for it in operations["get"].get("parameters", ())
+            ):
                 answer = client.get(route)
                 yield route, answer.content
-                if answer.headers["content-type"].startswith("application/json") and "items" in answer.text:
+                if (
+                    answer.headers["content-type"].startswith("application/json")
+                    and "items" in answer.text
+                ):
                     for item in answer.json().get("items", ()):
                         key = item.get("name") or item.get("id")
                         if key is not None and f"{path}/{{name}}" in document["paths"]:
@@ -449,9 +544,17 @@ def test_planted_secrets_are_in_no_answer_event_log_or_file(tmp_path: Path) -> N
                  "authentication": {"mechanism": "bearer", "token": reference}}  # fmt: skip
     node.call("POST", "/connectors", connector)
     parameters = {"path": "x", "headers": {"X-Key": f"Key {reference}"}}
-    node.call("POST", "/actions", {"name": "send", "type": "http", "connector": "out", "parameters": parameters})
+    node.call(
+        "POST",
+        "/actions",
+        {"name": "send", "type": "http", "connector": "out", "parameters": parameters},
+    )
     sql = "SELECT hmac('sha256', get_secret('planted'), payload) AS s FROM \"orders/#\""
-    node.call("POST", "/rules", {"name": "sign", "sql": sql, "actions": ["http:send", {"type": "console"}]})
+    node.call(
+        "POST",
+        "/rules",
+        {"name": "sign", "sql": sql, "actions": ["http:send", {"type": "console"}]},
+    )
     node.call("POST", "/schema-registries", {"name": "sr", "url": "http://127.0.0.1:9",
               "auth": {"mechanism": "bearer", "token": reference}})  # fmt: skip
     external = {
@@ -462,7 +565,11 @@ def test_planted_secrets_are_in_no_answer_event_log_or_file(tmp_path: Path) -> N
     }
     node.call("POST", "/schemas", {"name": "far", "type": "external_http", "parameters": external})
     node.call("POST", "/streams", {"name": "s"})
-    node.call("POST", "/lake/tables", {"name": "t", "stream": "s", "format": "delta", "path": "s3://bucket/t"})
+    node.call(
+        "POST",
+        "/lake/tables",
+        {"name": "t", "stream": "s", "format": "delta", "path": "s3://bucket/t"},
+    )
     node.call("POST", "/messages:publish", {"topic": "orders/1", "payload": "a"})
     node.call("POST", "/connectors:probe", connector)
     node.call("POST", "/connectors/out:test")
@@ -481,8 +588,18 @@ def test_planted_secrets_are_in_no_answer_event_log_or_file(tmp_path: Path) -> N
     assert reference.encode() in shown["/schemas/far"]
     effect = node.call("PUT", "/secrets/planted?dry_run=true", {"value": "x"})
     users = {(item["kind"], item["name"]) for item in effect["affected"]}
-    assert {("schema registry", "sr"), ("schema", "far"), ("rule", "sign"), ("connector", "out")} <= users
-    for words in (("audit-log", "export"), ("secrets", "ls"), ("config", "show"), ("connectors", "show", "out")):
+    assert {
+        ("schema registry", "sr"),
+        ("schema", "far"),
+        ("rule", "sign"),
+        ("connector", "out"),
+    } <= users
+    for words in (
+        ("audit-log", "export"),
+        ("secrets", "ls"),
+        ("config", "show"),
+        ("connectors", "show", "out"),
+    ):
         printed = sluice(node, *words)
         assert not leaks(printed.stdout + printed.stderr), words
     assert node.stop() == 0

@@ -29,7 +29,11 @@ def _with_directory(directory: Path) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            places = [*process.cmdline(), process.cwd(), *(file.path for file in process.open_files())]
+            places = [
+                *process.cmdline(),
+                process.cwd(),
+                *(file.path for file in process.open_files()),
+            ]
             if any(str(directory) in place for place in places):
                 found.append(process)
     return found
@@ -41,7 +45,9 @@ def _check_ended(family: list[psutil.Process]) -> None:
 
 def _check_nothing_left(node: Node, family: list[psutil.Process]) -> None:
     _check_ended(family)
-    eventually(lambda: not _alive(_with_directory(node.data_dir)), what="no process in the directory")
+    eventually(
+        lambda: not _alive(_with_directory(node.data_dir)), what="no process in the directory"
+    )
 
 
 def _commands(node: Node) -> str:
@@ -69,7 +75,11 @@ def test_kill_nine_ends_the_range_server_and_the_node_starts_again_at_once(tmp_p
 
 def _kill_range_server(node: Node) -> None:
     """It is started again, and serves."""
-    (server,) = [process for process in node.children() if "broker.streams.server" in " ".join(process.cmdline())]
+    (server,) = [
+        process
+        for process in node.children()
+        if "broker.streams.server" in " ".join(process.cmdline())
+    ]
     server.kill()
 
     def is_read() -> bool:
@@ -89,7 +99,12 @@ def test_no_spark_no_jvm_and_no_python_worker_outlives_its_broker(tmp_path: Path
         node.call("POST", "/lake/tables", {"name": "s", "stream": "s", "format": "delta"})
         with Client(node) as client:
             client.publish("s/1", json.dumps({"n": 1}))
-        eventually(lambda: node.call("GET", "/lake/tables/s")["rows"], 180, 0.5, "the first row in the table")
+        eventually(
+            lambda: node.call("GET", "/lake/tables/s")["rows"],
+            180,
+            0.5,
+            "the first row in the table",
+        )
         assert node.call("GET", "/lake/tables/s/preview")["rows"][0]["n"] == 1
         commands = _commands(node)
         assert "bridges.spark.job" in commands
@@ -100,7 +115,9 @@ def test_no_spark_no_jvm_and_no_python_worker_outlives_its_broker(tmp_path: Path
         _check_nothing_left(node, family)
         node.start()
         publish(node, "s/1", '{"n": 2}', "-q", "1")
-        eventually(lambda: "bridges.spark.job" in _commands(node), what="the job to be started again")
+        eventually(
+            lambda: "bridges.spark.job" in _commands(node), what="the job to be started again"
+        )
         family = node.children()
         assert node.stop() == 0
         _check_nothing_left(node, family)

@@ -77,7 +77,9 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, Serve
 
 
 def browser(node: Node) -> httpx.Client:
-    return httpx.Client(base_url=node.url, headers={"Origin": node.url}, verify=NO_TLS, timeout=60, trust_env=False)
+    return httpx.Client(
+        base_url=node.url, headers={"Origin": node.url}, verify=NO_TLS, timeout=60, trust_env=False
+    )
 
 
 def begin(page: httpx.Client) -> str:
@@ -99,13 +101,20 @@ def return_address(page: httpx.Client, address: str, login: str) -> str:
             continue
         form = re.search(r'<form[^>]*action="([^"]+)"', answer.text)
         assert form, answer.text[:2000]
-        hidden = dict(re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', answer.text))
-        data = {**hidden, **({"login": login, "password": "any"} if 'name="login"' in answer.text else {})}
+        hidden = dict(
+            re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', answer.text)
+        )
+        data = {
+            **hidden,
+            **({"login": login, "password": "any"} if 'name="login"' in answer.text else {}),
+        }
         answer = page.post(urljoin(str(answer.url), html.unescape(form[1])), data=data)
     raise AssertionError("the issuer's pages do not end")
 
 
-def test_a_person_signs_in_at_the_issuer_and_has_the_role_of_a_group(both: tuple[Node, ServerProcess]) -> None:
+def test_a_person_signs_in_at_the_issuer_and_has_the_role_of_a_group(
+    both: tuple[Node, ServerProcess],
+) -> None:
     node, _ = both
     with browser(node) as page:
         assert page.get("/api/v1/session").json() == {"oidc": "Sign in at the plant"}
@@ -125,7 +134,9 @@ def test_a_person_signs_in_at_the_issuer_and_has_the_role_of_a_group(both: tuple
         assert "not begun in this browser" in again.text
 
 
-def test_a_person_without_a_role_is_refused_with_the_reason(both: tuple[Node, ServerProcess]) -> None:
+def test_a_person_without_a_role_is_refused_with_the_reason(
+    both: tuple[Node, ServerProcess],
+) -> None:
     node, _ = both
     with browser(node) as page:
         answer = page.get(return_address(page, begin(page), "eve"))
@@ -134,7 +145,9 @@ def test_a_person_without_a_role_is_refused_with_the_reason(both: tuple[Node, Se
         assert page.get("/api/v1/me").status_code == 401
 
 
-def test_a_state_of_another_browser_and_a_made_up_code_are_refused(both: tuple[Node, ServerProcess]) -> None:
+def test_a_state_of_another_browser_and_a_made_up_code_are_refused(
+    both: tuple[Node, ServerProcess],
+) -> None:
     node, _ = both
     with browser(node) as page, browser(node) as victim:
         back = return_address(page, begin(page), "root")
@@ -154,7 +167,11 @@ def test_an_error_of_the_issuer_is_shown_as_text(both: tuple[Node, ServerProcess
         state = parse_qs(urlsplit(begin(page)).query)["state"][0]
         shown = page.get(
             "/api/v1/session/oidc",
-            params={"state": state, "error": "access_denied", "error_description": "<script>x</script>"},
+            params={
+                "state": state,
+                "error": "access_denied",
+                "error_description": "<script>x</script>",
+            },
         )
         assert shown.status_code == 403
         assert "refused the sign-in" in shown.text
@@ -169,8 +186,12 @@ def test_an_issuer_that_is_away_is_one_sentence_and_accounts_still_work(tmp_path
         detail = answer.json()["detail"]
         assert f"the issuer http://127.0.0.1:{port} cannot be used now" in detail
         assert "Traceback" not in node.log.read_text()
-        node.call("POST", "/accounts", {"name": "ann", "role": "viewer", "password": "a long password"})
-        signed_in = page.post("/api/v1/session", json={"name": "ann", "password": "a long password"})
+        node.call(
+            "POST", "/accounts", {"name": "ann", "role": "viewer", "password": "a long password"}
+        )
+        signed_in = page.post(
+            "/api/v1/session", json={"name": "ann", "password": "a long password"}
+        )
         assert signed_in.status_code == 204
         with issuer(tmp_path, port, f"{node.url}/api/v1/session/oidc"):
             begin(page)
@@ -178,7 +199,10 @@ def test_an_issuer_that_is_away_is_one_sentence_and_accounts_still_work(tmp_path
 
 def test_the_guard_of_addresses_holds_for_the_issuer(tmp_path: Path) -> None:
     port = free_port()
-    with node_with_issuer(tmp_path, port, "rule_engine.ssrf.enable = true") as node, browser(node) as page:
+    with (
+        node_with_issuer(tmp_path, port, "rule_engine.ssrf.enable = true") as node,
+        browser(node) as page,
+    ):
         answer = page.post("/api/v1/session:oidc")
         assert answer.status_code == 503
         assert "must not be called" in answer.json()["detail"]
@@ -187,7 +211,9 @@ def test_the_guard_of_addresses_holds_for_the_issuer(tmp_path: Path) -> None:
 # -- the ID token --
 
 KEY = generate_private_key(65537, 2048)
-SETTINGS = OidcSettings(issuer="https://login.example", client_id="sluice", roles={"admins": "administrator"})
+SETTINGS = OidcSettings(
+    issuer="https://login.example", client_id="sluice", roles={"admins": "administrator"}
+)
 
 
 @pytest.mark.parametrize(
@@ -207,14 +233,21 @@ SETTINGS = OidcSettings(issuer="https://login.example", client_id="sluice", role
         ({"exp": None}, "exp"),
     ],
 )
-def test_an_id_token_is_held_to_issuer_client_nonce_and_clock(change: dict[str, Any], reason: str | None) -> None:
+def test_an_id_token_is_held_to_issuer_client_nonce_and_clock(
+    change: dict[str, Any], reason: str | None
+) -> None:
     now = int(time.time())
     claims: dict[str, Any] = {
         "iss": SETTINGS.issuer, "aud": "sluice", "sub": "1", "nonce": "n", "exp": now + 300, "iat": now,
         **{name: now + value if name in ("exp", "iat") and value is not None else value
            for name, value in change.items()},
     }  # fmt: skip
-    token = jwt.encode({name: value for name, value in claims.items() if value is not None}, KEY, "RS256", {"kid": "k"})
+    token = jwt.encode(
+        {name: value for name, value in claims.items() if value is not None},
+        KEY,
+        "RS256",
+        {"kid": "k"},
+    )
     if reason is None:
         assert asyncio.run(_checked(token))["sub"] == "1"
     else:
@@ -222,7 +255,9 @@ def test_an_id_token_is_held_to_issuer_client_nonce_and_clock(change: dict[str, 
             asyncio.run(_checked(token))
 
 
-@pytest.mark.parametrize("token", ["", "a.b.c", jwt.encode({"sub": "1"}, "x" * 32, "HS256", {"kid": "k"})])
+@pytest.mark.parametrize(
+    "token", ["", "a.b.c", jwt.encode({"sub": "1"}, "x" * 32, "HS256", {"kid": "k"})]
+)
 def test_a_token_that_the_issuer_did_not_sign_is_refused(token: str) -> None:
     with pytest.raises(Invalid, match="cannot be accepted"):
         asyncio.run(_checked(token))
@@ -236,7 +271,9 @@ async def _checked(token: str) -> Any:
         return 200, {"keys": [{**public, "kid": "k", "use": "sig", "alg": "RS256"}]}
 
     sign_in._call = keys  # type: ignore[method-assign]  # what the issuer publishes
-    return await sign_in._claims({"jwks_uri": "https://login.example/keys"}, token, Attempt(0, "n", "v", "u"))
+    return await sign_in._claims(
+        {"jwks_uri": "https://login.example/keys"}, token, Attempt(0, "n", "v", "u")
+    )
 
 
 @pytest.mark.parametrize(

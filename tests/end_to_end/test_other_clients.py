@@ -26,10 +26,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 # -- aiomqtt --
 
 
-@pytest.mark.parametrize("version", [ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5], ids=str)
-def test_aiomqtt_gets_what_was_retained_and_then_every_qos_in_order(node: Node, version: ProtocolVersion) -> None:
+@pytest.mark.parametrize(
+    "version", [ProtocolVersion.V31, ProtocolVersion.V311, ProtocolVersion.V5], ids=str
+)
+def test_aiomqtt_gets_what_was_retained_and_then_every_qos_in_order(
+    node: Node, version: ProtocolVersion
+) -> None:
     async def exchange() -> list[tuple[str, bytes, int, bool]]:
-        async with asyncio.timeout(DEADLINE_S), aiomqtt.Client(*node.mqtt, protocol=version) as client:
+        async with (
+            asyncio.timeout(DEADLINE_S),
+            aiomqtt.Client(*node.mqtt, protocol=version) as client,
+        ):
             await client.publish(f"aio/{version}/kept", b"kept", qos=1, retain=True)
             await client.subscribe(f"aio/{version}/+", qos=2)
             for qos in range(3):
@@ -37,7 +44,14 @@ def test_aiomqtt_gets_what_was_retained_and_then_every_qos_in_order(node: Node, 
             found = []
             async for message in client.messages:
                 assert isinstance(message.payload, bytes)
-                found.append((message.topic.value.rpartition("/")[2], message.payload, message.qos, message.retain))
+                found.append(
+                    (
+                        message.topic.value.rpartition("/")[2],
+                        message.payload,
+                        message.qos,
+                        message.retain,
+                    )
+                )
                 if len(found) == 4:
                     return found
         raise AssertionError("the connection ended")
@@ -73,9 +87,13 @@ class _Gmqtt:
         self.subscribed: asyncio.Queue[tuple[int, ...]] = asyncio.Queue()
         self.client = gmqtt_library.load().Client(client_id, **options)
         self.client.on_message = self._on_message
-        self.client.on_subscribe = lambda _client, _mid, granted, _properties: self.subscribed.put_nowait(granted)
+        self.client.on_subscribe = lambda _client, _mid, granted, _properties: (
+            self.subscribed.put_nowait(granted)
+        )
 
-    def _on_message(self, _client: Any, topic: str, payload: bytes, qos: int, properties: dict[str, Any]) -> int:
+    def _on_message(
+        self, _client: Any, topic: str, payload: bytes, qos: int, properties: dict[str, Any]
+    ) -> int:
         self.messages.put_nowait((topic, payload, qos, properties))
         return 0
 
@@ -103,7 +121,9 @@ def test_gmqtt_exchanges_messages_of_every_qos(node: Node, version: int) -> None
         for qos in range(3):
             client.client.publish(f"gm/{version}/t", f"grüße {qos}".encode(), qos=qos, **properties)
         found = await client.take(3)
-        assert [(payload.decode(), qos) for _, payload, qos, _ in found] == [(f"grüße {qos}", qos) for qos in range(3)]
+        assert [(payload.decode(), qos) for _, payload, qos, _ in found] == [
+            (f"grüße {qos}", qos) for qos in range(3)
+        ]
         if version == 5:
             for _, _, _, got in found:
                 assert got["user_property"] == [("a", "1"), ("a", "2")]
@@ -137,13 +157,21 @@ def test_gmqtt_finds_its_session_with_what_came_meanwhile(node: Node) -> None:
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 @pytest.mark.parametrize("scheme", ["ws", "mqtt"])
-def test_mqttjs_exchanges_messages_and_finds_its_session(node: Node, scheme: str, version: int) -> None:
-    [address] = [one["address"] for one in node.call("GET", "/status")["listeners"] if one["protocol"] == scheme]
+def test_mqttjs_exchanges_messages_and_finds_its_session(
+    node: Node, scheme: str, version: int
+) -> None:
+    [address] = [
+        one["address"]
+        for one in node.call("GET", "/status")["listeners"]
+        if one["protocol"] == scheme
+    ]
     url = f"{scheme}://{address}" + ("/mqtt" if scheme == "ws" else "")
     seen = mqttjs.exchange(url, version)
     assert seen["granted"] == [2]
     name = f"js-{version}"
-    assert [(one["topic"], one["payload"], one["qos"], one["retain"]) for one in seen["messages"]] == [
+    assert [
+        (one["topic"], one["payload"], one["qos"], one["retain"]) for one in seen["messages"]
+    ] == [
         (f"{name}/kept", "retained", 1, True),
         (f"{name}/live/0", "grüße 0", 0, False),
         (f"{name}/live/1", "grüße 1", 1, False),

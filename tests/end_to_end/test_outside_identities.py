@@ -45,11 +45,19 @@ def database(**settings: Any) -> dict[str, Any]:
 def test_authenticators_are_added_moved_and_shown_with_their_state(node: Node) -> None:
     node.call("POST", "/authentication", {"name": "builtin"})
     sql = database(database="fleet", username="sluice")
-    node.call("POST", "/authentication", {"mechanism": "password_based", "backend": "postgresql", **sql})
+    node.call(
+        "POST", "/authentication", {"mechanism": "password_based", "backend": "postgresql", **sql}
+    )
     headers = {"authorization": f"Bearer {PLANTED}"}
-    node.call("PUT", "/authentication/http", {"url": f"http://127.0.0.1:{free_port()}", "headers": headers})
+    node.call(
+        "PUT",
+        "/authentication/http",
+        {"url": f"http://127.0.0.1:{free_port()}", "headers": headers},
+    )
     node.call("PUT", "/authentication/redis", database())
-    node.call("PUT", "/authentication/ldap", database(base_dn="dc=example,dc=org", username="cn=sluice"))
+    node.call(
+        "PUT", "/authentication/ldap", database(base_dn="dc=example,dc=org", username="cn=sluice")
+    )
     everything = ["builtin", "postgresql", "http", "redis", "ldap"]
     assert names(node, "/authentication") == everything
     for position, order in {
@@ -61,16 +69,26 @@ def test_authenticators_are_added_moved_and_shown_with_their_state(node: Node) -
         node.call("POST", "/authentication:reorder", {"order": ["ldap"], "position": position})
         assert names(node, "/authentication") == order
     for wrong in ("after:nobody", "before:ldap", "first"):
-        node.call("POST", "/authentication:reorder", {"order": ["ldap"], "position": wrong}, expect=422)
-    assert "order: redis, builtin" in sluice(node, "access", "authenticators", "reorder", "redis", "--to", "top")
+        node.call(
+            "POST", "/authentication:reorder", {"order": ["ldap"], "position": wrong}, expect=422
+        )
+    assert "order: redis, builtin" in sluice(
+        node, "access", "authenticators", "reorder", "redis", "--to", "top"
+    )
     eventually(lambda: _state(node, "postgresql")["status"] == "away")
     assert "127.0.0.1" in _state(node, "postgresql")["reason"]
     assert "away" in sluice(node, "access", "authenticators", "ls")
-    shown = [node.call("GET", "/authentication"), node.call("GET", "/alarms"), node.call("GET", "/config")]
+    shown = [
+        node.call("GET", "/authentication"),
+        node.call("GET", "/alarms"),
+        node.call("GET", "/config"),
+    ]
     assert PLANTED.encode() not in jsontext.encode(shown)
     changed = node.call("GET", "/authentication/redis")
     node.call("PUT", "/authentication/redis", {**changed, "timeout": 2})
-    problem = node.call("PUT", "/authentication/redis", {**changed, "server": "127.0.0.1:1"}, expect=422)
+    problem = node.call(
+        "PUT", "/authentication/redis", {**changed, "server": "127.0.0.1:1"}, expect=422
+    )
     assert "send the secret again" in jsontext.encode(problem).decode()
     for name in everything:
         node.call("DELETE", f"/authentication/{name}")
@@ -83,7 +101,9 @@ def _state(node: Node, name: str) -> Any:
 def test_sources_are_added_and_moved(node: Node) -> None:
     node.call("PUT", "/authorization/sources/mysql", database(database="fleet", username="sluice"))
     node.call("PUT", "/authorization/sources/http", {"url": f"http://127.0.0.1:{free_port()}"})
-    node.call("POST", "/authorization/sources:reorder", {"order": ["http"], "position": "before:mysql"})
+    node.call(
+        "POST", "/authorization/sources:reorder", {"order": ["http"], "position": "before:mysql"}
+    )
     assert names(node, "/authorization/sources") == ["built_in", "http", "mysql"]
     shown = node.call("GET", "/authorization/sources/mysql")
     assert shown["state"]["backend"]["status"] in ("connecting", "away")
@@ -95,8 +115,12 @@ def test_sources_are_added_and_moved(node: Node) -> None:
 def test_settings_of_access_rules_are_read_and_replaced(node: Node) -> None:
     before = node.call("GET", "/authorization/settings")
     assert before["no_match"] is None
-    node.call("PUT", "/authorization/sources/file", {"rules": [{"permission": "deny", "topics": ["x"]}]})
-    changed = node.call("PUT", "/authorization/settings", {"no_match": "deny", "cache": {"ttl": "10m"}})
+    node.call(
+        "PUT", "/authorization/sources/file", {"rules": [{"permission": "deny", "topics": ["x"]}]}
+    )
+    changed = node.call(
+        "PUT", "/authorization/settings", {"no_match": "deny", "cache": {"ttl": "10m"}}
+    )
     assert (changed["no_match"], changed["cache"]["ttl"]) == ("deny", 600)
     assert names(node, "/authorization/sources") == ["built_in", "file"]
     asked = {"client": {"clientid": "c"}, "action": "publish", "topic": "y"}
@@ -118,5 +142,7 @@ def test_a_listener_gets_authenticators_of_its_own(node: Node) -> None:
     assert shown["settings"]["authentication"][0]["server"] == own["server"]
     assert PLANTED.encode() not in jsontext.encode(shown)
     node.call("PATCH", "/listeners/tcp:plant", {"enable_authn": "quick_deny_anonymous"})
-    node.call("PATCH", "/listeners/tcp:plant", {"authentication": [{"mechanism": "nobody"}]}, expect=422)
+    node.call(
+        "PATCH", "/listeners/tcp:plant", {"authentication": [{"mechanism": "nobody"}]}, expect=422
+    )
     node.call("DELETE", "/listeners/tcp:plant")

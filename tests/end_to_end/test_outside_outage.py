@@ -27,9 +27,8 @@ from tests.support.redis_server import RedisServer
 from tests.support.waiting import until
 
 HASH = hashlib.sha256(b"saltpencil").hexdigest()
-TABLE = (
-    "CREATE TABLE mqtt_user (username VARCHAR(99), password_hash VARCHAR(99), salt VARCHAR(9), is_superuser BOOLEAN)"
-)
+COLUMNS = "username VARCHAR(99), password_hash VARCHAR(99), salt VARCHAR(9), is_superuser BOOLEAN"
+TABLE = f"CREATE TABLE mqtt_user ({COLUMNS})"
 ROW = f"INSERT INTO mqtt_user VALUES ('ann', '{HASH}', 'salt', false)"
 LDIF = f"""dn: {BASE}
 objectClass: domain
@@ -122,9 +121,8 @@ def redis() -> Iterator[tuple[str, ServerProcess]]:
 @contextmanager
 def ldap() -> Iterator[tuple[str, ServerProcess]]:
     with LdapServer(LDIF) as server:
-        settings = (
-            f'mechanism = ldap, server = "127.0.0.1:{server.port}", username = "{ADMIN}", password = "{PASSWORD}"'
-        )
+        settings = f'mechanism = ldap, server = "127.0.0.1:{server.port}"'
+        settings += f', username = "{ADMIN}", password = "{PASSWORD}"'
         yield f'{settings}, base_dn = "{BASE}"', server.process
 
 
@@ -133,7 +131,9 @@ def ldap() -> Iterator[tuple[str, ServerProcess]]:
 @pytest.mark.parametrize("service", [postgresql, mysql, redis, ldap])
 def test_an_outage_under_connects(service: Service, tmp_path: Path) -> None:
     with service() as (settings, process):
-        config = f"authentication = [ {{ {settings}, timeout = 2s }} ]\nlogin_limits.enable = false\n"
+        config = (
+            f"authentication = [ {{ {settings}, timeout = 2s }} ]\nlogin_limits.enable = false\n"
+        )
         with running(tmp_path / "node", config=config) as node:
             asyncio.run(_outage(node, process))
 

@@ -16,7 +16,9 @@ from tests.support.plain_http import NO_TLS
 
 _ROOT = Path(__file__).parents[2]
 _ENVIRON = os.environ | {"SLUICE_API_TOKEN": TOKEN}
-ALARM_SOON = "overload { interval = 50ms, polls = 2, alarm_after = 0s, max_loop_lag = 0, max_run_queue = 0"
+ALARM_SOON = (
+    "overload { interval = 50ms, polls = 2, alarm_after = 0s, max_loop_lag = 0, max_run_queue = 0"
+)
 
 
 def readiness(node: Node) -> tuple[int, str]:
@@ -25,8 +27,17 @@ def readiness(node: Node) -> tuple[int, str]:
 
 
 def sluice(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "broker.cli.main", *arguments, "--data-dir", str(node.data_dir)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=_ROOT, env=_ENVIRON)
+    command = [
+        sys.executable,
+        "-m",
+        "broker.cli.main",
+        *arguments,
+        "--data-dir",
+        str(node.data_dir),
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, cwd=_ROOT, env=_ENVIRON
+    )
 
 
 def mosquitto_pub(node: Node) -> subprocess.CompletedProcess[bytes]:
@@ -42,7 +53,8 @@ def test_a_broker_above_its_memory_says_so_everywhere(tmp_path: Path) -> None:
       actions = [{type = republish, topic = "alarms", payload = "${name}", retain = true}] }
     """
     with running(
-        tmp_path / "n", config=ALARM_SOON + ", memory_limit = 1MB }\nalarms.disk_free_min = 0\n" + rule
+        tmp_path / "n",
+        config=ALARM_SOON + ", memory_limit = 1MB }\nalarms.disk_free_min = 0\n" + rule,
     ) as node:
         assert eventually(lambda: readiness(node)[0] == 503)
         assert readiness(node)[1] == "overloaded: memory"
@@ -50,7 +62,11 @@ def test_a_broker_above_its_memory_says_so_everywhere(tmp_path: Path) -> None:
         assert items[0]["name"] == "overload"
         assert items[0]["details"]["memory_bytes"] > 1_000_000
         health = node.call("GET", "/status")["health"]
-        assert (health["overloaded"], health["ready"], health["alarms"]) == (True, False, ["overload"])
+        assert (health["overloaded"], health["ready"], health["alarms"]) == (
+            True,
+            False,
+            ["overload"],
+        )
         assert health["overloaded_since"].endswith("Z")
         assert "of its memory (limit 90%)" in health["overloaded_because"][0]
         assert mosquitto_pub(node).returncode != 0
@@ -83,7 +99,9 @@ BUSY = "import os; os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nw
 
 
 def test_other_programs_that_keep_the_processors_busy_refuse_no_client(tmp_path: Path) -> None:
-    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(12 * (os.cpu_count() or 1))]
+    busy = [
+        subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(12 * (os.cpu_count() or 1))
+    ]
     try:
         with running(tmp_path / "n", config="overload { interval = 100ms, polls = 2 }") as node:
             eventually(lambda: node.call("GET", "/status")["health"]["run_queue"] > 10)

@@ -47,7 +47,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def preview(node: Node, payload: str) -> Any:
-    return node.call("POST", "/pipeline:preview", {"message": {"topic": "a/in", "payload": payload, "clientid": "m7"}})
+    return node.call(
+        "POST",
+        "/pipeline:preview",
+        {"message": {"topic": "a/in", "payload": payload, "clientid": "m7"}},
+    )
 
 
 def test_the_view_lists_what_acts_on_a_topic_in_order(node: Node) -> None:
@@ -74,7 +78,9 @@ def test_the_view_lists_what_acts_on_a_topic_in_order(node: Node) -> None:
         ("no json", "drop", ["shadow", "drop"]),
     ],
 )
-def test_a_message_is_tried_on_everything(node: Node, payload: str, outcome: str, steps: list[str]) -> None:
+def test_a_message_is_tried_on_everything(
+    node: Node, payload: str, outcome: str, steps: list[str]
+) -> None:
     answer = preview(node, payload)
     assert answer["outcome"] == outcome
     assert [step["outcome"] for step in answer["steps"]] == steps
@@ -90,11 +96,13 @@ def test_a_message_is_tried_on_everything(node: Node, payload: str, outcome: str
 
 def test_a_trial_counts_and_stores_nothing(node: Node) -> None:
     before = [
-        node.call("GET", f"/{path}")["metrics"] for path in ("validations/gate", "transforms/convert", "rules/hot")
+        node.call("GET", f"/{path}")["metrics"]
+        for path in ("validations/gate", "transforms/convert", "rules/hot")
     ]
     preview(node, '{"temp": 30}')
     after = [
-        node.call("GET", f"/{path}")["metrics"] for path in ("validations/gate", "transforms/convert", "rules/hot")
+        node.call("GET", f"/{path}")["metrics"]
+        for path in ("validations/gate", "transforms/convert", "rules/hot")
     ]
     assert [one["matched"] for one in before] == [one["matched"] for one in after] == [0, 0, 0]
     assert node.call("GET", "/streams/rows/positions")["shards"][0]["next_offset"] == "0"
@@ -103,16 +111,39 @@ def test_a_trial_counts_and_stores_nothing(node: Node) -> None:
 def test_drafts_are_tried_in_place_of_saved_ones_of_their_name(node: Node) -> None:
     convert = {"name": "convert", "topics": ["a/in"], "failure_action": "drop"}
     rename = {**convert, "operations": [{"key": "topic", "value": "'b/draft'"}]}
-    late = {**convert, "name": "late", "topics": ["#"], "operations": [{"key": "qos", "value": "1"}]}
+    late = {
+        **convert,
+        "name": "late",
+        "topics": ["#"],
+        "operations": [{"key": "qos", "value": "1"}],
+    }
     strict = {"type": "sql", "sql": "SELECT * WHERE payload.temp < 10"}
-    gate = {"name": "gate", "topics": ["a/#"], "strategy": "all_pass", "failure_action": "drop", "checks": [strict]}
+    gate = {
+        "name": "gate",
+        "topics": ["a/#"],
+        "strategy": "all_pass",
+        "failure_action": "drop",
+        "checks": [strict],
+    }
     message = {"topic": "a/in", "payload": '{"temp": 30}'}
-    changed = node.call("POST", "/pipeline:preview", {"message": message, "transformations": [rename, late]})
+    changed = node.call(
+        "POST", "/pipeline:preview", {"message": message, "transformations": [rename, late]}
+    )
     assert changed["message"]["topic"] == "b/draft"
     assert changed["message"]["qos"] == 1
-    assert [step["name"] for step in changed["steps"]] == ["watch", "gate", "convert", "late", "hot", "stop"]
+    assert [step["name"] for step in changed["steps"]] == [
+        "watch",
+        "gate",
+        "convert",
+        "late",
+        "hot",
+        "stop",
+    ]
     stopped = node.call("POST", "/pipeline:preview", {"message": message, "validations": [gate]})
-    assert [(step["name"], step["outcome"]) for step in stopped["steps"]] == [("watch", "passed"), ("gate", "drop")]
+    assert [(step["name"], step["outcome"]) for step in stopped["steps"]] == [
+        ("watch", "passed"),
+        ("gate", "drop"),
+    ]
     assert preview(node, message["payload"])["outcome"] == "passed"
     wrong = {"message": message, "transformations": [{**late, "failure_action": "explode"}]}
     refused = node.call("POST", "/pipeline:preview", wrong, expect=422)
@@ -122,7 +153,9 @@ def test_drafts_are_tried_in_place_of_saved_ones_of_their_name(node: Node) -> No
 def sluice(node: Node, *arguments: str) -> str:
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url}
     command = [sys.executable, "-m", "broker.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ, check=True)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env=environ, check=True
+    )
     return done.stdout
 
 
@@ -135,13 +168,19 @@ def test_the_command_shows_both(node: Node, tmp_path: Path) -> None:
     assert "outcome: passed" in tried
     assert '"by":"m7"' in tried
     file = tmp_path / "late.conf"
-    file.write_text('name = late, topics = [z], failure_action = drop, operations = [{ key = qos, value = "1" }]')
+    file.write_text(
+        'name = late, topics = [z], failure_action = drop, operations = [{ key = qos, value = "1" }]'
+    )
     assert "late " in sluice(node, "pipeline", "z", "-m", "text", "--transforms", str(file))
     assert json.loads(sluice(node, "pipeline", "a/in", "-o", "json"))["topic"] == "a/in"
 
 
 def test_gates_are_switched_ordered_and_counted_from_the_command_line(node: Node) -> None:
-    node.call("POST", "/transforms", {"name": "late", "topics": "z", "failure_action": "drop", "operations": []})
+    node.call(
+        "POST",
+        "/transforms",
+        {"name": "late", "topics": "z", "failure_action": "drop", "operations": []},
+    )
     assert "transform late disabled" in sluice(node, "transforms", "disable", "late")
     assert node.call("GET", "/transforms/late")["enable"] is False
     assert "transform late enabled" in sluice(node, "transforms", "enable", "late")
@@ -152,51 +191,86 @@ def test_gates_are_switched_ordered_and_counted_from_the_command_line(node: Node
 def test_gates_are_found_and_tried_from_the_command_line(node: Node, tmp_path: Path) -> None:
     shown = json.loads(sluice(node, "validations", "ls", "--topic", "a/in", "--enabled", "--json"))
     assert [item["name"] for item in shown["items"]] == ["watch", "gate"]
-    assert [line.split()[0] for line in sluice(node, "validations", "ls", "--schema", "reading").splitlines()[1:]] == [
+    assert [
+        line.split()[0]
+        for line in sluice(node, "validations", "ls", "--schema", "reading").splitlines()[1:]
+    ] == [
         "gate",
         "off",
     ]
-    tried = json.loads(sluice(node, "transforms", "try", "convert", "-t", "a/in", "-m", '{"temp": 1}', "--json"))
+    tried = json.loads(
+        sluice(node, "transforms", "try", "convert", "-t", "a/in", "-m", '{"temp": 1}', "--json")
+    )
     assert tried["message"]["topic"] == "b/out"
     assert [step["key"] for step in tried["steps"]] == ["payload.by", "topic"]
     file = tmp_path / "new.conf"
-    file.write_text("name = new, topics = [x], failure_action = drop, operations = [{ key = qos, value = \"'7'\" }]")
+    file.write_text(
+        "name = new, topics = [x], failure_action = drop, operations = [{ key = qos, value = \"'7'\" }]"
+    )
     with pytest.raises(subprocess.CalledProcessError) as stopped:
         sluice(node, "transforms", "try", "-f", str(file), "-t", "x", "-m", "text")
     assert stopped.value.returncode == exit_codes.CHECK_SAID_NO
-    assert "new, operation 1 failed (transformation_eval_operation_failure): QoS is 0, 1 or 2" in stopped.value.stdout
+    assert (
+        "new, operation 1 failed (transformation_eval_operation_failure): QoS is 0, 1 or 2"
+        in stopped.value.stdout
+    )
     with pytest.raises(subprocess.CalledProcessError) as refused:
         sluice(node, "validations", "try", "gate", "-t", "a/in", "-m", '{"temp": "x"}')
     assert "payload.temp" in refused.value.stdout
     assert "outcome: drop" in refused.value.stdout
-    assert "outcome: pass" in sluice(node, "validations", "try", "gate", "-t", "a/in", "-m", '{"temp": 1}')
+    assert "outcome: pass" in sluice(
+        node, "validations", "try", "gate", "-t", "a/in", "-m", '{"temp": 1}'
+    )
 
 
 def test_expressions_are_evaluated_from_the_command_line(node: Node, tmp_path: Path) -> None:
     assert sluice(node, "variform", "upper(x)", "--set", "x=a=b") == "A=B\n"
-    assert sluice(node, "variform", "payload.n", "--raw", "--bindings", '{"payload": {"n": 1.0}}') == "1.0\n"
+    assert (
+        sluice(node, "variform", "payload.n", "--raw", "--bindings", '{"payload": {"n": 1.0}}')
+        == "1.0\n"
+    )
     (tmp_path / "e").write_text("concat([x,\n  '!'])\n")
-    assert json.loads(sluice(node, "variform", f"@{tmp_path / 'e'}", "--set", "x=a", "--json")) == {"value": "a!"}
+    assert json.loads(sluice(node, "variform", f"@{tmp_path / 'e'}", "--set", "x=a", "--json")) == {
+        "value": "a!"
+    }
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["variform", "uper(x)"], exit_codes.FAILED, "line 1, column 1: no function 'uper'; did you mean 'upper'?"),
+        (
+            ["variform", "uper(x)"],
+            exit_codes.FAILED,
+            "line 1, column 1: no function 'uper'; did you mean 'upper'?",
+        ),
         (["variform", "x"], exit_codes.FAILED, "variable 'x' has no value"),
         (["variform", "x", "--set", "x"], exit_codes.USAGE, "--set: expected NAME=VALUE"),
         (["variform", "x", "--bindings", "["], exit_codes.USAGE, "--bindings is not valid JSON"),
         (["variform", "x", "--bindings", "[]"], exit_codes.USAGE, "--bindings is a JSON object"),
         (["transforms", "try", "-t", "a"], exit_codes.USAGE, "give names of saved ones, or a file"),
-        (["transforms", "try", "nobody", "-t", "a"], exit_codes.NOT_FOUND, "there is no transformation 'nobody'"),
+        (
+            ["transforms", "try", "nobody", "-t", "a"],
+            exit_codes.NOT_FOUND,
+            "there is no transformation 'nobody'",
+        ),
         (["validations", "try", "gate", "-t", "a/#"], exit_codes.FAILED, "a/#"),
-        (["validations", "enable", "nobody"], exit_codes.NOT_FOUND, "there is no validation 'nobody'"),
+        (
+            ["validations", "enable", "nobody"],
+            exit_codes.NOT_FOUND,
+            "there is no validation 'nobody'",
+        ),
         (["validations", "ls", "--type", "xml"], exit_codes.FAILED, "external_http"),
-        (["validations", "reorder", "gate"], exit_codes.CONFLICT, "the order must begin with 'watch', 'gate'"),
+        (
+            ["validations", "reorder", "gate"],
+            exit_codes.CONFLICT,
+            "the order must begin with 'watch', 'gate'",
+        ),
         (["quarantine", "show", "nothing"], exit_codes.NOT_FOUND, "there is no stream 'nothing'"),
     ],
 )
-def test_wrong_input_is_told_in_a_sentence(node: Node, arguments: list[str], code: int, said: str) -> None:
+def test_wrong_input_is_told_in_a_sentence(
+    node: Node, arguments: list[str], code: int, said: str
+) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         sluice(node, *arguments)
     assert refused.value.returncode == code, refused.value.stderr

@@ -48,7 +48,9 @@ def test_messages_wait_in_quarantine_and_are_taken_again_after_the_mend(tmp_path
         with MosquittoSub(node, "-q", "1", "-t", "meters/#", form="%t %p") as subscriber:
             effect = node.call("POST", "/quarantine/kept:take-again?dry_run=true", {})
             before = node.call("GET", "/quarantine/kept")
-            assert effect["consequences"] == [f"{before['waiting']} messages are published again, through all stages."]
+            assert effect["consequences"] == [
+                f"{before['waiting']} messages are published again, through all stages."
+            ]
             one = node.call("POST", "/quarantine/kept:take-again?dry_run=true", {"limit": 1})
             assert one["consequences"] == ["1 message is published again, through all stages."]
             shown = sluice(node, "quarantine", "take-again", "kept", "--dry-run").stdout
@@ -56,7 +58,12 @@ def test_messages_wait_in_quarantine_and_are_taken_again_after_the_mend(tmp_path
             assert node.call("GET", "/quarantine/kept") == before
             answer = node.call("POST", "/quarantine/kept:take-again", {})
             lines = subscriber.take(3)
-        assert (answer["read"], answer["published"], answer["failed"], answer["waiting"]) == (4, 3, 1, 1)
+        assert (answer["read"], answer["published"], answer["failed"], answer["waiting"]) == (
+            4,
+            3,
+            1,
+            1,
+        )
         assert lines == [f'meters/{number} {{"temp": "21"}}' for number in range(3)]
         assert "not JSON" in answer["failures"][0]["reason"]
         eventually(lambda: _offset(node, "passed") == 3)
@@ -90,7 +97,9 @@ def test_single_messages_are_taken_before_older_ones(tmp_path: Path) -> None:
         node.kill()
         node.start()
         assert waiting() == [0, 1, 3]
-        shown = sluice(node, "quarantine", "take-again", "kept", "--record", "0/0", "--record", "0/1")
+        shown = sluice(
+            node, "quarantine", "take-again", "kept", "--record", "0/0", "--record", "0/1"
+        )
         assert shown.returncode == 0, shown.stderr
         assert waiting() == [3]
         assert taken() == (1, 1, 0)

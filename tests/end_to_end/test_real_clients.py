@@ -27,28 +27,53 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.mark.parametrize("qos", ["0", "1", "2"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_mosquitto_clients_exchange_messages_of_every_qos_in_order(node: Node, version: str, qos: str) -> None:
+def test_mosquitto_clients_exchange_messages_of_every_qos_in_order(
+    node: Node, version: str, qos: str
+) -> None:
     topic = f"plain/{version}/{qos}"
     with MosquittoSub(node, "-V", version, "-q", qos, "-t", topic, form="%q %t %p") as subscriber:
         for payload in ("one", "two", "grüße"):
             publish(node, topic, payload, "-V", version, "-q", qos)
-        assert subscriber.take(3) == [f"{qos} {topic} one", f"{qos} {topic} two", f"{qos} {topic} grüße"]
+        assert subscriber.take(3) == [
+            f"{qos} {topic} one",
+            f"{qos} {topic} two",
+            f"{qos} {topic} grüße",
+        ]
 
 
-def test_a_subscriber_of_one_version_gets_what_the_other_publishes_at_the_lower_qos(node: Node) -> None:
+def test_a_subscriber_of_one_version_gets_what_the_other_publishes_at_the_lower_qos(
+    node: Node,
+) -> None:
     with MosquittoSub(node, "-V", "mqttv311", "-q", "1", "-t", "mixed", form="%q %p") as subscriber:
-        publish(node, "mixed", "from 5", "-V", "mqttv5", "-q", "2", "-D", "publish", "user-property", "a", "b")
+        publish(
+            node,
+            "mixed",
+            "from 5",
+            "-V",
+            "mqttv5",
+            "-q",
+            "2",
+            "-D",
+            "publish",
+            "user-property",
+            "a",
+            "b",
+        )
         assert subscriber.take(1) == ["1 from 5"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_retained_message_waits_for_subscribers_until_an_empty_one_removes_it(node: Node, version: str) -> None:
+def test_a_retained_message_waits_for_subscribers_until_an_empty_one_removes_it(
+    node: Node, version: str
+) -> None:
     topic = f"retained/{version}"
     publish(node, topic, "kept", "-V", version, "-q", "1", "-r")
     with MosquittoSub(node, "-V", version, "-q", "1", "-t", topic, form="%r %p") as late:
         assert late.take(1) == ["1 kept"]
         publish(node, topic, "newer", "-V", version, "-q", "1", "-r")
-        assert late.take(1) == ["0 newer"]  # the flag is for what was retained before, [MQTT-3.3.1-9]
+        assert late.take(1) == [
+            "0 newer"
+        ]  # the flag is for what was retained before, [MQTT-3.3.1-9]
     publish(node, topic, "", "-V", version, "-q", "1", "-r")
     with MosquittoSub(node, "-V", version, "-q", "1", "-t", topic, form="%r %p") as later:
         publish(node, topic, "live", "-V", version, "-q", "1")
@@ -82,16 +107,29 @@ def test_wildcards_match_levels_and_not_what_begins_with_a_dollar(node: Node) ->
         MosquittoSub(node, "-t", "wild/#", form="%t") as below,
         MosquittoSub(node, "-t", "+/wild/end", form="%t") as first,
     ):
-        for topic in ("wild/a/temperature", "wild/a/b/temperature", "wild", "$wild/wild/end", "x/wild/end"):
+        for topic in (
+            "wild/a/temperature",
+            "wild/a/b/temperature",
+            "wild",
+            "$wild/wild/end",
+            "x/wild/end",
+        ):
             publish(node, topic, "x")
         publish(node, "wild/z/temperature", "last")
         assert one_level.take(2) == ["wild/a/temperature", "wild/z/temperature"]
-        assert below.take(4) == ["wild/a/temperature", "wild/a/b/temperature", "wild", "wild/z/temperature"]
+        assert below.take(4) == [
+            "wild/a/temperature",
+            "wild/a/b/temperature",
+            "wild",
+            "wild/z/temperature",
+        ]
         assert first.take(1) == ["x/wild/end"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_persistent_session_gets_what_was_published_while_it_was_away(node: Node, version: str) -> None:
+def test_a_persistent_session_gets_what_was_published_while_it_was_away(
+    node: Node, version: str
+) -> None:
     session = ["-V", version, "-c", "-i", f"away-{version}", "-q", "1", "-t", f"away/{version}"]
     session += ["-x", "600"] if version == "mqttv5" else []
     MosquittoSub(node, *session).close()
@@ -163,7 +201,9 @@ def _let_pass(client: Client, seconds: int) -> None:
 
 
 def test_a_refused_publish_is_told_0x99_and_why(node: Node) -> None:
-    schema = json.dumps({"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}})
+    schema = json.dumps(
+        {"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}}
+    )
     node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": schema})
     node.call("POST", "/validations", {
         "name": "readings", "topics": ["refusing/+"], "strategy": "all_pass", "failure_action": "drop",
@@ -178,7 +218,9 @@ def test_a_refused_publish_is_told_0x99_and_why(node: Node) -> None:
         reason, _ = client.publish("refusing/1", '{"temp": 1}')
         assert reason.value == 0
         assert client.take().payload == b'{"temp": 1}'
-    with Raw(node) as raw:  # paho answers a PUBREC that refuses with PUBREL, which section 4.3.3 forbids
+    with Raw(
+        node
+    ) as raw:  # paho answers a PUBREC that refuses with PUBREL, which section 4.3.3 forbids
         raw.connect("refused-qos-2")
         raw.send(0x34, b"\x00\x0arefusing/1\x00\x07\x00not JSON")
         pubrec = raw.receive()
@@ -195,7 +237,9 @@ def test_a_session_lasts_as_long_as_its_expiry_says(node: Node) -> None:
         assert not first.flags.session_present
     with Client(node, "keeper", is_clean=False, expiry_s=1) as second:
         assert second.flags.session_present
-    eventually(lambda: node.call("GET", "/sessions/keeper", expect=404), what="the session to expire")
+    eventually(
+        lambda: node.call("GET", "/sessions/keeper", expect=404), what="the session to expire"
+    )
     with Client(node, "keeper", is_clean=False) as third:
         assert not third.flags.session_present
     with Client(node, "keeper", is_clean=False) as fourth:
@@ -231,8 +275,12 @@ def test_a_topic_alias_stands_for_the_topic_that_set_it(node: Node) -> None:
         raw.send(0x32, b"\x00\x00" + b"\x00\x02" + alias + b"uses it")
         raw.send(0x32, b"\x00\x09aliased/b" + b"\x00\x03" + alias + b"sets it anew")
         raw.send(0x32, b"\x00\x00" + b"\x00\x04" + alias + b"uses that")
-        assert [raw.receive() for _ in range(4)] == [bytes((0x40, 2, 0, number)) for number in (1, 2, 3, 4)]
-        got = [(message.topic, message.payload) for message in (subscriber.take() for _ in range(4))]
+        assert [raw.receive() for _ in range(4)] == [
+            bytes((0x40, 2, 0, number)) for number in (1, 2, 3, 4)
+        ]
+        got = [
+            (message.topic, message.payload) for message in (subscriber.take() for _ in range(4))
+        ]
     assert got == [
         ("aliased/a", b"sets it"),
         ("aliased/a", b"uses it"),

@@ -24,12 +24,16 @@ CONFIG = "lake.run_spark = false\noverload.enable = false\n"
 
 
 async def _leave_session(node: Node, client_id: str, topic_filter: str) -> None:
-    async with await WireClient.connected(node.mqtt[1], Connect(client_id, 5, False, properties=HOUR)) as client:
+    async with await WireClient.connected(
+        node.mqtt[1], Connect(client_id, 5, False, properties=HOUR)
+    ) as client:
         await client.subscribe(SubscriptionRequest(topic_filter, 1))
 
 
 async def _first(node: Node, client_id: str, count: int) -> list[bytes]:
-    async with await WireClient.connected(node.mqtt[1], Connect(client_id, 5, False, properties=HOUR)) as client:
+    async with await WireClient.connected(
+        node.mqtt[1], Connect(client_id, 5, False, properties=HOUR)
+    ) as client:
         assert client.connack.session_present
         found: list[bytes] = []
         while len(found) < count:
@@ -54,7 +58,9 @@ def _store_messages(data_dir: Path, count: int) -> None:
 
 
 @pytest.mark.heavy
-def test_a_start_on_a_million_stored_messages_takes_seconds_and_its_time_is_logged(tmp_path: Path) -> None:
+def test_a_start_on_a_million_stored_messages_takes_seconds_and_its_time_is_logged(
+    tmp_path: Path,
+) -> None:
     with running(tmp_path / "node", config=CONFIG + "mqtt.max_stored_messages = 2000000\n") as node:
         asyncio.run(_leave_session(node, "s", "much/#"))
         node.kill()
@@ -65,22 +71,39 @@ def test_a_start_on_a_million_stored_messages_takes_seconds_and_its_time_is_logg
         said = node.log.read_text()
         [opened] = re.findall(r"store\.opened records=1000000 .* took_s=([0-9.]+)", said)
         loaded = re.findall(r"node\.loaded .* took_s=([0-9.]+)", said)[-1]
-        [loop_s] = [one.user_time + one.system_time for one in psutil.Process(node.pid).threads() if one.id == node.pid]
-        print(f"started in {took_s:.1f} s; store opened in {opened} s, sessions loaded in {loaded} s; {loop_s=:.1f}")
+        [loop_s] = [
+            one.user_time + one.system_time
+            for one in psutil.Process(node.pid).threads()
+            if one.id == node.pid
+        ]
+        print(
+            f"started in {took_s:.1f} s; store opened in {opened} s, sessions loaded in {loaded} s; {loop_s=:.1f}"
+        )
         assert loop_s < 30
-        assert asyncio.run(_first(node, "s", 1000)) == [b"%0100d" % number for number in range(1000)]
+        assert asyncio.run(_first(node, "s", 1000)) == [
+            b"%0100d" % number for number in range(1000)
+        ]
 
 
 async def _publish(node: Node, count: int, size: int) -> None:
     async with await WireClient.connected(node.mqtt[1], Connect("p", 5)) as client:
         for start in range(0, count, 50):
-            client.send(*[Publish("room/x", os.urandom(size), 1, packet_id=n + 1) for n in range(start, start + 50)])
+            client.send(
+                *[
+                    Publish("room/x", os.urandom(size), 1, packet_id=n + 1)
+                    for n in range(start, start + 50)
+                ]
+            )
             for _ in range(50):
                 assert (await client.expect(PubAck)).reason_code < 0x80
 
 
 def _disk_bytes(node: Node) -> int:
-    files = [path for path in (node.data_dir / "rocksdb").iterdir() if path.is_file() and path.name != "LOG"]
+    files = [
+        path
+        for path in (node.data_dir / "rocksdb").iterdir()
+        if path.is_file() and path.name != "LOG"
+    ]
     return sum(path.stat().st_blocks * 512 for path in files)
 
 

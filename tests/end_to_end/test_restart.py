@@ -84,14 +84,18 @@ class Restarted:
 
 
 @pytest.fixture(scope="module", params=["SIGTERM", "kill -9"])
-def restarted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restarted]:
+def restarted(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Restarted]:
     directory = tmp_path_factory.mktemp("restart") / "node"
     with running(directory, config="lake.run_spark = false\n") as node:
         for path, spec in OBJECTS:
             node.call("POST", f"/{path}", spec)
         _leave_something(node)
         watcher, old = Client(node, "watcher"), Client(node, "old", version=paho.MQTTv311)
-        seen = Restarted(node, request.param, _objects(node), next_offset=_next_offset(node, "rows"))
+        seen = Restarted(
+            node, request.param, _objects(node), next_offset=_next_offset(node, "rows")
+        )
         ports = (node.mqtt, node.api)
         _end(seen)
         seen.farewells = [client.farewell.get(timeout=DEADLINE_S)[0] for client in (watcher, old)]
@@ -112,7 +116,9 @@ def _leave_something(node: Node) -> None:
     with Client(node, "away-paho", expiry_s=3600) as client:
         client.subscribe("gate/#", 2)
     for number in range(3):
-        publish(node, "gate/1", json.dumps({"n": number}), "-q", "2", "-V", "mqttv5", "-i", "sender")
+        publish(
+            node, "gate/1", json.dumps({"n": number}), "-q", "2", "-V", "mqttv5", "-i", "sender"
+        )
     eventually(lambda: _next_offset(node, "rows") == 3)
 
 
@@ -176,7 +182,9 @@ def test_retained_messages_are_there_again_and_removed_ones_are_not(restarted: R
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
-def test_a_session_gets_what_waited_for_it_once_and_in_order(restarted: Restarted, version: str) -> None:
+def test_a_session_gets_what_waited_for_it_once_and_in_order(
+    restarted: Restarted, version: str
+) -> None:
     with MosquittoSub(restarted.node, *_session(version), form="%q %p") as back:
         assert back.take(3) == [f'2 {{"n":{number},"by":"sender"}}' for number in range(3)]
 
@@ -203,7 +211,10 @@ def test_the_pipeline_goes_on_where_it_was(restarted: Restarted) -> None:
         assert reason.value == 0x99
     with node.client(follow_redirects=True) as api:
         answer = api.get("/streams/rows/records", params={"from": 0, "to": before + 1})
-    rows = [json.loads(row) for row in pa.ipc.open_stream(answer.content).read_all()["payload"].to_pylist()]
+    rows = [
+        json.loads(row)
+        for row in pa.ipc.open_stream(answer.content).read_all()["payload"].to_pylist()
+    ]
     assert [row["n"] for row in rows[:3]] == [0, 1, 2]
     assert rows[-1] == {"n": 100, "by": "sender"}
 

@@ -18,7 +18,9 @@ def _held(node: Node) -> dict[str, str]:
     return {item["topic"]: item["payload"]["data"] for item in items}
 
 
-def test_what_was_acknowledged_is_there_and_what_was_deleted_never_comes_back(tmp_path: Path) -> None:
+def test_what_was_acknowledged_is_there_and_what_was_deleted_never_comes_back(
+    tmp_path: Path,
+) -> None:
     random, expected = Random(7), dict[str, str]()
     with running(tmp_path / "data") as node:
         for _ in range(3):

@@ -60,15 +60,21 @@ def test_every_operation_is_allowed_or_names_the_missing_right(
             everywhere = _token(node, f"{role}-all", role=role)
             elsewhere = _token(node, f"{role}-elsewhere", role=role, kinds=[ELSEWHERE])
             inside = {
-                resource: _token(node, f"{role}-{resource}", role=role, kinds=[resource]) for resource in resources
+                resource: _token(node, f"{role}-{resource}", role=role, kinds=[resource])
+                for resource in resources
             }
             for method, path, need in operations:
                 scopes = [(everywhere, None), (elsewhere, [ELSEWHERE])]
-                scopes += [(inside[need.resource], [need.resource])] if need.resource in inside else []
+                scopes += (
+                    [(inside[need.resource], [need.resource])] if need.resource in inside else []
+                )
                 for token, kinds in scopes:
                     actor = Actor("x", role, None if kinds is None else frozenset(kinds))
                     answer = client.request(
-                        method, path, params={"misspelt": "1"}, headers={"Authorization": f"Bearer {token}"}
+                        method,
+                        path,
+                        params={"misspelt": "1"},
+                        headers={"Authorization": f"Bearer {token}"},
                     )
                     _assert_answer(answer, actor.refusal(need), f"{role} {kinds} {method} {path}")
                     checked += 1
@@ -78,32 +84,62 @@ def test_every_operation_is_allowed_or_names_the_missing_right(
 def _assert_answer(answer: httpx.Response, refusal: str | None, what: str) -> None:
     problem = answer.json()
     if refusal is None:
-        assert (answer.status_code, problem["code"]) == (400, "unknown_parameter"), f"{what}: {problem}"
+        assert (answer.status_code, problem["code"]) == (400, "unknown_parameter"), (
+            f"{what}: {problem}"
+        )
     else:
         assert (answer.status_code, problem["detail"]) == (403, refusal), f"{what}: {problem}"
 
 
-def test_roles_have_the_expected_numbers_of_operations(operations: list[tuple[str, str, Need]]) -> None:
+def test_roles_have_the_expected_numbers_of_operations(
+    operations: list[tuple[str, str, Need]],
+) -> None:
     """A change of a role, or an operation in another area than was meant, shows here."""
     permitted = {
-        role: {need.operation for _, _, need in operations if Actor("x", role).refusal(need) is None} for role in ROLES
+        role: {
+            need.operation for _, _, need in operations if Actor("x", role).refusal(need) is None
+        }
+        for role in ROLES
     }
     every = {need.operation for _, _, need in operations}
     assert permitted["administrator"] == every
     assert permitted["viewer"] < permitted["editor"] < every
     assert permitted["viewer"] < permitted["operator"] < every
-    for operation in ("putRule", "deleteSchema", "testRule", "backtestRule", "restartConnector", "putStream"):
+    for operation in (
+        "putRule",
+        "deleteSchema",
+        "testRule",
+        "backtestRule",
+        "restartConnector",
+        "putStream",
+    ):
         assert operation in permitted["editor"] - permitted["operator"], operation
-    for operation in ("kickClients", "cancelJob", "clearRetained", "createBan", "replayStream", "publishMessage"):
+    for operation in (
+        "kickClients",
+        "cancelJob",
+        "clearRetained",
+        "createBan",
+        "replayStream",
+        "publishMessage",
+    ):
         assert operation in permitted["operator"] - permitted["editor"], operation
-    for operation in ("putToken", "listTokens", "putUser", "putSecret", "reloadConfig", "createListener"):
+    for operation in (
+        "putToken",
+        "listTokens",
+        "putUser",
+        "putSecret",
+        "reloadConfig",
+        "createListener",
+    ):
         assert operation not in permitted["editor"] | permitted["operator"], operation
 
 
 def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
     node.call("POST", "/streams", {"name": "inside", "topics": ["plant/a/#"]})
     node.call("POST", "/streams", {"name": "outside", "topics": ["plant/#"]})
-    node.call("POST", "/rules", {"name": "elsewhere", "sql": 'SELECT * FROM "plant/b"', "actions": []})
+    node.call(
+        "POST", "/rules", {"name": "elsewhere", "sql": 'SELECT * FROM "plant/b"', "actions": []}
+    )
     operator = _token(node, "operator-of-a", role="operator", topics=["plant/a/#"])
     editor = _token(node, "editor-of-a", role="editor", topics=["plant/a/#"])
     rule = {"name": "mine", "sql": 'SELECT * FROM "plant/a/+"', "actions": []}
@@ -111,7 +147,13 @@ def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
     cases: list[tuple[str, str, str, Any, bool]] = [
         (operator, "POST", "/messages:publish", {"topic": "plant/a/1", "payload": "1"}, True),
         (operator, "POST", "/messages:publish", {"topic": "plant/b", "payload": "1"}, False),
-        (operator, "POST", "/messages:publish", {"topic": "$delayed/1/plant/a/1", "payload": "1"}, False),
+        (
+            operator,
+            "POST",
+            "/messages:publish",
+            {"topic": "$delayed/1/plant/a/1", "payload": "1"},
+            False,
+        ),
         (operator, "GET", "/retained?filter=plant/a/%2B", None, True),
         (operator, "GET", "/retained?filter=plant/%2B/x", None, False),
         (operator, "GET", "/retained", None, False),
@@ -132,9 +174,13 @@ def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
         (editor, "DELETE", "/rules/mine", None, True),
         (editor, "POST", "/rules:backtest", {"stream": "inside", "name": "elsewhere"}, False),
     ]
-    with httpx.Client(base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False) as client:
+    with httpx.Client(
+        base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False
+    ) as client:
         for token, method, path, body, is_allowed in cases:
-            answer = client.request(method, path, json=body, headers={"Authorization": f"Bearer {token}"})
+            answer = client.request(
+                method, path, json=body, headers={"Authorization": f"Bearer {token}"}
+            )
             if is_allowed:
                 assert answer.status_code < 300, (method, path, body, answer.text)
             else:
@@ -145,7 +191,9 @@ def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
 def test_a_token_shows_its_last_use_and_what_it_may_do(node: Node) -> None:
     token = _token(node, "used", role="operator", kinds=["clients", "jobs"])
     assert "last_used_at" not in node.call("GET", "/tokens/used")
-    with httpx.Client(base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False) as client:
+    with httpx.Client(
+        base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False
+    ) as client:
         client.headers["Authorization"] = f"Bearer {token}"
         mine = client.get("/me").json()
         assert mine == {
@@ -190,12 +238,18 @@ def test_a_token_with_unclear_rights_is_refused(node: Node, spec: dict[str, Any]
 
 
 def test_a_cascade_needs_the_right_on_what_it_deletes_too(node: Node) -> None:
-    node.call("POST", "/schemas", {"name": "used-schema", "type": "json", "source": '{"type": "object"}'})
+    node.call(
+        "POST", "/schemas", {"name": "used-schema", "type": "json", "source": '{"type": "object"}'}
+    )
     check = {"type": "json", "schema": "used-schema"}
     deciding = {"strategy": "all_pass", "failure_action": "drop"}
-    node.call("POST", "/validations", {"name": "user", "topics": ["f/#"], "checks": [check], **deciding})
+    node.call(
+        "POST", "/validations", {"name": "user", "topics": ["f/#"], "checks": [check], **deciding}
+    )
     token = _token(node, "schemas-only", role="editor", kinds=["schemas"])
-    with httpx.Client(base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False) as client:
+    with httpx.Client(
+        base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False
+    ) as client:
         client.headers["Authorization"] = f"Bearer {token}"
         for query in ({"cascade": "true"}, {"cascade": "true", "dry_run": "true"}):
             answer = client.delete("/schemas/used-schema", params=query)
@@ -208,7 +262,9 @@ def test_a_cascade_needs_the_right_on_what_it_deletes_too(node: Node) -> None:
 
 def test_a_scoped_administrator_cannot_make_tokens(node: Node) -> None:
     token = _token(node, "scoped", role="administrator", kinds=["tokens"])
-    with httpx.Client(base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False) as client:
+    with httpx.Client(
+        base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False
+    ) as client:
         client.headers["Authorization"] = f"Bearer {token}"
         assert client.get("/tokens").status_code == 200
         answer = client.post("/tokens", json={"name": "more", "role": "administrator"})

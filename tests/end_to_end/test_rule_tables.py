@@ -19,7 +19,9 @@ ROWS = {"follows": "rows"}
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running(tmp_path_factory.mktemp("rule-tables") / "data", config="lake.run_spark = false\n") as node:
+    with running(
+        tmp_path_factory.mktemp("rule-tables") / "data", config="lake.run_spark = false\n"
+    ) as node:
         yield node
 
 
@@ -29,7 +31,9 @@ def names(node: Node, path: str) -> set[str]:
 
 def test_a_table_comes_with_its_stream_and_the_action_of_the_rule(node: Node) -> None:
     node.call("POST", "/rules", {"name": "warm", "sql": SQL, "actions": [{"type": "console"}]})
-    effect = node.call("POST", "/rules/warm:create-table?dry_run=true", {"format": "iceberg", **ROWS})
+    effect = node.call(
+        "POST", "/rules/warm:create-table?dry_run=true", {"format": "iceberg", **ROWS}
+    )
     assert (effect["change"], effect["after"]["format"]) == ("create", "iceberg")
     assert "a replay cannot rebuild older ones" in effect["consequences"][0]
     touched = [(one["kind"], one["name"], one["how"]) for one in effect["affected"]]
@@ -49,7 +53,11 @@ def test_a_table_comes_with_its_stream_and_the_action_of_the_rule(node: Node) ->
 
 def test_the_stream_that_a_rule_writes_to_is_followed(node: Node) -> None:
     node.call("POST", "/streams", {"name": "kept"})
-    node.call("POST", "/rules", {"name": "keeps", "sql": SQL, "actions": [{"type": "stream", "stream": "kept"}]})
+    node.call(
+        "POST",
+        "/rules",
+        {"name": "keeps", "sql": SQL, "actions": [{"type": "stream", "stream": "kept"}]},
+    )
     dry = sluice(node, "rules", "create-table", "keeps", "--follows", "rows", "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "kept" in dry.stdout
@@ -60,7 +68,9 @@ def test_the_stream_that_a_rule_writes_to_is_followed(node: Node) -> None:
 
 
 def test_a_table_runs_the_rule_over_messages_unless_asked_otherwise(node: Node) -> None:
-    node.call("POST", "/rules", {"name": "replayable", "sql": 'SELECT payload.t AS t FROM "x/1", "y/+"'})
+    node.call(
+        "POST", "/rules", {"name": "replayable", "sql": 'SELECT payload.t AS t FROM "x/1", "y/+"'}
+    )
     effect = node.call("POST", "/rules/replayable:create-table?dry_run=true", {})
     touched = [(one["kind"], one["name"], one["how"]) for one in effect["affected"]]
     assert touched == [("stream", "replayable-messages", "would be created, and capture x/1, y/+")]
@@ -77,7 +87,12 @@ def test_a_table_runs_the_rule_over_messages_unless_asked_otherwise(node: Node) 
 
 
 def test_the_narrowest_stream_that_has_all_messages_is_followed(node: Node) -> None:
-    streams = {"everything": ["#"], "halves": ["n/1/#", "n/2/#"], "near": ["n/#"], "half": ["n/1/#"]}
+    streams = {
+        "everything": ["#"],
+        "halves": ["n/1/#", "n/2/#"],
+        "near": ["n/#"],
+        "half": ["n/1/#"],
+    }
     for name, topics in streams.items():
         node.call("POST", "/streams", {"name": name, "topics": topics})
     for rule, sources, stream in (
@@ -102,8 +117,16 @@ def test_the_narrowest_stream_that_has_all_messages_is_followed(node: Node) -> N
     ("rule", "sql", "why"),
     [
         ("comings", 'SELECT clientid FROM "$events/client_connected"', "it reads events only"),
-        ("mixed", 'SELECT clientid FROM "m/#", "$events/client_connected"', "got FROM '$events/client_connected'"),
-        ("bound", "SELECT getenv('HOME') AS home FROM \"m/#\"", "getenv reads the environment of the broker"),
+        (
+            "mixed",
+            'SELECT clientid FROM "m/#", "$events/client_connected"',
+            "got FROM '$events/client_connected'",
+        ),
+        (
+            "bound",
+            "SELECT getenv('HOME') AS home FROM \"m/#\"",
+            "getenv reads the environment of the broker",
+        ),
     ],
 )
 def test_a_rule_that_cannot_run_over_messages_gets_a_table_of_rows_only(
@@ -112,7 +135,9 @@ def test_a_rule_that_cannot_run_over_messages_gets_a_table_of_rows_only(
     node.call("POST", "/rules", {"name": rule, "sql": sql})
     before = names(node, "streams"), names(node, "lake/tables")
     for query in ("?dry_run=true", ""):
-        assert why in node.call("POST", f"/rules/{rule}:create-table{query}", {}, expect=422)["detail"]
+        assert (
+            why in node.call("POST", f"/rules/{rule}:create-table{query}", {}, expect=422)["detail"]
+        )
     assert (names(node, "streams"), names(node, "lake/tables")) == before
     assert node.call("POST", f"/rules/{rule}:create-table", ROWS)["stream"] == rule
 
@@ -124,14 +149,18 @@ def test_a_rule_that_cannot_run_over_messages_gets_a_table_of_rows_only(
         ("taken", ("/lake/tables", {"name": "taken", "stream": "other"})),
     ],
 )
-def test_nothing_is_created_when_a_part_cannot_be(node: Node, rule: str, stands_in_the_way: tuple[str, Any]) -> None:
+def test_nothing_is_created_when_a_part_cannot_be(
+    node: Node, rule: str, stands_in_the_way: tuple[str, Any]
+) -> None:
     if "other" not in names(node, "streams"):
         node.call("POST", "/streams", {"name": "other"})
     node.call("POST", *stands_in_the_way)
     node.call("POST", "/rules", {"name": rule, "sql": SQL})
     before = names(node, "streams"), names(node, "lake/tables"), node.call("GET", f"/rules/{rule}")
     for query in ("?dry_run=true", ""):
-        assert node.call("POST", f"/rules/{rule}:create-table{query}", ROWS, expect=(409, 422))["detail"]
+        assert node.call("POST", f"/rules/{rule}:create-table{query}", ROWS, expect=(409, 422))[
+            "detail"
+        ]
     after = names(node, "streams"), names(node, "lake/tables"), node.call("GET", f"/rules/{rule}")
     assert after[:2] == before[:2]
     assert (after[2]["version"], after[2]["actions"]) == (1, [])
@@ -140,7 +169,9 @@ def test_nothing_is_created_when_a_part_cannot_be(node: Node, rule: str, stands_
 def test_a_rule_that_changed_meanwhile_gets_no_table(node: Node) -> None:
     node.call("POST", "/rules", {"name": "changed", "sql": SQL})
     with node.client() as client:
-        answer = client.post("/rules/changed:create-table", json=ROWS, headers={"If-Match": '"another"'})
+        answer = client.post(
+            "/rules/changed:create-table", json=ROWS, headers={"If-Match": '"another"'}
+        )
     assert answer.status_code == 412
     assert "changed" not in names(node, "streams")
     node.call("POST", "/rules/none:create-table", {}, expect=404)
@@ -150,13 +181,17 @@ def test_a_table_asked_for_twice_with_one_key_is_created_once(node: Node) -> Non
     node.call("POST", "/rules", {"name": "once", "sql": SQL})
     headers = {"Idempotency-Key": "one-table"}
     with node.client() as client:
-        first, again = (client.post("/rules/once:create-table", json=ROWS, headers=headers) for _ in range(2))
+        first, again = (
+            client.post("/rules/once:create-table", json=ROWS, headers=headers) for _ in range(2)
+        )
     assert (first.status_code, again.status_code) == (200, 200), again.text
     assert first.json() == again.json()
     assert again.headers["Idempotent-Replayed"] == "true"
 
 
-def test_killed_at_any_instant_a_rule_has_its_stream_and_its_table_or_neither(tmp_path: Path) -> None:
+def test_killed_at_any_instant_a_rule_has_its_stream_and_its_table_or_neither(
+    tmp_path: Path,
+) -> None:
     with running(tmp_path / "data", config="lake.run_spark = false\n") as node:
         file = node.data_dir / "api.hocon"
         for round_ in range(3):
@@ -173,8 +208,15 @@ def test_killed_at_any_instant_a_rule_has_its_stream_and_its_table_or_neither(tm
             creating.join()
             assert len(answered) < len(rules)
             node.start()
-            streams, tables = names(node, "streams?limit=1000"), names(node, "lake/tables?limit=1000")
-            writing = {one["name"] for one in node.call("GET", "/rules?limit=1000")["items"] if one["actions"]}
+            streams, tables = (
+                names(node, "streams?limit=1000"),
+                names(node, "lake/tables?limit=1000"),
+            )
+            writing = {
+                one["name"]
+                for one in node.call("GET", "/rules?limit=1000")["items"]
+                if one["actions"]
+            }
             assert streams == tables == writing
             assert writing >= set(answered)
 

@@ -49,7 +49,9 @@ def leave_and_publish(node: Node, *payloads: str, version: int = paho.MQTTv5) ->
     for zone in DOORS:
         with lasting(node, zone, version) as client:
             client.subscribe("plant/#", 1)
-    eventually(lambda: all(not session["connected"] for session in node.call("GET", "/sessions")["items"]))
+    eventually(
+        lambda: all(not session["connected"] for session in node.call("GET", "/sessions")["items"])
+    )
     for payload in payloads:
         publish(node, "plant/1", payload, "-q", "1")
 
@@ -83,12 +85,27 @@ def test_people_see_where_sessions_are(node: Node) -> None:
     assert shown == {"in-default": ("default", True, 8), "in-telemetry": ("telemetry", False, 5)}
     assert seen["in-telemetry"]["dropped_by_reason"] == {"queue_full": 3}
     [client] = node.call("GET", "/clients?zone=tele*")["items"]
-    assert (client["clientid"], client["zone"], client["durable"]) == ("in-telemetry", "telemetry", False)
+    assert (client["clientid"], client["zone"], client["durable"]) == (
+        "in-telemetry",
+        "telemetry",
+        False,
+    )
     command = [
-        *(sys.executable, "-m", "broker.cli.main", "sessions", "ls", "--zone", "telemetry", "--json"),
+        *(
+            sys.executable,
+            "-m",
+            "broker.cli.main",
+            "sessions",
+            "ls",
+            "--zone",
+            "telemetry",
+            "--json",
+        ),
         *("--url", node.url),
     ]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env={"SLUICE_API_TOKEN": TOKEN})
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={"SLUICE_API_TOKEN": TOKEN}
+    )
     assert [one["clientid"] for one in json.loads(told.stdout)["items"]] == ["in-telemetry"]
 
 
@@ -107,7 +124,10 @@ def test_zones_change_while_the_broker_runs(node: Node) -> None:
     config = node.data_dir / "sluice.conf"
     config.write_text(CONFIG.replace("sessions = memory", "sessions = disk").replace("2KB", "4KB"))
     told = node.call("POST", "/config:reload")
-    assert set(told["settings"]) == {"zones.telemetry.sessions", "zones.telemetry.mqtt.max_packet_size"}
+    assert set(told["settings"]) == {
+        "zones.telemetry.sessions",
+        "zones.telemetry.mqtt.max_packet_size",
+    }
     assert told["needs_restart"] == []
     with lasting(node, "telemetry") as client:
         assert client.take().payload == b"one"

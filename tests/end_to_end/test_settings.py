@@ -24,7 +24,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     (data_dir / "base.hocon").write_text(
         f"mqtt.max_topic_levels = 64\nrule_engine.rules.shipped = {json.dumps(RULE)}\n"
     )
-    with running(data_dir, config=MAIN, environ={"SLUICE_MQTT__MAX_QUEUED_MESSAGES": "500"}) as started:
+    with running(
+        data_dir, config=MAIN, environ={"SLUICE_MQTT__MAX_QUEUED_MESSAGES": "500"}
+    ) as started:
         yield started
 
 
@@ -76,10 +78,12 @@ def test_a_list_is_filtered_by_text_group_and_what_changed(node: Node) -> None:
     mqtt = node.call("GET", "/config?limit=1000&group=mqtt")["items"]
     assert {row["group"] for row in mqtt} == {"mqtt"}
     changed = node.call("GET", "/config?limit=1000&group=mqtt&changed=true")["items"]
-    assert {"mqtt.max_inflight", "mqtt.max_queued_messages", "mqtt.max_topic_levels"} <= {row["key"] for row in changed}
-    assert [row["key"] for row in node.call("GET", "/config?text=levels TOPIC&group=mqtt")["items"]] == [
-        "mqtt.max_topic_levels"
-    ]
+    assert {"mqtt.max_inflight", "mqtt.max_queued_messages", "mqtt.max_topic_levels"} <= {
+        row["key"] for row in changed
+    }
+    assert [
+        row["key"] for row in node.call("GET", "/config?text=levels TOPIC&group=mqtt")["items"]
+    ] == ["mqtt.max_topic_levels"]
 
 
 def test_a_change_is_applied_saved_recorded_and_reverted(node: Node) -> None:
@@ -94,7 +98,10 @@ def test_a_change_is_applied_saved_recorded_and_reverted(node: Node) -> None:
     assert 'mqtt = {"max_packet_size": "2MB"}' in (node.data_dir / "api.hocon").read_text()
     [entry, *_] = node.call("GET", "/audit-log?kind=setting&name=mqtt.max_packet_size")["items"]
     differences = node.call("GET", f"/audit-log/{entry['id']}")["changes"][0]["differences"]
-    assert [(one["pointer"], one["before"]) for one in differences] == [("/value", 1_048_576), ("/is_saved", False)]
+    assert [(one["pointer"], one["before"]) for one in differences] == [
+        ("/value", 1_048_576),
+        ("/is_saved", False),
+    ]
     node.call("POST", f"/audit-log/{entry['id']}:revert")
     again = node.call("GET", "/config/mqtt.max_packet_size")
     assert (again["value"], again["set_by"], again["is_saved"]) == (1_048_576, "default", False)
@@ -147,7 +154,9 @@ def test_a_wrong_value_is_refused_with_the_current_one(node: Node) -> None:
         ("users.root", {"password": "x"}),
     ],
 )
-def test_what_only_files_may_set_or_has_an_address_of_its_own_is_refused(node: Node, key: str, value: Any) -> None:
+def test_what_only_files_may_set_or_has_an_address_of_its_own_is_refused(
+    node: Node, key: str, value: Any
+) -> None:
     problem = node.call("PUT", f"/config/{key}", {"value": value}, expect=(409, 422))
     assert problem["detail"]
 
@@ -169,7 +178,9 @@ def test_a_root_is_put_patched_and_keeps_its_objects(node: Node) -> None:
 
 def test_an_item_of_a_list_is_changed_and_added(node: Node) -> None:
     key = "mqtt.client_attrs_init"
-    node.call("PUT", f"/config/{key}", {"value": [{"expression": "clientid", "set_as_attr": "one"}]})
+    node.call(
+        "PUT", f"/config/{key}", {"value": [{"expression": "clientid", "set_as_attr": "one"}]}
+    )
     node.call("PUT", f"/config/{key}[0].set_as_attr", {"value": "two"})
     node.call("PUT", f"/config/{key}[1]", {"value": {"expression": "username", "set_as_attr": "b"}})
     shown = node.call("GET", f"/config/{key}")
@@ -210,9 +221,16 @@ def test_files_that_changed_meanwhile_refuse_a_change(node: Node) -> None:
 
 def test_the_command_line_reads_sets_and_unsets(node: Node) -> None:
     assert "max_subscriptions = 77 (" in _cli(node, "config", "set", "mqtt.max_subscriptions", "77")
-    assert json.loads(_cli(node, "config", "get", "mqtt.max_subscriptions", "--json"))["value"] == 77
-    assert json.loads(_cli(node, "config", "get", "--json"))["value"]["mqtt"]["max_subscriptions"] == 77
-    assert "max_subscriptions = 10000 (default)" in _cli(node, "config", "unset", "mqtt.max_subscriptions")
+    assert (
+        json.loads(_cli(node, "config", "get", "mqtt.max_subscriptions", "--json"))["value"] == 77
+    )
+    assert (
+        json.loads(_cli(node, "config", "get", "--json"))["value"]["mqtt"]["max_subscriptions"]
+        == 77
+    )
+    assert "max_subscriptions = 10000 (default)" in _cli(
+        node, "config", "unset", "mqtt.max_subscriptions"
+    )
     assert "is set by" in _cli(node, "config", "set", "mqtt.max_inflight", "1", status=6)
     assert "after a restart" in _cli(node, "config", "set", "store.durability", "os")
     _cli(node, "config", "unset", "store.durability")

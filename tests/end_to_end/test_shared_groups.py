@@ -56,7 +56,11 @@ def test_clients_of_every_kind_share_the_work(node: Node) -> None:
         mosquitto = clients.enter_context(MosquittoSub(node, "-V", "5", "-q", "1", "-t", GROUP))
         for number in range(30):
             publish(node, f"jobs/{number}", str(number), "-q", "1")
-        got = [*take_all(old, 10), *take_all(new, 10), *[line.split()[1] for line in mosquitto.take(10)]]
+        got = [
+            *take_all(old, 10),
+            *take_all(new, 10),
+            *[line.split()[1] for line in mosquitto.take(10)],
+        ]
         assert sorted(got, key=int) == [str(number) for number in range(30)]
         shown = group(node)
         assert (shown["members"], shown["connected"], shown["delivered"]) == (3, 3, 30)
@@ -75,7 +79,9 @@ def test_what_a_killed_client_had_goes_to_another(node: Node) -> None:
         assert sorted(set(got), key=int) == [str(number) for number in range(20)]
 
 
-def test_a_durable_group_survives_kill_nine_with_everything_that_was_acknowledged(node: Node) -> None:
+def test_a_durable_group_survives_kill_nine_with_everything_that_was_acknowledged(
+    node: Node,
+) -> None:
     """Two durable members and one clean one work while the broker is killed again and again."""
     taken: Counter[str] = Counter()
     acknowledged: list[str] = []
@@ -85,7 +91,11 @@ def test_a_durable_group_survives_kill_nine_with_everything_that_was_acknowledge
         while not over.is_set():
             try:
                 with Client(
-                    node, client_id, version=version, is_clean=is_clean, expiry_s=0 if is_clean else HOUR_S
+                    node,
+                    client_id,
+                    version=version,
+                    is_clean=is_clean,
+                    expiry_s=0 if is_clean else HOUR_S,
                 ) as c:
                     c.subscribe(GROUP, 1)
                     while c.paho.is_connected():
@@ -116,8 +126,13 @@ def test_a_durable_group_survives_kill_nine_with_everything_that_was_acknowledge
                     number += 1
             node.kill()
             node.start()
-        eventually(lambda: set(acknowledged) <= set(taken), what="every acknowledged message to be taken")
-        eventually(lambda: group(node)["waiting"] == 0 and group(node)["inflight"] == 0, what="the group to be idle")
+        eventually(
+            lambda: set(acknowledged) <= set(taken), what="every acknowledged message to be taken"
+        )
+        eventually(
+            lambda: group(node)["waiting"] == 0 and group(node)["inflight"] == 0,
+            what="the group to be idle",
+        )
     finally:
         over.set()
         for worker in workers:
@@ -157,9 +172,15 @@ def test_subscriptions_and_groups_begin_in_the_past(node: Node) -> None:
         everything = [str(number) for number in range(40)]
         assert take_all(plain, 40) == everything
         eventually(lambda: sum(member.messages.qsize() for member in pool) == 40)
-        got = [member.take().payload.decode() for member in pool for _ in range(member.messages.qsize())]
+        got = [
+            member.take().payload.decode()
+            for member in pool
+            for _ in range(member.messages.qsize())
+        ]
         assert sorted(got, key=int) == everything
-        shown = eventually(lambda: (found := group(node, "$share/late/jobs/#"))["behind"] == 0 and found)
+        shown = eventually(
+            lambda: (found := group(node, "$share/late/jobs/#"))["behind"] == 0 and found
+        )
         assert shown["stream"] == "jobs"
         assert "share group" in str(node.call("DELETE", "/streams/jobs", expect=409))
 
@@ -192,7 +213,9 @@ def test_a_durable_session_goes_on_with_its_replay_after_kill_nine(node: Node) -
     ],
     ids=["not a place", "not captured"],
 )
-def test_what_cannot_begin_in_the_past_is_refused_with_the_reason(node: Node, text: str, start: str, why: str) -> None:
+def test_what_cannot_begin_in_the_past_is_refused_with_the_reason(
+    node: Node, text: str, start: str, why: str
+) -> None:
     node.call("POST", "/streams", {"name": "jobs", "topics": ["jobs/#"]})
     with Client(node) as client:
         properties = Properties(PacketTypes.SUBSCRIBE)
@@ -234,5 +257,7 @@ def test_groups_are_made_shown_and_deleted_by_the_api(node: Node) -> None:
     assert (listed["group"], listed["waiting"]) == ("$share/api/a/+", 1)
     problem = node.call("POST", "/groups", {"group": "a/b", "strategy": "best"}, expect=422)
     assert "strategy is 'best'; expected" in problem["errors"][0]["message"]
-    problem = node.call("POST", "/groups", {"group": "$share/x/a/#", "start": "earliest"}, expect=422)
+    problem = node.call(
+        "POST", "/groups", {"group": "$share/x/a/#", "start": "earliest"}, expect=422
+    )
     assert "no stream captures all topics of 'a/#'" in str(problem)

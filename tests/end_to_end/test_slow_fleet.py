@@ -58,7 +58,9 @@ class Fleet:
                 if client is None:
                     client = await self._connected(f"device-{number}")
                 self.sent += 1
-                client.send(Publish(f"fleet/{number}", payload.encode(), 1, packet_id=seq % 65_535 + 1))
+                client.send(
+                    Publish(f"fleet/{number}", payload.encode(), 1, packet_id=seq % 65_535 + 1)
+                )
                 await client.expect(PubAck)
             except (ConnectionError, OSError, TimeoutError):
                 client = None
@@ -90,7 +92,14 @@ class Listening:
 
     def start(self, name: str = "reader") -> None:
         with self._path.open("ab") as file:
-            command = [sys.executable, "-c", _SUBSCRIBER, str(self._node.mqtt[1]), name, *self._arguments]
+            command = [
+                sys.executable,
+                "-c",
+                _SUBSCRIBER,
+                str(self._node.mqtt[1]),
+                name,
+                *self._arguments,
+            ]
             self._process = subprocess.Popen(command, stdout=file, cwd=Path(__file__).parents[2])
 
     def kill(self) -> None:
@@ -119,7 +128,9 @@ def _value(node: Node, metric: str) -> float:
     """The sum of a metric over its labels."""
     text = httpx.get(f"{node.url}/metrics", trust_env=False).text
     return sum(
-        float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith((metric + " ", metric + "{"))
+        float(line.rsplit(" ", 1)[1])
+        for line in text.splitlines()
+        if line.startswith((metric + " ", metric + "{"))
     )
 
 
@@ -141,7 +152,9 @@ def test_a_subscriber_of_a_fleet_gets_all_that_was_acknowledged(tmp_path: Path, 
         _run(test(node))
 
 
-def test_kills_of_subscribers_and_of_the_broker_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_kills_of_subscribers_and_of_the_broker_lose_nothing_that_was_acknowledged(
+    tmp_path: Path,
+) -> None:
     async def test(node: Node) -> None:
         kept = Listening(node, tmp_path / "kept", is_clean=False)
         slow = Listening(node, tmp_path / "slow", is_clean=True)
@@ -152,8 +165,13 @@ def test_kills_of_subscribers_and_of_the_broker_lose_nothing_that_was_acknowledg
         devices = asyncio.gather(*(fleet.device(number, 1_000_000) for number in range(900)))
         try:
             for victim, name in ((kept, "kept"), (slow, "slow"), (None, "")):
-                await _until(partial(fleet.has_more_than, len(fleet.acknowledged) + 1500), "acknowledgements")
-                await _until(lambda: _value(node, "sluice_acknowledgements_withheld") > 0, "acknowledgements to wait")
+                await _until(
+                    partial(fleet.has_more_than, len(fleet.acknowledged) + 1500), "acknowledgements"
+                )
+                await _until(
+                    lambda: _value(node, "sluice_acknowledgements_withheld") > 0,
+                    "acknowledgements to wait",
+                )
                 if victim is not None:
                     victim.kill()
                     victim.start(name)

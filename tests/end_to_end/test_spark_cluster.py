@@ -17,7 +17,14 @@ import bridges.spark.job
 from bridges.spark.driver.audit import audit_table
 from tests.support.certificates import Authority
 from tests.support.iceberg_catalog import RestCatalogServer
-from tests.support.lake_readers import Store, delta_rs, duckdb, pyiceberg, spark_with_delta, spark_with_iceberg
+from tests.support.lake_readers import (
+    Store,
+    delta_rs,
+    duckdb,
+    pyiceberg,
+    spark_with_delta,
+    spark_with_iceberg,
+)
 from tests.support.network import hosts
 from tests.support.node import TOKEN, Node, eventually
 from tests.support.plain_http import NO_TLS
@@ -42,10 +49,14 @@ lake.catalogs = [{{ name = "plant", uri = "{catalog}" }}]
 
 
 @contextmanager
-def broker(directory: Path, host: str, config: str = "", environ: dict[str, str] | None = None) -> Iterator[Node]:
+def broker(
+    directory: Path, host: str, config: str = "", environ: dict[str, str] | None = None
+) -> Iterator[Node]:
     """One that other hosts reach, whose range server has a certificate of the authority ``Tests-ca.pem``."""
     files = Authority(directory).sign("ranges", {"CN": "ranges"}, [host])
-    node = Node(directory / "node", config=SETTINGS.format(host=host, files=files) + config, environ=environ)
+    node = Node(
+        directory / "node", config=SETTINGS.format(host=host, files=files) + config, environ=environ
+    )
     node.mqtt, node.api = ("127.0.0.1", free_port()), (host, free_port())
     node.start()
     try:
@@ -55,7 +66,9 @@ def broker(directory: Path, host: str, config: str = "", environ: dict[str, str]
 
 
 @contextmanager
-def submitted(node: Node, cluster: SparkCluster, environ: dict[str, str], *conf: str) -> Iterator[None]:
+def submitted(
+    node: Node, cluster: SparkCluster, environ: dict[str, str], *conf: str
+) -> Iterator[None]:
     """The job of the tables under ``spark-submit``, on the broker's host."""
     host, _ = node.api
     settings = {
@@ -67,12 +80,20 @@ def submitted(node: Node, cluster: SparkCluster, environ: dict[str, str], *conf:
     }
     options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     command = [
-        *(str(SPARK_HOME / "bin" / "spark-submit"), "--master", cluster.url, *options, bridges.spark.job.__file__),
+        *(
+            str(SPARK_HOME / "bin" / "spark-submit"),
+            "--master",
+            cluster.url,
+            *options,
+            bridges.spark.job.__file__,
+        ),
         *("--url", node.url, "--directory", str(node.data_dir.parent / "driver")),
     ]
     with (node.data_dir.parent / "driver.log").open("wb") as log:
         given = {**environ, "PYSPARK_DRIVER_PYTHON": sys.executable, "SLUICE_API_TOKEN": TOKEN}
-        driver = subprocess.Popen(command, env=given, cwd=log.name.removesuffix("driver.log"), stdout=log, stderr=log)
+        driver = subprocess.Popen(
+            command, env=given, cwd=log.name.removesuffix("driver.log"), stdout=log, stderr=log
+        )
     try:
         yield
     finally:
@@ -91,16 +112,22 @@ def add_table(node: Node, path: str, messages: int, **spec: Any) -> int:
     sql = 'FOREACH payload.n AS n DO n AS n, clientid FROM "meters/#"'
     actions = [{"type": "stream", "stream": "readings"}]
     node.call("POST", "/rules", {"name": "readings", "sql": sql, "actions": actions})
-    node.call("POST", "/lake/tables", {"name": "readings", "stream": "readings", "path": path, **spec})
+    node.call(
+        "POST", "/lake/tables", {"name": "readings", "stream": "readings", "path": path, **spec}
+    )
     with node.client() as client:
         for message in range(messages):
-            payload = str({"n": [message * 1000 + number for number in range(1000)]}).replace("'", '"')
+            payload = str({"n": [message * 1000 + number for number in range(1000)]}).replace(
+                "'", '"'
+            )
             body = {"topic": "meters/1", "payload": payload, "qos": 1}
             client.post("/messages:publish", json=body).raise_for_status()
     return messages * 1000
 
 
-def test_executors_that_lack_something_are_named_and_the_others_fill_the_table(tmp_path: Path) -> None:
+def test_executors_that_lack_something_are_named_and_the_others_fill_the_table(
+    tmp_path: Path,
+) -> None:
     environ = spark_with_the_wheel_alone(tmp_path)
     shared = tmp_path / "lake"
     shared.mkdir()
@@ -123,7 +150,9 @@ def test_executors_that_lack_something_are_named_and_the_others_fill_the_table(t
                     f"host '{second.addresses[0]}': package 'msgspec' is missing",
                     f"host '{third.addresses[0]}': it does not see the driver's files in {shared}",
                 )
-                eventually(lambda: all(lack in (table(node)["reason"] or "") for lack in lacks), DEADLINE_S)
+                eventually(
+                    lambda: all(lack in (table(node)["reason"] or "") for lack in lacks), DEADLINE_S
+                )
                 assert (table(node)["state"], table(node)["rows"]) == ("failed", 0)
                 for one in lacking:
                     one.kill()
@@ -131,14 +160,18 @@ def test_executors_that_lack_something_are_named_and_the_others_fill_the_table(t
                 cluster.worker(third)
                 eventually(lambda: table(node)["rows"] == expected, DEADLINE_S)
                 eventually(lambda: table(node)["state"] == "running", DEADLINE_S)
-                page = httpx.get(f"http://{first.outside}:{ui}/executors/", trust_env=False, verify=NO_TLS)
+                page = httpx.get(
+                    f"http://{first.outside}:{ui}/executors/", trust_env=False, verify=NO_TLS
+                )
                 assert page.status_code == 200
         report = audit_table("readings", url=node.url, token=TOKEN)
         assert (report.problems, report.shards[0].rows) == ([], expected)
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_a_million_rows_are_exact_where_hosts_share_nothing(tmp_path: Path, table_format: str) -> None:
+def test_a_million_rows_are_exact_where_hosts_share_nothing(
+    tmp_path: Path, table_format: str
+) -> None:
     """Every host has its own network, and its own disk where the others have what the driver and the broker write. The
     Iceberg table is in a REST catalog."""
     environ = spark_with_the_wheel_alone(tmp_path)
@@ -147,13 +180,19 @@ def test_a_million_rows_are_exact_where_hosts_share_nothing(tmp_path: Path, tabl
     for place in ("node", "driver"):
         (tmp_path / place).mkdir()
     own_disk = [tmp_path / "node", tmp_path / "driver", ROOT / "broker", ROOT / "bridges"]
-    in_catalog = {"catalog": "plant", "catalog_table": "meters.readings"} if table_format == "iceberg" else {}
+    in_catalog = (
+        {"catalog": "plant", "catalog_table": "meters.readings"}
+        if table_format == "iceberg"
+        else {}
+    )
     (tmp_path / "rest").mkdir()
     with (
         hosts(3) as [first, second, third],
         S3Server(tmp_path, first.outside) as s3,
         RestCatalogServer(tmp_path / "rest", s3.endpoint, KEYS) as rest,
-        broker(tmp_path, first.outside, STORE.format(endpoint=s3.endpoint, catalog=rest.url), secrets) as node,
+        broker(
+            tmp_path, first.outside, STORE.format(endpoint=s3.endpoint, catalog=rest.url), secrets
+        ) as node,
     ):
         s3.make_bucket("lake")
         expected = add_table(node, "s3://lake/readings", 1000, format=table_format, **in_catalog)
@@ -161,7 +200,9 @@ def test_a_million_rows_are_exact_where_hosts_share_nothing(tmp_path: Path, tabl
             for host in (second, third):
                 cluster.worker(host, own_disk=own_disk)
             with submitted(node, cluster, {**environ, **secrets}):
-                eventually(lambda: table(node)["rows"] == expected, 4 * DEADLINE_S, what=f"{table(node)}")
+                eventually(
+                    lambda: table(node)["rows"] == expected, 4 * DEADLINE_S, what=f"{table(node)}"
+                )
         assert (table(node)["dead_letters"], table(node)["rows"]) == (0, expected)
         store = Store(s3.endpoint, *KEYS.values())
         n = ("n",)
@@ -170,7 +211,9 @@ def test_a_million_rows_are_exact_where_hosts_share_nothing(tmp_path: Path, tabl
             found = [delta_rs(store, url, n), duckdb(store, f"delta_scan('{url}')", n)]
             found.append(spark_with_delta(store, url, tmp_path, n))
         else:
-            newest = load_catalog("plant", type="rest", uri=rest.url, token="any").load_table("meters.readings")
+            newest = load_catalog("plant", type="rest", uri=rest.url, token="any").load_table(
+                "meters.readings"
+            )
             location = newest.metadata_location
             found = [pyiceberg(store, location, n), duckdb(store, f"iceberg_scan('{location}')", n)]
             found.append(spark_with_iceberg(store, rest.url, "meters.readings", tmp_path, n))

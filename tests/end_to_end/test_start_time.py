@@ -34,7 +34,10 @@ _OTHERS: Final = 1.6
 def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """With compiled modules, as an installed broker has them, and in which no other test has a part."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return kept | {"PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled")), "SLUICE_API_TOKEN": TOKEN}
+    return kept | {
+        "PYTHONPYCACHEPREFIX": str(tmp_path_factory.mktemp("compiled")),
+        "SLUICE_API_TOKEN": TOKEN,
+    }
 
 
 @contextmanager
@@ -46,7 +49,9 @@ def _started(
         sys.executable, *options, "-m", "broker.cli.main", "serve", "--data-dir", str(data_dir),
         "--mqtt", "127.0.0.1:0", "--api", "127.0.0.1:0",
     ]  # fmt: skip
-    process = subprocess.Popen(command, cwd=_ROOT, env=environ, text=True, stdout=subprocess.PIPE, **streams)
+    process = subprocess.Popen(
+        command, cwd=_ROOT, env=environ, text=True, stdout=subprocess.PIPE, **streams
+    )
     assert process.stdout is not None
     with process:
         try:
@@ -77,7 +82,9 @@ def test_an_empty_broker_imports_only_what_it_uses(environ: dict[str, str], tmp_
     assert [name for name in _NOT_AT_START if name in imported] == []
 
 
-def test_an_empty_broker_is_ready_within_a_second_of_the_processor(environ: dict[str, str], tmp_path: Path) -> None:
+def test_an_empty_broker_is_ready_within_a_second_of_the_processor(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     """With others at work the same instructions take longer: so the bound is for the best of some starts."""
     _processor_s(tmp_path / "first", environ)  # compiles modules
     taken_s = [_processor_s(tmp_path / f"data{number}", environ) for number in range(3)]
@@ -95,7 +102,9 @@ def test_a_broker_with_100_000_sessions_is_ready_within_three_seconds_of_the_pro
     assert min(taken_s) < 3.0 * _OTHERS, taken_s
 
 
-def test_requests_made_at_the_ready_line_are_answered(environ: dict[str, str], tmp_path: Path) -> None:
+def test_requests_made_at_the_ready_line_are_answered(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     """The management API is put together after that; until then connections wait."""
     import httpx
 
@@ -104,11 +113,15 @@ def test_requests_made_at_the_ready_line_are_answered(environ: dict[str, str], t
         assert ready
         with httpx.Client(trust_env=False, verify=NO_TLS, timeout=60) as client:
             assert client.get(f"http://{ready['api']}/readyz").status_code == 200
-            answer = client.get(f"http://{ready['api']}/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"})
+            answer = client.get(
+                f"http://{ready['api']}/api/v1/status", headers={"Authorization": f"Bearer {TOKEN}"}
+            )
         assert answer.json()["listeners"][-1]["address"] == ready["api"]
 
 
-def test_a_broker_stopped_at_the_ready_line_ends_in_order(environ: dict[str, str], tmp_path: Path) -> None:
+def test_a_broker_stopped_at_the_ready_line_ends_in_order(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
     with _started(tmp_path / "data", environ, stderr=subprocess.PIPE) as (process, line):
         assert READY.search(line)
         process.terminate()

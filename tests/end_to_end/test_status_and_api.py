@@ -21,7 +21,9 @@ SCHEMA = {"type": "object", "required": ["temp"], "properties": {"temp": {"type"
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running(tmp_path_factory.mktemp("pipeline") / "node") as node:
-        node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": json.dumps(SCHEMA)})
+        node.call(
+            "POST", "/schemas", {"name": "reading", "type": "json", "source": json.dumps(SCHEMA)}
+        )
         node.call("POST", "/validations", {
             "name": "gate", "topics": ["gate/#"], "strategy": "all_pass", "failure_action": "drop",
             "checks": [{"type": "json", "schema": "reading"}],
@@ -41,7 +43,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def _records(node: Node, stream: str, first: int = 0, end: int | None = None) -> list[dict[str, Any]]:
+def _records(
+    node: Node, stream: str, first: int = 0, end: int | None = None
+) -> list[dict[str, Any]]:
     """Records of a stream, as any reader gets them: by the redirect, as Arrow."""
     if end is None:
         end = int(node.call("GET", f"/streams/{stream}/positions")["shards"][0]["next_offset"])
@@ -55,7 +59,9 @@ def _next_offset(node: Node, stream: str) -> int:
     return int(node.call("GET", f"/streams/{stream}/positions")["shards"][0]["next_offset"])
 
 
-def test_an_invalid_message_reaches_no_subscriber_no_rule_and_no_stream_but_the_events_rule(node: Node) -> None:
+def test_an_invalid_message_reaches_no_subscriber_no_rule_and_no_stream_but_the_events_rule(
+    node: Node,
+) -> None:
     passed, refused = _next_offset(node, "passed"), _next_offset(node, "refused")
     with MosquittoSub(node, "-q", "1", "-t", "gate/#", form="%p") as subscriber:
         publish(node, "gate/attic", '{"temp": "hot"}', "-q", "1", "-i", "liar")
@@ -66,7 +72,11 @@ def test_an_invalid_message_reaches_no_subscriber_no_rule_and_no_stream_but_the_
     (row,) = _records(node, "passed", passed)
     assert json.loads(row["payload"]) == {"temp": 21.5, "client": "honest", "topic": "gate/attic"}
     (event,) = _records(node, "refused", refused)
-    assert json.loads(event["payload"]) == {"validation": "gate", "client": "liar", "raw": '{"temp": "hot"}'}
+    assert json.loads(event["payload"]) == {
+        "validation": "gate",
+        "client": "liar",
+        "raw": '{"temp": "hot"}',
+    }
     newest = node.call("GET", "/status")["refusals"][0]
     assert "gate" in json.dumps(newest)
 
@@ -139,7 +149,9 @@ def test_the_console_action_writes_rows_to_the_log_and_not_to_standard_output(no
         "name": "look", "sql": 'SELECT upper(payload.word) AS loud FROM "console/+"', "actions": [{"type": "console"}],
     })  # fmt: skip
     publish(node, "console/1", '{"word": "hello-console"}', "-q", "1")
-    line = eventually(lambda: [line for line in node.log.read_text().splitlines() if "HELLO-CONSOLE" in line])[0]
+    line = eventually(
+        lambda: [line for line in node.log.read_text().splitlines() if "HELLO-CONSOLE" in line]
+    )[0]
     assert "look" in line
 
 
@@ -153,7 +165,11 @@ def test_a_rule_that_fails_on_a_message_is_counted_and_harms_nothing(node: Node)
         for payload in ("not JSON", '{"a": 1, "b": {}}', '{"a": 1, "b": 2}'):
             reason, _ = client.publish("fragile/1", payload)
             assert not reason.is_failure
-        assert [client.take().payload[:8] for _ in range(3)] == [b"not JSON", b'{"a": 1,', b'{"a": 1,']
+        assert [client.take().payload[:8] for _ in range(3)] == [
+            b"not JSON",
+            b'{"a": 1,',
+            b'{"a": 1,',
+        ]
     counts = node.call("GET", "/rules/fragile")["metrics"]
     assert counts["matched"] == 3
     assert counts["passed"] + counts["failed"] == 3
@@ -164,7 +180,9 @@ def test_a_rule_that_fails_on_a_message_is_counted_and_harms_nothing(node: Node)
 def test_a_stream_of_topics_keeps_messages_as_they_came(node: Node) -> None:
     node.call("POST", "/streams", {"name": "raw", "topics": ["raw/+/data"]})
     with Client(node, "sender") as client:
-        client.publish("raw/1/data", b"\x00\xff", 2, retain=True, UserProperty=[("a", "1"), ("a", "2")])
+        client.publish(
+            "raw/1/data", b"\x00\xff", 2, retain=True, UserProperty=[("a", "1"), ("a", "2")]
+        )
         client.publish("raw/1/other", "not captured")
         client.publish("raw/2/data", "", 1)
     eventually(lambda: _next_offset(node, "raw") == 2)
@@ -191,12 +209,18 @@ def test_records_are_read_over_http_by_positions_and_ticket(node: Node) -> None:
     assert (where["kind"], shard["first_offset"]) == ("topics", "0")
     url = f"{where['ranges_url']}/streams/{where['log']}/{shard['shard']}"
     ticket = {"Authorization": f"Bearer {where['ticket']}"}
-    read = httpx.get(url, params={"from": 5, "to": 9}, headers=ticket, trust_env=False, verify=NO_TLS)
+    read = httpx.get(
+        url, params={"from": 5, "to": 9}, headers=ticket, trust_env=False, verify=NO_TLS
+    )
     table = pa.ipc.open_stream(read.content).read_all()
     assert [value.decode() for value in table["payload"].to_pylist()] == ["5", "6", "7", "8"]
     assert [row["payload"] for row in _records(node, "ranges", 18, 20)] == [b"18", b"19"]
     refused = httpx.get(
-        url, params={"from": 0, "to": 1}, headers={"Authorization": "Bearer no"}, trust_env=False, verify=NO_TLS
+        url,
+        params={"from": 0, "to": 1},
+        headers={"Authorization": "Bearer no"},
+        trust_env=False,
+        verify=NO_TLS,
     )
     assert refused.status_code == 401
     assert "request positions again" in refused.text
@@ -218,7 +242,10 @@ def test_a_time_is_turned_into_an_offset(node: Node) -> None:
     assert offset_at("2001-01-01T00:00:00Z") == "0"
     assert offset_at("2999-01-01T00:00:00Z") == "2"
     at = node.call("GET", "/streams/times/positions?at=yesterday", expect=422)
-    assert "expected a time as 2026-01-31T12:00:00Z or milliseconds since 1970, got 'yesterday'" in at["detail"]
+    assert (
+        "expected a time as 2026-01-31T12:00:00Z or milliseconds since 1970, got 'yesterday'"
+        in at["detail"]
+    )
 
 
 def _later_than(ms: int) -> int | None:
@@ -230,10 +257,14 @@ def _later_than(ms: int) -> int | None:
 def test_a_message_published_through_the_api_passes_the_same_gate(node: Node) -> None:
     with Client(node) as client:
         client.subscribe("gate/api", 1)
-        refused = node.call("POST", "/messages:publish", {"topic": "gate/api", "payload": "{}"}, expect=422)
+        refused = node.call(
+            "POST", "/messages:publish", {"topic": "gate/api", "payload": "{}"}, expect=422
+        )
         assert refused["code"] == "message_refused"
         assert "gate" in refused["detail"]
-        taken = node.call("POST", "/messages:publish", {"topic": "gate/api", "payload": '{"temp": 1}', "qos": 1})
+        taken = node.call(
+            "POST", "/messages:publish", {"topic": "gate/api", "payload": '{"temp": 1}', "qos": 1}
+        )
         assert taken["receivers"] >= 1
         assert client.take().payload == b'{"temp": 1}'
 

@@ -26,14 +26,25 @@ KIB = 1024
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with a stream of messages, some in Avro, and one of rows."""
     with running(tmp_path_factory.mktemp("records") / "data") as node:
-        node.call("POST", "/schemas", {"name": "reading", "type": "avro", "source": json.dumps(AVRO)})
+        node.call(
+            "POST", "/schemas", {"name": "reading", "type": "avro", "source": json.dumps(AVRO)}
+        )
         checks = [{"type": "avro", "schema": "reading"}]
-        validation = {"topics": ["avro/#"], "strategy": "all_pass", "failure_action": "ignore", "checks": checks}
+        validation = {
+            "topics": ["avro/#"],
+            "strategy": "all_pass",
+            "failure_action": "ignore",
+            "checks": checks,
+        }
         node.call("POST", "/validations", {"name": "readings", **validation})
         node.call("POST", "/streams", {"name": "all", "topics": ["avro/#", "json/#", "large/#"]})
         node.call("POST", "/streams", {"name": "rows"})
         action = {"type": "stream", "stream": "rows"}
-        node.call("POST", "/rules", {"name": "warm", "sql": 'SELECT payload.t AS t FROM "json/#"', "actions": [action]})
+        node.call(
+            "POST",
+            "/rules",
+            {"name": "warm", "sql": 'SELECT payload.t AS t FROM "json/#"', "actions": [action]},
+        )
         publish(node, "avro/1", TEMPERATURE)
         publish(node, "avro/2", b"\xff")
         publish(node, "json/1", b'{"t": 20}', "berlin")
@@ -58,7 +69,10 @@ def publish(node: Node, topic: str, payload: bytes, site: str | None = None) -> 
 def read(node: Node, stream: str, **query: Any) -> dict[str, Any]:
     """A page."""
     with node.client() as client:
-        answer = client.get(f"/streams/{stream}/records", params={key.rstrip("_"): one for key, one in query.items()})
+        answer = client.get(
+            f"/streams/{stream}/records",
+            params={key.rstrip("_"): one for key, one in query.items()},
+        )
     assert answer.status_code == 200, answer.text
     page: dict[str, Any] = answer.json()
     return page
@@ -79,13 +93,19 @@ def test_a_record_has_all_that_was_published(node: Node) -> None:
 
 def test_a_filter_selects_topics(node: Node) -> None:
     found = read(node, "all", filter="+/1")
-    assert [item["topic"] for item in found["items"] if not item["topic"].startswith("large")] == ["avro/1", "json/1"]
+    assert [item["topic"] for item in found["items"] if not item["topic"].startswith("large")] == [
+        "avro/1",
+        "json/1",
+    ]
     assert found["next"] is None
     first = read(node, "all", filter="+/1", limit=1)
-    assert [item["topic"] for item in read(node, "all", filter="+/1", limit=1, cursor=first["next"])["items"]] == [
-        "json/1"
-    ]
-    shown = json.loads(sluice(node, "streams", "records", "all", "--filter", "json/#", "--json").stdout)
+    assert [
+        item["topic"]
+        for item in read(node, "all", filter="+/1", limit=1, cursor=first["next"])["items"]
+    ] == ["json/1"]
+    shown = json.loads(
+        sluice(node, "streams", "records", "all", "--filter", "json/#", "--json").stdout
+    )
     assert [item["topic"] for item in shown["items"]] == ["json/1"]
     with node.client() as client:
         answer = client.get("/streams/all/records", params={"filter": "a/#/b"})
@@ -96,11 +116,23 @@ def test_a_filter_selects_topics(node: Node) -> None:
 def test_payloads_are_decoded_by_the_schema_that_is_bound_to_the_topic(node: Node) -> None:
     binary = base64.b64encode(TEMPERATURE).decode()
     raw, *_ = read(node, "all", limit=1)["items"]
-    assert (raw["payload"]["encoding"], raw["payload"]["data"], raw["schema"]) == ("base64", binary, None)
+    assert (raw["payload"]["encoding"], raw["payload"]["data"], raw["schema"]) == (
+        "base64",
+        binary,
+        None,
+    )
     good, bad = read(node, "all", limit=2, decode=True)["items"]
     whole = read(node, "all", limit=3, decode=True, raw=True)["items"]
-    assert [base64.b64decode(one["payload"]["data"]) for one in whole] == [TEMPERATURE, b"\xff", b'{"t": 20}']
-    assert (good["payload"]["encoding"], good["payload"]["data"], good["schema"]) == ("json", {"t": 21.5}, "reading")
+    assert [base64.b64decode(one["payload"]["data"]) for one in whole] == [
+        TEMPERATURE,
+        b"\xff",
+        b'{"t": 20}',
+    ]
+    assert (good["payload"]["encoding"], good["payload"]["data"], good["schema"]) == (
+        "json",
+        {"t": 21.5},
+        "reading",
+    )
     assert (bad["payload"]["encoding"], bad["schema"]) == ("base64", "reading")
     assert "reading" in bad["schema_error"]
 
@@ -112,7 +144,11 @@ def test_rows_are_json_and_name_their_rule(node: Node) -> None:
 
 def test_pages_follow_each_other_to_the_end(node: Node) -> None:
     page = read(node, "all", limit=2)
-    assert ([one["offset"] for one in page["items"]], page["next"], page["first_offset"]) == (["0", "1"], "2", "0")
+    assert ([one["offset"] for one in page["items"]], page["next"], page["first_offset"]) == (
+        ["0", "1"],
+        "2",
+        "0",
+    )
     page = read(node, "all", limit=1, cursor=page["next"])
     assert [one["offset"] for one in page["items"]] == ["2"]
     assert read(node, "all", from_=10**15)["items"] == []
@@ -132,6 +168,8 @@ def test_a_page_and_its_payloads_are_bounded(node: Node) -> None:
         publish(node, "large/1", b"x" * 70 * KIB)
     page = read(node, "all", from_=3, limit=1000)
     shown = [one["payload"] for one in page["items"]]
-    assert {(one["size_bytes"], len(one["data"]), one["truncated"]) for one in shown} == {(70 * KIB, 64 * KIB, True)}
+    assert {(one["size_bytes"], len(one["data"]), one["truncated"]) for one in shown} == {
+        (70 * KIB, 64 * KIB, True)
+    }
     assert len(shown) == 16
     assert page["next"] == str(3 + 16)

@@ -28,7 +28,9 @@ SLOW = 600
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with a stream of messages in two shards."""
-    with running(tmp_path_factory.mktemp("replays") / "data", config="overload.enable = false") as node:
+    with running(
+        tmp_path_factory.mktemp("replays") / "data", config="overload.enable = false"
+    ) as node:
         node.call("POST", "/streams", {"name": "kept", "topics": ["n/#"], "shards": 2})
         publish(node, range(MESSAGES))
         eventually(lambda: node.call("GET", "/streams/kept")["records"] == MESSAGES)
@@ -79,7 +81,9 @@ def marks_of(message: Any) -> dict[str, str]:
 def shard_of(node: Node) -> int:
     """The shard that has the messages."""
     found: int = next(
-        one["shard"] for one in node.call("GET", "/streams/kept")["positions"] if one["next_offset"] != "0"
+        one["shard"]
+        for one in node.call("GET", "/streams/kept")["positions"]
+        if one["next_offset"] != "0"
     )
     return found
 
@@ -100,7 +104,9 @@ def test_the_plan_says_what_would_be_sent_and_sends_nothing(node: Node) -> None:
         assert plan["bytes"] == sum(len(json.dumps({"n": n})) for n in range(100) if n % 3 == 1)
         assert plan["seconds"] == 3.3
         assert [one["topic"] for one in plan["samples"]] == ["again/n/1"] * 5
-        assert plan["notes"] == ["The messages go through all stages of their topics: to 1 subscription."]
+        assert plan["notes"] == [
+            "The messages go through all stages of their topics: to 1 subscription."
+        ]
         assert plan["oldest"] <= plan["samples"][0]["at"] <= plan["newest"]
         client.publish("again/last", b"")
         assert client.take().topic == "again/last"
@@ -115,12 +121,16 @@ def test_topics_get_the_messages_with_marks_in_order(node: Node) -> None:
     assert [json.loads(message.payload)["n"] for message in found] == list(range(500))
     shard = shard_of(node)
     marks = [marks_of(message) for message in found]
-    assert [mark["sluice-replay-record"] for mark in marks] == [f"kept/{shard}/{offset}" for offset in range(500)]
+    assert [mark["sluice-replay-record"] for mark in marks] == [
+        f"kept/{shard}/{offset}" for offset in range(500)
+    ]
     assert {mark["sluice-replay"] for mark in marks} == {id}
     first = records(node, "kept", f"shard={shard}&limit=1")["items"][0]
     assert marks[0]["sluice-replay-time"] == first["at"]
     assert (report["records"], report["sent"], report["problems"]) == (500, 500, [])
-    assert node.call("GET", "/streams/kept")["records"] == MESSAGES  # it does not capture what came out of it
+    assert (
+        node.call("GET", "/streams/kept")["records"] == MESSAGES
+    )  # it does not capture what came out of it
 
 
 def test_the_rate_is_kept(node: Node) -> None:
@@ -140,10 +150,22 @@ def test_replays_survive_a_kill_and_lose_nothing(node: Node, tmp_path: Path) -> 
     client.subscribe("again/#", 1)
     with Kafka(tmp_path / "kafka") as kafka:
         topic = asyncio.run(Topic(kafka).make())
-        node.call("POST", "/connectors", {"name": "plant", "type": "kafka", "bootstrap_hosts": kafka.bootstrap})
-        action = {"name": "plant", "type": "kafka", "connector": "plant", "parameters": {"topic": topic.name}}
+        node.call(
+            "POST",
+            "/connectors",
+            {"name": "plant", "type": "kafka", "bootstrap_hosts": kafka.bootstrap},
+        )
+        action = {
+            "name": "plant",
+            "type": "kafka",
+            "connector": "plant",
+            "parameters": {"topic": topic.name},
+        }
         node.call("POST", "/actions", action)
-        paused, part = start(node, to="stream:paused", rate=SLOW), start(node, to="stream:part", rate=SLOW)
+        paused, part = (
+            start(node, to="stream:paused", rate=SLOW),
+            start(node, to="stream:part", rate=SLOW),
+        )
         underway(node, paused)
         assert node.call("POST", f"/jobs/{paused}:pause")["state"] == "paused"
         node.call("POST", f"/jobs/{part}:cancel")
@@ -175,7 +197,9 @@ def test_replays_survive_a_kill_and_lose_nothing(node: Node, tmp_path: Path) -> 
     shard = shard_of(node)
     before = records(node, "kept", f"shard={shard}&limit=1000")["items"]
     after = records(node, "copy", "limit=1000")["items"]
-    assert [{**row, "shard": 0} for row in before] == after  # time, topic, payload, client, properties
+    assert [
+        {**row, "shard": 0} for row in before
+    ] == after  # time, topic, payload, client, properties
 
     with Client(node, "durable", is_clean=False) as session:
         got = [json.loads(session.take().payload)["n"] for _ in range(900)]
@@ -190,7 +214,9 @@ def test_replays_survive_a_kill_and_lose_nothing(node: Node, tmp_path: Path) -> 
 
     places = [(row["replay"]["shard"], row["replay"]["offset"]) for row in rows]
     assert {row["replay"]["id"] for row in rows} == {running["kafka"]}
-    assert set(places) == {(shard, offset) for offset in range(MESSAGES)}  # some may be there twice, with these marks
+    assert set(places) == {
+        (shard, offset) for offset in range(MESSAGES)
+    }  # some may be there twice, with these marks
     assert {json.loads(row["payload"])["n"] for row in rows} == set(range(MESSAGES))
 
     node.call("POST", f"/jobs/{paused}:resume")
@@ -205,23 +231,45 @@ def test_a_rule_makes_the_rows_and_its_failures_are_counted(node: Node) -> None:
     node.call(
         "POST",
         "/rules",
-        {"name": "even", "sql": 'SELECT payload.n AS n FROM "n/#" WHERE payload.n mod 2 = 0', "actions": []},
+        {
+            "name": "even",
+            "sql": 'SELECT payload.n AS n FROM "n/#" WHERE payload.n mod 2 = 0',
+            "actions": [],
+        },
     )
     plan = node.call("POST", "/streams/kept:plan-replay", {"to": "stream:rows", "rule": "even"})
     assert [one["row"] for one in plan["samples"][:3]] == [{"n": 0}, None, {"n": 2}]
     report = over(node, start(node, to="stream:rows", rule="even", rate=None))["result"]
-    assert (report["sent"], report["skipped"], report["errors"]) == (MESSAGES // 2, MESSAGES // 2, 0)
+    assert (report["sent"], report["skipped"], report["errors"]) == (
+        MESSAGES // 2,
+        MESSAGES // 2,
+        0,
+    )
     assert numbers(node, "rows") == list(range(0, MESSAGES, 2))
-    node.call("POST", "/rules", {"name": "wrong", "sql": 'SELECT 1 / (payload.n - 7) AS q FROM "n/#"', "actions": []})
+    node.call(
+        "POST",
+        "/rules",
+        {"name": "wrong", "sql": 'SELECT 1 / (payload.n - 7) AS q FROM "n/#"', "actions": []},
+    )
     report = over(node, start(node, to="mqtt", topic="q/${q}", rule="wrong", until=10))["result"]
     assert (report["sent"], report["errors"]) == (9, 1)
     assert [one["offset"] for one in report["problems"]] == ["7"]
 
 
 def test_messages_that_a_stage_stops_are_counted_with_the_reason(node: Node) -> None:
-    node.call("POST", "/schemas", {"name": "small", "type": "json", "source": '{"properties": {"n": {"maximum": 4}}}'})
+    node.call(
+        "POST",
+        "/schemas",
+        {"name": "small", "type": "json", "source": '{"properties": {"n": {"maximum": 4}}}'},
+    )
     checks = [{"type": "json", "schema": "small"}]
-    gate = {"name": "gate", "topics": ["gated/#"], "strategy": "all_pass", "failure_action": "drop", "checks": checks}
+    gate = {
+        "name": "gate",
+        "topics": ["gated/#"],
+        "strategy": "all_pass",
+        "failure_action": "drop",
+        "checks": checks,
+    }
     node.call("POST", "/validations", gate)
     report = over(node, start(node, to="mqtt", topic="gated/${topic}", until=10))["result"]
     assert (report["sent"], report["refused"], len(report["problems"])) == (5, 5, 5)
@@ -257,16 +305,26 @@ def test_what_cannot_be_replayed_is_refused_with_its_place(
 
 def test_rows_to_an_action_wait_for_its_target_and_none_is_lost(node: Node) -> None:
     folder = node.data_dir.parent / "rows"
-    node.call("POST", "/connectors", {"name": "disk", "type": "file", "filepath": str(folder / "rows.log")})
+    node.call(
+        "POST",
+        "/connectors",
+        {"name": "disk", "type": "file", "filepath": str(folder / "rows.log")},
+    )
     parameters = {"template": '{"n": ${payload.n}, "offset": ${replay.offset}}'}
-    node.call("POST", "/actions", {"name": "rows", "type": "file", "connector": "disk", "parameters": parameters})
+    node.call(
+        "POST",
+        "/actions",
+        {"name": "rows", "type": "file", "connector": "disk", "parameters": parameters},
+    )
     id = start(node, to="file:rows", rate=None)
     eventually(lambda: (job(node, id)["error"] or "").startswith("It waits: "))
     assert job(node, id)["state"] == "running"
     folder.mkdir()
     shown = over(node, id)
     assert (shown["state"], shown["error"], shown["result"]["sent"]) == ("done", None, MESSAGES)
-    eventually(lambda: len(arrived(folder)) >= MESSAGES)  # the buffer is on disk: rows in it are safe
+    eventually(
+        lambda: len(arrived(folder)) >= MESSAGES
+    )  # the buffer is on disk: rows in it are safe
     assert sorted(arrived(folder)) == list(range(MESSAGES))
 
 
@@ -275,11 +333,23 @@ def test_the_command_shows_the_plan_then_the_result(node: Node) -> None:
         environ = {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
         command = [sys.executable, "-m", "broker.cli.main", *arguments]
         folder = Path(__file__).parents[2]
-        done = subprocess.run(command, env=environ, text=True, capture_output=True, timeout=60, cwd=folder)
+        done = subprocess.run(
+            command, env=environ, text=True, capture_output=True, timeout=60, cwd=folder
+        )
         assert done.returncode == expect, done.stdout + done.stderr
         return done.stdout + done.stderr
 
-    asked = ("streams", "replay", "kept", "--to", "mqtt", "--topic", "again/${topic}", "--until", "20")
+    asked = (
+        "streams",
+        "replay",
+        "kept",
+        "--to",
+        "mqtt",
+        "--topic",
+        "again/${topic}",
+        "--until",
+        "20",
+    )
     assert "would replay" in sluice(*asked, "--dry-run")
     assert "replayed 20 records to mqtt: 20 sent" in sluice(*asked, "--rate", "60000/m")
     assert json.loads(sluice(*asked, "--json"))["sent"] == 20

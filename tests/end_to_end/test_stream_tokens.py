@@ -50,7 +50,9 @@ def command(node: Node, *words: str) -> str:
     """Standard output of a command that must succeed."""
     environ = {"SLUICE_URL": node.url, "SLUICE_API_TOKEN": "test-token-0123456789abcdef"}
     full = [sys.executable, "-m", "broker.cli.main", *words]
-    return subprocess.run(full, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        full, env=environ, capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def with_streams(node: Node) -> None:
@@ -76,7 +78,13 @@ def test_the_token_of_an_executor_reads_its_stream_and_nothing_else(tmp_path: Pa
         read = ("get", "/api/v1/streams/a/positions")
         *_, proof = reader_token(TOKEN, "b").partition(".")
         of_another = f"{token.partition('.')[0]}.{proof}"
-        for wrong in (of_another, reader_token("another", "a"), token[:-1], "sluice_read_.", "sluice_read_a.a"):
+        for wrong in (
+            of_another,
+            reader_token("another", "a"),
+            token[:-1],
+            "sluice_read_.",
+            "sluice_read_a.a",
+        ):
             assert status(node, wrong, *read) == 401
         node.kill()
         node.start()
@@ -86,7 +94,11 @@ def test_the_token_of_an_executor_reads_its_stream_and_nothing_else(tmp_path: Pa
 def assert_reads_only_a(node: Node, token: str, whose: str) -> None:
     """All operations of the API answer 403, but those that read stream ``a``."""
     reader = StreamClient(node.url, token, "a")
-    rows = [row for batch in reader.read(reader.positions(), 0, 0, 10) for row in batch["payload"].to_pylist()]
+    rows = [
+        row
+        for batch in reader.read(reader.positions(), 0, 0, 10)
+        for row in batch["payload"].to_pylist()
+    ]
     assert rows == [str(number).encode() for number in range(10)]
     with pytest.raises(SourceError, match=f"the token {whose} only reads records of 'a'"):
         StreamClient(node.url, token, "b").positions()
@@ -117,7 +129,9 @@ def test_the_life_of_a_token(tmp_path: Path) -> None:
         node.kill()
         node.start()
         assert status(node, token, *read) == 200
-        node.call("PUT", "/tokens/t", shown | {"streams": ["b"], "expires_at": "2026-01-31T12:00:00Z"})
+        node.call(
+            "PUT", "/tokens/t", shown | {"streams": ["b"], "expires_at": "2026-01-31T12:00:00Z"}
+        )
         assert status(node, token, *read) == 401
         assert [one["is_expired"] for one in node.call("GET", "/tokens")["items"]] == [True]
         node.call("PUT", "/tokens/t", shown | {"streams": ["b"], "expires_at": None})
@@ -141,9 +155,13 @@ range_server {{ bind = "{host}:0", certfile = "{files.cert}", keyfile = "{files.
 """
 
 
-def test_a_ticket_reads_its_stream_over_tls_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ticket_reads_its_stream_over_tls_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority = Authority(tmp_path)
-    config = SETTINGS.format(host="127.0.0.1", files=authority.sign("ranges", {"CN": "ranges"}, ["127.0.0.1"]))
+    config = SETTINGS.format(
+        host="127.0.0.1", files=authority.sign("ranges", {"CN": "ranges"}, ["127.0.0.1"])
+    )
     with running(tmp_path / "node", config=config) as node:
         with_streams(node)
         token = node.call("POST", "/tokens", {"name": "spark", "streams": ["a"]})["token"]
@@ -164,7 +182,10 @@ def test_a_ticket_reads_its_stream_over_tls_and_no_other(tmp_path: Path, monkeyp
             url = f"{mine.ranges_url}/streams/{log}/0?from=0&to=0"
             headers = {"Authorization": f"Bearer {ticket}"}
             trusted = ssl.create_default_context(cafile=authority.file)
-            assert httpx.get(url, headers=headers, trust_env=False, verify=trusted).status_code == expected, url
+            assert (
+                httpx.get(url, headers=headers, trust_env=False, verify=trusted).status_code
+                == expected
+            ), url
 
 
 @pytest.mark.spark
@@ -181,7 +202,9 @@ def test_spark_on_another_host(tmp_path: Path) -> None:
             with_streams(reading.start())
             token = reading.call("POST", "/tokens", {"name": "spark", "streams": ["a"]})["token"]
             read = other.command([environ["PYSPARK_PYTHON"], "-c", READ, reading.url, token])
-            done = subprocess.run(read, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                read, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+            )
             assert done.stdout.strip() == "0 1 2 3 4 5 6 7 8 9", done.stderr[-3000:]
         finally:
             reading.stop()
@@ -208,10 +231,16 @@ def test_what_no_token_can_be(members: dict[str, Any], where: str) -> None:
 
 def test_a_token_of_a_file_has_its_hash_there(tmp_path: Path) -> None:
     hashed = sha256(b"my own token").hexdigest()
-    with running(tmp_path / "node", config=f'tokens = [{{ name = t, streams = [a], sha256 = "{hashed}" }}]') as node:
+    with running(
+        tmp_path / "node", config=f'tokens = [{{ name = t, streams = [a], sha256 = "{hashed}" }}]'
+    ) as node:
         with_streams(node)
         assert status(node, "my own token", "get", "/api/v1/streams/a/positions") == 200
-        node.call("POST", "/tokens", {"name": "t2", "streams": ["a"], "sha256": sha256(b"another").hexdigest()})
+        node.call(
+            "POST",
+            "/tokens",
+            {"name": "t2", "streams": ["a"], "sha256": sha256(b"another").hexdigest()},
+        )
         assert status(node, "another", "get", "/api/v1/streams/a/positions") == 200
         refused = node.call("DELETE", "/tokens/t", expect=409)
         assert "sluice.conf" in refused["detail"]
@@ -224,7 +253,9 @@ def test_the_ticket_of_a_token_ends_with_the_token_and_with_the_stream(tmp_path:
         def where(token: str) -> dict[str, Any]:
             with httpx.Client(trust_env=False, timeout=60) as client:
                 headers = {"Authorization": f"Bearer {token}"}
-                found: dict[str, Any] = client.get(f"{node.url}/api/v1/streams/a/positions", headers=headers).json()
+                found: dict[str, Any] = client.get(
+                    f"{node.url}/api/v1/streams/a/positions", headers=headers
+                ).json()
             return found
 
         def read(place: dict[str, Any]) -> int:
@@ -236,7 +267,11 @@ def test_the_ticket_of_a_token_ends_with_the_token_and_with_the_stream(tmp_path:
         def is_over(place: dict[str, Any]) -> Callable[[], bool]:
             return lambda: read(place) == 401
 
-        short = {"name": "short", "streams": ["a"], "expires_at": rfc3339(time.time_ns() + 900 * 10**9)}
+        short = {
+            "name": "short",
+            "streams": ["a"],
+            "expires_at": rfc3339(time.time_ns() + 900 * 10**9),
+        }
         place = where(node.call("POST", "/tokens", short)["token"])
         assert place["expires_at"] <= short["expires_at"]
         assert read(place) == 200

@@ -20,7 +20,12 @@ _BASE = "lake.run_spark = false\noverload.enable = false\n"
 
 def config(collector: Collector, **settings: Any) -> str:
     """A configuration that exports to a collector."""
-    defaults = {"enable": "true", "interval": "100ms", "timeout": "2s", "protocol": collector.protocol}
+    defaults = {
+        "enable": "true",
+        "interval": "100ms",
+        "timeout": "2s",
+        "protocol": collector.protocol,
+    }
     settings = {**defaults, "max_traces_per_s": 0, **settings}
     lines = [f"telemetry.{name.replace('__', '.')} = {value}" for name, value in settings.items()]
     return _BASE + f'telemetry.endpoint = "{collector.endpoint}"\n' + "\n".join(lines) + "\n"
@@ -49,7 +54,11 @@ def set_up_stages(node: Node, folder: Path) -> None:
     """A validation, a transformation, a rule to a stream and a file, and a capture of topics."""
     node.call("POST", "/schemas", {"name": "meter", "type": "json", "source": '{"type": "object"}'})
     check = {"type": "json", "schema": "meter"}
-    node.call("POST", "/validations", {**_DROP, "name": "meters", "topics": ["meters/#"], "checks": [check]})
+    node.call(
+        "POST",
+        "/validations",
+        {**_DROP, "name": "meters", "topics": ["meters/#"], "checks": [check]},
+    )
     operation = {"key": "payload.seen", "value": "true"}
     body = {
         "failure_action": "drop",
@@ -61,11 +70,23 @@ def set_up_stages(node: Node, folder: Path) -> None:
     node.call("POST", "/transforms", {**body, "payload_encoder": {"type": "json"}})
     node.call("POST", "/streams", {"name": "rows"})
     node.call("POST", "/streams", {"name": "raw", "topics": ["meters/#"]})
-    node.call("POST", "/connectors", {"name": "disk", "type": "file", "filepath": str(folder / "rows.log")})
-    node.call("POST", "/actions", {"name": "log", "type": "file", "connector": "disk", "parameters": {}})
-    actions = [{"type": "stream", "stream": "rows"}, "file:log", {"type": "republish", "topic": "warm/x"}]
     node.call(
-        "POST", "/rules", {"name": "warm", "sql": 'SELECT payload.temp AS temp FROM "meters/#"', "actions": actions}
+        "POST",
+        "/connectors",
+        {"name": "disk", "type": "file", "filepath": str(folder / "rows.log")},
+    )
+    node.call(
+        "POST", "/actions", {"name": "log", "type": "file", "connector": "disk", "parameters": {}}
+    )
+    actions = [
+        {"type": "stream", "stream": "rows"},
+        "file:log",
+        {"type": "republish", "topic": "warm/x"},
+    ]
+    node.call(
+        "POST",
+        "/rules",
+        {"name": "warm", "sql": 'SELECT payload.temp AS temp FROM "meters/#"', "actions": actions},
     )
 
 
@@ -74,7 +95,12 @@ def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path, collector: C
         set_up_stages(node, tmp_path)
         with Client(node, "reader") as reader, Client(node, "meter") as meter:
             reader.subscribe("meters/#", 1)
-            meter.publish("meters/1", '{"temp": 21}', 1, UserProperty=[("traceparent", f"00-{TRACE}-{PARENT}-01")])
+            meter.publish(
+                "meters/1",
+                '{"temp": 21}',
+                1,
+                UserProperty=[("traceparent", f"00-{TRACE}-{PARENT}-01")],
+            )
             received = reader.take()
             assert _user_properties(received) == [("traceparent", f"00-{TRACE}-{PARENT}-01")]
         write = traced(collector, "write file:log")[0]
@@ -89,15 +115,22 @@ def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path, collector: C
         root = roots[PARENT]
         assert root.attributes["messaging.destination.name"] == "meters/1"
         assert root.attributes["messaging.client.id"] == "meter"
-        assert roots[root.span_id].attributes["messaging.destination.name"] == "warm/x"  # of the rule's republish
+        assert (
+            roots[root.span_id].attributes["messaging.destination.name"] == "warm/x"
+        )  # of the rule's republish
         assert write.parent_id == root.span_id
         assert traced(collector, "send")[0].attributes["messaging.client.id"] == "reader"
         assert root.resource["service.name"] == "sluice"
         assert all(span.start_ns <= span.end_ns for span in collector.spans)
 
 
-def test_without_a_context_nothing_is_traced_unless_all_is(tmp_path: Path, http_collector: Collector) -> None:
-    with running(tmp_path / "node", config=config(http_collector)) as node, Client(node, "meter") as meter:
+def test_without_a_context_nothing_is_traced_unless_all_is(
+    tmp_path: Path, http_collector: Collector
+) -> None:
+    with (
+        running(tmp_path / "node", config=config(http_collector)) as node,
+        Client(node, "meter") as meter,
+    ):
         meter.publish("a", "1")
         meter.publish("a", "2", UserProperty=[("traceparent", f"00-{TRACE}-{PARENT}-00")])
         meter.publish("a", "3", UserProperty=[("traceparent", "nonsense")])
@@ -123,20 +156,31 @@ def test_the_ratio_is_that_of_the_traces(tmp_path: Path, http_collector: Collect
             received = [int(reader.take().payload) for _ in range(2000)]
         for qos in (0, 1):  # the client sends those of QoS 0 before those of QoS 1 that must wait
             assert [number for number in received if number % 2 == qos] == list(range(qos, 2000, 2))
-        eventually(lambda: node.call("GET", "/status") and len(http_collector.named("publish")) > 100)
-    assert 140 < len(http_collector.named("publish")) < 270  # 200 ± 4 standard deviations, and a little
+        eventually(
+            lambda: node.call("GET", "/status") and len(http_collector.named("publish")) > 100
+        )
+    assert (
+        140 < len(http_collector.named("publish")) < 270
+    )  # 200 ± 4 standard deviations, and a little
 
 
 def test_filters_and_the_tail_choose_traces(tmp_path: Path, http_collector: Collector) -> None:
-    filtered = config(http_collector, trace_all="true", filter__topics='["in/#"]', filter__clients='["meter-*"]')
+    filtered = config(
+        http_collector, trace_all="true", filter__topics='["in/#"]', filter__clients='["meter-*"]'
+    )
     with running(tmp_path / "filtered", config=filtered) as node:
         with Client(node, "meter-1") as meter, Client(node, "other") as other:
             other.publish("in/1", "x")
             meter.publish("out/1", "x")
             meter.publish("in/2", "x")
-        assert [span.attributes["messaging.destination.name"] for span in traced(http_collector, "publish")] == ["in/2"]
+        assert [
+            span.attributes["messaging.destination.name"]
+            for span in traced(http_collector, "publish")
+        ] == ["in/2"]
     http_collector.spans.clear()
-    with running(tmp_path / "tail", config=config(http_collector, trace_all="true", tail__errors="true")) as node:
+    with running(
+        tmp_path / "tail", config=config(http_collector, trace_all="true", tail__errors="true")
+    ) as node:
         set_up_stages(node, tmp_path)
         with Client(node, "meter") as meter:
             meter.publish("meters/1", '{"temp": 21}')
@@ -147,7 +191,9 @@ def test_filters_and_the_tail_choose_traces(tmp_path: Path, http_collector: Coll
         assert "meters" in refused.error
 
 
-def test_while_the_collector_is_away_spans_wait_and_an_alarm_says_so(tmp_path: Path, collector: Collector) -> None:
+def test_while_the_collector_is_away_spans_wait_and_an_alarm_says_so(
+    tmp_path: Path, collector: Collector
+) -> None:
     secret = 'telemetry.headers.authorization = "${secret:collector}"\n'
     settings = config(collector, trace_all="true", max_queue="64") + secret
     with running(tmp_path / "node", config=settings) as node, Client(node, "meter") as meter:
@@ -159,11 +205,24 @@ def test_while_the_collector_is_away_spans_wait_and_an_alarm_says_so(tmp_path: P
         collector.spans.clear()
         for number in range(200):
             meter.publish("a", str(number))
-        eventually(lambda: "telemetry_collector" in [alarm["name"] for alarm in node.call("GET", "/alarms")["items"]])
+        eventually(
+            lambda: (
+                "telemetry_collector"
+                in [alarm["name"] for alarm in node.call("GET", "/alarms")["items"]]
+            )
+        )
         eventually(lambda: metric(node, "sluice_telemetry_spans_dropped_total", "queue_full") > 0)
         collector.start()
         traced(collector, "publish")
-        eventually(lambda: not [a for a in node.call("GET", "/alarms")["items"] if a["name"] == "telemetry_collector"])
+        eventually(
+            lambda: (
+                not [
+                    a
+                    for a in node.call("GET", "/alarms")["items"]
+                    if a["name"] == "telemetry_collector"
+                ]
+            )
+        )
         assert "planted" not in node.log.read_text()
 
 
@@ -175,7 +234,11 @@ def metric(node: Node, name: str, reason: str) -> float:
     """The value of a metric with a reason."""
     with node.client() as client:
         lines = client.get(f"{node.url}/metrics").text.splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name) and f'"{reason}"' in line)
+    return sum(
+        float(line.rpartition(" ")[2])
+        for line in lines
+        if line.startswith(name) and f'"{reason}"' in line
+    )
 
 
 def test_an_address_that_is_denied_is_not_called(tmp_path: Path, http_collector: Collector) -> None:
@@ -183,7 +246,11 @@ def test_an_address_that_is_denied_is_not_called(tmp_path: Path, http_collector:
     with running(tmp_path / "node", config=settings) as node, Client(node, "meter") as meter:
         meter.publish("a", "1")
         alarm = eventually(
-            lambda: [a for a in node.call("GET", "/alarms")["items"] if a["name"] == "telemetry_collector"]
+            lambda: [
+                a
+                for a in node.call("GET", "/alarms")["items"]
+                if a["name"] == "telemetry_collector"
+            ]
         )[0]
         assert "must not be called" in alarm["message"]
         assert not http_collector.spans

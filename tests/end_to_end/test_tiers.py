@@ -39,7 +39,10 @@ STREAM = {
     "retention": {"age": "1s"},
     "tier": {"url": "s3://tiers/streams", "after": "1s"},
 }
-ENVIRON = {"SLUICE_SECRET_KEY": KEYS["access_key_id"], "SLUICE_SECRET_SECRET": KEYS["secret_access_key"]}
+ENVIRON = {
+    "SLUICE_SECRET_KEY": KEYS["access_key_id"],
+    "SLUICE_SECRET_SECRET": KEYS["secret_access_key"],
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +76,9 @@ def publish(node: Node, numbers: Sequence[int]) -> None:
     for name in range(3):
         with Client(node, f"client-{name + 3}") as client:  # of both shards
             for number in numbers[name::3]:
-                client.publish(f"n/{number % 10}", payload(number), 1, UserProperty=[("n", str(number))])
+                client.publish(
+                    f"n/{number % 10}", payload(number), 1, UserProperty=[("n", str(number))]
+                )
 
 
 def state(node: Node) -> dict[str, Any]:
@@ -128,7 +133,9 @@ def number_of(body: bytes) -> int:
 
 def objects(s3: S3Server, folder: str = "tiers/streams/kept") -> list[str]:
     selector = fs.FileSelector(folder, recursive=True, allow_not_found=True)
-    return sorted(one.path for one in s3.files.get_file_info(selector) if one.type == fs.FileType.File)
+    return sorted(
+        one.path for one in s3.files.get_file_info(selector) if one.type == fs.FileType.File
+    )
 
 
 def ranges_process(node: Node) -> int | None:
@@ -147,7 +154,9 @@ def alarms(node: Node) -> list[str]:
     return [one["name"] for one in node.call("GET", "/alarms")["items"]]
 
 
-def test_what_is_in_the_tier_is_read_as_it_was_published_by_all_ways(node: Node, s3: S3Server, tmp_path: Path) -> None:
+def test_what_is_in_the_tier_is_read_as_it_was_published_by_all_ways(
+    node: Node, s3: S3Server, tmp_path: Path
+) -> None:
     publish(node, range(300))
     eventually(partial(is_moved, node, 300))
     publish(node, range(300, 600))
@@ -160,8 +169,12 @@ def test_what_is_in_the_tier_is_read_as_it_was_published_by_all_ways(node: Node,
         "unread_bytes": 10 * 1024**3,
     }
     assert shown["tier_state"]["state"] == "running"
-    assert shown["tier_state"]["bytes"] == sum(s3.files.get_file_info(one).size for one in objects(s3))
-    assert [one["first_offset"] for one in node.call("GET", "/streams/kept/positions")["shards"]] == ["0", "0"]
+    assert shown["tier_state"]["bytes"] == sum(
+        s3.files.get_file_info(one).size for one in objects(s3)
+    )
+    assert [
+        one["first_offset"] for one in node.call("GET", "/streams/kept/positions")["shards"]
+    ] == ["0", "0"]
     check_all(node, 600)
     found = read(node)
     assert [row for row in found if row[2] == "n/7"] == read(node, "n/7")
@@ -177,17 +190,25 @@ def test_what_is_in_the_tier_is_read_as_it_was_published_by_all_ways(node: Node,
         assert page["total"] == len(rows)
         at = page["items"][5]["at"]
         begin = node.call("GET", f"/streams/kept/positions?at={at}")["shards"][shard]["at_offset"]
-        timed = node.call("GET", f"/streams/kept/records?shard={shard}&from={at}&limit=1")["items"][0]
+        timed = node.call("GET", f"/streams/kept/records?shard={shard}&from={at}&limit=1")["items"][
+            0
+        ]
         assert (timed["at"], timed["offset"]) == (at, begin)
         seven = node.call("GET", f"/streams/kept/records?shard={shard}&filter=n/7&limit=1000")
-        assert [int(one["offset"]) for one in seven["items"]] == [row[1] for row in rows if row[2] == "n/7"]
+        assert [int(one["offset"]) for one in seven["items"]] == [
+            row[1] for row in rows if row[2] == "n/7"
+        ]
     assert "n/7" in sluice(node, "records", "kept", "--filter", "n/7", "--limit", "3")
 
     node.call("POST", "/streams", {"name": "copy", "topics": ["none"]})
     node.call("POST", "/streams/kept:replay", {"to": "stream:copy"})
     assert node.call("GET", "/streams/copy")["records"] == 600
 
-    metrics = {one.split()[0]: one.split()[1] for one in _metrics(node) if one.startswith("sluice_stream_tier")}
+    metrics = {
+        one.split()[0]: one.split()[1]
+        for one in _metrics(node)
+        if one.startswith("sluice_stream_tier")
+    }
     assert float(metrics["sluice_stream_tier_segments_uploaded_total"]) == len(objects(s3))
     refused = {**STREAM, "tier": {"url": "s3://tiers/other"}}
     assert "/tier/url" in json.dumps(node.call("PUT", "/streams/kept", refused, expect=422))
@@ -202,13 +223,17 @@ def test_what_is_in_the_tier_is_read_as_it_was_published_by_all_ways(node: Node,
     eventually(lambda: objects(s3) == [])
 
 
-def test_while_the_store_is_away_nothing_is_lost_and_an_alarm_says_so(node: Node, proxy: FailingProxy) -> None:
+def test_while_the_store_is_away_nothing_is_lost_and_an_alarm_says_so(
+    node: Node, proxy: FailingProxy
+) -> None:
     publish(node, range(150))
     eventually(lambda: tiered(node) == 150)
     proxy.down()
     publish(node, range(150, 300))
     eventually(lambda: state(node)["tier_state"]["state"] == "failing", timeout_s=120)
-    assert state(node)["tier_state"]["problem"].startswith("the store of s3://tiers/streams does not answer")
+    assert state(node)["tier_state"]["problem"].startswith(
+        "the store of s3://tiers/streams does not answer"
+    )
     assert "tier_failing:kept" in alarms(node)
     eventually(lambda: local(node) == 150)  # older than the retention, and kept
     with node.client() as client:
@@ -277,8 +302,13 @@ for row in reader.option("partitions", 3).load().select("shard", "offset", "topi
 """
     command = [sys.executable, "-c", script, node.url, TOKEN]
     environ = os.environ | {"PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=300, check=True
+    )
     lines = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith("row ")]
-    rows = sorted((int(shard), int(offset), topic, bytes.fromhex(body)) for shard, offset, topic, body in lines)
+    rows = sorted(
+        (int(shard), int(offset), topic, bytes.fromhex(body))
+        for shard, offset, topic, body in lines
+    )
     assert rows == sorted(read(node))
     assert sorted(number_of(row[3]) for row in rows) == list(range(900))

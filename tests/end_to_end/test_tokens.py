@@ -68,7 +68,9 @@ class Client:
         self.paho.username_pw_set("whoever", password)
         self.paho.on_connect = lambda _c, _u, _f, code, _p: self.connected.append(code.value)
         self.paho.on_disconnect = lambda _c, _u, _f, code, _p: self.disconnected.append(code.value)
-        self.paho.on_subscribe = lambda _c, _u, _m, codes, _p: self.granted.append([code.value for code in codes])
+        self.paho.on_subscribe = lambda _c, _u, _m, codes, _p: self.granted.append(
+            [code.value for code in codes]
+        )
         self.paho.on_publish = lambda _c, _u, _m, code, _p: self.acknowledged.append(code.value)
         self.paho.connect(*node.mqtt)
 
@@ -131,7 +133,10 @@ def test_paho_logs_in_with_a_token_and_is_refused_with_another(node: Node) -> No
     assert login(node, token()) == 0
     assert login(node, token(kid="one")) == 0
     assert login(node, token(-1)) == 0x86
-    assert login(node, jwt.encode({"exp": time.time() + 60, **CLAIMS}, "x" * 40, algorithm="HS256")) == 0x86
+    assert (
+        login(node, jwt.encode({"exp": time.time() + 60, **CLAIMS}, "x" * 40, algorithm="HS256"))
+        == 0x86
+    )
     assert login(node, token(aud="web")) == 0x87
     assert login(node, token(), client_id="somebody-else") == 0x87
     assert login(node, "pencil") == 0x86
@@ -149,7 +154,12 @@ def test_the_issuer_changes_its_keys(node: Node, issuer: tuple[Issuer, Path]) ->
 
 def test_the_rules_of_a_token_hold_for_paho(node: Node) -> None:
     acl = [
-        {"permission": "allow", "action": "publish", "topic": "meters/${username}/${clientid}/#", "qos": 1},
+        {
+            "permission": "allow",
+            "action": "publish",
+            "topic": "meters/${username}/${clientid}/#",
+            "qos": 1,
+        },
         {"permission": "allow", "action": "subscribe", "topic": "all/#"},
     ]
     with Client(node, token(acl=acl)) as client:
@@ -178,14 +188,28 @@ def test_a_login_is_tried_without_a_client(node: Node) -> None:
     assert "the token ended 3" in answer["authentication"]["why"]
     client["password"] = token(kid="made-up")
     answer = node.call("POST", "/access:check", {"client": client})
-    assert answer["authentication"]["why"] == "the token is signed with a key that is not among those published"
+    assert (
+        answer["authentication"]["why"]
+        == "the token is signed with a key that is not among those published"
+    )
     client["password"] = token(acl={"pub": ["a"]})
-    answer = node.call("POST", "/access:check", {"client": client, "action": "publish", "topic": "b"})
+    answer = node.call(
+        "POST", "/access:check", {"client": client, "action": "publish", "topic": "b"}
+    )
     assert answer["allowed"] is False
     assert answer["username"] == "meter"
-    assert answer["rules"] == [{"name": "rule 1", "source": "token", "permission": "allow", "topics": ["a"]}]
-    allowed = node.call("POST", "/access:check", {"client": client, "action": "publish", "topic": "a"})
-    assert allowed["authorization"] == {"result": "allow", "source": "token", "rule": "rule 1", "withheld": []}
+    assert answer["rules"] == [
+        {"name": "rule 1", "source": "token", "permission": "allow", "topics": ["a"]}
+    ]
+    allowed = node.call(
+        "POST", "/access:check", {"client": client, "action": "publish", "topic": "a"}
+    )
+    assert allowed["authorization"] == {
+        "result": "allow",
+        "source": "token",
+        "rule": "rule 1",
+        "withheld": [],
+    }
 
 
 def test_a_token_is_never_written_to_the_log(node: Node) -> None:
@@ -211,7 +235,9 @@ def test_an_authenticator_is_made_and_its_secret_kept_while_the_broker_runs(tmp_
         assert login(node, broker_token()) == 0x87
         assert login(node, broker_token(aud="mqtt")) == 0
         missing = str(node.data_dir.absolute() / "secrets" / "none.pem")
-        refused = node.call("PUT", "/authentication/jwt", {**shown, "public_key": missing}, expect=422)
+        refused = node.call(
+            "PUT", "/authentication/jwt", {**shown, "public_key": missing}, expect=422
+        )
         assert "/none.pem, cannot be used: no such file" in json.dumps(refused)
         assert login(node, broker_token(aud="mqtt")) == 0
 

@@ -28,10 +28,23 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running(tmp_path_factory.mktemp("topics") / "data") as node:
         node.call("POST", "/schemas", {"name": "meter", "type": "json", "source": SCHEMA})
         check = {"type": "json", "schema": "meter"}
-        validation = {"name": "meters", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop"}
+        validation = {
+            "name": "meters",
+            "topics": ["meters/#"],
+            "strategy": "all_pass",
+            "failure_action": "drop",
+        }
         node.call("POST", "/validations", {**validation, "checks": [check]})
-        operations = [{"key": "topic", "value": "'clean/1'"}, {"key": "user_property.site", "value": "'berlin'"}]
-        transform = {"name": "clean", "topics": ["meters/raw"], "failure_action": "drop", "operations": operations}
+        operations = [
+            {"key": "topic", "value": "'clean/1'"},
+            {"key": "user_property.site", "value": "'berlin'"},
+        ]
+        transform = {
+            "name": "clean",
+            "topics": ["meters/raw"],
+            "failure_action": "drop",
+            "operations": operations,
+        }
         node.call("POST", "/transforms", transform)
         node.call("POST", "/streams", {"name": "kept", "topics": ["kept/#"]})
         yield node
@@ -80,23 +93,41 @@ def test_the_tree_has_rates_sizes_times_and_retained_flags_by_level(node: Node) 
         with client(node, f"c{version}", version) as publisher:
             for qos in (0, 1, 2):
                 for number in range(10):
-                    publisher.publish(f"site/{version}/{number % 2}", b"x" * 100, qos).wait_for_publish(30)
+                    publisher.publish(
+                        f"site/{version}/{number % 2}", b"x" * 100, qos
+                    ).wait_for_publish(30)
     node.call("POST", "/messages:publish", {"topic": "site/api", "payload": "12345"})
 
     def counted() -> Any:
         page = node.call("GET", "/topics?under=site&sort=name")
-        return page if page["under"]["messages"] == 61 and page["under"]["message_rate"] is not None else None
+        return (
+            page
+            if page["under"]["messages"] == 61 and page["under"]["message_rate"] is not None
+            else None
+        )
 
     page = eventually(counted)
     rows = {row["name"]: row for row in page["items"]}
     assert list(rows) == ["4", "5", "api", "lobby"]
     for name in "45":
-        assert (rows[name]["messages"], rows[name]["bytes"], rows[name]["mean_bytes"]) == (30, 3000, 100)
+        assert (rows[name]["messages"], rows[name]["bytes"], rows[name]["mean_bytes"]) == (
+            30,
+            3000,
+            100,
+        )
         assert (rows[name]["topics"], rows[name]["levels"], rows[name]["is_topic"]) == (2, 2, False)
-    assert (rows["api"]["messages"], rows["api"]["is_topic"], rows["api"]["retained"]) == (1, True, False)
+    assert (rows["api"]["messages"], rows["api"]["is_topic"], rows["api"]["retained"]) == (
+        1,
+        True,
+        False,
+    )
     [lobby] = node.call("GET", "/topics?under=site/lobby")["items"]
     assert (lobby["topic"], lobby["retained"], lobby["messages"]) == ("site/lobby/t", True, 0)
-    assert page["under"]["bytes"] == sum(row["bytes"] for row in page["items"]) + page["rest"]["bytes"] == 6005
+    assert (
+        page["under"]["bytes"]
+        == sum(row["bytes"] for row in page["items"]) + page["rest"]["bytes"]
+        == 6005
+    )
     assert page["total"] == 4
     found = node.call("GET", "/topics?search=site/*/1&sort=name")
     assert [row["topic"] for row in found["items"]] == ["site/4/1", "site/5/1"]
@@ -108,7 +139,12 @@ def test_a_level_is_read_page_by_page(node: Node) -> None:
     for sort in ("name", "-name", "bytes", "-bytes", "-rate"):
         names, cursor = [], ""
         while cursor is not None:
-            query = {"under": "paged", "sort": sort, "limit": 2, **({"cursor": cursor} if cursor else {})}
+            query = {
+                "under": "paged",
+                "sort": sort,
+                "limit": 2,
+                **({"cursor": cursor} if cursor else {}),
+            }
             with node.client() as api:
                 page = api.get("/topics", params=query).json()
             names += [row["name"] for row in page["items"]]
@@ -123,11 +159,18 @@ def test_a_tail_shows_messages_as_published_and_what_became_of_them(node: Node) 
     properties = Properties(PacketTypes.PUBLISH)
     properties.UserProperty = [("a", "1"), ("a", "2")]
     with tailing(node, "meters/#") as lines:
-        publish(node, ("meters/1", b'{"t": 1}'), ("meters/1", b'{"t": "hot"}'), ("meters/raw", b'{"t": 2}'))
+        publish(
+            node,
+            ("meters/1", b'{"t": 1}'),
+            ("meters/1", b'{"t": "hot"}'),
+            ("meters/raw", b'{"t": 2}'),
+        )
         publish(node, ("meters/2", b'{"t": 3}'), qos=0, retain=True, properties=properties)
         passed, dropped, transformed, retained = messages(lines, 4)
     document = node.call("GET", "/openapi.json")
-    line = Draft202012Validator({"$ref": "#/components/schemas/TailLine", "components": document["components"]})
+    line = Draft202012Validator(
+        {"$ref": "#/components/schemas/TailLine", "components": document["components"]}
+    )
     for message in (passed, dropped, transformed, retained):
         line.validate(message)
     assert (passed["topic"], passed["qos"], passed["clientid"], passed["outcome"]) == (
@@ -136,7 +179,12 @@ def test_a_tail_shows_messages_as_published_and_what_became_of_them(node: Node) 
         "publisher",
         "passed",
     )
-    assert passed["payload"] == {"encoding": "json", "data": {"t": 1}, "size_bytes": 8, "truncated": False}
+    assert passed["payload"] == {
+        "encoding": "json",
+        "data": {"t": 1},
+        "size_bytes": 8,
+        "truncated": False,
+    }
     assert (passed["schema"], passed["became"], passed["refusal"]) == ("meter", None, None)
     assert dropped["outcome"] == "dropped"
     assert dropped["refusal"]["reason"] == "validation_failed"
@@ -158,10 +206,14 @@ def test_a_tail_of_the_topic_that_a_transform_writes_shows_what_arrives_there(no
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", [mqtt.MQTTv311, mqtt.MQTTv5])
-def test_a_tail_of_topics_without_stages_leaves_delivery_alone(node: Node, qos: int, version: int) -> None:
+def test_a_tail_of_topics_without_stages_leaves_delivery_alone(
+    node: Node, qos: int, version: int
+) -> None:
     received: list[bytes] = []
     with client(node, "receiver", version) as receiver, tailing(node, "plain/+") as lines:
-        receiver.on_message = lambda _client, _data, message: received.append(bytes(message.payload))
+        receiver.on_message = lambda _client, _data, message: received.append(
+            bytes(message.payload)
+        )
         granted: list[int] = []
         receiver.on_subscribe = lambda *_: granted.append(1)
         receiver.subscribe("plain/#", qos)
@@ -171,7 +223,9 @@ def test_a_tail_of_topics_without_stages_leaves_delivery_alone(node: Node, qos: 
                 sender.publish(f"plain/{number % 3}", f"{number}", qos).wait_for_publish(30)
             shown = messages(lines, 20)
         eventually(lambda: len(received) == 20)
-    assert [message["payload"]["data"] for message in shown] == [str(number) for number in range(20)]
+    assert [message["payload"]["data"] for message in shown] == [
+        str(number) for number in range(20)
+    ]
     assert {(message["qos"], message["clientid"], message["outcome"]) for message in shown} == {
         (qos, "sender", "passed")
     }
@@ -196,7 +250,12 @@ def test_long_payloads_are_cut_and_binary_ones_encoded(node: Node) -> None:
         long, binary = messages(lines, 2)
     assert (long["payload"]["size_bytes"], long["payload"]["truncated"]) == (100_000, True)
     assert len(long["payload"]["data"]) == 64 * 1024
-    assert binary["payload"] == {"encoding": "base64", "data": "/wA=", "size_bytes": 2, "truncated": False}
+    assert binary["payload"] == {
+        "encoding": "base64",
+        "data": "/wA=",
+        "size_bytes": 2,
+        "truncated": False,
+    }
 
 
 def test_a_tail_that_nobody_reads_any_more_is_closed(node: Node) -> None:
@@ -207,8 +266,14 @@ def test_a_tail_that_nobody_reads_any_more_is_closed(node: Node) -> None:
 
 
 def _open_tails(node: Node) -> int:
-    text = httpx.get(f"{node.url}/metrics", headers=dict(node.client().headers), trust_env=False).text
-    return next(int(float(line.split()[-1])) for line in text.splitlines() if line.startswith("sluice_tails"))
+    text = httpx.get(
+        f"{node.url}/metrics", headers=dict(node.client().headers), trust_env=False
+    ).text
+    return next(
+        int(float(line.split()[-1]))
+        for line in text.splitlines()
+        if line.startswith("sluice_tails")
+    )
 
 
 def test_the_latest_messages_are_input_for_trials(node: Node) -> None:
@@ -220,9 +285,16 @@ def test_the_latest_messages_are_input_for_trials(node: Node) -> None:
     outcome = node.call("POST", "/rules:test", {"sql": sql, "event": items[0]["event"]})
     assert outcome == {"outcome": "rows", "rows": [{"t": 4, "clientid": "publisher"}]}
     operations = [{"key": "user_property.from", "value": "clientid"}]
-    transform = {"name": "x", "topics": ["kept/#"], "failure_action": "drop", "operations": operations}
+    transform = {
+        "name": "x",
+        "topics": ["kept/#"],
+        "failure_action": "drop",
+        "operations": operations,
+    }
     body = {"transformations": [transform], "message": items[0]["message"]}
-    assert node.call("POST", "/transforms:preview", body)["message"]["user_properties"] == [["from", "publisher"]]
+    assert node.call("POST", "/transforms:preview", body)["message"]["user_properties"] == [
+        ["from", "publisher"]
+    ]
 
 
 def test_rules_are_tried_on_the_latest_message_as_the_stages_left_it(node: Node) -> None:
@@ -232,7 +304,11 @@ def test_rules_are_tried_on_the_latest_message_as_the_stages_left_it(node: Node)
         [dropped] = node.call("GET", "/topics/latest?filter=meters/1&wait=20")["items"]
         ran = sluice(node, "rules", "run", "--sql", sql, "--latest", "meters/raw")
         refused = sluice(node, "rules", "run", "--sql", sql, "--latest", "meters/1")
-    assert (item["message"]["topic"], item["event"]["topic"], item["refusal"]) == ("meters/raw", "clean/1", None)
+    assert (item["message"]["topic"], item["event"]["topic"], item["refusal"]) == (
+        "meters/raw",
+        "clean/1",
+        None,
+    )
     body = {"sql": sql, "event": item["event"]}
     assert node.call("POST", "/rules:test", body)["rows"] == [{"topic": "clean/1", "t": 1}]
     assert json.loads(ran.stdout) == {"topic": "clean/1", "t": 1}, ran.stderr
@@ -245,7 +321,9 @@ def test_messages_dropped_before_rules_are_none_of_their_latest(node: Node) -> N
     stopping = {"name": "stops", "sql": 'SELECT 1 FROM "stopped/#"', "actions": [{"type": "drop"}]}
     node.call("POST", "/rules", stopping)
     many = [("meters/own/1", b'{"t": "warm"}')] * 30
-    with ticking(node, *many, ("meters/own/2", b'{"t": 1}'), ("stopped/1", b"by a rule, which saw it")):
+    with ticking(
+        node, *many, ("meters/own/2", b'{"t": 1}'), ("stopped/1", b"by a rule, which saw it")
+    ):
         items = node.call("GET", "/topics/latest?filter=meters/own/%23&limit=5&wait=20")["items"]
         [stopped] = node.call("GET", "/topics/latest?filter=stopped/%23&wait=20")["items"]
     assert {item["message"]["topic"] for item in items} == {"meters/own/2"}
@@ -256,12 +334,18 @@ def test_messages_dropped_before_rules_are_none_of_their_latest(node: Node) -> N
 def test_the_latest_message_is_a_retained_one_or_the_next_one(node: Node) -> None:
     publish(node, ("once/1", b"\xff"), retain=True)
     [item] = node.call("GET", "/topics/latest?filter=once/%2B&limit=10")["items"]
-    assert (item["source"], item["message"]["payload"]) == ("retained", {"encoding": "base64", "data": "/w=="})
+    assert (item["source"], item["message"]["payload"]) == (
+        "retained",
+        {"encoding": "base64", "data": "/w=="},
+    )
     assert node.call("GET", "/topics/latest?filter=none/%2B")["items"] == []
     with ticking(node, ("none/1", b'{"t": 1}')):
         [item] = node.call("GET", "/topics/latest?filter=none/%2B&wait=20")["items"]
     assert (item["source"], item["message"]["clientid"]) == ("live", "ticking")
-    assert node.call("GET", "/topics/latest?filter=a/%23/b", expect=422)["errors"][0]["pointer"] == "/query/filter"
+    assert (
+        node.call("GET", "/topics/latest?filter=a/%23/b", expect=422)["errors"][0]["pointer"]
+        == "/query/filter"
+    )
 
 
 def test_a_broker_with_an_open_tail_stops_at_once(tmp_path: Any) -> None:

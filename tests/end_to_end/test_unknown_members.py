@@ -41,7 +41,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def test_an_object_has_no_unknown_members(node: Node, kind: str, verb: str) -> None:
     path = f"/{kind}" if verb == "POST" else f"/{kind}/made"
     answer = node.call(verb, path, {"name": "made", **_KNOWN[kind], "unknwon": 1}, expect=422)
-    assert "unknwon" in str([(error.get("pointer"), error["message"]) for error in answer["errors"]])
+    assert "unknwon" in str(
+        [(error.get("pointer"), error["message"]) for error in answer["errors"]]
+    )
     node.call("GET", f"/{kind}/made", expect=404)
 
 

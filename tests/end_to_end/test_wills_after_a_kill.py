@@ -11,7 +11,9 @@ from tests.support.node import running
 
 
 @pytest.mark.parametrize("version", ["mqttv311", "mqttv5"])
-def test_wills_of_clean_sessions_are_published_when_the_broker_is_back(tmp_path: Path, version: str) -> None:
+def test_wills_of_clean_sessions_are_published_when_the_broker_is_back(
+    tmp_path: Path, version: str
+) -> None:
     durable = ["-V", "mqttv311", "-c", "-i", "watcher", "-q", "1", "-t", "wills/#"]
     with running(tmp_path / "node") as node:
         MosquittoSub(node, *durable).close()
@@ -19,7 +21,9 @@ def test_wills_of_clean_sessions_are_published_when_the_broker_is_back(tmp_path:
         for number in range(3):
             topic = f"wills/{number}"
             will = ["--will-topic", topic, "--will-qos", "1", "--will-payload", "was cut"]
-            clients.append(MosquittoSub(node, "-V", version, "-i", f"c{number}", "-t", "elsewhere", *will))
+            clients.append(
+                MosquittoSub(node, "-V", version, "-i", f"c{number}", "-t", "elsewhere", *will)
+            )
         node.kill()
         for client in clients:
             client.close()

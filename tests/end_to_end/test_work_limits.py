@@ -146,7 +146,9 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("name", HEAVY)
-def test_a_message_takes_its_turn_or_fails_with_a_sentence(node: Node, watch: Watch, name: str) -> None:
+def test_a_message_takes_its_turn_or_fails_with_a_sentence(
+    node: Node, watch: Watch, name: str
+) -> None:
     heavy = HEAVY[name]
     rule = {"name": "heavy", "sql": heavy.sql, "actions": [heavy.action or REPUBLISH]}
     node.call("POST", "/rules", rule)
@@ -182,9 +184,13 @@ def test_a_rule_that_drops_messages_looks_at_a_long_array_before_they_go_on(node
         node.call("DELETE", "/rules/drops")
 
 
-def test_a_rule_that_drops_messages_writes_few_rows_of_a_large_payload(node: Node, watch: Watch) -> None:
+def test_a_rule_that_drops_messages_writes_few_rows_of_a_large_payload(
+    node: Node, watch: Watch
+) -> None:
     sql = 'FOREACH payload.v AS v DO v, payload.x AS x FROM "drop/#"'
-    node.call("POST", "/rules", {"name": "drops", "sql": sql, "actions": [STREAM, {"type": "drop"}]})
+    node.call(
+        "POST", "/rules", {"name": "drops", "sql": sql, "actions": [STREAM, {"type": "drop"}]}
+    )
     client = Client(node, "drops")
     try:
         watch.begin()
@@ -204,12 +210,19 @@ def test_requests_that_compile_hold_up_nobody(node: Node, watch: Watch) -> None:
     program = 'SELECT jq(\'"a"*2000000000|length\', payload) AS v FROM "in/#"'
     node.call("POST", "/streams", {"name": "messages", "topics": ["kept/#"]})
     fields = ", ".join(
-        f"CASE WHEN payload.a{n} > {n} THEN upper(payload.b{n}) ELSE 'x' END AS c{n}" for n in range(150)
+        f"CASE WHEN payload.a{n} > {n} THEN upper(payload.b{n}) ELSE 'x' END AS c{n}"
+        for n in range(150)
     )
-    node.call("POST", "/rules", {"name": "long", "sql": f'SELECT {fields} FROM "in/#"', "actions": [REPUBLISH]})
+    node.call(
+        "POST",
+        "/rules",
+        {"name": "long", "sql": f'SELECT {fields} FROM "in/#"', "actions": [REPUBLISH]},
+    )
     try:
         watch.begin()
-        refused = node.call("POST", "/rules:backtest", {"sql": program, "stream": "messages"}, expect=422)
+        refused = node.call(
+            "POST", "/rules:backtest", {"sql": program, "stream": "messages"}, expect=422
+        )
         assert "memory" in json.dumps(refused)
         for verb in ("disable", "enable"):
             node.call("POST", f"/rules/long:{verb}")
@@ -221,12 +234,16 @@ def test_requests_that_compile_hold_up_nobody(node: Node, watch: Watch) -> None:
 
 @pytest.mark.parametrize("items", [5_000, 50_000])
 @pytest.mark.parametrize("source", ["$rules/first", "chain/#"])
-def test_lists_of_lists_take_turns_and_end_at_what_may_be_put_off(tmp_path: Path, source: str, items: int) -> None:
+def test_lists_of_lists_take_turns_and_end_at_what_may_be_put_off(
+    tmp_path: Path, source: str, items: int
+) -> None:
     with _fresh(tmp_path) as (node, watch), _chain(node, source):
         client = Client(node, "chains")
         watch.begin()
         client.publish("in/1", json.dumps({"v": [1] * items}))
-        eventually(lambda: node.call("GET", "/rules/second")["metrics"]["actions.success"] > 300_000)
+        eventually(
+            lambda: node.call("GET", "/rules/second")["metrics"]["actions.success"] > 300_000
+        )
         watch.check()
         assert "take more than 16 MiB" in node.call("GET", "/rules/first")["last_error"]["text"]
         client.close()
@@ -238,7 +255,9 @@ def test_short_lists_of_short_lists_take_turns(tmp_path: Path, source: str) -> N
         client = Client(node, "chains")
         watch.begin()
         client.publish("in/1", json.dumps({"v": [1] * 500}))
-        eventually(lambda: node.call("GET", "/rules/second")["metrics"]["actions.success"] == 250_000)
+        eventually(
+            lambda: node.call("GET", "/rules/second")["metrics"]["actions.success"] == 250_000
+        )
         watch.check()
         client.close()
 
@@ -256,14 +275,25 @@ def _fresh(tmp_path: Path) -> Iterator[tuple[Node, Watch]]:
 @contextmanager
 def _chain(node: Node, source: str) -> Iterator[None]:
     """Two rules with FOREACH: each row of the first holds the whole array, and the second reads it."""
-    first = {"name": "first", "sql": 'FOREACH payload.v AS v DO payload AS p, p.v AS all FROM "in/#"'}
+    first = {
+        "name": "first",
+        "sql": 'FOREACH payload.v AS v DO payload AS p, p.v AS all FROM "in/#"',
+    }
     chained = {"type": "republish", "topic": "chain/x", "payload": "${p}", "qos": 0}
-    node.call("POST", "/rules", {**first, "actions": [chained if source == "chain/#" else REPUBLISH]})
+    node.call(
+        "POST", "/rules", {**first, "actions": [chained if source == "chain/#" else REPUBLISH]}
+    )
     items = "payload.v" if source == "chain/#" else "all"
-    second = {"name": "second", "sql": f'FOREACH {items} AS v DO v FROM "{source}"', "actions": [REPUBLISH]}
+    second = {
+        "name": "second",
+        "sql": f'FOREACH {items} AS v DO v FROM "{source}"',
+        "actions": [REPUBLISH],
+    }
     node.call("POST", "/rules", second)
     client = Client(node, "first-of-all")
-    client.publish("in/1", json.dumps({"v": [1] * 600}))  # what is imported and kept from the first time on
+    client.publish(
+        "in/1", json.dumps({"v": [1] * 600})
+    )  # what is imported and kept from the first time on
     eventually(lambda: node.call("GET", "/rules/second")["metrics"]["actions.success"] == 360_000)
     node.call("POST", "/rules/second/metrics:reset")
     client.close()

@@ -78,11 +78,15 @@ def _cut(stream: bytes, how: int) -> Iterator[bytes]:
 
 def corpus() -> Iterator[bytes]:
     """Inputs to begin with: every packet that the tests know, right and wrong, alone and in a row."""
-    known = [(case.version, case.data) for case in CASES] + [(case.version, case.data) for case in BAD_CASES]
+    known = [(case.version, case.data) for case in CASES] + [
+        (case.version, case.data) for case in BAD_CASES
+    ]
     for number, (version, data) in enumerate(known):
         yield bytes((VERSIONS.index(version), number)) + data
     for version in VERSIONS:
-        yield bytes((VERSIONS.index(version), 7)) + b"".join(data for of, data in known if of == version)
+        yield bytes((VERSIONS.index(version), 7)) + b"".join(
+            data for of, data in known if of == version
+        )
 
 
 def main() -> None:

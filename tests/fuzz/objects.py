@@ -13,7 +13,21 @@ from typing import Any
 Call = tuple[str, str, Any]
 """Method, path below ``/api/v1``, body."""
 
-NUMBERS = ("0", "1", "-1", "007", "1.5", "1e3", "1e308", "1e999", "9" * 30, "9" * 5_000, "0.1", "4294967296", "-0.0")
+NUMBERS = (
+    "0",
+    "1",
+    "-1",
+    "007",
+    "1.5",
+    "1e3",
+    "1e308",
+    "1e999",
+    "9" * 30,
+    "9" * 5_000,
+    "0.1",
+    "4294967296",
+    "-0.0",
+)
 WORDS = (
     "a",
     "b",
@@ -121,7 +135,13 @@ class Requests:
         return "POST", "/rules", {"name": self._name(), "sql": self.sql(), "actions": actions}
 
     def _jq_rule(self) -> Call:
-        spec = {"name": self._name(), "language": "jq", "jq": self.jq(3), "from": ["in/#"], "actions": []}
+        spec = {
+            "name": self._name(),
+            "language": "jq",
+            "jq": self.jq(3),
+            "from": ["in/#"],
+            "actions": [],
+        }
         return "POST", "/rules", spec
 
     def _test(self) -> Call:
@@ -137,7 +157,10 @@ class Requests:
         return "POST", "/templates:render", {"template": self.template(), "row": self.value(3)}
 
     def _eval(self) -> Call:
-        body = {"expression": self.variform(3), "bindings": {"a": self.value(2), "b": self.value(1)}}
+        body = {
+            "expression": self.variform(3),
+            "bindings": {"a": self.value(2), "b": self.value(1)},
+        }
         return "POST", "/variform:eval", {**body, "raw": self._chance.random() < 0.5}
 
     def _schema(self) -> Call:
@@ -150,8 +173,16 @@ class Requests:
         if kind == "protobuf":
             body["message_type"] = "M"
         verb = self._chance.choice(("decode", "encode", "validate", "check"))
-        body |= {"payload": self._chance.choice(PAYLOADS)} if verb != "encode" else {"value": self.value(3)}
-        return "POST", f"/schemas:{verb}", body if verb != "check" else {"type": kind, "source": source}
+        body |= (
+            {"payload": self._chance.choice(PAYLOADS)}
+            if verb != "encode"
+            else {"value": self.value(3)}
+        )
+        return (
+            "POST",
+            f"/schemas:{verb}",
+            body if verb != "check" else {"type": kind, "source": source},
+        )
 
     def _transform(self) -> Call:
         keys = (
@@ -165,7 +196,8 @@ class Requests:
             self._word(),
         )
         operations = [
-            {"key": self._chance.choice(keys), "value": self.variform(2)} for _ in range(self._chance.randint(0, 3))
+            {"key": self._chance.choice(keys), "value": self.variform(2)}
+            for _ in range(self._chance.randint(0, 3))
         ]
         spec = {"name": self._name(), "topics": ["in/#"], "operations": operations}
         if self._chance.random() < 0.5:
@@ -182,7 +214,10 @@ class Requests:
         path, members = self._chance.choice(
             (
                 ("/rewrites", ("name", "action", "source", "regex", "target")),
-                ("/streams", ("name", "topics", "shards", "retention", "max_bytes", "partition_key")),
+                (
+                    "/streams",
+                    ("name", "topics", "shards", "retention", "max_bytes", "partition_key"),
+                ),
                 ("/auto-subscriptions", ("name", "topic", "qos", "nl", "rap", "rh")),
                 ("/bans", ("kind", "who", "reason", "until", "by")),
                 ("/schemas:compatibility", ("mode", "level", "compatibility")),
@@ -244,7 +279,15 @@ class Requests:
     def sql(self) -> str:
         """A statement."""
         source = self._chance.choice(
-            ('"in/#"', "`in/+`", '"$events/client/connected"', "t", '"in/#", "a/+"', '"a/#/b"', "''")
+            (
+                '"in/#"',
+                "`in/+`",
+                '"$events/client/connected"',
+                "t",
+                '"in/#", "a/+"',
+                '"a/#/b"',
+                "''",
+            )
         )
         where = f" WHERE {self.expression(3)}" if self._chance.random() < 0.5 else ""
         if self._chance.random() < 0.6:
@@ -252,7 +295,9 @@ class Requests:
             return f"SELECT {self.fields()}{program} FROM {source}{where}"
         alias = f" AS {self._quoted()}" if self._chance.random() < 0.5 else ""
         incase = f" INCASE {self.expression(2)}" if self._chance.random() < 0.5 else ""
-        items = self._chance.choice(("payload", "payload.b", "[1..9]", "[1..999999]", self.expression(2)))
+        items = self._chance.choice(
+            ("payload", "payload.b", "[1..9]", "[1..999999]", self.expression(2))
+        )
         return f"FOREACH {items}{alias} DO {self.fields()}{incase} FROM {source}{where}"
 
     def fields(self) -> str:
@@ -268,7 +313,9 @@ class Requests:
 
     def _quoted(self) -> str:
         word, mark = self._word(), self._chance.choice('"`')
-        return word if word.isidentifier() and self._chance.random() < 0.5 else f"{mark}{word}{mark}"
+        return (
+            word if word.isidentifier() and self._chance.random() < 0.5 else f"{mark}{word}{mark}"
+        )
 
     def expression(self, depth: int) -> str:
         """An expression or a condition."""
@@ -282,8 +329,12 @@ class Requests:
         shapes: tuple[Callable[[], str], ...] = (
             self._leaf,
             lambda: f"{self._chance.choice(self._functions)}({', '.join(inner() for _ in some())})",
-            lambda: f"({inner()} {self._chance.choice(('+', '-', '*', '/', 'div', 'mod', '||'))} {inner()})",
-            lambda: f"({inner()} {self._chance.choice(('=', '!=', '<', '>=', '=~', 'AND', 'OR'))} {inner()})",
+            lambda: (
+                f"({inner()} {self._chance.choice(('+', '-', '*', '/', 'div', 'mod', '||'))} {inner()})"
+            ),
+            lambda: (
+                f"({inner()} {self._chance.choice(('=', '!=', '<', '>=', '=~', 'AND', 'OR'))} {inner()})"
+            ),
             lambda: f"({inner()} {self._chance.choice(('IN', 'NOT IN'))} ({inner()}, {inner()}))",
             lambda: f"({inner()} LIKE {inner()})",
             lambda: f"({inner()} BETWEEN {inner()} AND {inner()})",
@@ -300,9 +351,22 @@ class Requests:
 
     def _leaf(self) -> str:
         text = "'" + self._chance.choice(TEXTS).replace("'", "''") + "'"
-        path = "payload." + self._quoted() + self._chance.choice(("", "[1]", ".b[-1]", "[1..2]", ".'x'"))
+        path = (
+            "payload."
+            + self._quoted()
+            + self._chance.choice(("", "[1]", ".b[-1]", "[1..2]", ".'x'"))
+        )
         return self._chance.choice(
-            (text, path, path, self._quoted(), self._chance.choice(NUMBERS), "true", "null", "topic")
+            (
+                text,
+                path,
+                path,
+                self._quoted(),
+                self._chance.choice(NUMBERS),
+                "true",
+                "null",
+                "topic",
+            )
         )
 
     # -- jq --
@@ -311,7 +375,19 @@ class Requests:
         """A program."""
         if not depth:
             return self._chance.choice(
-                (".", ".a", ".[]?", "1", '"a"', "1e9", "2000000000", "$ENV", "input", "[range(5)]", ".b[1:]")
+                (
+                    ".",
+                    ".a",
+                    ".[]?",
+                    "1",
+                    '"a"',
+                    "1e9",
+                    "2000000000",
+                    "$ENV",
+                    "input",
+                    "[range(5)]",
+                    ".b[1:]",
+                )
             )
         one, other = self.jq(depth - 1), self.jq(depth - 1)
         operator = self._chance.choice(("|", ",", "+", "*", "-", "/", "//", "==", "and", "|="))
@@ -346,7 +422,9 @@ class Requests:
         if not depth or self._chance.random() < 0.2:
             text = "'" + self._chance.choice(TEXTS).replace("'", "") + "'"
             number = self._chance.choice(("0", "5", "-3", "1.5", "9" * 30, "1000000"))
-            return self._chance.choice((text, number, "a", "b.c", "payload.a", "clientid", "true", "[]", "nosuch"))
+            return self._chance.choice(
+                (text, number, "a", "b.c", "payload.a", "clientid", "true", "[]", "nosuch")
+            )
         inner = [self.variform(depth - 1) for _ in range(self._chance.randint(0, 3))]
         if self._chance.random() < 0.15:
             return f"[{', '.join(inner)}]"
@@ -366,7 +444,14 @@ class Requests:
         if not depth:
             kinds = ("object", "array", "string", "integer", "nosuch", 5)
             return self._chance.choice(
-                (True, {"type": self._chance.choice(kinds)}, {"$ref": "#"}, {"$ref": "#/$defs/x"}, {}, 5)
+                (
+                    True,
+                    {"type": self._chance.choice(kinds)},
+                    {"$ref": "#"},
+                    {"$ref": "#/$defs/x"},
+                    {},
+                    5,
+                )
             )
         inner = self.json_schema(depth - 1)
         shapes = (
@@ -375,8 +460,15 @@ class Requests:
             {"allOf": [inner, inner]},
             {"oneOf": [inner, {"not": inner}]},
             {"if": inner, "then": inner},
-            {"type": "string", "pattern": self._chance.choice(("(a+)+$", "\\w{1,500}", "(", "(?=a)", "\\p{L}*"))},
-            {"type": "number", "multipleOf": self._chance.choice((0, 0.1, 1e-300, -1, "x")), "minimum": self.value(0)},
+            {
+                "type": "string",
+                "pattern": self._chance.choice(("(a+)+$", "\\w{1,500}", "(", "(?=a)", "\\p{L}*")),
+            },
+            {
+                "type": "number",
+                "multipleOf": self._chance.choice((0, 0.1, 1e-300, -1, "x")),
+                "minimum": self.value(0),
+            },
             {"$defs": {"x": inner}, "$ref": "#/$defs/x"},
             {"enum": [self.value(1)]},
             {"const": self.value(2)},
@@ -391,7 +483,12 @@ class Requests:
         """An Avro schema, or nearly one."""
         if not depth:
             return self._chance.choice(
-                (*TYPES, "r", {"type": "fixed", "name": "z", "size": 0}, {"type": "int", "logicalType": "date"})
+                (
+                    *TYPES,
+                    "r",
+                    {"type": "fixed", "name": "z", "size": 0},
+                    {"type": "int", "logicalType": "date"},
+                )
             )
         inner = self.avro(depth - 1)
         default = self.value(1)
@@ -411,23 +508,45 @@ class Requests:
             {"type": "map", "values": inner},
             ["null", inner],
             [inner, inner],
-            {"type": "enum", "name": "e", "symbols": self._chance.choice((["A", "B"], [], ["A", "A"], ["9"], 5))},
+            {
+                "type": "enum",
+                "name": "e",
+                "symbols": self._chance.choice((["A", "B"], [], ["A", "A"], ["9"], 5)),
+            },
             {"type": "fixed", "name": "f", "size": self._chance.choice((4, 0, -1, 2**40, "x"))},
-            {"type": "bytes", "logicalType": "decimal", "precision": self.value(0), "scale": self.value(0)},
+            {
+                "type": "bytes",
+                "logicalType": "decimal",
+                "precision": self.value(0),
+                "scale": self.value(0),
+            },
         )
         return self._chance.choice(shapes)
 
     def proto(self) -> str:
         """A .proto file, or nearly one."""
-        numbers = ("1", "2", "0", "-1", "536870912", "19500", "0x10", "9" * 100_000, "99999999999999999999")
+        numbers = (
+            "1",
+            "2",
+            "0",
+            "-1",
+            "536870912",
+            "19500",
+            "0x10",
+            "9" * 100_000,
+            "99999999999999999999",
+        )
         options = ("", " [packed = true]", " [default = 1e999]")
         fields = "".join(
             f"{self._chance.choice(('', 'repeated ', 'optional ', 'required '))}{self._chance.choice(PROTO_TYPES)} "
             f"f{n} = {self._chance.choice(numbers)}{self._chance.choice(options)};"
             for n in range(self._chance.randint(0, 3))
         )
-        head = self._chance.choice(('syntax = "proto3";', 'syntax = "proto2";', 'edition = "2023";', ""))
+        head = self._chance.choice(
+            ('syntax = "proto3";', 'syntax = "proto2";', 'edition = "2023";', "")
+        )
         enum = f"enum E {{ A = {self._chance.choice(numbers)}; }}"
+        reserved = self._chance.choice(numbers)
         return (
-            f"{head} {enum} message M {{ {fields} reserved {self._chance.choice(numbers)}; }} message N {{ M m = 1; }}"
+            f"{head} {enum} message M {{ {fields} reserved {reserved}; }} message N {{ M m = 1; }}"
         )

@@ -49,7 +49,9 @@ class Caller:
         method, path, operation = choice.choice(self._operations)
         path = re.sub(r"\{[^}]+\}", lambda _: choice.choice(_NAMES), path)
         query = {
-            parameter["name"]: choice.choice(["", "0", "-1", "9" * 30, "x", "true", "%", "2026-13-01T00:00:00Z"])
+            parameter["name"]: choice.choice(
+                ["", "0", "-1", "9" * 30, "x", "true", "%", "2026-13-01T00:00:00Z"]
+            )
             for parameter in operation.get("parameters", [])
             if parameter["in"] == "query" and choice.random() < 0.3
         }
@@ -77,10 +79,21 @@ class Caller:
                 if depth < 5 and choice.random() < 0.8
             }
         if kind == "array":
-            return [self._value(schema.get("items", {}), depth + 1) for _ in range(choice.randrange(3))]
+            return [
+                self._value(schema.get("items", {}), depth + 1) for _ in range(choice.randrange(3))
+            ]
         if kind == "string":
             return choice.choice(
-                [*_LANGUAGES, "t/#", "t", "a", "json", "avro", "protobuf", *schema.get("examples", [])]
+                [
+                    *_LANGUAGES,
+                    "t/#",
+                    "t",
+                    "a",
+                    "json",
+                    "avro",
+                    "protobuf",
+                    *schema.get("examples", []),
+                ]
             )
         if kind in ("integer", "number"):
             return choice.choice([0, 1, 2, 3, -1, 10**18])
@@ -97,20 +110,30 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def test_no_call_of_the_api_is_answered_by_500(node: Node, seed: int) -> None:
     caller = Caller(node.call("GET", "/openapi.json"), seed)
     failed: list[str] = []
-    headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", "Origin": node.url}
-    with httpx.Client(base_url=node.url, headers=headers, timeout=60, verify=NO_TLS, trust_env=False) as client:
+    headers = {
+        "Authorization": f"Bearer {TOKEN}",
+        "Content-Type": "application/json",
+        "Origin": node.url,
+    }
+    with httpx.Client(
+        base_url=node.url, headers=headers, timeout=60, verify=NO_TLS, trust_env=False
+    ) as client:
         for number in range(_CALLS // 2):
             method, path, body, query = caller.call()
             content = None if body is None else _json(body)
             answer = client.request(method, path, content=content, params=query)
             if answer.status_code >= 500 and answer.status_code != 503:
-                failed.append(f"{number}: {method} {path} {query} {(content or b'')[:600]!r}: {answer.text[:300]}")
+                failed.append(
+                    f"{number}: {method} {path} {query} {(content or b'')[:600]!r}: {answer.text[:300]}"
+                )
     assert failed == []
     assert "api.failed" not in node.log.read_text()
 
 
 @pytest.mark.parametrize(
-    "spec", [*({"role": role} for role in ROLES), {"role": "administrator", "topics": ["t/#"]}], ids=json.dumps
+    "spec",
+    [*({"role": role} for role in ROLES), {"role": "administrator", "topics": ["t/#"]}],
+    ids=json.dumps,
 )
 def test_no_call_of_any_role_is_answered_by_500(node: Node, spec: dict[str, Any]) -> None:
     name = "-".join(["fuzz", *spec])
@@ -119,7 +142,9 @@ def test_no_call_of_any_role_is_answered_by_500(node: Node, spec: dict[str, Any]
     failed: list[str] = []
     refused = 0
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    with httpx.Client(base_url=node.url, headers=headers, timeout=60, verify=NO_TLS, trust_env=False) as client:
+    with httpx.Client(
+        base_url=node.url, headers=headers, timeout=60, verify=NO_TLS, trust_env=False
+    ) as client:
         for number in range(_CALLS // 5):
             method, path, body, query = caller.call()
             if spec["role"] == "administrator" and "/tokens" in path:
@@ -127,9 +152,15 @@ def test_no_call_of_any_role_is_answered_by_500(node: Node, spec: dict[str, Any]
             content = None if body is None else _json(body)
             answer = client.request(method, path, content=content, params=query)
             refused += answer.status_code == 403
-            assert answer.status_code != 401 or path.endswith("/session"), (method, path, answer.text[:300])
+            assert answer.status_code != 401 or path.endswith("/session"), (
+                method,
+                path,
+                answer.text[:300],
+            )
             if answer.status_code >= 500 and answer.status_code != 503:
-                failed.append(f"{number}: {method} {path} {query} {(content or b'')[:600]!r}: {answer.text[:300]}")
+                failed.append(
+                    f"{number}: {method} {path} {query} {(content or b'')[:600]!r}: {answer.text[:300]}"
+                )
     assert failed == []
     assert refused > 0 or spec == {"role": "administrator"}
     assert "api.failed" not in node.log.read_text()
@@ -147,18 +178,33 @@ def test_no_text_of_a_language_is_answered_by_500(node: Node, number: int) -> No
     calls: list[tuple[str, str, dict[str, Any]]] = [
         ("PUT", "/rules/fuzzed", {"sql": text}),
         ("PUT", "/rules/fuzzed", {"language": "jq", "jq": text, "from": ["t"]}),
-        ("PUT", "/rules/fuzzed", {"sql": 'SELECT * FROM "t"', "actions": [{"type": "republish", "topic": text}]}),
+        (
+            "PUT",
+            "/rules/fuzzed",
+            {"sql": 'SELECT * FROM "t"', "actions": [{"type": "republish", "topic": text}]},
+        ),
         ("PUT", "/transforms/fuzzed", transformation),
         ("PUT", "/validations/fuzzed", validation),
-        *(("PUT", "/schemas/fuzzed", {"type": kind, "source": text}) for kind in ("json", "avro", "protobuf")),
-        ("PUT", "/rewrites/fuzzed", {"source_topic": "t/#", "re": text[:200], "dest_topic": "x/$1"}),
+        *(
+            ("PUT", "/schemas/fuzzed", {"type": kind, "source": text})
+            for kind in ("json", "avro", "protobuf")
+        ),
+        (
+            "PUT",
+            "/rewrites/fuzzed",
+            {"source_topic": "t/#", "re": text[:200], "dest_topic": "x/$1"},
+        ),
         ("POST", "/rules:test", {"sql": text, "event": {"topic": "t", "payload": '{"b":1}'}}),
         ("POST", "/rules:check", {"sql": text}),
         ("POST", "/rules:explain", {"sql": text, "event": {"topic": "t"}}),
         ("POST", "/templates:render", {"template": text, "row": {"a": 1}}),
         ("POST", "/variform:eval", {"expression": text, "bindings": {"a": "1"}}),
         ("POST", "/transforms:preview", {"transformations": [transformation], "message": message}),
-        ("POST", "/validations:test", {"validations": [validation], "message": message, "schemas": [schema]}),
+        (
+            "POST",
+            "/validations:test",
+            {"validations": [validation], "message": message, "schemas": [schema]},
+        ),
         ("POST", "/pipeline:preview", {"message": message}),
         ("POST", "/messages:publish", {"topic": "t", "payload": text}),
     ]

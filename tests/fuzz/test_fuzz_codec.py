@@ -37,7 +37,11 @@ def test_any_bytes_hold_the_rules(data: bytes) -> None:
 def broken_streams(draw: st.DrawFn) -> bytes:
     """Packets in a row, with bytes changed, put in, taken out and doubled."""
     version = draw(st.sampled_from(VERSIONS))
-    stream = bytearray(b"".join(encode_packet(one, version) for one in draw(st.lists(packets(version), max_size=4))))
+    stream = bytearray(
+        b"".join(
+            encode_packet(one, version) for one in draw(st.lists(packets(version), max_size=4))
+        )
+    )
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, max(0, len(stream) - 1)))
         match draw(st.sampled_from(("change", "insert", "remove", "double"))):
@@ -65,6 +69,8 @@ def test_a_coverage_guided_search_finds_no_bytes_that_break_the_rules(tmp_path: 
     pytest.importorskip("atheris", reason="atheris is the extra 'fuzz'")
     options = ["-runs=300000", "-max_len=512", "-timeout=5", f"-artifact_prefix={tmp_path}/"]
     command = [sys.executable, "-m", "tests.fuzz.codec", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Done 300000 runs" in done.stderr

@@ -56,7 +56,11 @@ class Peer:
         self._connection.opened()
         self._decoder, self._open = Decoder(version), set()
         properties = {"Session-Expiry-Interval": 60} if version == 5 and not is_clean else {}
-        self.feed(encode_packet(Connect(self._client_id, version, is_clean, properties=properties), version))
+        self.feed(
+            encode_packet(
+                Connect(self._client_id, version, is_clean, properties=properties), version
+            )
+        )
 
     def feed(self, data: bytes) -> None:
         """Bytes from the client, whatever they are."""
@@ -85,7 +89,9 @@ class Peer:
 
     def answered(self, packet: Packet) -> None:
         """The client has sent an acknowledgement: the identifier may be used for another message."""
-        if isinstance(packet, PubAck | PubComp) or (isinstance(packet, PubRec) and packet.reason_code >= 0x80):
+        if isinstance(packet, PubAck | PubComp) or (
+            isinstance(packet, PubRec) and packet.reason_code >= 0x80
+        ):
             self._open.discard(packet.packet_id)
 
 
@@ -104,7 +110,9 @@ USUAL: st.SearchStrategy[Packet] = st.one_of(
 @st.composite
 def steps(draw: st.DrawFn) -> list[Step]:
     """Who does what, in turn; most of it is what clients do."""
-    found: list[Step] = [("connect", name, (draw(VERSIONS), draw(st.booleans()))) for name in CLIENTS]
+    found: list[Step] = [
+        ("connect", name, (draw(VERSIONS), draw(st.booleans()))) for name in CLIENTS
+    ]
     for _ in range(draw(st.integers(1, 30))):
         who = draw(st.sampled_from(CLIENTS))
         match draw(st.integers(0, 11)):
@@ -115,7 +123,13 @@ def steps(draw: st.DrawFn) -> list[Step]:
             case 2:
                 found.append(("packet", who, draw(VERSIONS.flatmap(packets))))
             case 3:
-                found.append(("damage", who, (draw(USUAL), draw(st.integers(0, 40)), draw(st.integers(0, 255)))))
+                found.append(
+                    (
+                        "damage",
+                        who,
+                        (draw(USUAL), draw(st.integers(0, 40)), draw(st.integers(0, 255))),
+                    )
+                )
             case 4:
                 found.append(("bytes", who, draw(st.binary(max_size=30))))
             case _:
@@ -179,5 +193,7 @@ def no_failures() -> Iterator[None]:
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps())
-def test_no_bytes_make_a_connection_fail_or_its_session_lose_count(no_failures: None, found: list[Step]) -> None:
+def test_no_bytes_make_a_connection_fail_or_its_session_lose_count(
+    no_failures: None, found: list[Step]
+) -> None:
     asyncio.run(_play(found))

@@ -26,7 +26,8 @@ ATTEMPTS = 4
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running(
-        tmp_path_factory.mktemp("fuzz") / "node", config="lake.run_spark = false\noverload.enable = false\n"
+        tmp_path_factory.mktemp("fuzz") / "node",
+        config="lake.run_spark = false\noverload.enable = false\n",
     ) as node:
         yield node
         assert "Traceback" not in node.log.read_text()

@@ -105,7 +105,9 @@ class Samples:
         return {"integer": 1, "number": 1.5, "boolean": True, "null": None}.get(kind, "a/b")
 
     def _resolved(self, schema: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = self._definitions[schema["$ref"].split("/")[-1]] if "$ref" in schema else schema
+        found: dict[str, Any] = (
+            self._definitions[schema["$ref"].split("/")[-1]] if "$ref" in schema else schema
+        )
         return found
 
 
@@ -123,7 +125,9 @@ def _other(item: Any, at: int) -> Any:
     if isinstance(item, str):
         return f"{item}{at}"
     if isinstance(item, dict):
-        return {name: value if name == "type" else _other(value, at) for name, value in item.items()}
+        return {
+            name: value if name == "type" else _other(value, at) for name, value in item.items()
+        }
     return item
 
 

@@ -31,7 +31,12 @@ RULES: Final[list[dict[str, Any]]] = [
     {"permission": "allow", "action": "publish", "topics": ["#"], "qos": [0, 1, 2]},
     {"permission": "allow", "topics": ["#", "u/${username}/#", "eq a/+/b"]},
 ]
-REWRITE: Final = {"name": "r", "source_topic": "old/#", "re": "^old/((?:[^/]*/)*)([^/]*)$", "dest_topic": "new/$1$2"}
+REWRITE: Final = {
+    "name": "r",
+    "source_topic": "old/#",
+    "re": "^old/((?:[^/]*/)*)([^/]*)$",
+    "dest_topic": "new/$1$2",
+}
 RETAINED: Final = 5000
 SUBSCRIPTIONS: Final = 9000
 
@@ -85,7 +90,19 @@ names: Final = st.one_of(st.just(b"ann"), st.sampled_from((b"generated", b"x", b
 payloads: Final = st.builds(
     lambda piece, size: piece * (size // len(piece)),
     st.sampled_from(
-        (b"x", b"[", b'{"a":', b"\0", b"\xff", b'"\\u0000', b"1", b"1,", b"-", b"1e9,", b"\xf0\x9f\x98\x80")
+        (
+            b"x",
+            b"[",
+            b'{"a":',
+            b"\0",
+            b"\xff",
+            b'"\\u0000',
+            b"1",
+            b"1,",
+            b"-",
+            b"1e9,",
+            b"\xf0\x9f\x98\x80",
+        )
     ),
     st.sampled_from((1, 1000, 60_000, 900_000)),
 )
@@ -100,7 +117,9 @@ versions: Final = st.sampled_from((3, 4, 5))
 
 def block(*kinds: bytes) -> st.SearchStrategy[list[bytes]]:
     """Some properties that may stand in a packet: strings by their identifiers, and user properties."""
-    each = st.builds(lambda kind, value: bytes((kind,)) + text(value), st.sampled_from(b"".join(kinds)), texts())
+    each = st.builds(
+        lambda kind, value: bytes((kind,)) + text(value), st.sampled_from(b"".join(kinds)), texts()
+    )
     return st.lists(st.one_of(each, pairs), max_size=3)
 
 
@@ -113,8 +132,12 @@ def connects(draw: st.DrawFn) -> bytes:
     version, flags, rest, has_method = draw(versions), 0, b"", draw(st.booleans())
     found = draw(block(b"\x16")) if version == 5 else []
     if version == 5 and has_method:
-        found.append(b"\x15" + text(draw(st.sampled_from(("SCRAM-SHA-256", "SCRAM-SHA-512", "x" * 60_000)))))
-        found.append(b"\x16" + text(b"n,," + b"n=" + draw(texts(32_000)) + b",r=" + draw(texts(32_000))))
+        found.append(
+            b"\x15" + text(draw(st.sampled_from(("SCRAM-SHA-256", "SCRAM-SHA-512", "x" * 60_000))))
+        )
+        found.append(
+            b"\x16" + text(b"n,," + b"n=" + draw(texts(32_000)) + b",r=" + draw(texts(32_000)))
+        )
     if draw(st.booleans()):
         will = draw(block(b"\x03\x08")) if version == 5 else []
         flags |= 0x04 | draw(st.sampled_from((0, 0x08, 0x20, 0x28)))
@@ -145,7 +168,9 @@ def lists(draw: st.DrawFn, version: int) -> bytes:
     )))  # fmt: skip
     is_subscribe, options = draw(st.booleans()), bytes((draw(st.sampled_from((0, 1, 2, 0x2C, 3))),))
     each = [text(form.format(number)) + (options if is_subscribe else b"") for number in range(10)]
-    count = min(draw(st.sampled_from((1, 10, 3000, 300_000))), (MOST - 2000) // (max(map(len, each)) + 5))
+    count = min(
+        draw(st.sampled_from((1, 10, 3000, 300_000))), (MOST - 2000) // (max(map(len, each)) + 5)
+    )
     end = options if is_subscribe else b""
     body = b"".join(text(form.format(number)) + end for number in range(count))
     return packet(0x82 if is_subscribe else 0xA2, b"\0\1", props(version), body)
@@ -154,7 +179,11 @@ def lists(draw: st.DrawFn, version: int) -> bytes:
 @st.composite
 def small_ones(draw: st.DrawFn, version: int) -> bytes:
     """Acknowledgements, AUTH and DISCONNECT with all that they may carry, and packets that clients may not send."""
-    first = draw(st.sampled_from((0x40, 0x50, 0x62, 0x70, 0xE0, 0xF0, 0xC0, 0x20, 0x90, 0xB0, 0xD0, 0x10, 0x00)))
+    first = draw(
+        st.sampled_from(
+            (0x40, 0x50, 0x62, 0x70, 0xE0, 0xF0, 0xC0, 0x20, 0x90, 0xB0, 0xD0, 0x10, 0x00)
+        )
+    )
     found = draw(block(b"\x1f\x15\x16\x1c")) if version == 5 else []
     code = bytes((draw(st.sampled_from((0, 4, 0x18, 0x19, 0x87, 0xFF))),))
     head = b"" if first >= 0xE0 else draw(st.sampled_from((b"\0\1", b"\xff\xff", b"\0\0")))
@@ -164,9 +193,17 @@ def small_ones(draw: st.DrawFn, version: int) -> bytes:
 @st.composite
 def raw_ones(draw: st.DrawFn) -> bytes:
     """A type and flags, then the same bytes over and over: lists of empty strings, of properties, of lengths."""
-    body = draw(st.sampled_from((b"\0", b"\xff", b"\0\0\0", b"\x26\0\0\0\0", b"\0\1#\0", b"\0\1+", b"\x80", b"\x0b\1")))
+    body = draw(
+        st.sampled_from(
+            (b"\0", b"\xff", b"\0\0\0", b"\x26\0\0\0\0", b"\0\1#\0", b"\0\1+", b"\x80", b"\x0b\1")
+        )
+    )
     size = draw(st.sampled_from((1, 100, 60_000, MOST - 10)))
-    head = draw(st.sampled_from((b"", b"\0\1", b"\0\1\0", b"\0\1" + varint(size), b"\0\4MQTT\5\2\0\0" + varint(size))))
+    head = draw(
+        st.sampled_from(
+            (b"", b"\0\1", b"\0\1\0", b"\0\1" + varint(size), b"\0\4MQTT\5\2\0\0" + varint(size))
+        )
+    )
     return packet(draw(st.integers(0, 255)), (head + body * (size // len(body)))[: MOST - 10])
 
 
@@ -174,7 +211,9 @@ PACKETS: Final = st.one_of(
     st.builds(Sent, st.just(0), st.one_of(connects(), raw_ones())),
     versions.flatmap(
         lambda version: st.builds(
-            Sent, st.just(version), st.one_of(publishes(version), lists(version), small_ones(version), raw_ones())
+            Sent,
+            st.just(version),
+            st.one_of(publishes(version), lists(version), small_ones(version), raw_ones()),
         )
     ),
 )
@@ -191,7 +230,12 @@ def login(*properties: bytes, user: str = "ann", password: str = "") -> Sent:
 def many(first: int, form: str, count: int) -> Sent:
     """A SUBSCRIBE (0x82) or UNSUBSCRIBE (0xA2) of so many filters."""
     end = b"\1" if first == 0x82 else b""
-    return Sent(4, packet(first, b"\0\1", b"".join(text(form.format(number)) + end for number in range(count))))
+    return Sent(
+        4,
+        packet(
+            first, b"\0\1", b"".join(text(form.format(number)) + end for number in range(count))
+        ),
+    )
 
 
 # -- what holds --
@@ -202,14 +246,21 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
     slow = {"iterations": 4096, "threads": 1}
     users = [{"name": "ann", "password": "pencil"}, {"name": "generated", "password": "x"}]
     options: dict[str, Any] = {
-        "access": access(BUILTIN, users=users, rules=RULES, hashing=slow, login_limits={"enable": False})
+        "access": access(
+            BUILTIN, users=users, rules=RULES, hashing=slow, login_limits={"enable": False}
+        )
     }
     with broker_thread(tmp_path_factory.mktemp("broker") / "store", **options) as broker:
-        broker.on_loop(lambda: broker.node.server.hub.rewrites.use([RewriteSpec.model_validate(REWRITE)]))
+        broker.on_loop(
+            lambda: broker.node.server.hub.rewrites.use([RewriteSpec.model_validate(REWRITE)])
+        )
         filler = client(broker, "filler")
         for start in range(0, RETAINED, 500):
             kept = range(start, start + 500)
-            filler.ask(b"".join(publish(5, f"r/{n}", b"x" * 50, retain=True) for n in kept) + PINGREQ, PINGRESP)
+            filler.ask(
+                b"".join(publish(5, f"r/{n}", b"x" * 50, retain=True) for n in kept) + PINGREQ,
+                PINGRESP,
+            )
         filler.close()
         widen(broker)
         broker.call(broker.lateness.take())
@@ -219,7 +270,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
         gc.unfreeze()
 
 
-def client(broker: BrokerThread, client_id: str, version: int = 5, *properties: bytes, clean: bool = True) -> Socket:
+def client(
+    broker: BrokerThread, client_id: str, version: int = 5, *properties: bytes, clean: bool = True
+) -> Socket:
     """A client that may do what the rules allow."""
     wire = Socket(broker.node.port)
     login = {"flags": 0xC0, "rest": text("ann") + text("pencil"), "clean": clean}
@@ -240,7 +293,9 @@ def widen(broker: BrokerThread) -> None:
 def peak_bytes() -> tuple[int, int]:
     """What the process takes, and the most that it took since ``forget_peak``."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    found = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith(("VmRSS", "VmHWM"))}
+    found = {
+        line.split(":")[0]: line.split()[1] for line in lines if line.startswith(("VmRSS", "VmHWM"))
+    }
     return int(found["VmRSS"]) * 1024, int(found["VmHWM"]) * 1024
 
 
@@ -284,7 +339,9 @@ def check(broker: BrokerThread, sent: Sent) -> None:
 @example(Sent(5, packet(0x40, b"\0\1\0", props(5, b"\x26\0\0\0\0" * 200_000))))
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(PACKETS)
-def test_no_single_packet_stalls_the_broker_or_takes_its_memory(broker: BrokerThread, sent: Sent) -> None:
+def test_no_single_packet_stalls_the_broker_or_takes_its_memory(
+    broker: BrokerThread, sent: Sent
+) -> None:
     check(broker, sent)
 
 

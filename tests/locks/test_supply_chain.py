@@ -27,15 +27,24 @@ def test_every_line_of_a_lock_is_a_version_with_hashes_and_no_host(name: str) ->
     assert all(package.hashes for package in locked(name))
 
 
-@pytest.mark.parametrize(("name", "extras"), [("run.txt", RUN_EXTRAS), ("dev.txt", (*RUN_EXTRAS, "dev"))])
+@pytest.mark.parametrize(
+    ("name", "extras"), [("run.txt", RUN_EXTRAS), ("dev.txt", (*RUN_EXTRAS, "dev"))]
+)
 def test_locks_hold_what_the_project_asks_for(name: str, extras: tuple[str, ...]) -> None:
-    pins = {package.name: package.version for package in locked(name) if package.is_for_this_machine}
-    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    pins = {
+        package.name: package.version for package in locked(name) if package.is_for_this_machine
+    }
+    lines = [
+        *PROJECT["dependencies"],
+        *(line for extra in extras for line in PROJECT["optional-dependencies"][extra]),
+    ]
     for wanted in map(Requirement, lines):
         if wanted.name != PROJECT["name"] and (wanted.marker is None or wanted.marker.evaluate()):
             version = pins.get(canonicalize_name(wanted.name))
             assert version, f"{wanted.name} is not in locks/{name}; run 'make lock'"
-            assert wanted.specifier.contains(version, prereleases=True), f"{wanted}, not {version}; run 'make lock'"
+            assert wanted.specifier.contains(version, prereleases=True), (
+                f"{wanted}, not {version}; run 'make lock'"
+            )
 
 
 def test_what_runs_is_what_is_tested() -> None:
@@ -50,7 +59,9 @@ def test_every_licence_is_accepted_or_noted_with_a_reason() -> None:
 
 def test_a_licence_that_is_not_accepted_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICY, "accepted", ["MIT"])
-    assert any(problem.startswith("pyarrow ") and "Apache-2.0" in problem for problem in licence_problems())
+    assert any(
+        problem.startswith("pyarrow ") and "Apache-2.0" in problem for problem in licence_problems()
+    )
 
 
 def test_the_java_runtime_has_the_exception_that_lets_programs_run_on_it() -> None:
@@ -68,9 +79,13 @@ def test_the_bill_of_materials_has_every_package(capsys: pytest.CaptureFixture[s
     assert document["metadata"]["component"]["version"] == PROJECT["version"]
     packages = {component["purl"]: component for component in document["components"]}
     assert set(packages) == {
-        f"pkg:pypi/{package.name}@{package.version}" for package in locked("run.txt") if package.is_for_this_machine
+        f"pkg:pypi/{package.name}@{package.version}"
+        for package in locked("run.txt")
+        if package.is_for_this_machine
     }
-    assert all(component["licenses"][0]["expression"] != "unknown" for component in packages.values())
+    assert all(
+        component["licenses"][0]["expression"] != "unknown" for component in packages.values()
+    )
 
 
 def test_an_audit_without_an_answer_says_so_and_goes_on(

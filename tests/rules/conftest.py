@@ -98,7 +98,9 @@ class Node:
 
     def send(self, topic: str, payload: bytes, qos: int = 0) -> None:
         """A message from a client."""
-        self.publish(Message(topic, payload, qos, False, Client("c1", "u1", "10.0.0.1", 1234), NOW_NS))
+        self.publish(
+            Message(topic, payload, qos, False, Client("c1", "u1", "10.0.0.1", 1234), NOW_NS)
+        )
 
     def publish_with(self, pairs: list[tuple[str, str]]) -> None:
         """A message from a client with user properties."""

@@ -36,7 +36,9 @@ def record(payload: bytes, topic: str = "m/1", **members: Any) -> StreamRecord:
     return StreamRecord(1_700_000_000_000_000, topic, payload, 1, False, "c1", **members)
 
 
-def compared(before: str | None, after: str, held: Sequence[StreamRecord], **options: Any) -> dict[str, Any]:
+def compared(
+    before: str | None, after: str, held: Sequence[StreamRecord], **options: Any
+) -> dict[str, Any]:
     """The result of a back-test over records in two frames."""
     middle = len(held) // 2
 
@@ -60,7 +62,14 @@ def test_rows_are_added_lost_changed_or_the_same() -> None:
         "SELECT CASE payload.t WHEN 20 THEN 'twenty' ELSE payload.t END AS t FROM 'm/#' WHERE payload.t >= 20",
         held,
     )
-    assert found["rows"] == {"before": 3, "after": 3, "unchanged": 1, "added": 1, "lost": 1, "changed": 1}
+    assert found["rows"] == {
+        "before": 3,
+        "after": 3,
+        "unchanged": 1,
+        "added": 1,
+        "lost": 1,
+        "changed": 1,
+    }
     assert (found["messages"], found["no_result"]) == (4, {"before": 1, "after": 1})
     place = {"stream": "raw", "shard": 0, "ts_ms": 1_700_000_000_000, "topic": "m/1"}
     assert found["samples"] == {
@@ -76,12 +85,21 @@ def test_rows_of_foreach_are_compared_as_a_bag_and_then_in_order() -> None:
         "FOREACH payload.b DO item.v AS v FROM '#'",
         [record(b'{"a":[{"v":1},{"v":2},{"v":3}],"b":[{"v":3},{"v":9}]}')],
     )
-    assert found["rows"] == {"before": 3, "after": 2, "unchanged": 1, "added": 0, "lost": 1, "changed": 1}
+    assert found["rows"] == {
+        "before": 3,
+        "after": 2,
+        "unchanged": 1,
+        "added": 0,
+        "lost": 1,
+        "changed": 1,
+    }
 
 
 def test_numbers_differ_by_kind_and_the_order_of_columns_does_not_matter() -> None:
     found = compared(
-        "SELECT payload.t AS t, 1 AS one FROM '#'", "SELECT 1 AS one, payload.t AS t FROM '#'", [record(b'{"t":1}')]
+        "SELECT payload.t AS t, 1 AS one FROM '#'",
+        "SELECT 1 AS one, payload.t AS t FROM '#'",
+        [record(b'{"t":1}')],
     )
     assert found["rows"]["unchanged"] == 1
     found = compared("SELECT 1 AS one FROM '#'", "SELECT 1.0 AS one FROM '#'", [record(b"{}")])
@@ -92,14 +110,26 @@ def test_errors_are_counted_by_what_they_say_with_the_first_place() -> None:
     held = [record(b'{"t":1}'), record(b"no json"), record(b'{"t":"x"}'), record(b'{"t":"x"}')]
     found = compared("SELECT 1 AS a FROM '#'", "SELECT payload.t - 1 AS a FROM '#'", held)
     assert found["errors"]["before"] == []
-    assert [(kind["count"], kind["first"]["offset"]) for kind in found["errors"]["after"]] == [(2, "2"), (1, "1")]
+    assert [(kind["count"], kind["first"]["offset"]) for kind in found["errors"]["after"]] == [
+        (2, "2"),
+        (1, "1"),
+    ]
     assert "line 1, column 8" in found["errors"]["after"][0]["message"]
-    assert found["rows"] == {"before": 4, "after": 1, "unchanged": 0, "added": 0, "lost": 3, "changed": 1}
+    assert found["rows"] == {
+        "before": 4,
+        "after": 1,
+        "unchanged": 0,
+        "added": 0,
+        "lost": 3,
+        "changed": 1,
+    }
 
 
 def test_kinds_of_errors_are_bounded() -> None:
     held = [record(b'{"t":"%d"}' % number) for number in range(80)]
-    found = compared(None, "SELECT payload.t - 1 AS a, jq('error(.)', payload.t) AS b FROM '#'", held)
+    found = compared(
+        None, "SELECT payload.t - 1 AS a, jq('error(.)', payload.t) AS b FROM '#'", held
+    )
     assert sum(kind["count"] for kind in found["errors"]["after"]) == 80
     assert len(found["errors"]["after"]) <= 51
 
@@ -112,7 +142,11 @@ def test_from_decides_for_each_side_alone() -> None:
 
 
 def test_what_a_stream_keeps_is_there_and_the_rest_is_undefined() -> None:
-    held = [record(b"x", username="u1", properties='{"Content-Type": "a/b", "User-Property": [["k", "v"]]}')]
+    held = [
+        record(
+            b"x", username="u1", properties='{"Content-Type": "a/b", "User-Property": [["k", "v"]]}'
+        )
+    ]
     sql = (
         "SELECT clientid, username, topic, qos, flags.retain AS retain, payload, timestamp, "
         "pub_props.'User-Property'.k AS k, pub_props.'Content-Type' AS type, peerhost, id FROM '#'"
@@ -123,12 +157,16 @@ def test_what_a_stream_keeps_is_there_and_the_rest_is_undefined() -> None:
         "timestamp": 1_700_000_000_000, "k": "v", "type": "a/b",
     }  # fmt: skip
     assert undefined_columns(statement(sql), FUNCTIONS) == ["id", "peerhost"]
-    assert undefined_columns(statement("SELECT clientip() AS ip FROM '#'"), FUNCTIONS) == ["peerhost"]
+    assert undefined_columns(statement("SELECT clientip() AS ip FROM '#'"), FUNCTIONS) == [
+        "peerhost"
+    ]
     assert undefined_columns(statement("SELECT payload.id AS id FROM '#'"), FUNCTIONS) == []
 
 
 def test_jq_that_needs_a_worker_gets_one() -> None:
-    found = compared(None, "SELECT jq('def f: .; [limit(3; repeat(f))]', payload) AS l FROM '#'", [record(b"1")])
+    found = compared(
+        None, "SELECT jq('def f: .; [limit(3; repeat(f))]', payload) AS l FROM '#'", [record(b"1")]
+    )
     assert found["samples"]["added"][0]["after"] == {"l": [[1, 1, 1]]}
 
 
@@ -191,10 +229,18 @@ def where(stream: str, at_us: int | None, kind: str = "topics") -> dict[str, Any
     """A stream of two shards; the second half of each is newer than any time."""
     if stream != "raw":
         raise NotFound("stream", stream)
-    shards = [{"shard": n, "first_offset": "100", "next_offset": str(200 + 100 * n)} for n in (0, 1)]
+    shards = [
+        {"shard": n, "first_offset": "100", "next_offset": str(200 + 100 * n)} for n in (0, 1)
+    ]
     if at_us is not None:
         shards = [{**one, "at_offset": "150"} for one in shards]
-    return {"kind": kind, "shards": shards, "ranges_url": "http://127.0.0.1:9", "log": 16, "ticket": "t"}
+    return {
+        "kind": kind,
+        "shards": shards,
+        "ranges_url": "http://127.0.0.1:9",
+        "log": 16,
+        "ticket": "t",
+    }
 
 
 def jobs(command: Sequence[str], kind: str = "topics") -> Backtests:
@@ -205,7 +251,12 @@ def jobs(command: Sequence[str], kind: str = "topics") -> Backtests:
 
 
 def wanted(**members: Any) -> Any:
-    return requested({"sql": "SELECT 1 AS a FROM 't'", "stream": "raw", **members}, spec_of, check, RulesSettings())
+    return requested(
+        {"sql": "SELECT 1 AS a FROM 't'", "stream": "raw", **members},
+        spec_of,
+        check,
+        RulesSettings(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,7 +271,9 @@ def wanted(**members: Any) -> Any:
     ],
 )
 @on_a_loop
-async def test_ranges_are_what_is_there(members: dict[str, Any], ranges: list[tuple[int, int, int]]) -> None:
+async def test_ranges_are_what_is_there(
+    members: dict[str, Any], ranges: list[tuple[int, int, int]]
+) -> None:
     backtests = jobs([sys.executable, "-c", ""])
     job = backtests.start(wanted(**members))
     assert [(one["shard"], int(one["from"]), int(one["to"])) for one in job["ranges"]] == ranges
@@ -261,7 +314,9 @@ async def test_enough_run_at_once_and_a_cancelled_one_makes_place() -> None:
     ],
 )
 @on_a_loop
-async def test_a_job_ends_however_its_process_does(program: str, state: str, error: str | None) -> None:
+async def test_a_job_ends_however_its_process_does(
+    program: str, state: str, error: str | None
+) -> None:
     backtests = jobs([sys.executable, "-c", f"import sys; sys.stdin.readline(); {program}"])
     job = await backtests.over(backtests.start(wanted())["id"])
     assert job["state"] == state, json.dumps(job)
@@ -281,7 +336,9 @@ async def test_the_oldest_jobs_are_forgotten() -> None:
 
 @on_a_loop
 async def test_one_that_is_cancelled_while_its_process_starts_leaves_none() -> None:
-    backtests = jobs([sys.executable, "-c", "import time; print('{\"done\": 1}', flush=True); time.sleep(600)"])
+    backtests = jobs(
+        [sys.executable, "-c", "import time; print('{\"done\": 1}', flush=True); time.sleep(600)"]
+    )
     job = backtests.start(wanted(timeout_s=300))
     await asyncio.sleep(0)  # its process is being started
     assert backtests.cancel(job["id"])["state"] == "cancelled"

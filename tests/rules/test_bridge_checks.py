@@ -25,7 +25,12 @@ class Sink:
     ("actions", "found"),
     [
         (["kafka:orders"], []),
-        (["kafka:order"], ["/actions/0/bridge: there is no action 'kafka:order' yet; did you mean 'kafka:orders'?"]),
+        (
+            ["kafka:order"],
+            [
+                "/actions/0/bridge: there is no action 'kafka:order' yet; did you mean 'kafka:orders'?"
+            ],
+        ),
         (["http:x"], [f"/actions/0{MISSING}"]),
         (
             [{"type": "console", "fallback_actions": ["http:x"]}],
@@ -45,6 +50,10 @@ def test_actions_that_are_not_there_are_warned_of(actions: list[Any], found: lis
 def test_the_rules_that_read_a_source_are_known() -> None:
     services = make_services()
     rules = RulesFeature(services).service
-    for name, source in (("a", "$bridges/mqtt:plant"), ("b", "$sources/mqtt:plant"), ("c", "$bridges/mqtt:other")):
+    for name, source in (
+        ("a", "$bridges/mqtt:plant"),
+        ("b", "$sources/mqtt:plant"),
+        ("c", "$bridges/mqtt:other"),
+    ):
         rules.create({"name": name, "sql": f'SELECT payload FROM "{source}"', "actions": []})
     assert services.contributors.users_of("source", "mqtt:plant") == [("rule", "a"), ("rule", "b")]

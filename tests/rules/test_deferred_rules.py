@@ -63,7 +63,9 @@ class Rule:
             self.errors.append(str(outcome))
             return iter(())
         assert isinstance(outcome, dict)
-        self._writer.append(ROWS, StreamRecord(1, message.topic, json_bytes(defined(outcome)), 0, False, ""))
+        self._writer.append(
+            ROWS, StreamRecord(1, message.topic, json_bytes(defined(outcome)), 0, False, "")
+        )
         return iter(())
 
 
@@ -80,7 +82,13 @@ class World:
     def put_off(self, *numbers: int) -> None:
         for number in numbers:
             message = Message(
-                "t/1", b'{"n":%d}' % number, 1, False, Client("c", "u"), 5, {"User-Property": [("a", "b")]}
+                "t/1",
+                b'{"n":%d}' % number,
+                1,
+                False,
+                Client("c", "u"),
+                5,
+                {"User-Property": [("a", "b")]},
             )
             self.deferrals.defer("r", message, message, 77)
 
@@ -145,7 +153,9 @@ def test_what_was_not_done_is_done_after_the_next_start() -> None:
         again.put_off(3)
         await again.until(lambda: not again.deferrals.busy)
         assert again.numbers() == [1, 2, 3]
-        assert [error[-33:] for error in again.rule.errors] == ["ran longer than 0.3 s and was ended"[-33:]] * 4
+        assert [error[-33:] for error in again.rule.errors] == [
+            "ran longer than 0.3 s and was ended"[-33:]
+        ] * 4
         await again.end()
 
     in_a_world(check)
@@ -167,7 +177,9 @@ def test_an_event_is_put_off_with_its_columns() -> None:
     async def check() -> None:
         world = World()
         message = Message("$events/x", b"", 0, False, Client("c"), 5)
-        world.deferrals.defer("r", Event({"payload": '{"n":4}', "topic": "seen", "timestamp": 3}), message, 77)
+        world.deferrals.defer(
+            "r", Event({"payload": '{"n":4}', "topic": "seen", "timestamp": 3}), message, 77
+        )
         await world.until(lambda: not world.deferrals.busy)
         assert world.rows()[0]["n"] == 4
         assert (world.rows()[0]["topic"], world.rows()[0]["timestamp"]) == ("seen", 3)

@@ -23,7 +23,17 @@ def test_rows_go_to_a_stream_with_where_they_come_from(node: Any) -> None:
     node.rule("SELECT payload.t AS t, missing, clientid FROM 'm/+'", HOT)
     node.send("m/1", b'{"t":21.0}', qos=1)
     assert node.streams.records["hot"] == [
-        StreamRecord(1_700_000_000_123_456, "m/1", b'{"t":21.0,"clientid":"c1"}', 1, False, "c1", "u1", None, "r1")
+        StreamRecord(
+            1_700_000_000_123_456,
+            "m/1",
+            b'{"t":21.0,"clientid":"c1"}',
+            1,
+            False,
+            "c1",
+            "u1",
+            None,
+            "r1",
+        )
     ]
 
 
@@ -82,7 +92,11 @@ def test_foreach_says_why_it_walked_nothing(node: Any, payload: bytes, reason: s
     assert (node.count("failed.no_result"), node.count("failed.exception")) == (1, 0)
     outcome = node.service.test({"sql": sql, "event": {"topic": "t", "payload": payload.decode()}})
     assert outcome == {"outcome": "no_result", "reason": text}
-    case = {"name": "c", "event": {"topic": "t", "payload": payload.decode()}, "expect": {"rows": []}}
+    case = {
+        "name": "c",
+        "event": {"topic": "t", "payload": payload.decode()},
+        "expect": {"rows": []},
+    }
     node.service.replace("r1", {"sql": sql, "tests": [case]})
     node.service.replace("r1", {"sql": sql.replace("x FROM", "x, 1 AS one FROM")})
     node.send("t", b'{"l":[]}')
@@ -136,7 +150,10 @@ def test_republish_fills_its_templates(node: Any) -> None:
 
 
 def test_a_template_that_names_a_column_not_selected_is_a_warning(node: Any) -> None:
-    node.rule("SELECT topic FROM '#'", {"type": "republish", "topic": "a/${topic}/${payload.x}", "payload": ""})
+    node.rule(
+        "SELECT topic FROM '#'",
+        {"type": "republish", "topic": "a/${topic}/${payload.x}", "payload": ""},
+    )
     assert node.service.get("r1")["warnings"] == [
         {
             "pointer": "/actions/0/topic",
@@ -148,7 +165,12 @@ def test_a_template_that_names_a_column_not_selected_is_a_warning(node: Any) -> 
 
 def test_what_only_looks_like_a_placeholder_is_a_warning(node: Any) -> None:
     passed_on = "${pub_props.'User-Property'}"
-    action = {"type": "republish", "topic": "a/${a[1]}", "payload": "${$}{b} ${.}", "user_properties": passed_on}
+    action = {
+        "type": "republish",
+        "topic": "a/${a[1]}",
+        "payload": "${$}{b} ${.}",
+        "user_properties": passed_on,
+    }
     node.rule("SELECT * FROM '#'", action)
     assert [(one["pointer"], one["message"]) for one in node.service.get("r1")["warnings"]] == [
         ("/actions/0/topic", "${a[1]} is not a placeholder and is written as is")
@@ -170,7 +192,11 @@ def test_a_rule_does_not_run_on_what_it_published(node: Any) -> None:
 
 def test_rules_that_feed_each_other_come_to_an_end(node: Any) -> None:
     for one, other in (("a", "b"), ("b", "c"), ("c", "a")):
-        node.rule(f"SELECT * FROM '{one}/#'", {"type": "republish", "topic": f"{other}/x"}, name=f"to-{other}")
+        node.rule(
+            f"SELECT * FROM '{one}/#'",
+            {"type": "republish", "topic": f"{other}/x"},
+            name=f"to-{other}",
+        )
     node.send("a/x", b"")
     assert [message.topic for message in node.published] == ["a/x", "b/x", "c/x", "a/x"]
 
@@ -186,16 +212,24 @@ def test_a_payload_is_decoded_once_for_all_rules(node: Any) -> None:
 
 def test_writing_into_the_payload_changes_no_other_rule_s_view(node: Any) -> None:
     node.rule("SELECT payload, 9 AS payload.a, 8 AS payload.l[1] FROM '#'", HOT, name="writes")
-    node.rule("SELECT payload.a AS a, payload.l AS l FROM '#'", {"type": "stream", "stream": "cold"}, name="reads")
+    node.rule(
+        "SELECT payload.a AS a, payload.l AS l FROM '#'",
+        {"type": "stream", "stream": "cold"},
+        name="reads",
+    )
     node.send("t", b'{"a":1,"l":[1,2]}')
     assert rows(node) == [{"payload": {"a": 9, "l": [8, 2]}}]
     assert rows(node, "cold") == [{"a": 1, "l": [1, 2]}]
 
 
 def test_events_are_wanted_and_run_once(node: Any) -> None:
-    node.rule("SELECT clientid, event, reason FROM '$events/client/+', '$events/client_disconnected'", HOT)
+    node.rule(
+        "SELECT clientid, event, reason FROM '$events/client/+', '$events/client_disconnected'", HOT
+    )
     assert "client.disconnected" in node.events.wanted
-    node.events.emit("client.disconnected", {"clientid": "c9", "reason": "normal", "username": None})
+    node.events.emit(
+        "client.disconnected", {"clientid": "c9", "reason": "normal", "username": None}
+    )
     assert rows(node) == [{"clientid": "c9", "event": "client.disconnected", "reason": "normal"}]
     assert node.streams.records["hot"][0].topic == "$events/client/disconnected"
     node.service.delete("r1")
@@ -210,7 +244,10 @@ def test_both_compilations_of_a_rule_agree(node: Any) -> None:
     node.rule(sql, HOT)
     node.send("t/1", b'{"a":1,"l":[1,2]}', qos=1)
     (live,) = rows(node)
-    event = {key: live[key] for key in ("clientid", "username", "topic", "qos", "flags", "peerhost", "payload")}
+    event = {
+        key: live[key]
+        for key in ("clientid", "username", "topic", "qos", "flags", "peerhost", "payload")
+    }
     (tried,) = node.service.test({"sql": sql, "event": event})["rows"]
     assert {key: tried[key] for key in (*event, "b", "c", "last", "r", "h")} == {
         key: live[key] for key in (*event, "b", "c", "last", "r", "h")
@@ -220,10 +257,21 @@ def test_both_compilations_of_a_rule_agree(node: Any) -> None:
 def test_objects_are_kept_and_loaded_again(node: Any) -> None:
     node.rule("SELECT * FROM '#'", HOT)
     saved = node.section.load()
-    assert saved == [{"name": "r1", "sql": "SELECT * FROM '#'", "actions": [HOT], "enable": True, "description": ""}]
+    assert saved == [
+        {
+            "name": "r1",
+            "sql": "SELECT * FROM '#'",
+            "actions": [HOT],
+            "enable": True,
+            "description": "",
+        }
+    ]
     assert node.service.load([{**saved[0], "name": "r2"}, {"name": "r3", "sql": "SELECT"}]) == []
     [told] = node.service.failures()
-    assert "rule 'r3' cannot be used: line 1, column 7: expected a value, found the end of the text" in told
+    assert (
+        "rule 'r3' cannot be used: line 1, column 7: expected a value, found the end of the text"
+        in told
+    )
 
 
 def test_what_is_shown_can_be_sent_back(node: Any) -> None:

@@ -46,7 +46,10 @@ def test_rows_of_one_rule_are_the_events_of_another(node: Any) -> None:
         "twice": 60,
     }
     metrics = [node.service.get(name)["metrics"] for name in ("hot", "doubled")]
-    assert [(one["matched"], one["passed"], one["failed.no_result"], one["failed.exception"]) for one in metrics] == [
+    assert [
+        (one["matched"], one["passed"], one["failed.no_result"], one["failed.exception"])
+        for one in metrics
+    ] == [
         (4, 2, 1, 1),
         (2, 1, 1, 0),
     ]
@@ -54,17 +57,32 @@ def test_rows_of_one_rule_are_the_events_of_another(node: Any) -> None:
 
 def test_every_row_is_read_and_columns_of_rows_win_over_the_common_ones(node: Any) -> None:
     node.rule("FOREACH payload AS p DO p AS timestamp, payload FROM 'in'", name="split")
-    node.rule("SELECT timestamp AS t, payload[1] AS first, event AS e FROM '$rules/split'", HOT, name="reader")
+    node.rule(
+        "SELECT timestamp AS t, payload[1] AS first, event AS e FROM '$rules/split'",
+        HOT,
+        name="reader",
+    )
     node.send("in", b"[7,8]")
-    assert rows(node) == [{"t": 7, "first": 7, "e": "$rules/split"}, {"t": 8, "first": 7, "e": "$rules/split"}]
+    assert rows(node) == [
+        {"t": 7, "first": 7, "e": "$rules/split"},
+        {"t": 8, "first": 7, "e": "$rules/split"},
+    ]
 
 
 @on_loop
 async def test_a_row_s_own_actions_come_before_its_readers_and_readers_in_order() -> None:
     async with running_rules() as node:
-        node.rule("a", "FOREACH payload AS p DO p FROM 'in'", {"type": "republish", "topic": "a", "payload": "${p}"})
-        node.rule("c", "SELECT * FROM '$rules/a'", {"type": "republish", "topic": "c", "payload": "${p}"})
-        node.rule("b", "SELECT * FROM '$rules/a'", {"type": "republish", "topic": "b", "payload": "${p}"})
+        node.rule(
+            "a",
+            "FOREACH payload AS p DO p FROM 'in'",
+            {"type": "republish", "topic": "a", "payload": "${p}"},
+        )
+        node.rule(
+            "c", "SELECT * FROM '$rules/a'", {"type": "republish", "topic": "c", "payload": "${p}"}
+        )
+        node.rule(
+            "b", "SELECT * FROM '$rules/a'", {"type": "republish", "topic": "b", "payload": "${p}"}
+        )
         client = await node.server.client("c1", 5)
         await client.subscribe(SubscriptionRequest("+"))
         client.send(Publish("in", b"[1,2]"))
@@ -76,7 +94,11 @@ async def test_a_row_s_own_actions_come_before_its_readers_and_readers_in_order(
 
 def test_user_properties_of_the_message_go_along_a_chain(node: Any) -> None:
     node.rule("SELECT payload FROM 'in'", name="a")
-    to_out = {"type": "republish", "topic": "out", "user_properties": "${pub_props.'User-Property'}"}
+    to_out = {
+        "type": "republish",
+        "topic": "out",
+        "user_properties": "${pub_props.'User-Property'}",
+    }
     node.rule("SELECT * FROM '$rules/a'", to_out, name="b")
     node.publish_with([("k", "1"), ("k", "2")])
     assert node.published[-1].user_properties == [("k", "1"), ("k", "2")]
@@ -118,18 +140,26 @@ async def test_a_reader_may_drop_the_message_that_led_to_the_row() -> None:
 def test_a_name_that_no_rule_has_is_refused_with_a_suggestion(node: Any) -> None:
     node.rule("SELECT 1 AS n FROM 'in'", name="meters")
     problem = problem_of(node, "SELECT *\n  FROM '$rules/meter'")
-    assert (problem.message, problem.suggestion) == ("there is no rule 'meter'", "did you mean 'meters'?")
+    assert (problem.message, problem.suggestion) == (
+        "there is no rule 'meter'",
+        "did you mean 'meters'?",
+    )
     assert (problem.pointer, problem.line, problem.column) == ("/sql", 2, 8)
 
 
 def test_rows_do_not_go_round(node: Any) -> None:
-    assert problem_of(node, "SELECT * FROM '$rules/r1'").message == "the rule would read itself: r1 → r1"
+    assert (
+        problem_of(node, "SELECT * FROM '$rules/r1'").message
+        == "the rule would read itself: r1 → r1"
+    )
     node.rule("SELECT * FROM 'in'", name="a")
     node.rule("SELECT * FROM '$rules/a'", name="b")
     node.rule("SELECT * FROM '$rules/b'", name="c")
     with pytest.raises(Invalid) as refused:
         node.service.replace("a", {"sql": "SELECT * FROM 'in', '$rules/c'"})
-    assert [problem.message for problem in refused.value.problems] == ["rows would go round: a → b → c → a"]
+    assert [problem.message for problem in refused.value.problems] == [
+        "rows would go round: a → b → c → a"
+    ]
     assert node.service.get("a")["from"] == ["in"]
 
 
@@ -151,14 +181,19 @@ def test_there_is_no_message_to_drop_behind_a_rule_on_events(node: Any) -> None:
         node.service.replace("b", {"sql": "SELECT * FROM '$events/client/connected'"})
 
 
-def test_a_rule_that_others_read_goes_only_by_force_and_they_stand_still_until_it_is_back(node: Any) -> None:
+def test_a_rule_that_others_read_goes_only_by_force_and_they_stand_still_until_it_is_back(
+    node: Any,
+) -> None:
     node.rule("SELECT 1 AS n FROM 'in'", name="a")
     node.rule("SELECT * FROM '$rules/a'", HOT, name="b")
     with pytest.raises(InUse, match="rule 'a' is used by rule 'b'"):
         node.service.delete("a")
     node.service.delete("a", force=True)
     shown = node.service.get("b")
-    assert (shown["state"], shown["problem"]) == ("failed", "line 1, column 15: there is no rule 'a'")
+    assert (shown["state"], shown["problem"]) == (
+        "failed",
+        "line 1, column 15: there is no rule 'a'",
+    )
     node.send("in", b"")
     node.rule("SELECT 1 AS n FROM 'in'", name="a")
     assert node.service.get("b")["state"] == "running"
@@ -194,7 +229,13 @@ async def test_a_rule_that_cannot_be_used_any_more_is_kept_and_the_others_run() 
         await client.silence()
         assert len(rows(node)) == 1
         states = {rule["name"]: rule["state"] for rule in node.feature.service.list()}
-        assert states == {"broken": "failed", "good": "running", "reader": "running", "x": "failed", "y": "failed"}
+        assert states == {
+            "broken": "failed",
+            "good": "running",
+            "reader": "running",
+            "x": "failed",
+            "y": "failed",
+        }
         assert "'telepathy'" in node.shown("broken")["problem"]
         assert node.shown("x")["problem"] == "line 1, column 15: rows would go round: x → y → x"
         with pytest.raises(Conflict, match="rule 'broken' cannot be used"):
@@ -214,27 +255,35 @@ def test_a_broker_may_be_told_not_to_start_then() -> None:
         async with running_rules(stored("broken", "SELECT nosuch(1) FROM 'in'"), settings=settings):
             pass
 
-    with pytest.raises(ConfigError, match=r"rule 'broken' cannot be used: line 1, column 8: .*nosuch"):
+    with pytest.raises(
+        ConfigError, match=r"rule 'broken' cannot be used: line 1, column 8: .*nosuch"
+    ):
         run()
 
 
 def test_names_are_needed_even_for_rules_that_cannot_be_used() -> None:
     @on_loop
     async def run() -> None:
-        async with running_rules(stored("good", "SELECT 1 FROM 'in'"), stored("", "SELECT 1 FROM 'in'")):
+        async with running_rules(
+            stored("good", "SELECT 1 FROM 'in'"), stored("", "SELECT 1 FROM 'in'")
+        ):
             pass
 
     with pytest.raises(ConfigError, match="name"):
         run()
 
 
-@pytest.mark.parametrize("source", ["$bridges/mqtt:plant", "$sources/mqtt:plant", "$bridges/mqtt:*"])
+@pytest.mark.parametrize(
+    "source", ["$bridges/mqtt:plant", "$sources/mqtt:plant", "$bridges/mqtt:*"]
+)
 def test_what_a_connector_brings_in_is_read_by_either_name(node: Any, source: str) -> None:
     assert not node.events.wants_from("mqtt:plant")
     node.rule(f"SELECT payload.x AS x, topic, event FROM '{source}', '$sources/mqtt:plant'", HOT)
     node.rule("SELECT * FROM '$bridges/mqtt:other'", COLD, name="other")
     assert node.events.wants_from("mqtt:plant")
-    node.events.came_in("mqtt:plant", {"id": "1", "server": "s", "payload": b'{"x":5}', "topic": "a/b", "qos": 1})
+    node.events.came_in(
+        "mqtt:plant", {"id": "1", "server": "s", "payload": b'{"x":5}', "topic": "a/b", "qos": 1}
+    )
     assert rows(node) == [{"x": 5, "topic": "a/b", "event": "$bridges/mqtt:plant"}]
     assert rows(node, "cold") == []
 

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from broker.codec.packets import Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.codec.packets import (
+    Disconnect,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+)
 from broker.core.errors import Invalid
 from broker.observe.ledger import ledger
 from tests.support.mqtt_server import on_loop
@@ -81,12 +89,20 @@ async def test_rules_run_in_their_order_up_to_the_one_that_drops() -> None:
         client = await node.server.client("c", 4)
         client.send(Publish("t", b"x"))
         await client.silence()
-        assert [record.rule for record in node.streams.records["hot"]] == ["first", "guard", "guard"]
+        assert [record.rule for record in node.streams.records["hot"]] == [
+            "first",
+            "guard",
+            "guard",
+        ]
         assert node.count("last", "matched") == 0
         node.feature.service.reorder(["last", "guard", "first"])
         client.send(Publish("t", b"x"))
         await client.silence()
-        assert [record.rule for record in node.streams.records["hot"]][3:] == ["last", "guard", "guard"]
+        assert [record.rule for record in node.streams.records["hot"]][3:] == [
+            "last",
+            "guard",
+            "guard",
+        ]
 
 
 @on_loop

@@ -26,10 +26,15 @@ from tests.support.rules_server import RulesNode, running_rules
 from tests.support.wire import WireClient
 
 COMMON = "event timestamp node metadata "
-MESSAGE = "id clientid username payload peerhost peername topic qos flags pub_props publish_received_at "
+MESSAGE = (
+    "id clientid username payload peerhost peername topic qos flags pub_props publish_received_at "
+)
 CONNECTION = "clientid username peername sockname proto_name proto_ver "
 PAIRS = [("k", "1"), ("k", "2")]
-PROPS = {"User-Property": {"k": "2"}, "User-Property-Pairs": [{"key": "k", "value": "1"}, {"key": "k", "value": "2"}]}
+PROPS = {
+    "User-Property": {"k": "2"},
+    "User-Property-Pairs": [{"key": "k", "value": "1"}, {"key": "k", "value": "2"}],
+}
 HOT = {"type": "stream", "stream": "hot"}
 
 Scene = Callable[[RulesNode], Awaitable[None]]
@@ -43,7 +48,15 @@ async def client(node: RulesNode, name: str = "c", **properties: Any) -> WireCli
 async def one_delivery(node: RulesNode, qos: int = 1) -> WireClient:
     sender, receiver = await client(node, "sender"), await client(node, "receiver")
     await receiver.subscribe(SubscriptionRequest("t", qos))
-    sender.send(Publish("t", b"hi", qos, packet_id=1, properties={"User-Property": PAIRS, "Content-Type": "text"}))
+    sender.send(
+        Publish(
+            "t",
+            b"hi",
+            qos,
+            packet_id=1,
+            properties={"User-Property": PAIRS, "Content-Type": "text"},
+        )
+    )
     while not isinstance(await receiver.receive(), Publish):
         pass
     await sender.receive()

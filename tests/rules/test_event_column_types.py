@@ -55,15 +55,20 @@ async def test_columns_of_events_of_clients_and_deliveries() -> None:
         await client.subscribe(SubscriptionRequest("t", 1))
         client.send(Publish("t", b"x", 1, packet_id=1), Publish("nobody", b""))
         packets = [await client.receive() for _ in range(2)]
-        client.send(*[PubAck(packet.packet_id) for packet in packets if isinstance(packet, Publish)])
+        client.send(
+            *[PubAck(packet.packet_id) for packet in packets if isinstance(packet, Publish)]
+        )
         client.send(Unsubscribe(7, ["t"]))
         await client.receive()
         await client.silence()
         client.send(Disconnect())
         await client.closed()
-        assert {"client.connected", "message.acked", "session.unsubscribed", "client.disconnected"} <= {
-            name for name, _ in node.seen
-        }
+        assert {
+            "client.connected",
+            "message.acked",
+            "session.unsubscribed",
+            "client.disconnected",
+        } <= {name for name, _ in node.seen}
         for name, columns in node.seen:
             check(name, dict(columns))
 
@@ -76,13 +81,22 @@ def test_columns_of_what_gates_refuse() -> None:
     schemas, transforms = SchemaValidationFeature(services), TransformsFeature(services)
     schemas.start()
     transforms.start()
-    schemas.schemas.create({"name": "s", "type": "json", "source": json.dumps({"required": ["t"], "type": "object"})})
+    schemas.schemas.create(
+        {"name": "s", "type": "json", "source": json.dumps({"required": ["t"], "type": "object"})}
+    )
     shared = {"topics": ["m/#"], "failure_action": "drop"}
     check_spec = [{"type": "json", "schema": "s"}]
-    schemas.validations.create({"name": "v", **shared, "strategy": "all_pass", "checks": check_spec})
-    transforms.service.create({"name": "x", **shared, "operations": [{"key": "qos", "value": "nothing_there"}]})
+    schemas.validations.create(
+        {"name": "v", **shared, "strategy": "all_pass", "checks": check_spec}
+    )
+    transforms.service.create(
+        {"name": "x", **shared, "operations": [{"key": "qos", "value": "nothing_there"}]}
+    )
     for gate in (*schemas.gates, *transforms.gates):
         through(gate, Message("m/1", b"{}", 1, False, Client("c"), 5))
-    assert [name for name, _ in seen] == ["schema.validation_failed", "message.transformation_failed"]
+    assert [name for name, _ in seen] == [
+        "schema.validation_failed",
+        "message.transformation_failed",
+    ]
     for name, columns in seen:
         check(name, columns)

@@ -12,7 +12,12 @@ from broker.core.errors import Invalid, NotFound
 from tests.rules.conftest import Node
 from tests.support.examples import examples
 
-EVENT = {"topic": "m/1", "payload": '{"t": 21.5, "n": 1, "a": [{"v": 1}, {"v": 2}]}', "qos": 1, "clientid": "c1"}
+EVENT = {
+    "topic": "m/1",
+    "payload": '{"t": 21.5, "n": 1, "a": [{"v": 1}, {"v": 2}]}',
+    "qos": 1,
+    "clientid": "c1",
+}
 
 
 def explained(sql: str, event: dict[str, Any] | None = None) -> Any:
@@ -28,7 +33,9 @@ def outline(found: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def test_select_comes_item_by_item_then_each_condition() -> None:
-    found = explained("SELECT payload.t AS t, t * 2 AS d, missing FROM 'm/#', 'x/+' WHERE t > 20 AND payload.n = 2")
+    found = explained(
+        "SELECT payload.t AS t, t * 2 AS d, missing FROM 'm/#', 'x/+' WHERE t > 20 AND payload.n = 2"
+    )
     assert found["outcome"] == "no_result"
     assert outline(found) == [
         ("FROM", "m/#", True),
@@ -54,7 +61,11 @@ def test_every_sub_expression_has_its_value_and_place() -> None:
     assert left["expressions"][0]["expressions"] == [
         {"text": "topic", "line": 2, "column": 9, "type": "string", "value": "m/1"}
     ]
-    assert (right["text"], right["column"], right["expressions"][0]["value"]) == ("payload.n + 1 > 5", 28, 2)
+    assert (right["text"], right["column"], right["expressions"][0]["value"]) == (
+        "payload.n + 1 > 5",
+        28,
+        2,
+    )
 
 
 def test_what_was_not_evaluated_is_not_told() -> None:
@@ -110,7 +121,8 @@ def test_a_source_that_does_not_match_ends_it() -> None:
 
 def test_events_are_explained_too() -> None:
     found = explained(
-        "SELECT clientid FROM '$events/client/connected'", {"event": "client.connected", "clientid": "c9"}
+        "SELECT clientid FROM '$events/client/connected'",
+        {"event": "client.connected", "clientid": "c9"},
     )
     assert found["rows"] == [{"clientid": "c9"}]
 
@@ -133,11 +145,20 @@ def test_actions_are_rehearsed_and_not_done(node: Node) -> None:
         {"type": "drop"},
     ]
     node.rule("SELECT payload.t AS t FROM 'm/#'", *actions)
-    steps = [step for step in node.service.explain({"name": "r1", "event": EVENT})["steps"] if "action" in step]
+    steps = [
+        step
+        for step in node.service.explain({"name": "r1", "event": EVENT})["steps"]
+        if "action" in step
+    ]
     appended, published, failed, discarded, logged, dropped = steps
-    assert appended["effects"] == [{"append": {"stream": "hot", "topic": "m/1", "row": {"t": 21.5}}}]
+    assert appended["effects"] == [
+        {"append": {"stream": "hot", "topic": "m/1", "row": {"t": 21.5}}}
+    ]
     assert published["effects"][0]["publish"]["topic"] == "out/21.5"
-    assert published["effects"][0]["publish"]["payload"] == {"encoding": "utf8", "data": '{"t":21.5}'}
+    assert published["effects"][0]["publish"]["payload"] == {
+        "encoding": "utf8",
+        "data": '{"t":21.5}',
+    }
     assert "must not contain '+'" in failed["error"]["message"]
     assert discarded["discarded"] == "bridge kafka:orders is missing"
     assert logged["effects"] == [{"log": {"t": 21.5}}]
@@ -156,8 +177,14 @@ def test_what_cannot_be_explained_is_refused(node: Node) -> None:
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-3, 3) | st.floats(-9, 9) | st.sampled_from(["", "a", "7"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abv"), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.floats(-9, 9)
+    | st.sampled_from(["", "a", "7"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abv"), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 STATEMENTS = [

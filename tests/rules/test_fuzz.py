@@ -37,12 +37,27 @@ SCALARS = (
     | st.text(max_size=12)
     | st.binary(max_size=6)
     | st.sampled_from(
-        (UNDEFINED, Bits(5, 3), "second", "%Y-%m-%d", "a/b", "+08:00", "{}", "[1]", "(a)(b)?", ".a", "signed", "~s~p~b")
+        (
+            UNDEFINED,
+            Bits(5, 3),
+            "second",
+            "%Y-%m-%d",
+            "a/b",
+            "+08:00",
+            "{}",
+            "[1]",
+            "(a)(b)?",
+            ".a",
+            "signed",
+            "~s~p~b",
+        )
     )
 )
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 

@@ -21,7 +21,10 @@ PAYLOAD = (
 def answer(node: Any, sql: str, payload: str = PAYLOAD) -> dict[str, Any]:
     try:
         got: dict[str, Any] = node.service.test(
-            {"sql": sql, "event": {"topic": "t/a/b", "clientid": "c1", "qos": 1, "payload": payload, "i": 2}}
+            {
+                "sql": sql,
+                "event": {"topic": "t/a/b", "clientid": "c1", "qos": 1, "payload": payload, "i": 2},
+            }
         )
     except Invalid:
         return {"outcome": "error"}
@@ -32,7 +35,11 @@ def shown(got: dict[str, Any]) -> str:
     if got["outcome"] != "rows":
         return "!" if got["outcome"] == "error" else got["outcome"]
     row = got["rows"][0]
-    return json.dumps(row["r"], separators=(",", ":"), ensure_ascii=False) if "r" in row else "undefined"
+    return (
+        json.dumps(row["r"], separators=(",", ":"), ensure_ascii=False)
+        if "r" in row
+        else "undefined"
+    )
 
 
 EXPRESSIONS = r"""
@@ -180,12 +187,18 @@ STATEMENTS = [
     ("payload.s, payload.i as i", {"payload": {"s": "b"}, "i": 5}),
     ("payload as p, p.i as i, 5 as p.x", {"p": {**json.loads(PAYLOAD), "x": 5}, "i": 5}),
     ("json_decode(payload.j) as p, 5 as p.x", {"p": {"k": 7, "x": 5}}),
-    ("""payload.i as i, '{"i":2}' as payload, payload.i as again""", {"i": 5, "payload": '{"i":2}', "again": 2}),
+    (
+        """payload.i as i, '{"i":2}' as payload, payload.i as again""",
+        {"i": 5, "payload": '{"i":2}', "again": 2},
+    ),
     ("1 as a, 2 as a.b", {"a": {"b": 2}}),
     ("1 as a[5], 2 as a[1], 3 as a[9]", {"a": [2]}),
     ("1 as a[-0], 2 as a[-0], 0 as a[0]", {"a": [0, 1, 2]}),
     ("1 as i, [7,8] as a, 9 as a[i]", {"i": 1, "a": [9, 8]}),
-    ("1 + 1, 'text', upper(clientid), -1", {"1 + 1": 2, "text": "text", "upper(clientid)": "C1", "-1": -1}),
+    (
+        "1 + 1, 'text', upper(clientid), -1",
+        {"1 + 1": 2, "text": "text", "upper(clientid)": "C1", "-1": -1},
+    ),
     ('1 as "a.b"', {"a.b": 1}),
     ('1 a, 2 "b c"', {"a": 1, "b c": 2}),
     ("payload.l[2..3]", {"payload": {"l": [2, 3]}}),
@@ -201,7 +214,9 @@ def test_fields(node: Any, fields: str, row: dict[str, Any]) -> None:
 
 
 def test_star_keeps_the_rest_of_the_payload(node: Any) -> None:
-    (row,) = answer(node, 'SELECT 0 as qos, *, 7 as qos, 5 AS payload.i FROM "t/#"', '{"i":1,"x":2}')["rows"]
+    (row,) = answer(
+        node, 'SELECT 0 as qos, *, 7 as qos, 5 AS payload.i FROM "t/#"', '{"i":1,"x":2}'
+    )["rows"]
     assert row["qos"] == 7
     assert row["payload"] == {"i": 5, "x": 2}
     assert row["event"] == "message.publish"
@@ -210,7 +225,10 @@ def test_star_keeps_the_rest_of_the_payload(node: Any) -> None:
 @pytest.mark.parametrize(
     ("sql", "want"),
     [
-        ("SELECT payload.i FROM '#' WHERE payload.s = 'b'", True),  # the implicit name hides nothing
+        (
+            "SELECT payload.i FROM '#' WHERE payload.s = 'b'",
+            True,
+        ),  # the implicit name hides nothing
         ("SELECT 'x' AS clientid FROM '#' WHERE clientid = 'c1'", False),
         ("SELECT null() AS clientid FROM '#' WHERE clientid = 'c1'", True),
         ("SELECT payload.i AS v FROM '#' WHERE v > 4 and topic(1) = 't'", True),
@@ -226,8 +244,14 @@ def test_where(node: Any, sql: str, want: bool) -> None:
     ("sql", "rows"),
     [
         ("FOREACH payload.m AS x DO x.a AS a", [{"a": 1}, {"a": 2}]),
-        ("FOREACH payload.m DO item.a, payload.i AS i", [{"item": {"a": 1}, "i": 5}, {"item": {"a": 2}, "i": 5}]),
-        ("FOREACH payload.m AS x DO x.a AS a, a + 1 AS b INCASE a = 1", []),  # INCASE cannot see what DO names
+        (
+            "FOREACH payload.m DO item.a, payload.i AS i",
+            [{"item": {"a": 1}, "i": 5}, {"item": {"a": 2}, "i": 5}],
+        ),
+        (
+            "FOREACH payload.m AS x DO x.a AS a, a + 1 AS b INCASE a = 1",
+            [],
+        ),  # INCASE cannot see what DO names
         ("FOREACH payload.m AS x INCASE x.a > 1 and clientid = 'c1'", None),
         ("FOREACH payload.i", "payload.i is an integer"),
         ("FOREACH jq('[.l]', payload) AS x DO x", [{"x": [[1, 2, 3]]}]),
@@ -243,14 +267,19 @@ def test_foreach(node: Any, sql: str, rows: Any) -> None:
     elif rows == "error":
         assert got["outcome"] == "error"
     elif isinstance(rows, str):
-        assert got == {"outcome": "no_result", "reason": f"no rows: FOREACH walks an array, and {rows}"}
+        assert got == {
+            "outcome": "no_result",
+            "reason": f"no rows: FOREACH walks an array, and {rows}",
+        }
     else:
         assert got == {"outcome": "rows", "rows": rows}
 
 
 def test_foreach_over_a_payload_that_is_an_array(node: Any) -> None:
     assert answer(
-        node, "FOREACH payload AS p DO p WHERE length(p) = 2".replace(" WHERE", " FROM '#' WHERE"), "[1,2]"
+        node,
+        "FOREACH payload AS p DO p WHERE length(p) = 2".replace(" WHERE", " FROM '#' WHERE"),
+        "[1,2]",
     ) == {
         "outcome": "rows",
         "rows": [{"p": 1}, {"p": 2}],
@@ -267,7 +296,10 @@ def test_foreach_over_a_payload_that_is_an_array(node: Any) -> None:
         {"sql": "SELECT a FROM t", "event": []},
         {"sql": "SELECT '\ud800' AS a FROM t", "event": {}},
         {"sql": "SELECT a FROM t", "event": {"topic": "t", "a": ["\udfff"]}},
-        {"sql": "SELECT a FROM t", "event": {"topic": "t", "payload": {"encoding": "base64", "data": "%"}}},
+        {
+            "sql": "SELECT a FROM t",
+            "event": {"topic": "t", "payload": {"encoding": "base64", "data": "%"}},
+        },
     ],
 )
 def test_a_request_that_cannot_be_read_is_refused(node: Any, body: Any) -> None:
@@ -277,9 +309,13 @@ def test_a_request_that_cannot_be_read_is_refused(node: Any, body: Any) -> None:
         node.service.render(body)
 
 
-@pytest.mark.parametrize("event", [{"event": 5}, {"event": []}, {"topic": 5}, {"topic": "", "event": "$bridges/x"}])
+@pytest.mark.parametrize(
+    "event", [{"event": 5}, {"event": []}, {"topic": 5}, {"topic": "", "event": "$bridges/x"}]
+)
 def test_an_event_that_nothing_reads_has_no_result(node: Any, event: dict[str, Any]) -> None:
-    assert node.service.test({"sql": "SELECT * FROM '#'", "event": event}) == {"outcome": "no_result"}
+    assert node.service.test({"sql": "SELECT * FROM '#'", "event": event}) == {
+        "outcome": "no_result"
+    }
 
 
 def test_an_error_in_select_fails_the_rule_though_where_is_false(node: Any) -> None:

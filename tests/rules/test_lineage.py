@@ -37,13 +37,19 @@ METER = FieldType(
 
 def traced(sql: str) -> Inferred:
     """What is inferred of a statement on meters."""
-    return infer(parse(f"{sql} FROM 'm/#'" if " FROM " not in sql else sql), FUNCTIONS, [message_input("m/#", METER)])
+    return infer(
+        parse(f"{sql} FROM 'm/#'" if " FROM " not in sql else sql),
+        FUNCTIONS,
+        [message_input("m/#", METER)],
+    )
 
 
 def origins(sql: str) -> dict[str, list[str]]:
     """Column names with what they are made of."""
     return {
-        column["name"]: [".".join(filter(None, (one["column"], one["path"]))) for one in column["from"]]
+        column["name"]: [
+            ".".join(filter(None, (one["column"], one["path"]))) for one in column["from"]
+        ]
         for column in traced(sql).lineage.as_dict()["columns"]
     }
 
@@ -119,7 +125,11 @@ SHAPES: list[tuple[str, str, pa.DataType]] = [
     ("payload.loose.x", "STRING", pa.string()),
     ("payload.loose", "STRING", pa.string()),
     ("payload.by_name", "MAP<STRING, BIGINT>", pa.map_(pa.string(), pa.int64())),
-    ("payload.o", "STRUCT<x: BIGINT, `y b`: STRING>", pa.struct([("x", pa.int64()), ("y b", pa.string())])),
+    (
+        "payload.o",
+        "STRUCT<x: BIGINT, `y b`: STRING>",
+        pa.struct([("x", pa.int64()), ("y b", pa.string())]),
+    ),
     (
         "payload.sensors",
         "ARRAY<STRUCT<id: BIGINT, t: DOUBLE>>",

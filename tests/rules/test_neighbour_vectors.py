@@ -22,7 +22,10 @@ EVENT = {"topic": "t/a", "clientid": "c1", "username": "u1", "qos": 1, "payload"
 def test_statement(vector: dict[str, Any]) -> None:
     got, want = run(SERVICE, vector["sql"], EVENT | vector["event"]), vector["expect"]
     if want.get("rows") == []:
-        assert got in ({"outcome": "rows", "rows": []}, {"outcome": "no_result", "reason": got.get("reason")})
+        assert got in (
+            {"outcome": "rows", "rows": []},
+            {"outcome": "no_result", "reason": got.get("reason")},
+        )
     elif "rows" in want:
         assert got["outcome"] == "rows"
         assert same(want["rows"], got["rows"], loose=False), got
@@ -47,5 +50,10 @@ def test_template(row: dict[str, Any], template: str, text: str) -> None:
 
 
 def test_an_event_and_a_row_that_look_like_bytes_are_objects() -> None:
-    assert run(SERVICE, 'SELECT "$base64" AS x FROM "t"', {"$base64": "AA=="}) == {"outcome": "no_result"}
-    assert SERVICE.render({"template": "${.}", "row": {"$base64": "AA=="}})["text"] == '{"$base64":"AA=="}'
+    assert run(SERVICE, 'SELECT "$base64" AS x FROM "t"', {"$base64": "AA=="}) == {
+        "outcome": "no_result"
+    }
+    assert (
+        SERVICE.render({"template": "${.}", "row": {"$base64": "AA=="}})["text"]
+        == '{"$base64":"AA=="}'
+    )

@@ -21,9 +21,21 @@ from tests.support.examples import examples
 
 HOT = {"type": "stream", "stream": "hot"}
 COLD = {"type": "stream", "stream": "cold"}
-WARM = {"name": "warm", "event": {"topic": "m/1", "payload": '{"t": 21}'}, "expect": {"rows": [{"t": 21}]}}
-COOL = {"name": "cool", "event": {"topic": "m/1", "payload": '{"t": 3}'}, "expect": {"no_result": True}}
-BROKEN = {"name": "broken", "event": {"topic": "m/1", "payload": "x"}, "expect": {"error": "not JSON"}}
+WARM = {
+    "name": "warm",
+    "event": {"topic": "m/1", "payload": '{"t": 21}'},
+    "expect": {"rows": [{"t": 21}]},
+}
+COOL = {
+    "name": "cool",
+    "event": {"topic": "m/1", "payload": '{"t": 3}'},
+    "expect": {"no_result": True},
+}
+BROKEN = {
+    "name": "broken",
+    "event": {"topic": "m/1", "payload": "x"},
+    "expect": {"error": "not JSON"},
+}
 SQL = "SELECT payload.t AS t FROM 'm/#' WHERE payload.t > 20"
 
 
@@ -39,7 +51,10 @@ def test_a_rule_is_restored_as_a_new_version_and_stays_switched_off(node: Node) 
     assert [(one["version"], one["change"]) for one in node.service.versions("r1")] == [
         (3, "restored version 1"), (2, "changed sql, actions"), (1, "created"),
     ]  # fmt: skip
-    assert node.service.version("r1", 2)["rule"] == {"name": "r1", "sql": "SELECT 1 AS a FROM 'm/#'"}
+    assert node.service.version("r1", 2)["rule"] == {
+        "name": "r1",
+        "sql": "SELECT 1 AS a FROM 'm/#'",
+    }
 
 
 def test_a_version_whose_stream_is_gone_is_not_restored(node: Node) -> None:
@@ -65,8 +80,12 @@ def test_versions_of_rules_that_are_not_there_are_not_found(node: Node) -> None:
 
 
 def test_a_patch_changes_what_it_names_and_null_takes_away(node: Node) -> None:
-    node.service.create({"name": "r1", "sql": SQL, "actions": [HOT], "description": "d", "tests": [WARM]})
-    patched = node.service.replace("r1", node.service.patched("r1", {"description": None, "actions": [COLD]}))
+    node.service.create(
+        {"name": "r1", "sql": SQL, "actions": [HOT], "description": "d", "tests": [WARM]}
+    )
+    patched = node.service.replace(
+        "r1", node.service.patched("r1", {"description": None, "actions": [COLD]})
+    )
     assert (patched["description"], patched["actions"], patched["tests"]) == ("", [COLD], [WARM])
 
 
@@ -96,7 +115,11 @@ def test_cases_that_pass_let_a_rule_be_saved_and_run_again(node: Node) -> None:
     node.service.create({"name": "r1", "sql": SQL, "tests": [WARM, COOL, BROKEN]})
     found = node.service.run_cases("r1")
     assert (found["passed"], found["failed"]) == (3, 0)
-    assert [case["outcome"] and case["outcome"]["outcome"] for case in found["cases"]] == ["rows", "no_result", "error"]
+    assert [case["outcome"] and case["outcome"]["outcome"] for case in found["cases"]] == [
+        "rows",
+        "no_result",
+        "error",
+    ]
 
 
 def test_a_case_that_fails_keeps_a_rule_from_being_saved_unless_forced(node: Node) -> None:
@@ -125,8 +148,12 @@ def test_a_case_that_fails_keeps_a_rule_from_being_saved_unless_forced(node: Nod
         ({"error": True}, 'expected an error, got rows [{"t":21}]'),
     ],
 )
-def test_a_difference_says_where_and_what(node: Node, expect: dict[str, Any], difference: str | None) -> None:
-    node.service.create({"name": "r1", "sql": SQL, "tests": [{**WARM, "expect": expect}]}, force=True)
+def test_a_difference_says_where_and_what(
+    node: Node, expect: dict[str, Any], difference: str | None
+) -> None:
+    node.service.create(
+        {"name": "r1", "sql": SQL, "tests": [{**WARM, "expect": expect}]}, force=True
+    )
     [case] = node.service.run_cases("r1")["cases"]
     assert (case["passed"], case.get("difference")) == (difference is None, difference)
 
@@ -140,7 +167,9 @@ def test_a_difference_says_where_and_what(node: Node, expect: dict[str, Any], di
         ([{"name": "x"}], "/tests/0/event"),
     ],
 )
-def test_cases_that_are_none_are_told_with_their_place(node: Node, tests: list[Any], pointer: str) -> None:
+def test_cases_that_are_none_are_told_with_their_place(
+    node: Node, tests: list[Any], pointer: str
+) -> None:
     with pytest.raises(Invalid) as refused:
         node.service.create({"name": "r1", "sql": SQL, "tests": tests})
     assert pointer in [problem.pointer for problem in refused.value.problems]
@@ -157,7 +186,10 @@ def test_an_event_that_cannot_be_read_fails_its_case(node: Node) -> None:
 
 
 PAYLOADS = st.sampled_from([b'{"t":30}', b'{"t":1}', b"no json", b'{"t":"x"}', b'{"t":40,"q":7}'])
-STEPS = st.lists(st.one_of(PAYLOADS, st.sampled_from(["reset", "off", "on", "break", "mend", "rewrite"])), max_size=60)
+STEPS = st.lists(
+    st.one_of(PAYLOADS, st.sampled_from(["reset", "off", "on", "break", "mend", "rewrite"])),
+    max_size=60,
+)
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -165,14 +197,19 @@ STEPS = st.lists(st.one_of(PAYLOADS, st.sampled_from(["reset", "off", "on", "bre
 def test_the_counters_add_up_whatever_happens(steps: list[Any]) -> None:
     node = Node()
     republish = {"type": "republish", "topic": "out", "qos": "${q}"}
-    node.rule("SELECT payload.t AS t, payload.q AS q FROM 'm/#' WHERE payload.t > 20", HOT, republish)
+    node.rule(
+        "SELECT payload.t AS t, payload.q AS q FROM 'm/#' WHERE payload.t > 20", HOT, republish
+    )
     totals = [0.0, 0.0]
     for step in steps:
         _do(node, step)
         found = node.service.metrics("r1")
         assert found["matched"] == found["passed"] + found["failed"]
         assert found["failed"] == found["failed.exception"] + found["failed.no_result"]
-        assert found["actions.failed"] == found["actions.failed.out_of_service"] + found["actions.failed.unknown"]
+        assert (
+            found["actions.failed"]
+            == found["actions.failed.out_of_service"] + found["actions.failed.unknown"]
+        )
         ended = found["actions.success"] + found["actions.failed"] + found["actions.discarded"]
         assert found["actions.total"] == ended == 2 * found["passed"]
         assert [one["metrics"]["total"] for one in found["actions"]] == [found["passed"]] * 2
@@ -260,7 +297,9 @@ def test_rates_begin_anew_when_counters_do() -> None:
     for at_s, matched in ((0.0, 1000), (5.0, 2000), (10.0, 10)):
         counts.matched.value = counts.passed.value = matched
         counts.rate.note_all(counts, at_s)
-        assert (counts.rate.last, counts.rate.passed) == ((200.0, 200.0) if matched == 2000 else (0.0, 0.0))
+        assert (counts.rate.last, counts.rate.passed) == (
+            (200.0, 200.0) if matched == 2000 else (0.0, 0.0)
+        )
     assert set(counts.rate.as_dict().values()) == {0.0}
     counts.matched.value = 500
     counts.rate.note_all(counts, 15.0)
@@ -294,9 +333,13 @@ def test_many_rates_are_sampled_a_few_milliseconds_at_a_time() -> None:
     assert longest_s < 0.05
 
 
-def test_long_sql_is_compiled_before_it_is_saved(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sql_is_compiled_before_it_is_saved(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = {"name": "long", "sql": 'SELECT payload.a AS a FROM "t/#"'}
     node.service.prepare(spec)
-    monkeypatch.setattr("rules.builder.compile_statement", lambda *_: pytest.fail("it is compiled already"))
+    monkeypatch.setattr(
+        "rules.builder.compile_statement", lambda *_: pytest.fail("it is compiled already")
+    )
     node.service.create(spec)
     assert node.service.get("long")["sql"] == spec["sql"]

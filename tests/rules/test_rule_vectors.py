@@ -19,7 +19,10 @@ REFUSED = {"outcome": "refused"}
 
 
 def load(name: str) -> list[Any]:
-    return [pytest.param(vector, id=vector["id"]) for vector in json.loads((VECTORS / f"{name}.json").read_text())]
+    return [
+        pytest.param(vector, id=vector["id"])
+        for vector in json.loads((VECTORS / f"{name}.json").read_text())
+    ]
 
 
 def same(want: Any, got: Any, *, loose: bool) -> bool:
@@ -98,7 +101,10 @@ def test_function(vector: dict[str, Any], node: Any) -> None:
     elif payload is not None and not isinstance(payload, str):
         context["payload"] = {"encoding": "json", "data": payload}
     source = context["topic"] if context["topic"].startswith("$") else "#"
-    got, want = run(node.service, f'SELECT {vector["expr"]} AS r FROM "{source}"', context), vector["expect"]
+    got, want = (
+        run(node.service, f'SELECT {vector["expr"]} AS r FROM "{source}"', context),
+        vector["expect"],
+    )
     if want == {"$error": True}:
         assert got["outcome"] in ("refused", "error")
     elif want == {"$undefined": True}:
@@ -109,4 +115,7 @@ def test_function(vector: dict[str, Any], node: Any) -> None:
 
 @pytest.mark.parametrize("vector", load("rule_templates"))
 def test_template(vector: dict[str, Any], node: Any) -> None:
-    assert node.service.render({"template": vector["template"], "row": vector["selected"]})["text"] == vector["expect"]
+    assert (
+        node.service.render({"template": vector["template"], "row": vector["selected"]})["text"]
+        == vector["expect"]
+    )

@@ -19,7 +19,9 @@ METER = FieldType(
         "temp": FieldType("double"),
         "seq": FieldType("long"),
         "device": FieldType("string"),
-        "tags": FieldType("array", item=FieldType("struct", fields={"k": FieldType("string")}, open=False)),
+        "tags": FieldType(
+            "array", item=FieldType("struct", fields={"k": FieldType("string")}, open=False)
+        ),
     },
 )
 
@@ -36,16 +38,28 @@ def columns(node: Any, sql: str, *, typed: bool = True) -> list[tuple[str, str]]
     [
         ("SELECT payload.temp AS t, payload.seq + 1 AS s", [("t", "double"), ("s", "long")]),
         ("SELECT payload.temp * 2 AS t, payload.seq / 2 AS h", [("t", "double"), ("h", "double")]),
-        ("SELECT payload.device + 1 AS d, payload.seq > 1 AS b", [("d", "string"), ("b", "boolean")]),
-        ("SELECT clientid, qos, topic(1) AS site", [("clientid", "string"), ("qos", "long"), ("site", "string")]),
+        (
+            "SELECT payload.device + 1 AS d, payload.seq > 1 AS b",
+            [("d", "string"), ("b", "boolean")],
+        ),
+        (
+            "SELECT clientid, qos, topic(1) AS site",
+            [("clientid", "string"), ("qos", "long"), ("site", "string")],
+        ),
         ("SELECT CASE WHEN qos = 1 THEN payload.temp ELSE 0 END AS v", [("v", "double")]),
         ("SELECT CASE WHEN qos = 1 THEN 1 ELSE 'x' END AS v", [("v", "unknown")]),
-        ("SELECT base64_decode(payload) AS b, str(gunzip(payload)) AS s", [("b", "binary"), ("s", "string")]),
+        (
+            "SELECT base64_decode(payload) AS b, str(gunzip(payload)) AS s",
+            [("b", "binary"), ("s", "string")],
+        ),
         ("SELECT payload.temp", [("payload", "struct")]),
         ("SELECT payload.tags[1].k AS k, payload.tags AS l", [("k", "string"), ("l", "array")]),
         ("SELECT payload.temp AS t, t + 1 AS u", [("t", "double"), ("u", "double")]),
         ("SELECT json_decode(payload) AS p, p.seq AS s", [("p", "struct"), ("s", "long")]),
-        ("FOREACH payload.tags AS x DO x.k AS k, clientid", [("k", "string"), ("clientid", "string")]),
+        (
+            "FOREACH payload.tags AS x DO x.k AS k, clientid",
+            [("k", "string"), ("clientid", "string")],
+        ),
     ],
 )
 def test_columns(node: Any, sql: str, want: list[tuple[str, str]]) -> None:
@@ -54,7 +68,11 @@ def test_columns(node: Any, sql: str, want: list[tuple[str, str]]) -> None:
 
 def test_without_a_schema_types_come_from_the_sql_alone(node: Any) -> None:
     sql = "SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid"
-    assert columns(node, sql, typed=False) == [("t", "unknown"), ("f", "double"), ("clientid", "string")]
+    assert columns(node, sql, typed=False) == [
+        ("t", "unknown"),
+        ("f", "double"),
+        ("clientid", "string"),
+    ]
 
 
 def test_a_rule_with_a_misspelt_field_is_not_saved(node: Any) -> None:
@@ -86,8 +104,12 @@ def test_rules_keep_running_when_a_schema_changes_under_them(node: Any) -> None:
     node.schemas.types["m/+"] = replace(METER, fields={"temperature": FieldType("string")})
     shown = node.service.get("r1")
     assert (shown["state"], shown["columns"][0]["type"]) == ("mistyped", "unknown")
-    assert [warning["suggestion"] for warning in shown["warnings"]] == ["did you mean 'temperature'?"]
-    assert shown["problem"].startswith("line 1, column 8: payload.temp: payload has no field 'temp'")
+    assert [warning["suggestion"] for warning in shown["warnings"]] == [
+        "did you mean 'temperature'?"
+    ]
+    assert shown["problem"].startswith(
+        "line 1, column 8: payload.temp: payload has no field 'temp'"
+    )
     node.send("m/1", b'{"temp": 21}')
     assert node.count("passed") == 1
     assert node.service.enable("r1", False)["state"] == "disabled"

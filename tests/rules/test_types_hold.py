@@ -47,7 +47,9 @@ def holds(kind: FieldType, value: Any) -> bool:
     if kind.name in ("string", "binary"):
         return isinstance(value, (str, bytes)) and (not kind.values or value in kind.values)
     if kind.name == "array":
-        return isinstance(value, list) and all(holds(kind.item or FieldType("unknown"), item) for item in value)
+        return isinstance(value, list) and all(
+            holds(kind.item or FieldType("unknown"), item) for item in value
+        )
     if kind.name == "map":
         item = kind.item or FieldType("unknown")
         return isinstance(value, dict) and all(holds(item, member) for member in value.values())
@@ -90,7 +92,9 @@ def _array(typed: Typed) -> Typed:
 
 
 def _map(typed: Typed) -> Typed:
-    return {"type": "object", "additionalProperties": typed[0]}, st.dictionaries(NAMES, typed[1], max_size=3)
+    return {"type": "object", "additionalProperties": typed[0]}, st.dictionaries(
+        NAMES, typed[1], max_size=3
+    )
 
 
 @st.composite
@@ -98,7 +102,11 @@ def _objects(draw: st.DrawFn, inner: st.SearchStrategy[Typed]) -> Typed:
     members = draw(st.dictionaries(NAMES, inner, min_size=1, max_size=3))
     required = [name for name in members if draw(st.booleans())]
     is_closed = draw(st.booleans())
-    schema: Schema = {"type": "object", "properties": {k: v[0] for k, v in members.items()}, "required": required}
+    schema: Schema = {
+        "type": "object",
+        "properties": {k: v[0] for k, v in members.items()},
+        "required": required,
+    }
     if is_closed:
         schema["additionalProperties"] = False
     optional = {name: typed[1] for name, typed in members.items() if name not in required}
@@ -119,17 +127,31 @@ def _combined(draw: st.DrawFn, inner: st.SearchStrategy[Typed]) -> Typed:
 def _typed() -> st.SearchStrategy[Typed]:
     return st.recursive(
         st.sampled_from(_SCALARS),
-        lambda inner: _objects(inner) | _combined(inner) | inner.map(_array) | inner.map(_map) | inner.map(_nullable),
+        lambda inner: (
+            _objects(inner)
+            | _combined(inner)
+            | inner.map(_array)
+            | inner.map(_map)
+            | inner.map(_nullable)
+        ),
         max_leaves=6,
     )
 
 
 # SQL
 
-_STEPS = st.lists(NAMES.map(".{}".format) | st.sampled_from(["[1]", "[-1]", "[x]"]), max_size=3).map("".join)
-_ROOTS = st.sampled_from(["payload", "payload", "payload", "x", "y", "topic", "qos", "flags", "username", "p"])
-_PATHS = st.builds("{}{}".format, _ROOTS, _STEPS) | st.sampled_from(["payload.a[1..2]", "payload.b[-2..-1]"])
-_LITERALS = st.sampled_from(["1", "2.5", "'on'", "'12'", "'a'", "true", "NULL", "[]", "{}", "[1..3]"])
+_STEPS = st.lists(
+    NAMES.map(".{}".format) | st.sampled_from(["[1]", "[-1]", "[x]"]), max_size=3
+).map("".join)
+_ROOTS = st.sampled_from(
+    ["payload", "payload", "payload", "x", "y", "topic", "qos", "flags", "username", "p"]
+)
+_PATHS = st.builds("{}{}".format, _ROOTS, _STEPS) | st.sampled_from(
+    ["payload.a[1..2]", "payload.b[-2..-1]"]
+)
+_LITERALS = st.sampled_from(
+    ["1", "2.5", "'on'", "'12'", "'a'", "true", "NULL", "[]", "{}", "[1..3]"]
+)
 _CALLS = [
     "abs({})", "upper({})", "length({})", "nth(1, {})", "first({})", "last({})", "sublist(1, {})", "str({})", "int({})",
     "float({})", "bool({})", "map({})", "map_get('a.b', {})", "mget('a', {}, 1)", "map_keys({})", "map_values({})",
@@ -150,7 +172,12 @@ def _expressions() -> st.SearchStrategy[str]:
         _PATHS | _LITERALS,
         lambda inner: (
             st.builds(lambda form, one: form.format(one), st.sampled_from(_CALLS), inner)
-            | st.builds(lambda form, one, other: form.format(one, other), st.sampled_from(_PAIRS), inner, inner)
+            | st.builds(
+                lambda form, one, other: form.format(one, other),
+                st.sampled_from(_PAIRS),
+                inner,
+                inner,
+            )
             | inner.map("-{}".format)
         ),
         max_leaves=4,
@@ -158,7 +185,21 @@ def _expressions() -> st.SearchStrategy[str]:
 
 
 _TARGETS = st.sampled_from(
-    ["x", "y", "p", "topic", "payload", "x.a", "x.a.b", "x[1]", "x[-0]", "x[1].a", "y[qos]", "payload.a", "payload.d.e"]
+    [
+        "x",
+        "y",
+        "p",
+        "topic",
+        "payload",
+        "x.a",
+        "x.a.b",
+        "x[1]",
+        "x[-0]",
+        "x[1].a",
+        "y[qos]",
+        "payload.a",
+        "payload.d.e",
+    ]
 )
 _FIELDS = (
     st.builds("{} AS {}".format, _expressions(), _TARGETS)
@@ -182,7 +223,9 @@ def check(schema: Schema, payload: Any, sql: str) -> None:
         assume(False)
     try:
         tree = parse(sql)
-        program = compile_for_messages(tree, FUNCTIONS, RuleContext("n", {"rule_id": "r"}, lambda: 5))
+        program = compile_for_messages(
+            tree, FUNCTIONS, RuleContext("n", {"rule_id": "r"}, lambda: 5)
+        )
     except SluiceError:
         assume(False)
     found = infer(tree, FUNCTIONS, [message_input("t/#", serde.field_type())])
@@ -195,18 +238,28 @@ def check(schema: Schema, payload: Any, sql: str) -> None:
     for row in result if isinstance(result, list) else [] if result is None else [result]:
         assert found.has_star or row.keys() <= columns.keys()
         for name, kind in columns.items():
-            assert holds(kind, row.get(name, UNDEFINED)), (sql, name, kind, row.get(name, UNDEFINED))
+            assert holds(kind, row.get(name, UNDEFINED)), (
+                sql,
+                name,
+                kind,
+                row.get(name, UNDEFINED),
+            )
 
 
 @settings(
-    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(300),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 @given(
-    (_objects(_typed()) | _objects(_typed()) | _typed()).flatmap(lambda typed: st.tuples(st.just(typed[0]), typed[1])),
+    (_objects(_typed()) | _objects(_typed()) | _typed()).flatmap(
+        lambda typed: st.tuples(st.just(typed[0]), typed[1])
+    ),
     _STATEMENTS,
 )
 @example(
-    ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 1.0}), "SELECT payload.a + 1 AS x FROM 't'"
+    ({"type": "object", "properties": {"a": {"type": "integer"}}}, {"a": 1.0}),
+    "SELECT payload.a + 1 AS x FROM 't'",
 )
 def test_the_type_of_a_column_holds_for_its_values(data: tuple[Schema, Any], sql: str) -> None:
     schema, payload = data
@@ -221,7 +274,19 @@ _SCALAR_VALUES = (
     | st.booleans()
     | st.none()
     | st.sampled_from(
-        [UNDEFINED, "", "on", "12", "a/b", '{"a": {"b": 1}}', "[1, 2]", "second", "%Y-%m-%d", "+08:00", "a"]
+        [
+            UNDEFINED,
+            "",
+            "on",
+            "12",
+            "a/b",
+            '{"a": {"b": 1}}',
+            "[1, 2]",
+            "second",
+            "%Y-%m-%d",
+            "+08:00",
+            "a",
+        ]
     )
 )
 _VALUES = st.recursive(
@@ -236,7 +301,9 @@ def type_of(value: Any) -> FieldType:
     if value is UNDEFINED or value is None:
         return FieldType("null")
     if isinstance(value, dict):
-        return FieldType("struct", False, {name: type_of(inner) for name, inner in value.items()}, open=False)
+        return FieldType(
+            "struct", False, {name: type_of(inner) for name, inner in value.items()}, open=False
+        )
     if isinstance(value, list):
         return FieldType("array", False, item=unified_all(map(type_of, value)))
     names = {bool: "boolean", int: "long", float: "double", str: "string", bytes: "string"}
@@ -249,7 +316,11 @@ def type_of(value: Any) -> FieldType:
 def test_the_type_of_a_function_s_result_holds(function: Function, data: Any) -> None:
     most = function.least + 2 if function.most is None else function.most
     arguments = [data.draw(_VALUES) for _ in range(data.draw(st.integers(function.least, most)))]
-    event = [] if function.column is None else [data.draw(_COLUMNS.get(function.column, st.just(UNDEFINED)))]
+    event = (
+        []
+        if function.column is None
+        else [data.draw(_COLUMNS.get(function.column, st.just(UNDEFINED)))]
+    )
     try:
         result = function.call(*event, *arguments)
     except SluiceError:

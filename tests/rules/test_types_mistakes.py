@@ -18,7 +18,9 @@ def _field(name: str, *, nullable: bool = False) -> FieldType:
     return FieldType(name, nullable=nullable)
 
 
-_TAG = FieldType("struct", nullable=False, fields={"k": _field("string"), "n": _field("long")}, open=False)
+_TAG = FieldType(
+    "struct", nullable=False, fields={"k": _field("string"), "n": _field("long")}, open=False
+)
 METER = FieldType(
     "struct",
     nullable=False,
@@ -33,11 +35,18 @@ METER = FieldType(
         "tags": FieldType("array", nullable=False, item=_TAG),
         "numbers": FieldType("array", nullable=False, item=_field("long")),
         "by_name": FieldType("map", nullable=False, item=_field("double")),
-        "place": FieldType("struct", nullable=False, fields={"room": _field("string"), "floor": _field("long")}),
+        "place": FieldType(
+            "struct", nullable=False, fields={"room": _field("string"), "floor": _field("long")}
+        ),
         "any": FieldType("unknown"),
     },
 )
-OPEN = FieldType("struct", nullable=False, open=True, fields={"temp": _field("double"), "sensor1": _field("double")})
+OPEN = FieldType(
+    "struct",
+    nullable=False,
+    open=True,
+    fields={"temp": _field("double"), "sensor1": _field("double")},
+)
 
 
 def checked(sql: str, **payloads: FieldType) -> Inferred:
@@ -55,7 +64,9 @@ def mistakes(found: Inferred) -> list[str]:
 
 def warnings(found: Inferred) -> list[str]:
     """The texts of warnings, each with its suggestion."""
-    return [str(report.problem).partition(": ")[2] for report in found.reports if not report.is_mistake]
+    return [
+        str(report.problem).partition(": ")[2] for report in found.reports if not report.is_mistake
+    ]
 
 
 @pytest.mark.parametrize(
@@ -198,14 +209,22 @@ def test_aliases_are_columns_of_what_follows() -> None:
     found = checked("SELECT payload.temp AS clientId, clientId + 1 AS x, x - payload.device AS y")
     assert warnings(found) == []
     (mistake,) = mistakes(found)
-    assert mistake.startswith("'-' always fails here: it needs numbers, and payload.device is a string")
+    assert mistake.startswith(
+        "'-' always fails here: it needs numbers, and payload.device is a string"
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "is_mistake", "hint"),
-    [("tmep", True, "did you mean 'temp'?"), ("humidity", False, "it mentions"), ("sensor2", False, "it mentions")],
+    [
+        ("tmep", True, "did you mean 'temp'?"),
+        ("humidity", False, "it mentions"),
+        ("sensor2", False, "it mentions"),
+    ],
 )
-def test_a_field_that_an_open_schema_does_not_mention(field: str, is_mistake: bool, hint: str) -> None:
+def test_a_field_that_an_open_schema_does_not_mention(
+    field: str, is_mistake: bool, hint: str
+) -> None:
     (report,) = checked(f"SELECT payload.{field} AS x", m=OPEN).reports
     assert report.is_mistake == is_mistake
     assert hint in str(report.problem)
@@ -220,10 +239,14 @@ def test_foreach_walks_arrays_only() -> None:
 
 def test_a_field_of_some_filters_only_is_a_warning_that_names_the_others() -> None:
     other = FieldType("struct", nullable=False, open=False, fields={"hum": _field("double")})
-    found = checked("SELECT payload.temp AS t, payload.hum AS h, payload.tmp AS x", a=METER, b=other)
+    found = checked(
+        "SELECT payload.temp AS t, payload.hum AS h, payload.tmp AS x", a=METER, b=other
+    )
     in_b, in_a = warnings(found)
     assert in_b == "on topics of \"b\": payload.temp: payload has no field 'temp'; it has hum"
-    assert in_a.startswith("on topics of \"a\": payload.hum: payload has no field 'hum'; it has any, by_name")
+    assert in_a.startswith(
+        "on topics of \"a\": payload.hum: payload has no field 'hum'; it has any, by_name"
+    )
     assert mistakes(found) == ["payload.tmp: payload has no field 'tmp'; did you mean 'temp'?"]
 
 
@@ -257,7 +280,9 @@ def test_a_payload_that_is_not_json_has_no_fields() -> None:
     avro = FieldType("struct", nullable=False, open=False, fields=METER.fields, coding="avro")
     found = checked("SELECT payload.temp AS t", m=avro)
     (mistake,) = mistakes(found)
-    assert mistake.startswith("the payload is written in Avro, not JSON, so payload.temp always fails; decode it with")
+    assert mistake.startswith(
+        "the payload is written in Avro, not JSON, so payload.temp always fails; decode it with"
+    )
     assert mistakes(checked("SELECT payload AS p, strlen(payload) AS n", m=avro)) == []
 
 
@@ -268,7 +293,9 @@ def test_long_chains_of_conditions_are_checked() -> None:
 
 def test_members_of_an_item_keep_their_place_and_are_looked_for_in_the_item() -> None:
     assert mistakes(checked('FOREACH payload.tags DO item.k, item.n FROM "m/+"')) == []
-    assert mistakes(checked('FOREACH payload.any AS s DO s.name, s.idx, s.name AS n FROM "m/+"')) == []
+    assert (
+        mistakes(checked('FOREACH payload.any AS s DO s.name, s.idx, s.name AS n FROM "m/+"')) == []
+    )
     assert mistakes(checked('FOREACH payload.tags DO item.k, item.m FROM "m/+"')) == [
         "item.m: item has no field 'm'; it has k, n"
     ]

@@ -47,7 +47,10 @@ class Bench:
     def __init__(self) -> None:
         self.services = make_services()
         self.schemas = SchemaValidationFeature(self.services)
-        self.transforms, self.feature = TransformsFeature(self.services), RulesFeature(self.services)
+        self.transforms, self.feature = (
+            TransformsFeature(self.services),
+            RulesFeature(self.services),
+        )
         for feature in (self.schemas, self.transforms, self.feature):
             feature.start()
         self.rules = self.feature.service
@@ -55,9 +58,18 @@ class Bench:
     def bind(self, kind: str, source: Any, **members: Any) -> None:
         """Register schema ``s`` and validate ``m/#`` with it."""
         text = source if isinstance(source, str) else json.dumps(source)
-        self.schemas.schemas.create({"name": "s", "type": kind, "source": text, "compatibility": "none"})
-        check = {"type": kind, "schema": "s"} | ({"message_type": "Meter"} if kind == "protobuf" else {})
-        validation = {"name": "v", "topics": ["m/#"], "strategy": "all_pass", "failure_action": "drop"}
+        self.schemas.schemas.create(
+            {"name": "s", "type": kind, "source": text, "compatibility": "none"}
+        )
+        check = {"type": kind, "schema": "s"} | (
+            {"message_type": "Meter"} if kind == "protobuf" else {}
+        )
+        validation = {
+            "name": "v",
+            "topics": ["m/#"],
+            "strategy": "all_pass",
+            "failure_action": "drop",
+        }
         self.schemas.validations.create({**validation, "checks": [check], **members})
 
     def columns(self, sql: str) -> dict[str, str]:
@@ -82,7 +94,10 @@ def test_combined_json_schemas(bench: Bench) -> None:
     bench.bind(
         "json",
         {
-            "allOf": [{"$ref": "#/$defs/base"}, {"required": ["extra"], "properties": {"extra": {"type": "boolean"}}}],
+            "allOf": [
+                {"$ref": "#/$defs/base"},
+                {"required": ["extra"], "properties": {"extra": {"type": "boolean"}}},
+            ],
             "type": "object",
             "properties": {"mode": {"enum": ["auto", "off"]}, "tree": {"$ref": "#/$defs/tree"}},
             "oneOf": [
@@ -101,13 +116,21 @@ def test_combined_json_schemas(bench: Bench) -> None:
     )
     sql = "SELECT payload.seq AS s, payload.extra AS e, payload.mode AS m, payload.tree.l AS l"
     assert bench.columns(sql) == {"s": "BIGINT", "e": "BOOLEAN", "m": "STRING", "l": "STRING"}
-    assert "'autos' is not a value of payload.mode" in bench.mistake("SELECT payload.mode = 'autos' AS x")
-    assert "'x' is not a value of payload.kind: they are never equal" in bench.mistake("SELECT payload.kind = 'x' AS x")
+    assert "'autos' is not a value of payload.mode" in bench.mistake(
+        "SELECT payload.mode = 'autos' AS x"
+    )
+    assert "'x' is not a value of payload.kind: they are never equal" in bench.mistake(
+        "SELECT payload.kind = 'x' AS x"
+    )
     assert "did you mean 'extra'?" in bench.mistake("SELECT payload.extr AS x")
 
 
 BASE = {"type": "object", "properties": {"seq": {"type": "integer"}, "pos": {"type": "object"}}}
-CLOSED = {"type": "object", "properties": {"own": {"type": "number"}}, "unevaluatedProperties": False}
+CLOSED = {
+    "type": "object",
+    "properties": {"own": {"type": "number"}},
+    "unevaluatedProperties": False,
+}
 
 
 @pytest.mark.parametrize(
@@ -125,14 +148,20 @@ CLOSED = {"type": "object", "properties": {"own": {"type": "number"}}, "unevalua
         {"$ref": "#anchored"},
         {"allOf": [{"$ref": "https://example.com/other"}]},
         {"$dynamicRef": "#anchored"},
-        {"allOf": [{"$id": "https://example.com/inner", "$ref": "#/$defs/in", "$defs": {"in": BASE}}]},
+        {
+            "allOf": [
+                {"$id": "https://example.com/inner", "$ref": "#/$defs/in", "$defs": {"in": BASE}}
+            ]
+        },
         {"allOf": [{"additionalProperties": {"type": "integer"}}]},
         {"anyOf": [{"unevaluatedProperties": True}]},
         {"patternProperties": {"^s": {}}},
         {"additionalProperties": True},
     ],
 )
-def test_fields_that_parts_of_a_closed_schema_allow_are_accepted(bench: Bench, parts: dict[str, Any]) -> None:
+def test_fields_that_parts_of_a_closed_schema_allow_are_accepted(
+    bench: Bench, parts: dict[str, Any]
+) -> None:
     defs = {
         "base": BASE,
         "anchored": {**BASE, "$anchor": "anchored", "$dynamicAnchor": "anchored"},
@@ -153,7 +182,9 @@ def test_fields_that_parts_of_a_closed_schema_allow_are_accepted(bench: Bench, p
         {"allOf": [{"$ref": "#dynamic"}]},
     ],
 )
-def test_a_closed_schema_whose_parts_are_known_has_no_other_fields(bench: Bench, parts: dict[str, Any]) -> None:
+def test_a_closed_schema_whose_parts_are_known_has_no_other_fields(
+    bench: Bench, parts: dict[str, Any]
+) -> None:
     base = {**BASE, "$anchor": "anchored", "$dynamicAnchor": "dynamic"}
     bench.bind("json", {**parts, "unevaluatedProperties": False, "$defs": {"base": base}})
     assert bench.columns("SELECT payload.seq AS s") == {"s": "BIGINT"}
@@ -163,16 +194,27 @@ def test_a_closed_schema_whose_parts_are_known_has_no_other_fields(bench: Bench,
 def test_properties_without_a_type_have_types_beside_an_object(bench: Bench) -> None:
     untyped = {
         "required": ["temp"],
-        "properties": {"temp": {"type": "number"}, "pos": {"properties": {"lat": {"type": "number"}}}},
+        "properties": {
+            "temp": {"type": "number"},
+            "pos": {"properties": {"lat": {"type": "number"}}},
+        },
     }
     bench.bind("json", {"allOf": [{"$ref": "#/$defs/base"}, untyped], "$defs": {"base": BASE}})
     sql = "SELECT payload.seq AS s, payload.temp AS t, payload.pos AS p, payload.pos.lat AS l"
-    assert bench.columns(sql) == {"s": "BIGINT", "t": "DOUBLE", "p": "STRUCT<lat: DOUBLE>", "l": "DOUBLE"}
+    assert bench.columns(sql) == {
+        "s": "BIGINT",
+        "t": "DOUBLE",
+        "p": "STRUCT<lat: DOUBLE>",
+        "l": "DOUBLE",
+    }
 
 
 def test_a_json_schema_that_unfolds_without_end_is_unknown_somewhere(bench: Bench) -> None:
     steps: Mapping[str, Any] = {
-        f"d{n}": {"type": "object", "properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "ab"}}
+        f"d{n}": {
+            "type": "object",
+            "properties": {side: {"$ref": f"#/$defs/d{n + 1}"} for side in "ab"},
+        }
         for n in range(30)
     }
     bench.bind("json", {"$ref": "#/$defs/d0", "$defs": {**steps, "d30": {"type": "string"}}})
@@ -192,7 +234,10 @@ def test_avro_and_protobuf_payloads_are_decoded_by_name(bench: Bench) -> None:
     sql = "SELECT schema_decode('s', payload) AS p, p.tmp AS t"
     assert "p.tmp: p has no field 'tmp'; did you mean 'temp'?" in bench.mistake(sql)
     sql = "SELECT schema_decode('s', payload) AS p, p.state = 'on' AS t"
-    assert "'on' is not a value of p.state: they are never equal; did you mean 'ON'?" in bench.mistake(sql)
+    assert (
+        "'on' is not a value of p.state: they are never equal; did you mean 'ON'?"
+        in bench.mistake(sql)
+    )
 
 
 def test_protobuf_message_types(bench: Bench) -> None:
@@ -220,21 +265,35 @@ def test_a_transformation_to_json_makes_fields_known(bench: Bench) -> None:
             "operations": [{"key": "payload.site", "value": "topic"}],
         }
     )
-    assert bench.columns("SELECT payload.temp AS t, payload.site AS s") == {"t": "DOUBLE", "s": "STRING"}
+    assert bench.columns("SELECT payload.temp AS t, payload.site AS s") == {
+        "t": "DOUBLE",
+        "s": "STRING",
+    }
     assert "did you mean 'temp'?" in bench.mistake("SELECT payload.tmep AS t")
 
 
 @pytest.mark.parametrize(
-    "members", [{"mode": "shadow"}, {"enable": False}, {"failure_action": "ignore"}, {"topics": ["m/1"]}]
+    "members",
+    [{"mode": "shadow"}, {"enable": False}, {"failure_action": "ignore"}, {"topics": ["m/1"]}],
 )
-def test_validations_that_let_others_pass_bind_nothing(bench: Bench, members: dict[str, Any]) -> None:
-    bench.bind("json", {"type": "object", "properties": {"temp": {}}, "additionalProperties": False}, **members)
+def test_validations_that_let_others_pass_bind_nothing(
+    bench: Bench, members: dict[str, Any]
+) -> None:
+    bench.bind(
+        "json",
+        {"type": "object", "properties": {"temp": {}}, "additionalProperties": False},
+        **members,
+    )
     assert bench.columns("SELECT payload.tmep AS t") == {"t": "STRING"}
 
 
 def test_several_validations_and_alternatives(bench: Bench) -> None:
     bench.bind("json", {"type": "object", "properties": {"temp": {"type": "number"}}})
-    other = {"type": "object", "required": ["seq"], "properties": {"seq": {"type": "integer"}, "temp": {}}}
+    other = {
+        "type": "object",
+        "required": ["seq"],
+        "properties": {"seq": {"type": "integer"}, "temp": {}},
+    }
     bench.schemas.schemas.create({"name": "o", "type": "json", "source": json.dumps(other)})
     validation = {"name": "w", "topics": ["m/#"], "strategy": "all_pass", "failure_action": "drop"}
     bench.schemas.validations.create({**validation, "checks": [{"type": "json", "schema": "o"}]})
@@ -242,7 +301,9 @@ def test_several_validations_and_alternatives(bench: Bench) -> None:
     assert bench.columns(sql) == {"t": "DOUBLE", "s": "BIGINT"}
     bench.schemas.validations.delete("w")
     checks = [{"type": "json", "schema": "o"}, {"type": "json", "schema": "s"}]
-    bench.schemas.validations.replace("v", {**validation, "name": "v", "strategy": "any_pass", "checks": checks})
+    bench.schemas.validations.replace(
+        "v", {**validation, "name": "v", "strategy": "any_pass", "checks": checks}
+    )
     assert bench.columns(sql) == {"t": "STRING", "s": "STRING"}
     assert "did you mean 'temp'?" in bench.mistake("SELECT payload.tmep AS t")
 
@@ -250,17 +311,40 @@ def test_several_validations_and_alternatives(bench: Bench) -> None:
 def test_a_transformation_in_shadow_mode_changes_no_types(bench: Bench) -> None:
     bench.bind("json", {"type": "object", "properties": {"temp": {"type": "number"}}})
     shared = {"name": "x", "topics": ["m/#"], "failure_action": "drop", "mode": "shadow"}
-    bench.transforms.service.create({**shared, "operations": [{"key": "payload.temp", "value": "'warm'"}]})
+    bench.transforms.service.create(
+        {**shared, "operations": [{"key": "payload.temp", "value": "'warm'"}]}
+    )
     assert bench.columns("SELECT payload.temp AS t") == {"t": "DOUBLE"}
-    enforced = {**shared, "mode": "enforce", "operations": [{"key": "payload.temp", "value": "'warm'"}]}
+    enforced = {
+        **shared,
+        "mode": "enforce",
+        "operations": [{"key": "payload.temp", "value": "'warm'"}],
+    }
     bench.transforms.service.replace("x", enforced)
     assert bench.columns("SELECT payload.temp AS t") == {"t": "STRING"}
 
 
 def test_saved_rules_show_what_a_new_schema_says(bench: Bench) -> None:
-    bench.bind("json", {"type": "object", "properties": {"temp": {"type": "number"}}, "additionalProperties": False})
-    bench.rules.create({"name": "r", "sql": "SELECT payload.temp AS t FROM 'm/+'", "actions": [{"type": "console"}]})
-    celsius = {"type": "object", "properties": {"celsius": {"type": "integer"}}, "additionalProperties": False}
+    bench.bind(
+        "json",
+        {
+            "type": "object",
+            "properties": {"temp": {"type": "number"}},
+            "additionalProperties": False,
+        },
+    )
+    bench.rules.create(
+        {
+            "name": "r",
+            "sql": "SELECT payload.temp AS t FROM 'm/+'",
+            "actions": [{"type": "console"}],
+        }
+    )
+    celsius = {
+        "type": "object",
+        "properties": {"celsius": {"type": "integer"}},
+        "additionalProperties": False,
+    }
     bench.schemas.schemas.replace("s", {"type": "json", "source": json.dumps(celsius)}, force=True)
     shown = bench.rules.get("r")
     assert (shown["state"], shown["warnings"][0]["suggestion"]) == ("mistyped", "it has celsius")
@@ -272,7 +356,11 @@ def test_saved_rules_show_what_a_new_schema_says(bench: Bench) -> None:
 
 def test_rows_of_another_rule_have_its_types(bench: Bench) -> None:
     bench.rules.create(
-        {"name": "up", "sql": "SELECT 1 AS n, {k: 'x'} AS o FROM 'm/+'", "actions": [{"type": "console"}]}
+        {
+            "name": "up",
+            "sql": "SELECT 1 AS n, {k: 'x'} AS o FROM 'm/+'",
+            "actions": [{"type": "console"}],
+        }
     )
     found = bench.rules.check({"sql": "SELECT n, o.k AS k, node FROM '$rules/up'"})
     assert found["spark_schema"] == "n BIGINT, k STRING, node STRING"
@@ -284,8 +372,19 @@ def test_rows_of_another_rule_have_its_types(bench: Bench) -> None:
 
 
 def test_templates_are_held_against_the_rows(bench: Bench) -> None:
-    bench.bind("json", {"type": "object", "properties": {"temp": {"type": "number"}}, "additionalProperties": False})
-    action = {"type": "republish", "topic": "out/${clientId}", "payload": "${payload.temp} ${payload.tmep}"}
+    bench.bind(
+        "json",
+        {
+            "type": "object",
+            "properties": {"temp": {"type": "number"}},
+            "additionalProperties": False,
+        },
+    )
+    action = {
+        "type": "republish",
+        "topic": "out/${clientId}",
+        "payload": "${payload.temp} ${payload.tmep}",
+    }
     checked = bench.rules.check({"sql": "SELECT clientid, payload FROM 'm/+'", "actions": [action]})
     assert [(one["pointer"], one["suggestion"]) for one in checked["warnings"]] == [
         ("/actions/0/topic", "did you mean 'clientid'?"),
@@ -312,12 +411,22 @@ LOGICAL_AVRO = {
         {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
         {"name": "at", "type": {"type": "int", "logicalType": "time-millis"}},
         {"name": "in", "type": {"type": "map", "values": {"type": "array", "items": "int"}}},
-        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}},
+        {
+            "name": "price",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2},
+        },
         {
             "name": "sum",
             "type": [
                 "null",
-                {"type": "fixed", "name": "s", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 9},
+                {
+                    "type": "fixed",
+                    "name": "s",
+                    "size": 16,
+                    "logicalType": "decimal",
+                    "precision": 38,
+                    "scale": 9,
+                },
             ],
         },
         {"name": "odd", "type": {"type": "bytes", "logicalType": "decimal", "precision": 39}},
@@ -362,6 +471,10 @@ def test_columns_of_tables_are_what_the_schema_means(
     bench: Bench, kind: str, source: Any, sql: str, columns: list[Any]
 ) -> None:
     bench.bind(kind, source)
-    bench.rules.create({"name": "r", "sql": f"SELECT {sql} FROM 'm/+'", "actions": [{"type": "console"}]})
+    bench.rules.create(
+        {"name": "r", "sql": f"SELECT {sql} FROM 'm/+'", "actions": [{"type": "console"}]}
+    )
     found = [column["type"] for column in bench.rules.rule_for_spark("r")["columns"]]
-    assert [one for one, wanted in zip(found, columns, strict=True) if wanted not in (one, ...)] == []
+    assert [
+        one for one, wanted in zip(found, columns, strict=True) if wanted not in (one, ...)
+    ] == []

@@ -16,7 +16,9 @@ INTEGERS = st.integers(-(10**30), 10**30)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 NUMBERS = INTEGERS | FLOATS
 SCALARS = NUMBERS | st.booleans() | st.none() | st.text() | st.just(UNDEFINED)
-JSON = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8)
+JSON = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
+)
 
 
 @given(NUMBERS, NUMBERS)
@@ -26,7 +28,9 @@ def test_arithmetic_gives_finite_numbers_or_fails(left: Any, right: Any) -> None
             result = operation(left, right)
         except EvaluationError:
             continue
-        assert type(result) is (int if type(left) is type(right) is int and operation != values.divide else float)
+        assert type(result) is (
+            int if type(left) is type(right) is int and operation != values.divide else float
+        )
         assert math.isfinite(result) if type(result) is float else True
 
 
@@ -77,7 +81,9 @@ def test_indexes_count_from_one_and_from_the_end(items: list[int], position: int
 
 
 @given(st.lists(st.integers(), max_size=6), st.integers(-8, 8), st.integers())
-def test_what_is_put_can_be_read_and_the_target_stays(items: list[int], position: int, value: int) -> None:
+def test_what_is_put_can_be_read_and_the_target_stays(
+    items: list[int], position: int, value: int
+) -> None:
     before = list(items)
     after = paths.put(items, (position,), value)
     assert items == before

@@ -37,7 +37,10 @@ def test_a_change_makes_a_version_and_none_does_not(directory: Path) -> None:
     versions.note("r", FIRST)
     versions.note("r", {**FIRST, "enable": False})
     versions.note("r", {**FIRST, "sql": "SELECT 2 AS a FROM 't'", "description": "new"})
-    assert [(one.number, one.change) for one in versions.of("r")] == [(1, "created"), (2, "changed sql, description")]
+    assert [(one.number, one.change) for one in versions.of("r")] == [
+        (1, "created"),
+        (2, "changed sql, description"),
+    ]
 
 
 def test_versions_outlive_the_process(directory: Path) -> None:
@@ -58,10 +61,16 @@ def test_what_a_file_changed_while_the_broker_was_down_is_a_version(directory: P
     assert [one.change for one in after.of("r")] == ["created", "changed in sluice.conf: line 4"]
 
 
-def test_a_rule_of_a_file_has_a_first_version_without_a_time_and_no_file_of_its_own(directory: Path) -> None:
+def test_a_rule_of_a_file_has_a_first_version_without_a_time_and_no_file_of_its_own(
+    directory: Path,
+) -> None:
     versions = Versions(directory, ticking())
     versions.adopt("r", FIRST, "sluice.conf: line 4")
-    assert (versions.newest("r").number, versions.newest("r").saved_ms, directory.exists()) == (1, None, False)
+    assert (versions.newest("r").number, versions.newest("r").saved_ms, directory.exists()) == (
+        1,
+        None,
+        False,
+    )
     versions.note("r", {**FIRST, "sql": "SELECT 3 AS a FROM 't'"})
     assert numbers(directory) == [1, 2]
 

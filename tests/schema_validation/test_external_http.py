@@ -33,7 +33,9 @@ def coder() -> Iterator[Coder]:
 
 
 def serde(url: str, **parameters: Any) -> ExternalHttpSerde:
-    return ExternalHttpSerde("frames", parse_parameters({"url": url, "max_inactive": "50ms", **parameters}), "frames")
+    return ExternalHttpSerde(
+        "frames", parse_parameters({"url": url, "max_inactive": "50ms", **parameters}), "frames"
+    )
 
 
 async def failure(made: ExternalHttpSerde, data: bytes, verb: str = "decode") -> str:
@@ -70,7 +72,12 @@ async def test_get_carries_the_same_behind_the_query_of_the_address(coder: Coder
     assert await settled(lambda: made.decode(b"\xfb\xff?")) == b"d:?\xff\xfb"
     asked = coder.requests[0]
     assert asked["payload"] == base64.urlsafe_b64encode(b"\xfb\xff?").decode().rstrip("=")
-    assert (asked["site"], asked["type"], asked["schema_name"], asked["opts"]) == ("7", "decode", "frames", "a b&c")
+    assert (asked["site"], asked["type"], asked["schema_name"], asked["opts"]) == (
+        "7",
+        "decode",
+        "frames",
+        "a b&c",
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,9 @@ async def test_anything_but_200_and_base64_is_an_error(
     assert sentence in await failure(made, payload)
     assert counted(outcome) == 1
     assert made.status()["failed"] == 1
-    assert len(coder.requests) == (2 if payload == b"break" else 1), "redirects are not followed, answers not retried"
+    assert len(coder.requests) == (2 if payload == b"break" else 1), (
+        "redirects are not followed, answers not retried"
+    )
     assert await settled(lambda: made.decode(b"x")) == b"d:x"
 
 
@@ -145,7 +154,9 @@ async def test_connections_are_closed_when_nobody_calls(coder: Coder) -> None:
 @on_loop
 async def test_a_map_cannot_be_encoded(coder: Coder) -> None:
     made = serde(coder.url)
-    with pytest.raises(SchemaError, match="expected text or bytes, got an object; encode it before"):
+    with pytest.raises(
+        SchemaError, match="expected text or bytes, got an object; encode it before"
+    ):
         await settled(lambda: made.encode({"a": 1}))
     assert not coder.requests
 
@@ -161,7 +172,11 @@ def test_where_nobody_waits_it_says_so(coder: Coder) -> None:
         ({}, "127.0.0.1", "deny_cidrs has 127.0.0.0/8"),
         ({}, "localhost", "in which"),
         ({"allow_cidrs": ["127.0.0.1/32"]}, "127.0.0.1", None),
-        ({"allow_cidrs": ["127.0.0.0/8"], "deny_hosts": ["LOCALHOST"]}, "localhost.", "deny_hosts names"),
+        (
+            {"allow_cidrs": ["127.0.0.0/8"], "deny_hosts": ["LOCALHOST"]},
+            "localhost.",
+            "deny_hosts names",
+        ),
         ({"enable": False}, "127.0.0.1", None),
         ({"deny_cidrs": ["10.0.0.0/8"]}, "127.0.0.1", None),
     ],
@@ -206,18 +221,40 @@ def test_addresses_of_others_are_called() -> None:
         ({"url": "http://a:99999/"}, "/parameters/url", "Port out of range"),
         ({"url": "http://a/\r\nX: y"}, "/parameters/url", "without blanks"),
         ({"url": "http://a/", "method": "put"}, "/parameters/method", "post"),
-        ({"url": "http://a/", "headers": {"a b": "c"}}, "/parameters/headers", "not the name of a header"),
+        (
+            {"url": "http://a/", "headers": {"a b": "c"}},
+            "/parameters/headers",
+            "not the name of a header",
+        ),
         ({"url": "http://a/", "headers": {"a": "b\r\nc: d"}}, "/parameters/headers", "one line"),
-        ({"url": "http://a/", "headers": {"Content-Length": "1"}}, "/parameters/headers", "set by the call"),
-        ({"url": "http://a/", "headers": {"Authorization": "******"}}, "/parameters", "send the secret itself"),
+        (
+            {"url": "http://a/", "headers": {"Content-Length": "1"}},
+            "/parameters/headers",
+            "set by the call",
+        ),
+        (
+            {"url": "http://a/", "headers": {"Authorization": "******"}},
+            "/parameters",
+            "send the secret itself",
+        ),
         ({"url": "http://a/", "pool_size": 0}, "/parameters/pool_size", "1"),
-        ({"url": "http://a/", "request_timeout": "soon"}, "/parameters/request_timeout", "duration"),
+        (
+            {"url": "http://a/", "request_timeout": "soon"},
+            "/parameters/request_timeout",
+            "duration",
+        ),
         ({"url": "http://a/", "ssl": {"enable": True}}, "/parameters", "https://"),
-        ({"url": "https://a/", "ssl": {"cacertfile": "/none"}}, "/parameters/ssl", "cannot be used"),
+        (
+            {"url": "https://a/", "ssl": {"cacertfile": "/none"}},
+            "/parameters/ssl",
+            "cannot be used",
+        ),
         ({"url": "http://a/", "retries": 3}, "/parameters/retries", ""),
     ],
 )
-def test_parameters_that_cannot_be_used(parameters: dict[str, Any], pointer: str, sentence: str) -> None:
+def test_parameters_that_cannot_be_used(
+    parameters: dict[str, Any], pointer: str, sentence: str
+) -> None:
     with pytest.raises(Invalid) as caught:
         parse_parameters(parameters)
     [problem] = caught.value.problems

@@ -47,7 +47,9 @@ def url() -> Iterator[str]:
 def number(url: str) -> int:
     """The id of a schema that refers to another."""
     with httpx.Client(base_url=url, auth=("any", TOKEN), verify=NO_TLS) as client:
-        client.post("/subjects/place/versions", json={"schema": json.dumps(PLACE)}).raise_for_status()
+        client.post(
+            "/subjects/place/versions", json={"schema": json.dumps(PLACE)}
+        ).raise_for_status()
         reference = {"name": "Place", "subject": "place", "version": 1}
         body = {"schema": json.dumps(METER), "references": [reference]}
         found: int = client.post("/subjects/meter/versions", json=body).json()["id"]
@@ -56,18 +58,24 @@ def number(url: str) -> int:
 
 @pytest.fixture
 def registry(url: str) -> Iterator[ConfluentRegistry]:
-    made = ConfluentRegistry(ConfluentSpec.model_validate({"name": "kafka", "url": url, "auth": AUTH}))
+    made = ConfluentRegistry(
+        ConfluentSpec.model_validate({"name": "kafka", "url": url, "auth": AUTH})
+    )
     yield made
     made.close()
 
 
-def test_a_schema_is_fetched_by_its_number_with_what_it_refers_to(registry: ConfluentRegistry, number: int) -> None:
+def test_a_schema_is_fetched_by_its_number_with_what_it_refers_to(
+    registry: ConfluentRegistry, number: int
+) -> None:
     serde = registry.serde(number)
     assert serde.decode(struct.pack("<d", 1.5)) == {"at": {"lat": 1.5}}
     assert registry.serde(number) is serde
 
 
-def test_the_event_loop_never_waits_and_is_served_a_moment_later(registry: ConfluentRegistry, number: int) -> None:
+def test_the_event_loop_never_waits_and_is_served_a_moment_later(
+    registry: ConfluentRegistry, number: int
+) -> None:
     async def asked() -> Any:
         with pytest.raises(SchemaError, match="is being fetched"):
             registry.serde(number)
@@ -77,7 +85,9 @@ def test_the_event_loop_never_waits_and_is_served_a_moment_later(registry: Confl
     assert asyncio.run(asked()).decode(struct.pack("<d", 1.5)) == {"at": {"lat": 1.5}}
 
 
-def test_what_is_not_there_is_told_and_not_asked_for_at_once_again(registry: ConfluentRegistry) -> None:
+def test_what_is_not_there_is_told_and_not_asked_for_at_once_again(
+    registry: ConfluentRegistry,
+) -> None:
     with pytest.raises(SchemaError, match="it answered 404: Schema 7 not found") as first:
         registry.serde(7)
     with pytest.raises(SchemaError) as again:
@@ -91,7 +101,9 @@ def test_an_address_that_must_not_be_called_is_not(lists: dict[str, Any]) -> Non
         spec = {"name": "inside", "url": f"http://localhost:{server.getsockname()[1]}"}
         guard = AddressGuard(SsrfSettings(enable=True, **lists))
         registry = ConfluentRegistry(ConfluentSpec.model_validate(spec), guard)
-        with pytest.raises(SchemaError, match=r"'inside': localhost must not be called: rule_engine\.ssrf\.deny_"):
+        with pytest.raises(
+            SchemaError, match=r"'inside': localhost must not be called: rule_engine\.ssrf\.deny_"
+        ):
             registry.serde(1)
         registry.close()
         server.settimeout(0)
@@ -100,7 +112,9 @@ def test_an_address_that_must_not_be_called_is_not(lists: dict[str, Any]) -> Non
 
 
 def test_nobody_listening_is_one_sentence() -> None:
-    registry = ConfluentRegistry(ConfluentSpec.model_validate({"name": "gone", "url": "http://127.0.0.1:9"}))
+    registry = ConfluentRegistry(
+        ConfluentSpec.model_validate({"name": "gone", "url": "http://127.0.0.1:9"})
+    )
     with pytest.raises(SchemaError, match="schema registry 'gone': it cannot be reached"):
         registry.serde(1)
     registry.close()
@@ -113,7 +127,9 @@ async def test_closing_a_registry_is_an_error_for_what_waits_for_it() -> None:
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     spec = {"name": "silent", "url": url, "request_timeout_s": 0.5}
     registry = ConfluentRegistry(ConfluentSpec.model_validate(spec))
-    waiting = [asyncio.create_task(settled(partial(registry.serde, number))) for number in (1, 2, 3)]
+    waiting = [
+        asyncio.create_task(settled(partial(registry.serde, number))) for number in (1, 2, 3)
+    ]
     await until(lambda: len(connected) == 2)  # the third waits for its turn
     registry.close()
     ended = await asyncio.gather(*waiting, return_exceptions=True)
@@ -128,7 +144,9 @@ def test_a_text_is_registered_under_a_subject(registry: ConfluentRegistry) -> No
     first = registry.register("new-value", json.dumps(PLACE))
     assert registry.register("new-value", json.dumps(PLACE)) == first
     with pytest.raises(SchemaError, match="409"):
-        registry.register("new-value", json.dumps({**PLACE, "fields": [{"name": "lon", "type": "double"}]}))
+        registry.register(
+            "new-value", json.dumps({**PLACE, "fields": [{"name": "lon", "type": "double"}]})
+        )
 
 
 def test_secrets_are_shown_as_stars_and_stars_keep_them() -> None:
@@ -136,7 +154,9 @@ def test_secrets_are_shown_as_stars_and_stars_keep_them() -> None:
     feature = SchemaValidationFeature(make_services(sections))
     feature.start()
     service = feature.external
-    shown = service.create({"name": "kafka", "type": "confluent", "url": "http://h:8081/", "auth": AUTH})
+    shown = service.create(
+        {"name": "kafka", "type": "confluent", "url": "http://h:8081/", "auth": AUTH}
+    )
     assert (shown["url"], shown["auth"]["password"]) == ("http://h:8081", "******")
     service.replace("kafka", {**shown, "url": "http://h:8081/", "description": "as before"})
     kept = sections[EXTERNAL].load()[0]

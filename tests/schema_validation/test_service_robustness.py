@@ -28,17 +28,34 @@ CALLS = [
     TRANSFORMS.service.evaluate,
 ]
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 WORDS = st.sampled_from(
     ["json", "avro", "protobuf", "int", "t/1", "drop", "all_pass", "base64", "payload.x", "1", "{}"]
 )
 ANY = JSON | WORDS
-MESSAGE_MEMBERS = ("topic", "payload", "qos", "retain", "clientid", "client_attrs", "user_properties", "properties")
+MESSAGE_MEMBERS = (
+    "topic",
+    "payload",
+    "qos",
+    "retain",
+    "clientid",
+    "client_attrs",
+    "user_properties",
+    "properties",
+)
 MESSAGE = st.fixed_dictionaries({}, optional=dict.fromkeys(MESSAGE_MEMBERS, ANY))
-CHECK = st.fixed_dictionaries({}, optional={"type": ANY, "schema": ANY, "sql": ANY, "message_type": ANY})
+CHECK = st.fixed_dictionaries(
+    {}, optional={"type": ANY, "schema": ANY, "sql": ANY, "message_type": ANY}
+)
 OBJECT = st.fixed_dictionaries(
     {},
     optional={
@@ -88,7 +105,9 @@ def test_creating_refuses_what_it_cannot_use(spec: Any) -> None:
             service.create({**spec, "name": "_"} if isinstance(spec, dict) else spec)
 
 
-@pytest.mark.parametrize("body", [{"type": "json", "files": []}, {"type": "protobuf", "files": []}, {"type": "avro"}])
+@pytest.mark.parametrize(
+    "body", [{"type": "json", "files": []}, {"type": "protobuf", "files": []}, {"type": "avro"}]
+)
 def test_a_schema_without_a_source_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(Invalid, match="expected either source or files"):
         SCHEMAS.schemas.check(body)

@@ -41,7 +41,9 @@ def validation(name: str, *checks: dict[str, Any], **members: Any) -> dict[str, 
 
 
 class Bench:
-    def __init__(self, *specs: dict[str, Any], sections: dict[str, MemorySection] | None = None) -> None:
+    def __init__(
+        self, *specs: dict[str, Any], sections: dict[str, MemorySection] | None = None
+    ) -> None:
         self.services = make_services(sections)
         self.feature = SchemaValidationFeature(self.services)
         self.feature.start()
@@ -52,14 +54,20 @@ class Bench:
         for spec in specs:
             self.validations.create(spec)
 
-    def publish(self, payload: bytes, topic: str = "t/1", *, version: int = 4, at_s: int = 1) -> Message | Refusal:
+    def publish(
+        self, payload: bytes, topic: str = "t/1", *, version: int = 4, at_s: int = 1
+    ) -> Message | Refusal:
         client = Client("c1", protocol_version=version)
-        sent = Message(topic, payload, 1 if version == 5 else 0, False, client, at_s * 1_000_000_000)
+        sent = Message(
+            topic, payload, 1 if version == 5 else 0, False, client, at_s * 1_000_000_000
+        )
         return through(self.feature.gates[-1], sent)
 
     def metrics(self, name: str) -> dict[str, int]:
         counted: dict[str, int] = self.validations.get(name)["metrics"]
-        return {name: count for name, count in counted.items() if not name.startswith(("rate", "since"))}
+        return {
+            name: count for name, count in counted.items() if not name.startswith(("rate", "since"))
+        }
 
 
 def refused(outcome: Message | Refusal) -> Refusal:
@@ -97,8 +105,17 @@ def test_a_condition_has_its_own_reason_code() -> None:
 
 
 def test_a_row_of_a_condition_means_valid_as_its_page_says() -> None:
-    page = (ROOT / "docs" / "schemas.md").read_text().partition("## Checks with SQL")[2].partition("\n## ")[0]
-    table = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in page.split("\n") if line[:1] == "|"]
+    page = (
+        (ROOT / "docs" / "schemas.md")
+        .read_text()
+        .partition("## Checks with SQL")[2]
+        .partition("\n## ")[0]
+    )
+    table = [
+        [cell.strip(" `") for cell in line.strip("|").split("|")]
+        for line in page.split("\n")
+        if line[:1] == "|"
+    ]
     (_, *payloads), _, *checks = table
     assert (len(payloads), len(checks)) == (3, 4)
     for sql, *outcomes in checks:
@@ -109,7 +126,11 @@ def test_a_row_of_a_condition_means_valid_as_its_page_says() -> None:
 
 def test_sql_that_cannot_be_used_is_refused_with_its_place() -> None:
     bench = Bench()
-    for sql, column in (("SELECT * FROM t", 10), ("SELECT * WHERE nosuch(1)", 16), ("SELECT * WHERE", None)):
+    for sql, column in (
+        ("SELECT * FROM t", 10),
+        ("SELECT * WHERE nosuch(1)", 16),
+        ("SELECT * WHERE", None),
+    ):
         with pytest.raises(Invalid) as caught:
             bench.validations.create(validation("v", {"type": "sql", "sql": sql}))
         problem = caught.value.problems[0]
@@ -120,7 +141,9 @@ def test_sql_that_cannot_be_used_is_refused_with_its_place() -> None:
 
 def test_ignore_goes_on_in_order_and_drop_stops() -> None:
     bench = Bench(
-        validation("a", failure_action="ignore"), validation("b", failure_action="disconnect"), validation("c")
+        validation("a", failure_action="ignore"),
+        validation("b", failure_action="disconnect"),
+        validation("c"),
     )
     got = refused(bench.publish(b'{"temp":""}'))
     assert (got.name, got.disconnect) == ("b", True)
@@ -144,7 +167,9 @@ def test_every_missing_schema_is_told() -> None:
     bench = Bench()
     with pytest.raises(Invalid) as caught:
         bench.validations.create(
-            validation("v", {"type": "json", "schema": "metre"}, {"type": "json", "schema": "record"})
+            validation(
+                "v", {"type": "json", "schema": "metre"}, {"type": "json", "schema": "record"}
+            )
         )
     assert [str(problem) for problem in caught.value.problems] == [
         "there is no schema 'metre'; did you mean 'meter'?",
@@ -159,7 +184,11 @@ def test_events_carry_check_reason_path_and_action() -> None:
     bench.services.messaging.events.want(frozenset({"schema.validation_failed"}))
     bench.publish(b'{"temp":"x"}')
     assert seen[0]["check"] == {"index": 0, "type": "json", "schema": "meter"}
-    assert (seen[0]["validation"], seen[0]["path"], seen[0]["action"]) == ("v", "payload.temp", "ignore")
+    assert (seen[0]["validation"], seen[0]["path"], seen[0]["action"]) == (
+        "v",
+        "payload.temp",
+        "ignore",
+    )
 
 
 def test_a_new_text_is_a_new_version_and_the_same_is_not() -> None:
@@ -190,7 +219,9 @@ def test_a_schema_in_use_is_not_deleted() -> None:
         bench.schemas.get("meter")
 
 
-@pytest.mark.parametrize("source", ["[", "[]", '{"type":123}', '{"$schema":"http://json-schema.org/draft-02/schema#"}'])
+@pytest.mark.parametrize(
+    "source", ["[", "[]", '{"type":123}', '{"$schema":"http://json-schema.org/draft-02/schema#"}']
+)
 def test_a_faulty_schema_changes_nothing(source: str) -> None:
     bench = Bench(validation("v"))
     with pytest.raises(Invalid):
@@ -199,7 +230,11 @@ def test_a_faulty_schema_changes_nothing(source: str) -> None:
 
 
 def test_a_configuration_that_cannot_be_used_is_refused_with_every_problem() -> None:
-    sections = {SCHEMAS: MemorySection([{"name": "a", "type": "json", "source": "["}, {"name": "b", "type": "xml"}])}
+    sections = {
+        SCHEMAS: MemorySection(
+            [{"name": "a", "type": "json", "source": "["}, {"name": "b", "type": "xml"}]
+        )
+    }
     with pytest.raises(ConfigError) as caught:
         Bench(sections=sections)
     assert [problem.split(":")[1] for problem in caught.value.problems] == [
@@ -214,7 +249,10 @@ def test_payloads_have_a_type_where_a_validation_guards_the_topics() -> None:
     assert found == FieldType(
         "struct",
         nullable=False,
-        fields={"temp": FieldType("double", nullable=False), "id": FieldType("string", nullable=True)},
+        fields={
+            "temp": FieldType("double", nullable=False),
+            "id": FieldType("string", nullable=True),
+        },
         open=False,
     )
     assert bench.services.schemas.payload_type("#") is None
@@ -233,7 +271,9 @@ def test_in_shadow_mode_failures_are_counted_and_told_and_the_message_passes() -
     assert [failure["action"] for failure in shown["recent_failures"]] == ["shadow"]
     assert shown["recent_failures"][0]["path"] == "payload.temp"
     assert [event["action"] for event in events] == ["shadow"]
-    assert bench.services.schemas.payload_type("t/1") is None  # what is not enforced guarantees nothing
+    assert (
+        bench.services.schemas.payload_type("t/1") is None
+    )  # what is not enforced guarantees nothing
 
 
 def test_the_last_failures_are_bounded_and_begin_anew_with_the_validation() -> None:
@@ -247,12 +287,24 @@ def test_the_last_failures_are_bounded_and_begin_anew_with_the_validation() -> N
 
 
 def test_failures_are_counted_by_check_and_path() -> None:
-    checks = [{"type": "json", "schema": "meter"}, {"type": "sql", "sql": "SELECT * WHERE payload.temp < 50"}]
+    checks = [
+        {"type": "json", "schema": "meter"},
+        {"type": "sql", "sql": "SELECT * WHERE payload.temp < 50"},
+    ]
     bench = Bench(validation("v", mode="shadow", checks=checks))
-    for payload in (b'{"temp":"a"}', b'{"temp":60}', b'{"temp":"b"}', b'{"temp":1}', b'{"temp":"c"}', b"{}"):
+    for payload in (
+        b'{"temp":"a"}',
+        b'{"temp":60}',
+        b'{"temp":"b"}',
+        b'{"temp":1}',
+        b'{"temp":"c"}',
+        b"{}",
+    ):
         bench.publish(payload)
     shown = bench.validations.get("v")
-    assert [(shape["count"], shape["last"]["check"]["index"]) for shape in shown["failure_shapes"]] == [
+    assert [
+        (shape["count"], shape["last"]["check"]["index"]) for shape in shown["failure_shapes"]
+    ] == [
         (3, 0),
         (1, 1),
         (1, 0),
@@ -271,7 +323,9 @@ def test_failures_are_counted_by_check_and_path() -> None:
         ({"quarantine": "kept", "failure_action": "ignore"}, "failure_action 'ignore' stops none"),
     ],
 )
-def test_a_quarantine_that_could_keep_nothing_is_refused(members: dict[str, Any], text: str) -> None:
+def test_a_quarantine_that_could_keep_nothing_is_refused(
+    members: dict[str, Any], text: str
+) -> None:
     bench = Bench()
     bench.services.storage.streams = KeptRows("kept", captures=["raw"])
     with pytest.raises(Invalid, match=text):
@@ -283,14 +337,24 @@ def test_what_is_stopped_is_kept_whole_and_what_is_taken_again_is_not_kept_twice
     rows = bench.services.storage.streams = KeptRows("kept")
     bench.validations.create(validation("v", quarantine="kept"))
     client = Client("c1", "u", "10.0.0.1", 4711, attributes={"site": "7"})
-    properties = {"User-Property": [("a", "1"), ("a", "2")], "Correlation-Data": b"\xff", "Content-Type": "x"}
+    properties = {
+        "User-Property": [("a", "1"), ("a", "2")],
+        "Correlation-Data": b"\xff",
+        "Content-Type": "x",
+    }
     sent = Message("t/1", b"\xfe\x00", 1, True, client, 5_000_000, properties)
     gate = bench.feature.gates[-1]
     refused(through(gate, sent))
     (record,) = rows.records
     again = message_of(record)
     assert again is not None
-    assert (again.topic, again.payload, again.qos, again.retain, again.client) == ("t/1", b"\xfe\x00", 1, True, client)
+    assert (again.topic, again.payload, again.qos, again.retain, again.client) == (
+        "t/1",
+        b"\xfe\x00",
+        1,
+        True,
+        client,
+    )
     assert (again.received_ns, again.properties) == (5_000_000, properties)
     refused(through(gate, again))
     assert len(rows.records) == 1
@@ -299,15 +363,23 @@ def test_what_is_stopped_is_kept_whole_and_what_is_taken_again_is_not_kept_twice
 
 
 def test_a_condition_in_jq_must_be_known_to_end() -> None:
-    bench = Bench(validation("v", {"type": "sql", "sql": "SELECT jq('.temp > 10', payload)[1] AS ok WHERE ok"}))
+    bench = Bench(
+        validation(
+            "v", {"type": "sql", "sql": "SELECT jq('.temp > 10', payload)[1] AS ok WHERE ok"}
+        )
+    )
     assert isinstance(bench.publish(b'{"temp":11}'), Message)
     assert refused(bench.publish(b'{"temp":9}')).reason_code == 0x83
     assert (
         "runs in a worker process only, since it may take longer than 10 ms on more than"
         in refused(bench.publish(b'{"temp":"%s"}' % (b"x" * 100_000))).text
     )
-    with pytest.raises(Invalid, match="a message waits for its checks, and this program may not end"):
-        bench.validations.create(validation("w", {"type": "sql", "sql": "SELECT jq('last(repeat(.))', payload) AS a"}))
+    with pytest.raises(
+        Invalid, match="a message waits for its checks, and this program may not end"
+    ):
+        bench.validations.create(
+            validation("w", {"type": "sql", "sql": "SELECT jq('last(repeat(.))', payload) AS a"})
+        )
 
 
 def test_of_a_flood_of_failures_all_are_counted_and_some_are_explained() -> None:
@@ -319,13 +391,15 @@ def test_of_a_flood_of_failures_all_are_counted_and_some_are_explained() -> None
     assert (
         texts[-1]
         == other.text
-        == "validation 'v': the message does not pass; of more than 50 failures a second " + ("only some are explained")
+        == "validation 'v': the message does not pass; of more than 50 failures a second only some are explained"
     )
     assert other.reason_code == PAYLOAD_FORMAT_INVALID
     assert bench.metrics("v")["failed"] == EXPLAINED + 2
     assert len(bench.validations.get("v")["recent_failures"]) == 20
     assert refused(bench.publish(b'{"temp":"hot"}', at_s=2)).text == f"validation 'v': {why}"
-    assert [shape["count"] for shape in bench.validations.get("v")["failure_shapes"]] == [EXPLAINED + 3]
+    assert [shape["count"] for shape in bench.validations.get("v")["failure_shapes"]] == [
+        EXPLAINED + 3
+    ]
     assert bench.services.monitoring.metrics.value("messages_validation_failed") == EXPLAINED + 3
 
 
@@ -341,7 +415,9 @@ def test_who_is_told_the_reason_is_told_the_reason_of_this_message() -> None:
 def test_rules_that_ask_for_failures_get_the_reason_of_each() -> None:
     bench = Bench(validation("v"))
     seen: list[str] = []
-    bench.services.messaging.events.listen(lambda name, columns, about: seen.append(columns["path"]))
+    bench.services.messaging.events.listen(
+        lambda name, columns, about: seen.append(columns["path"])
+    )
     bench.services.messaging.events.want(frozenset({"schema.validation_failed"}))
     for _ in range(2 * EXPLAINED):
         bench.publish(b'{"temp":"hot"}')

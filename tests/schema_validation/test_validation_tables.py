@@ -44,8 +44,18 @@ class Bench:
         for one in specs:
             self.service.create(one)
 
-    def publish(self, payload: bytes = b"{}", topic: str = "t/1", **members: Any) -> Message | Refusal:
-        sent = Message(topic, payload, 1, False, Client("c1", username="u"), 1_700_000_000_000_000_000, **members)
+    def publish(
+        self, payload: bytes = b"{}", topic: str = "t/1", **members: Any
+    ) -> Message | Refusal:
+        sent = Message(
+            topic,
+            payload,
+            1,
+            False,
+            Client("c1", username="u"),
+            1_700_000_000_000_000_000,
+            **members,
+        )
         return through(self.feature.gates[-1], sent)
 
     def told(self) -> list[dict[str, Any]]:
@@ -85,26 +95,50 @@ def without(spec: dict[str, Any], member: str) -> dict[str, Any]:
         (validation("v", strategy="any"), "/strategy", "all_pass"),
         (validation("v", failure_action="log"), "/failure_action", "drop"),
         (validation("v", topics=[]), "/topics", "at least one topic filter"),
-        (validation("v", topics=["t/1", "t/2", "t/1", "t/2"]), "/topics", "duplicated topics: t/1, t/2"),
+        (
+            validation("v", topics=["t/1", "t/2", "t/1", "t/2"]),
+            "/topics",
+            "duplicated topics: t/1, t/2",
+        ),
         (validation("v", topics=["a/#/b"]), "/topics", "#"),
         (validation("v", topics=["$share/g/a"]), "/topics", "shared"),
         (validation("v", topics=[""]), "/topics", ""),
         (validation("v", checks=[]), "/checks", ""),
         (validation("v", JSON, JSON), "/checks", "duplicated schema checks: json:reading"),
-        (validation("v", PROTO, PROTO), "/checks", "duplicated schema checks: protobuf:person:Person"),
+        (
+            validation("v", PROTO, PROTO),
+            "/checks",
+            "duplicated schema checks: protobuf:person:Person",
+        ),
         (validation("v", log_failure={"level": "loud"}), "/log_failure/level", "warning"),
         (validation("v", {"type": "xml"}), "/checks/0", "protobuf"),
         (validation("v", {"type": "json"}), "/checks/0/schema", "required"),
         (validation("v", without(PROTO, "message_type")), "/checks/0/message_type", "required"),
-        (validation("v", {"type": "json", "schema": "reading", "message_type": "x"}), "/checks/0/message_type", ""),
+        (
+            validation("v", {"type": "json", "schema": "reading", "message_type": "x"}),
+            "/checks/0/message_type",
+            "",
+        ),
         (validation("v", {"type": "json", "schema": "gone"}), "/checks/0/schema", "gone"),
-        (validation("v", {"type": "avro", "schema": "reading"}), "/checks/0/schema", "of type json"),
+        (
+            validation("v", {"type": "avro", "schema": "reading"}),
+            "/checks/0/schema",
+            "of type json",
+        ),
         (validation("v", {**PROTO, "message_type": "Nobody"}), "/checks/0/message_type", "Nobody"),
         (validation("v", {"type": "sql", "sql": "SELECT * FROM 't'"}), "/checks/0/sql", "no FROM"),
-        (validation("v", {"type": "sql", "sql": "FOREACH payload.a"}), "/checks/0/sql", "no FOREACH"),
+        (
+            validation("v", {"type": "sql", "sql": "FOREACH payload.a"}),
+            "/checks/0/sql",
+            "no FOREACH",
+        ),
         (validation("v", {"type": "sql", "sql": "SELEC 1"}), "/checks/0/sql", ""),
         (validation("v", {"type": "sql", "sql": ""}), "/checks/0/sql", ""),
-        (validation("v", {"type": "sql", "sql": "SELECT uper(payload.a) AS x"}), "/checks/0/sql", "upper"),
+        (
+            validation("v", {"type": "sql", "sql": "SELECT uper(payload.a) AS x"}),
+            "/checks/0/sql",
+            "upper",
+        ),
         (validation("v-", enable="maybe"), "/enable", ""),
         (validation("-v"), "/name", "begins with a letter or a digit"),
         (validation("v" * 255), "/name", "at most 254 bytes"),
@@ -113,7 +147,9 @@ def without(spec: dict[str, Any], member: str) -> dict[str, Any]:
     ],
     ids=lambda value: str(value)[:60] if isinstance(value, str) else "",
 )
-def test_what_cannot_be_saved_is_refused_with_its_place(spec: dict[str, Any], pointer: str, said: str) -> None:
+def test_what_cannot_be_saved_is_refused_with_its_place(
+    spec: dict[str, Any], pointer: str, said: str
+) -> None:
     with pytest.raises(Invalid) as caught:
         Bench(spec)
     told = {problem.pointer: str(problem) for problem in caught.value.problems}
@@ -125,17 +161,34 @@ def test_what_cannot_be_saved_is_refused_with_its_place(spec: dict[str, Any], po
     ("given", "shown"),
     [
         ({"topics": "t/1"}, {"topics": ["t/1"]}),
-        ({}, {"log_failure": {"level": "info"}, "enable": True, "description": "", "tags": [], "mode": "enforce"}),
+        (
+            {},
+            {
+                "log_failure": {"level": "info"},
+                "enable": True,
+                "description": "",
+                "tags": [],
+                "mode": "enforce",
+            },
+        ),
         ({"tags": ["a"], "description": "d"}, {"tags": ["a"], "description": "d"}),
         ({"checks": [SQL_PASSES, SQL_PASSES]}, {"checks": [SQL_PASSES, SQL_PASSES]}),
         (
-            {"checks": [PROTO, {**PROTO, "message_type": "Other"}, {**PROTO, "message_type": "Person.Inner"}]},
+            {
+                "checks": [
+                    PROTO,
+                    {**PROTO, "message_type": "Other"},
+                    {**PROTO, "message_type": "Person.Inner"},
+                ]
+            },
             {"strategy": "all_pass"},
         ),
         ({"topics": ["#", "+/a", "$SYS/#"]}, {"topics": ["#", "+/a", "$SYS/#"]}),
     ],
 )
-def test_what_can_be_saved_is_shown_with_defaults(given: dict[str, Any], shown: dict[str, Any]) -> None:
+def test_what_can_be_saved_is_shown_with_defaults(
+    given: dict[str, Any], shown: dict[str, Any]
+) -> None:
     assert shown.items() <= Bench().service.create(validation("v") | given).items()
 
 
@@ -153,11 +206,15 @@ def test_what_can_be_saved_is_shown_with_defaults(given: dict[str, Any], shown: 
         ("any_pass", [SQL_FAILS, SQL_BREAKS], False, 0),
     ],
 )
-def test_strategies(strategy: str, checks: list[dict[str, Any]], passes: bool, failed_check: int | None) -> None:
+def test_strategies(
+    strategy: str, checks: list[dict[str, Any]], passes: bool, failed_check: int | None
+) -> None:
     bench = Bench(validation("v", *checks, strategy=strategy))
     told = bench.told()
     assert isinstance(bench.publish(b"no json"), Message) is passes
-    assert [one["check"]["index"] for one in told] == ([] if failed_check is None else [failed_check])
+    assert [one["check"]["index"] for one in told] == (
+        [] if failed_check is None else [failed_check]
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,7 +233,11 @@ def test_strategies(strategy: str, checks: list[dict[str, Any]], passes: bool, f
         ("WHERE one = 1", b"", True),
         ("WHERE topic = 't/1' AND qos = 1 AND clientid = 'c1' AND username = 'u'", b"", True),
         ("WHERE event = 'message.publish' AND is_not_null(id) AND node = 'n1'", b"", True),
-        ("WHERE publish_received_at = 1700000000000 AND timestamp > publish_received_at", b"", True),
+        (
+            "WHERE publish_received_at = 1700000000000 AND timestamp > publish_received_at",
+            b"",
+            True,
+        ),
         ("WHERE flags.retain = false AND is_map(pub_props) AND is_map(client_attrs)", b"", True),
         ("WHERE payload = 'x'", b"x", True),
         ("WHERE map_get('a', json_decode(payload)) = 1", b'{"a":1}', True),
@@ -206,7 +267,9 @@ def test_conditions(condition: str, payload: bytes, passes: bool) -> None:
         ({**PROTO, "message_type": "Person.Inner"}, b"\x08\x01", True),
     ],
 )
-def test_one_good_and_one_bad_payload_of_each_type(check: dict[str, Any], payload: bytes, passes: bool) -> None:
+def test_one_good_and_one_bad_payload_of_each_type(
+    check: dict[str, Any], payload: bytes, passes: bool
+) -> None:
     outcome = Bench(validation("v", check)).publish(payload)
     assert isinstance(outcome, Message) is passes
     if isinstance(outcome, Refusal):
@@ -224,14 +287,18 @@ def test_one_good_and_one_bad_payload_of_each_type(check: dict[str, Any], payloa
     ],
 )
 def test_failure_actions(actions: Sequence[str], ran: int, outcome: str) -> None:
-    bench = Bench(*(validation(f"v{n}", SQL_FAILS, failure_action=action) for n, action in enumerate(actions)))
+    bench = Bench(
+        *(validation(f"v{n}", SQL_FAILS, failure_action=action) for n, action in enumerate(actions))
+    )
     told = bench.told()
     got = bench.publish()
-    assert ("pass" if isinstance(got, Message) else "disconnect" if got.disconnect else "drop") == outcome
+    assert (
+        "pass" if isinstance(got, Message) else "disconnect" if got.disconnect else "drop"
+    ) == outcome
     assert [one["validation"] for one in told] == [f"v{n}" for n in range(ran)]
-    assert [bench.counts(f"v{n}") for n in range(len(actions))] == [(1, 0, 1)] * ran + [(0, 0, 0)] * (
-        len(actions) - ran
-    )
+    assert [bench.counts(f"v{n}") for n in range(len(actions))] == [(1, 0, 1)] * ran + [
+        (0, 0, 0)
+    ] * (len(actions) - ran)
     metrics = bench.services.monitoring.metrics
     passed = outcome == "pass"
     assert metrics.value("messages_validation_succeeded") == passed
@@ -239,7 +306,9 @@ def test_failure_actions(actions: Sequence[str], ran: int, outcome: str) -> None
 
 
 def test_nothing_is_counted_where_none_matches() -> None:
-    bench = Bench(validation("v", SQL_FAILS), validation("off", SQL_FAILS, topics=["u/#"], enable=False))
+    bench = Bench(
+        validation("v", SQL_FAILS), validation("off", SQL_FAILS, topics=["u/#"], enable=False)
+    )
     for topic in ("u/1", "$t/1"):
         assert isinstance(bench.publish(topic=topic), Message)
     assert bench.services.monitoring.metrics.value("messages_validation_succeeded") == 0
@@ -277,27 +346,39 @@ def test_matching(topics: list[str], topic: str, matched: int) -> None:
         ({"level": "none"}, None),
     ],
 )
-def test_log_levels(level: dict[str, str], written: int | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_levels(
+    level: dict[str, str], written: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
     bench = Bench(validation("v", SQL_FAILS, log_failure=level))
     with caplog.at_level(logging.DEBUG):
         bench.publish()
-    lines = [record.levelno for record in caplog.records if record.getMessage() == "validation.failed"]
+    lines = [
+        record.levelno for record in caplog.records if record.getMessage() == "validation.failed"
+    ]
     assert lines == ([] if written is None else [written])
 
 
-def test_failures_are_one_line_a_minute_that_counts_those_before(caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_one_line_a_minute_that_counts_those_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     bench = Bench(validation("v", SQL_FAILS))
     for number in range(180):
         at_ns = 1_700_000_000_000_000_000 + number * 1_000_000_000
         through(bench.feature.gates[-1], Message("t/1", b"{}", 1, False, Client("c1"), at_ns))
-    lines = [vars(record)["fields"] for record in caplog.records if record.getMessage() == "validation.failed"]
+    lines = [
+        vars(record)["fields"]
+        for record in caplog.records
+        if record.getMessage() == "validation.failed"
+    ]
     assert [line.get("repeated") for line in lines if line["validation"] == "v"] == [None, 59, 59]
 
 
 def test_sixty_run_in_their_order_and_disabled_ones_stay_out_after_changes() -> None:
     names = [f"v{n}" for n in range(60)]
-    specs = (validation(name, SQL_FAILS, failure_action="ignore", enable=name != "v7") for name in names)
+    specs = (
+        validation(name, SQL_FAILS, failure_action="ignore", enable=name != "v7") for name in names
+    )
     bench = Bench(*specs)
     told = bench.told()
 
@@ -313,7 +394,9 @@ def test_sixty_run_in_their_order_and_disabled_ones_stay_out_after_changes() -> 
     bench.service.delete("v30")
     expected.remove("v30")
     assert ran() == expected[::-1]
-    bench.service.replace("v31", validation("v31", SQL_FAILS, failure_action="ignore", description="new"))
+    bench.service.replace(
+        "v31", validation("v31", SQL_FAILS, failure_action="ignore", description="new")
+    )
     assert ran() == expected[::-1]
     bench.service.enable("v7", True)
     assert "v7" in ran()
@@ -331,7 +414,9 @@ def test_sixty_run_in_their_order_and_disabled_ones_stay_out_after_changes() -> 
         ([], {"not_found": [], "not_reordered": ["a", "b"], "duplicated": []}),
     ],
 )
-def test_an_order_that_is_none_says_why_and_changes_nothing(order: list[str], wrong: dict[str, list[str]]) -> None:
+def test_an_order_that_is_none_says_why_and_changes_nothing(
+    order: list[str], wrong: dict[str, list[str]]
+) -> None:
     bench = Bench(validation("a"), validation("b"))
     with pytest.raises(Invalid) as caught:
         bench.service.reorder(order)
@@ -380,8 +465,22 @@ def test_an_event_has_the_columns_of_the_message() -> None:
     told = bench.told()
     bench.publish(b'{"t": "x"}')
     [event] = told
-    wanted = {"validation": "v", "clientid": "c1", "username": "u", "topic": "t/1", "qos": 1, "payload": '{"t": "x"}'}
+    wanted = {
+        "validation": "v",
+        "clientid": "c1",
+        "username": "u",
+        "topic": "t/1",
+        "qos": 1,
+        "payload": '{"t": "x"}',
+    }
     assert {name: event.get(name) for name in wanted} == wanted
-    assert {"id", "peerhost", "peername", "flags", "pub_props", "publish_received_at"} <= event.keys()
+    assert {
+        "id",
+        "peerhost",
+        "peername",
+        "flags",
+        "pub_props",
+        "publish_received_at",
+    } <= event.keys()
     assert event["check"] == {"index": 0, "type": "json", "schema": "reading"}
     assert (event["path"], event["action"]) == ("payload.t", "disconnect")

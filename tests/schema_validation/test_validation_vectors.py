@@ -22,7 +22,9 @@ def feature() -> SchemaValidationFeature:
     return made
 
 
-@pytest.mark.parametrize("vector", load_vectors(VECTORS / "validations.json"), ids=lambda v: v["id"])
+@pytest.mark.parametrize(
+    "vector", load_vectors(VECTORS / "validations.json"), ids=lambda v: v["id"]
+)
 def test_validation_vector(feature: SchemaValidationFeature, vector: dict[str, Any]) -> None:
     body = {
         "validations": vector["validations"],
@@ -39,7 +41,9 @@ def test_validation_vector(feature: SchemaValidationFeature, vector: dict[str, A
     assert got["failed"] == vector.get("failed", got["failed"])
 
 
-@pytest.mark.parametrize("vector", load_vectors(VECTORS / "schema_codecs.json"), ids=lambda v: v["id"])
+@pytest.mark.parametrize(
+    "vector", load_vectors(VECTORS / "schema_codecs.json"), ids=lambda v: v["id"]
+)
 def test_schema_codec_vector(feature: SchemaValidationFeature, vector: dict[str, Any]) -> None:
     _Codec(feature, vector).check()
 
@@ -49,7 +53,9 @@ class _Codec:
         self._schemas, self._vector = feature.schemas, vector
         schema = vector["schema"]
         self._base = {"type": vector["type"]}
-        self._base.update({"files": schema["files"]} if isinstance(schema, dict) else {"source": schema})
+        self._base.update(
+            {"files": schema["files"]} if isinstance(schema, dict) else {"source": schema}
+        )
 
     def check(self) -> None:
         vector, want = self._vector, self._vector["expect"]
@@ -74,22 +80,34 @@ class _Codec:
             assert payload_bytes(got) == base64.b64decode(vector["encoded_base64"])
         decoded = self._decode(vector["encoded_base64"])
         assert decoded is not REFUSED
-        assert same(_wire(vector.get("decoded", vector.get("value"))), decoded["value"], loose=True), decoded
+        assert same(
+            _wire(vector.get("decoded", vector.get("value"))), decoded["value"], loose=True
+        ), decoded
 
     def _encode(self) -> dict[str, Any]:
         body = {**self._base, **self._message_type(), "value": _wire(self._vector["value"])}
         return answered(self._schemas.encode, body)
 
     def _decode(self, data: str) -> dict[str, Any]:
-        body = {**self._base, **self._message_type(), "payload": {"encoding": "base64", "data": data}}
+        body = {
+            **self._base,
+            **self._message_type(),
+            "payload": {"encoding": "base64", "data": data},
+        }
         return answered(self._schemas.decode, body)
 
     def _message_type(self) -> dict[str, Any]:
-        return {"message_type": self._vector["message_type"]} if "message_type" in self._vector else {}
+        return (
+            {"message_type": self._vector["message_type"]} if "message_type" in self._vector else {}
+        )
 
 
 def _wire(value: Any) -> Any:
     """The ``{"$bytes": ...}`` of the files is ``{"$base64": ...}`` on the wire."""
     if isinstance(value, dict):
-        return {"$base64": value["$bytes"]} if value.keys() == {"$bytes"} else {k: _wire(v) for k, v in value.items()}
+        return (
+            {"$base64": value["$bytes"]}
+            if value.keys() == {"$bytes"}
+            else {k: _wire(v) for k, v in value.items()}
+        )
     return [_wire(item) for item in value] if isinstance(value, list) else value

@@ -50,7 +50,9 @@ def access(
     """What makes the access of a server from settings as files have them."""
 
     def make(writer: Writer, metrics: Metrics, clock: Clock, alarms: Alarms) -> Access:
-        hash_settings = PasswordHashingSettings.model_validate({"iterations": 4096, "threads": 1} | (hashing or {}))
+        hash_settings = PasswordHashingSettings.model_validate(
+            {"iterations": 4096, "threads": 1} | (hashing or {})
+        )
         pool = HashPool(hash_settings, metrics)
         store = Users(MemorySection(users), hash_settings, pool, clock)
         store.start()
@@ -62,10 +64,16 @@ def access(
             users_of,
             trusts_anonymous=trusts_anonymous,
             clock=clock,
-            limits=LoginLimits(LoginLimitSettings.model_validate(login_limits or {}), clock, metrics, alarms),
+            limits=LoginLimits(
+                LoginLimitSettings.model_validate(login_limits or {}), clock, metrics, alarms
+            ),
             alarms=alarms,
         )
-        sources = [{"type": "file", "rules": list(rules)}, {"type": "built_in"}] if rules else [{"type": "built_in"}]
+        sources = (
+            [{"type": "file", "rules": list(rules)}, {"type": "built_in"}]
+            if rules
+            else [{"type": "built_in"}]
+        )
         authorization.setdefault("sources", sources)
         return Access.of(
             made,
@@ -84,7 +92,10 @@ def access(
 def use_rules(node: Node, *rules: Spec) -> None:
     """Set the built-in rules, as the API does."""
     authorizer = node.server.hub.access.authorizer
-    made = [NamedRuleSettings.model_validate({"name": f"r{number}", **rule}) for number, rule in enumerate(rules)]
+    made = [
+        NamedRuleSettings.model_validate({"name": f"r{number}", **rule})
+        for number, rule in enumerate(rules)
+    ]
     authorizer.built_in.set([Rule(one, one.name, "built_in") for one in made])
     authorizer.changed()
 
@@ -105,7 +116,9 @@ async def proxied(node: Node) -> AsyncIterator[int]:
 async def from_afar(port: int, connect: Connect, address: str = "192.0.2.7") -> WireClient:
     """A client on another machine, through such a listener."""
     client = await WireClient.open(port, connect.version)
-    client.send_bytes(f"PROXY TCP{6 if ':' in address else 4} {address} {address} 5 1883\r\n".encode())
+    client.send_bytes(
+        f"PROXY TCP{6 if ':' in address else 4} {address} {address} 5 1883\r\n".encode()
+    )
     client.send(connect)
     assert (await client.expect(ConnAck)).reason_code == 0
     return client

@@ -11,7 +11,9 @@ from tests.support.npm import modules
 from tests.support.processes import ServerProcess, free_port, is_open
 
 ACCOUNT: Final = "devstoreaccount1"
-KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+KEY: Final = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 """The emulator's own, which everyone knows."""
 
 
@@ -22,7 +24,11 @@ class AzureServer:
         self.port = free_port()
         self._process = ServerProcess(
             (
-                *("node", str(modules("azurite", "3.37.0") / "azurite/dist/src/blob/main.js"), "--silent"),
+                *(
+                    "node",
+                    str(modules("azurite", "3.37.0") / "azurite/dist/src/blob/main.js"),
+                    "--silent",
+                ),
                 *("--inMemoryPersistence", "--skipApiVersionCheck", "--disableTelemetry"),
                 *("--blobHost", "127.0.0.1", "--blobPort", str(self.port)),
             ),

@@ -30,7 +30,11 @@ KEPT: Final = ROOT / "build" / "coverage-quick.json"
 
 PICKLED: Final = [
     str(ROOT / name)
-    for name in ("bridges/spark/rule_frame.py", "bridges/spark/tasks/mapping.py", "pyspark_sluice/source.py")
+    for name in (
+        "bridges/spark/rule_frame.py",
+        "bridges/spark/tasks/mapping.py",
+        "pyspark_sluice/source.py",
+    )
 ]
 """Functions of these go to Spark's workers by value, and a probe cannot."""
 
@@ -71,7 +75,9 @@ class Coverage:
         else:
             kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.exists() else {"digest": ""}
             if kept["digest"] != _digest():
-                terminalreporter.line("The floors are for both: run 'make test' on these files first", red=True)
+                terminalreporter.line(
+                    "The floors are for both: run 'make test' on these files first", red=True
+                )
                 terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED
                 return
             coverages += kept["coverages"]

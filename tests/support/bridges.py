@@ -77,7 +77,11 @@ class Outside:
         self.batches.append(len(records))
         found: list[Any] = []
         for topic, key, value in records:
-            error = TargetMissing(f"no topic '{topic}'") if topic not in self.topics else self.refuses(value)
+            error = (
+                TargetMissing(f"no topic '{topic}'")
+                if topic not in self.topics
+                else self.refuses(value)
+            )
             if error is None:
                 self.arrived.append((topic, key, value))
             found.append(error)
@@ -106,7 +110,9 @@ class ScriptedConnector(Connector):
 
     async def open(self) -> None:
         self.outside.must_be_there()
-        password = self.settings.password.reveal() if self.settings.password else self.outside.password
+        password = (
+            self.settings.password.reveal() if self.settings.password else self.outside.password
+        )
         if password != self.outside.password:
             raise BadSettings(f"outside:1 refuses the user 'sluice' with {password}")
         self.is_open = True
@@ -237,7 +243,13 @@ class Settled:
 class Bridges:
     """The feature over a store; another may be made over the same ``store`` and ``sections``, as after a restart."""
 
-    def __init__(self, *kinds: ConnectorType, store: Store | None = None, sections: Any = None, data_dir: Any = None):
+    def __init__(
+        self,
+        *kinds: ConnectorType,
+        store: Store | None = None,
+        sections: Any = None,
+        data_dir: Any = None,
+    ):
         self.store = MemoryStore() if store is None else store
         self.sections: dict[str, MemorySection] = {} if sections is None else sections
         self.writer = Writer(self.store, asyncio.get_running_loop())
@@ -285,7 +297,9 @@ class Bridges:
         """Hand a row to an action, as a rule does; what it raised."""
         sink = self.services.endpoints.sinks.find(action)
         assert sink is not None
-        message = Message("in", b"payload", 1, False, Client(client), self.services.node.clock.now_ns())
+        message = Message(
+            "in", b"payload", 1, False, Client(client), self.services.node.clock.now_ns()
+        )
         try:
             sink.write(row, message, self.settle)
         except Unavailable as error:
@@ -301,7 +315,13 @@ class Bridges:
 
     def assert_adds_up(self, action: str = "out") -> None:
         counts = self.counts(action)
-        ends = counts["success"] + counts["failed"] + counts["dropped"] + counts["queuing"] + counts["inflight"]
+        ends = (
+            counts["success"]
+            + counts["failed"]
+            + counts["dropped"]
+            + counts["queuing"]
+            + counts["inflight"]
+        )
         assert counts["matched"] == ends, counts
 
     async def until(self, condition: Callable[[], Any], what: str = "") -> Any:
@@ -316,7 +336,9 @@ class Bridges:
         try:
             return await until(found_while_adding_up, what or str(condition))
         except AssertionError as error:
-            error.add_note(f"actions: {[self.actions.get(name) for name in self.feature.resources.actions]}")
+            error.add_note(
+                f"actions: {[self.actions.get(name) for name in self.feature.resources.actions]}"
+            )
             raise
 
     async def until_sent(self, count: int, action: str = "out") -> None:
@@ -333,13 +355,19 @@ FAST_CONNECTOR = {"health_check_interval": "50ms", "reconnect_interval": "5ms"}
 
 @contextlib.asynccontextmanager
 async def scripted_bridges(
-    outside: Outside, options: dict[str, Any] | None = None, *, action: dict[str, Any] | None = None, **kind: Any
+    outside: Outside,
+    options: dict[str, Any] | None = None,
+    *,
+    action: dict[str, Any] | None = None,
+    **kind: Any,
 ) -> AsyncIterator[Bridges]:
     """A connector ``plant`` and an action ``out`` to an outside system."""
     bridges = Bridges(scripted(outside, **kind))
     bridges.begin()
     try:
-        bridges.connectors.create({"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR})
+        bridges.connectors.create(
+            {"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR}
+        )
         bridges.actions.create(
             {
                 "name": "out",

@@ -41,7 +41,10 @@ class BrokerThread:
     async def _serve(self) -> None:
         store = RocksStore(self._directory, "os")
         clock: Any = SystemClock()
-        async with running(store, clock=clock, **self._options) as self.node, observed() as self.lateness:
+        async with (
+            running(store, clock=clock, **self._options) as self.node,
+            observed() as self.lateness,
+        ):
             self._ready.set()
             await self._over.wait()
 

@@ -27,7 +27,9 @@ def evaluate(expression: str, functions: Functions | None = None, /, **columns: 
         Invalid: the expression cannot be saved.
         EvaluationError: it cannot be evaluated.
     """
-    program = compile_for_events(parse(f'SELECT {expression} AS x FROM "#"'), functions or standard(), _SURROUNDINGS)
+    program = compile_for_events(
+        parse(f'SELECT {expression} AS x FROM "#"'), functions or standard(), _SURROUNDINGS
+    )
     row = program.run(Event(columns))
     assert isinstance(row, Mapping)
     return row.get("x", UNDEFINED)
@@ -55,12 +57,18 @@ def fails(expression: str, message: str, /, **columns: Any) -> None:
     with pytest.raises((Invalid, EvaluationError)) as caught:
         evaluate(expression, **columns)
     error = caught.value
-    text = "; ".join(problem.message for problem in error.problems) if isinstance(error, Invalid) else str(error)
+    text = (
+        "; ".join(problem.message for problem in error.problems)
+        if isinstance(error, Invalid)
+        else str(error)
+    )
     assert message in text, f"{expression} is refused with {text!r}"
 
 
 def refused(expression: str, functions: Functions | None = None, /) -> tuple[Problem, ...]:
     """What is said of an expression when it is saved."""
     with pytest.raises(Invalid) as caught:
-        compile_for_events(parse(f'SELECT {expression} AS x FROM "#"'), functions or standard(), _SURROUNDINGS)
+        compile_for_events(
+            parse(f'SELECT {expression} AS x FROM "#"'), functions or standard(), _SURROUNDINGS
+        )
     return caught.value.problems

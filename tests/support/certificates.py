@@ -37,7 +37,9 @@ class Files:
 class Authority:
     """Signs certificates, which it writes to a directory."""
 
-    def __init__(self, directory: Path, name: str = "Tests", issuer: Authority | None = None) -> None:
+    def __init__(
+        self, directory: Path, name: str = "Tests", issuer: Authority | None = None
+    ) -> None:
         self._directory = directory
         self._name = _name({"CN": f"{name} root"})
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -69,10 +71,14 @@ class Authority:
         cert = builder.sign(self._key, hashes.SHA256())
         files = Files(self._directory / f"{file}.pem", self._directory / f"{file}-key.pem")
         encryption = (
-            serialization.BestAvailableEncryption(password.encode()) if password else serialization.NoEncryption()
+            serialization.BestAvailableEncryption(password.encode())
+            if password
+            else serialization.NoEncryption()
         )
         files.key.write_bytes(
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
+            )
         )
         files.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
         return files
@@ -82,9 +88,13 @@ class Authority:
         cert = x509.load_pem_x509_certificate(files.cert.read_bytes())
         now = datetime.now(UTC)
         revoked = (
-            x509.RevokedCertificateBuilder().serial_number(cert.serial_number).revocation_date(now - timedelta(hours=1))
+            x509.RevokedCertificateBuilder()
+            .serial_number(cert.serial_number)
+            .revocation_date(now - timedelta(hours=1))
         ).build()
-        builder = x509.CertificateRevocationListBuilder(self._name, now - timedelta(hours=1), now + timedelta(days=1))
+        builder = x509.CertificateRevocationListBuilder(
+            self._name, now - timedelta(hours=1), now + timedelta(days=1)
+        )
         made = builder.add_revoked_certificate(revoked).sign(self._key, hashes.SHA256())
         file = self._directory / "revoked.pem"
         file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
@@ -100,7 +110,11 @@ def _builder(
 ) -> x509.CertificateBuilder:
     begins = datetime.now(UTC) + begins_in
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-    return builder.serial_number(x509.random_serial_number()).not_valid_before(begins).not_valid_after(begins + lasts)
+    return (
+        builder.serial_number(x509.random_serial_number())
+        .not_valid_before(begins)
+        .not_valid_after(begins + lasts)
+    )
 
 
 def _name(parts: dict[str, str]) -> x509.Name:

@@ -52,9 +52,16 @@ class CertifiedHttp:
 
     def _login(self, password: str) -> Row:
         authentication = {"mechanism": "basic", "username": "alice", "password": password}
-        return {"url": self._service.url, "authentication": authentication, "health_check_path": "/health"}
+        return {
+            "url": self._service.url,
+            "authentication": authentication,
+            "health_check_path": "/health",
+        }
 
     def _answer(self, request: Received) -> Reply:
-        if request.header("authorization") != f"Basic {b64encode(f'alice:{self.secret}'.encode()).decode()}":
+        if (
+            request.header("authorization")
+            != f"Basic {b64encode(f'alice:{self.secret}'.encode()).decode()}"
+        ):
             return Reply(401, b"who are you?")
         return Reply() if request.path in ("/rows", "/health") else Reply(404)

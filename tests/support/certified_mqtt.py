@@ -14,7 +14,16 @@ from typing import Any
 
 from broker.codec.encode import encode_packet
 from broker.codec.framing import Decoder
-from broker.codec.packets import ConnAck, Connect, PingReq, PingResp, Publish, SubAck, Subscribe, SubscriptionRequest
+from broker.codec.packets import (
+    ConnAck,
+    Connect,
+    PingReq,
+    PingResp,
+    Publish,
+    SubAck,
+    Subscribe,
+    SubscriptionRequest,
+)
 from tests.support.forwarder import Forwarder
 from tests.support.peers import Peer, mosquitto
 from tests.support.processes import free_port
@@ -52,7 +61,9 @@ class Collector:
         with self._changed:
             before = self._seen.count(answer)
             self._socket.sendall(encode_packet(packet))
-            assert self._changed.wait_for(lambda: self._seen.count(answer) > before, _DEADLINE_S), answer
+            assert self._changed.wait_for(lambda: self._seen.count(answer) > before, _DEADLINE_S), (
+                answer
+            )
 
     def _read(self) -> None:
         decoder = Decoder()
@@ -99,7 +110,11 @@ class CertifiedMqtt:
         self._directory.mkdir(exist_ok=True)
         passwords = self._directory / "passwords"
         program = shutil.which("mosquitto_passwd") or "/usr/bin/mosquitto_passwd"
-        subprocess.run([program, "-b", "-c", str(passwords), "alice", self.secret], check=True, capture_output=True)
+        subprocess.run(
+            [program, "-b", "-c", str(passwords), "alice", self.secret],
+            check=True,
+            capture_output=True,
+        )
         access = self._directory / "access"
         access.write_text("user alice\ntopic readwrite rows/#\n")
         lines = ("allow_anonymous false", f"password_file {passwords}", f"acl_file {access}")

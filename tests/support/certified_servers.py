@@ -97,8 +97,12 @@ class CertifiedPostgres:
         return {"table": "not_there"}
 
     async def arrived(self) -> list[tuple[str, int]]:
-        lines = self._started.server.psql(f"SELECT key, n FROM {self._table} ORDER BY at").split("\n")
-        return [(key, int(number)) for key, _, number in (line.partition("|") for line in lines if line)]
+        lines = self._started.server.psql(f"SELECT key, n FROM {self._table} ORDER BY at").split(
+            "\n"
+        )
+        return [
+            (key, int(number)) for key, _, number in (line.partition("|") for line in lines if line)
+        ]
 
 
 class CertifiedKafka:
@@ -143,7 +147,9 @@ class CertifiedKafka:
 
     async def arrived(self) -> list[tuple[str, int]]:
         partitions = [TopicPartition(self._topic, number) for number in range(3)]
-        consumer = AIOKafkaConsumer(bootstrap_servers=self._server.bootstrap, auto_offset_reset="earliest")
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self._server.bootstrap, auto_offset_reset="earliest"
+        )
         await consumer.start()
         found: list[tuple[str, int]] = []
         try:
@@ -165,4 +171,7 @@ class CertifiedKafka:
 
     def _login(self, password: str) -> Row:
         authentication = {"mechanism": "plain", "username": "alice", "password": password}
-        return {"bootstrap_hosts": self._server.secured("SASL_PLAINTEXT"), "authentication": authentication}
+        return {
+            "bootstrap_hosts": self._server.secured("SASL_PLAINTEXT"),
+            "authentication": authentication,
+        }

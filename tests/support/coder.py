@@ -35,8 +35,14 @@ class Coder:
                 coder._answer(self, json.loads(body), base64.b64decode)
 
             def do_GET(self) -> None:
-                query = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
-                coder._answer(self, query, lambda text: base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+                query = {
+                    name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()
+                }
+                coder._answer(
+                    self,
+                    query,
+                    lambda text: base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)),
+                )
 
             def log_message(self, *arguments: Any) -> None:
                 pass
@@ -50,7 +56,9 @@ class Coder:
 
         self._server = Server(("127.0.0.1", port), Handler)
         self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
         self._thread.start()
 
     @property

@@ -91,7 +91,8 @@ class Collector:
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 collector.take(
-                    ExportTraceServiceRequest.FromString(data), {k.lower(): v for k, v in self.headers.items()}
+                    ExportTraceServiceRequest.FromString(data),
+                    {k.lower(): v for k, v in self.headers.items()},
                 )
                 answer = ExportTraceServiceResponse().SerializeToString()
                 self.send_response(200)

@@ -25,8 +25,12 @@ def pyspark(version: str) -> Path:
             with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
                 into = Path(scratch, "packages")
                 command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(into)]
-                done = subprocess.run([*command, f"pyspark=={version}"], capture_output=True, text=True, check=False)
+                done = subprocess.run(
+                    [*command, f"pyspark=={version}"], capture_output=True, text=True, check=False
+                )
                 said = f"{done.stdout[-2000:]}{done.stderr[-1000:]}"
-                assert done.returncode == 0, f"cannot be downloaded: put pyspark=={version} into {target}\n{said}"
+                assert done.returncode == 0, (
+                    f"cannot be downloaded: put pyspark=={version} into {target}\n{said}"
+                )
                 into.rename(target)
     return target

@@ -43,19 +43,28 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.line(line)
     kept = ROOT / "build" / "durations" / f"{tier}.json"
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps([[*place, seconds, _cases[place]] for place, seconds in _seconds.items()]))
+    kept.write_text(
+        json.dumps([[*place, seconds, _cases[place]] for place, seconds in _seconds.items()])
+    )
 
 
 def _kinds() -> list[str]:
     kinds = {kind for kind, _ in _seconds}
-    seconds = {kind: sum(spent for place, spent in _seconds.items() if place[0] == kind) for kind in kinds}
-    cases = {kind: sum(count for place, count in _cases.items() if place[0] == kind) for kind in kinds}
+    seconds = {
+        kind: sum(spent for place, spent in _seconds.items() if place[0] == kind) for kind in kinds
+    }
+    cases = {
+        kind: sum(count for place, count in _cases.items() if place[0] == kind) for kind in kinds
+    }
     return [f"| {kind} | {cases[kind]:,} | {seconds[kind]:,.0f} |" for kind in _longest(seconds)]
 
 
 def _files(most: int) -> list[str]:
     longest = _longest(_seconds)[:most]
-    return [f"| `tests/{place[1]}` ({place[0]}) | {_cases[place]:,} | {_seconds[place]:,.0f} |" for place in longest]
+    return [
+        f"| `tests/{place[1]}` ({place[0]}) | {_cases[place]:,} | {_seconds[place]:,.0f} |"
+        for place in longest
+    ]
 
 
 def _longest(seconds: Mapping[T, float]) -> list[T]:

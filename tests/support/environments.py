@@ -19,7 +19,9 @@ def environment(*packages: str) -> Path:
     with (CACHE / "python.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (target / "complete").exists():
-            subprocess.run([uv, "venv", "-q", "--clear", "--python", sys.executable, target], check=True)
+            subprocess.run(
+                [uv, "venv", "-q", "--clear", "--python", sys.executable, target], check=True
+            )
             subprocess.run([uv, "pip", "install", "-q", "--python", python, *packages], check=True)
             (target / "complete").touch()
     return python

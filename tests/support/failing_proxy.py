@@ -15,7 +15,9 @@ from typing import Any, Literal, Self
 from tests.support.processes import ServerProcess, free_port, is_open
 
 _CONTROL = "/-/"
-_REFUSED = "<Error><Code>InvalidAccessKeyId</Code><Message>The key does not exist.</Message></Error>"
+_REFUSED = (
+    "<Error><Code>InvalidAccessKeyId</Code><Message>The key does not exist.</Message></Error>"
+)
 _DENIED = "<Error><Code>AccessDenied</Code><Message>Access Denied.</Message></Error>"
 
 
@@ -44,7 +46,11 @@ class Fault:
 
     def meets(self, method: str, path: str) -> bool:
         """Whether it is this request's turn."""
-        fits = method.startswith(self.method) and all(part in path for part in self.parts) and path.endswith(self.end)
+        fits = (
+            method.startswith(self.method)
+            and all(part in path for part in self.parts)
+            and path.endswith(self.end)
+        )
         if self.over.is_set() or not fits:
             return False
         self.seen += 1
@@ -64,7 +70,9 @@ class FailingProxy:
         self.port, self._host = free_port(), host
         command = [sys.executable, "-m", self.module, host, str(self.port), str(target)]
         root = {"PYTHONPATH": str(Path(__file__).parents[2])}
-        self._process = ServerProcess(command, directory, lambda: is_open(self.port, host), environ=root)
+        self._process = ServerProcess(
+            command, directory, lambda: is_open(self.port, host), environ=root
+        )
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -133,7 +141,9 @@ class Way:
     faults: list[Fault] = field(default_factory=list)
     drops: set[str] = field(default_factory=set)
 
-    def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    def ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
         """The server's answer to a request."""
         far = http.client.HTTPConnection(self.host, self.target, timeout=60)
         with contextlib.closing(far):
@@ -156,7 +166,9 @@ class Way:
 def _handler(proxy: Way) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True  # head and content are two writes: the second would wait 40 ms
+        disable_nagle_algorithm = (
+            True  # head and content are two writes: the second would wait 40 ms
+        )
 
         def _pass_on(self) -> None:
             given = {name.lower(): value for name, value in self.headers.items()}
@@ -219,7 +231,9 @@ _HOP_BY_HOP = frozenset({"connection", "transfer-encoding", "keep-alive", "serve
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 128  # with 5, the system drops what many clients send to connections not accepted yet
+    request_queue_size = (
+        128  # with 5, the system drops what many clients send to connections not accepted yet
+    )
 
 
 def serve(way: type[Way]) -> None:

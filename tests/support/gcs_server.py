@@ -49,7 +49,14 @@ class GcsServer:
         self._process = ServerProcess(
             (
                 *(str(program()), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1"),
-                *("-port", str(self._port), "-public-host", address, "-external-url", f"http://{address}"),
+                *(
+                    "-port",
+                    str(self._port),
+                    "-public-host",
+                    address,
+                    "-external-url",
+                    f"http://{address}",
+                ),
             ),
             directory,
             lambda: is_open(self._port),
@@ -59,7 +66,9 @@ class GcsServer:
     def files(self) -> fs.GcsFileSystem:
         """What tests look with."""
         address = f"127.0.0.1:{self.proxy.port}"
-        return fs.GcsFileSystem(anonymous=True, endpoint_override=address, scheme="http", project_id="test")
+        return fs.GcsFileSystem(
+            anonymous=True, endpoint_override=address, scheme="http", project_id="test"
+        )
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -76,15 +85,21 @@ class _Proxy(FailingProxy):
 
 
 class _AsJson(Way):
-    def ask(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    def ask(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
         if method == "PUT" and not path.startswith(_APIS):
             return self._upload(path, body, headers)
         status, answer, content = super().ask(method, path, body, headers)
         if after := parse_qs(urlsplit(path).query).get("start-after"):
-            content = _LISTED.sub(lambda found: found[0] if unescape(found[1].decode()) > after[0] else b"", content)
+            content = _LISTED.sub(
+                lambda found: found[0] if unescape(found[1].decode()) > after[0] else b"", content
+            )
         return status, answer, content
 
-    def _upload(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    def _upload(
+        self, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, dict[str, str], bytes]:
         bucket, _, name = unquote(path).lstrip("/").partition("/")
         kind = f"\r\n--{_BOUNDARY}\r\nContent-Type: application/"
         whole = f"{kind}json\r\n\r\n{json.dumps({'name': name})}{kind}octet-stream\r\n\r\n".encode()
@@ -97,7 +112,9 @@ class _AsJson(Way):
             "content-type": f"multipart/related; boundary={_BOUNDARY}",
             "content-length": str(len(whole)),
         }
-        status, answer, content = super().ask("POST", f"/upload/storage/v1/b/{bucket}/o?{query}", whole, sent)
+        status, answer, content = super().ask(
+            "POST", f"/upload/storage/v1/b/{bucket}/o?{query}", whole, sent
+        )
         if status == 200:
             made = json.loads(content)
             answer = {"etag": made["etag"], "x-goog-generation": made["generation"]}

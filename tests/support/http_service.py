@@ -63,7 +63,9 @@ class Service:
     a request: a check of health opens one and sends nothing.
     """
 
-    def __init__(self, answer: Answer = lambda request: Reply(), context: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, answer: Answer = lambda request: Reply(), context: ssl.SSLContext | None = None
+    ) -> None:
         self.answer, self.port = answer, free_port()
         self.received: list[Received] = []
         self.taken: list[Received] = []
@@ -80,7 +82,9 @@ class Service:
     async def up(self) -> None:
         """Listen, at the same port as before."""
         if self._server is None:
-            self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, ssl=self._context)
+            self._server = await asyncio.start_server(
+                self._serve, "127.0.0.1", self.port, ssl=self._context
+            )
 
     async def down(self) -> None:
         """Be gone, as a process that was killed."""
@@ -106,7 +110,9 @@ class Service:
         http = h11.Connection(h11.SERVER)
         has_carried = False
         try:
-            with contextlib.suppress(ConnectionError, h11.RemoteProtocolError, asyncio.CancelledError):
+            with contextlib.suppress(
+                ConnectionError, h11.RemoteProtocolError, asyncio.CancelledError
+            ):
                 async for request in _requests(http, reader):
                     self.connections += not has_carried
                     has_carried = True
@@ -115,7 +121,9 @@ class Service:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _answer(self, request: Received, http: h11.Connection, writer: asyncio.StreamWriter) -> None:
+    async def _answer(
+        self, request: Received, http: h11.Connection, writer: asyncio.StreamWriter
+    ) -> None:
         self.received.append(request)
         self._at_once += 1
         self.most_at_once = max(self.most_at_once, self._at_once)
@@ -134,7 +142,9 @@ class Service:
         if 200 <= reply.status < 300:
             self.taken.append(request)
         body = b"" if request.method == "HEAD" else reply.body
-        head = h11.Response(status_code=reply.status, headers=[("Content-Length", str(len(body))), *reply.headers])
+        head = h11.Response(
+            status_code=reply.status, headers=[("Content-Length", str(len(body))), *reply.headers]
+        )
         parts = [http.send(head), http.send(h11.Data(data=body)), http.send(h11.EndOfMessage())]
         writer.write(b"".join(part for part in parts if part))
         await writer.drain()

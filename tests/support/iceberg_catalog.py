@@ -49,11 +49,16 @@ class RestCatalogServer:
     """The server, with its tables in an SQLite file; their files are on this machine, or in the S3 store at an address
     with these keys."""
 
-    def __init__(self, directory: Path, s3: str = "", keys: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, s3: str = "", keys: Mapping[str, str] | None = None
+    ) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         own = jars(f"iceberg-rest-{VERSION}", _JARS)
-        path = [f"{own}/*", *(str(found) for name in _PYSPARK_JARS for found in pyspark_jars().glob(name))]
+        path = [
+            f"{own}/*",
+            *(str(found) for name in _PYSPARK_JARS for found in pyspark_jars().glob(name)),
+        ]
         settings = {
             "CATALOG_REST_PORT": str(self.port),
             "CATALOG_CATALOG__IMPL": "org.apache.iceberg.jdbc.JdbcCatalog",
@@ -68,10 +73,21 @@ class RestCatalogServer:
                 "CATALOG_S3_ENDPOINT": s3,
                 "CATALOG_S3_PATH__STYLE__ACCESS": "true",
                 "CATALOG_CLIENT_REGION": "us-east-1",
-                **{f"CATALOG_S3_{name.upper().replace('_', '__')}": value for name, value in (keys or {}).items()},
+                **{
+                    f"CATALOG_S3_{name.upper().replace('_', '__')}": value
+                    for name, value in (keys or {}).items()
+                },
             }
-        command = [java(), "-Xmx256m", "-cp", ":".join(path), "org.apache.iceberg.rest.RESTCatalogServer"]
-        self.process = ServerProcess(command, directory, lambda: is_open(self.port), environ=settings)
+        command = [
+            java(),
+            "-Xmx256m",
+            "-cp",
+            ":".join(path),
+            "org.apache.iceberg.rest.RESTCatalogServer",
+        ]
+        self.process = ServerProcess(
+            command, directory, lambda: is_open(self.port), environ=settings
+        )
 
     def __enter__(self) -> Self:
         self.process.start()
@@ -105,7 +121,9 @@ class CatalogProxy:
                 if clients and path == "/v1/oauth/tokens":
                     self._grant(clients, body)
                     return
-                if granted and self.headers.get("Authorization") not in {f"Bearer {one}" for one in granted}:
+                if granted and self.headers.get("Authorization") not in {
+                    f"Bearer {one}" for one in granted
+                }:
                     error = {"message": "bad token", "type": "NotAuthorizedException", "code": 401}
                     self._answer(401, json.dumps({"error": error}).encode())
                     return
@@ -124,7 +142,9 @@ class CatalogProxy:
             def _grant(self, clients: dict[str, str], body: bytes) -> None:
                 form = {name: values[0] for name, values in parse_qs(body.decode()).items()}
                 if clients.get(form.get("client_id", "")) == form.get("client_secret"):
-                    self._answer(200, json.dumps({"access_token": "token", "token_type": "bearer"}).encode())
+                    self._answer(
+                        200, json.dumps({"access_token": "token", "token_type": "bearer"}).encode()
+                    )
                 else:
                     self._answer(401, json.dumps({"error": "invalid_client"}).encode())
 
@@ -132,7 +152,11 @@ class CatalogProxy:
                 connection = HTTPConnection(address, timeout=30)
                 try:
                     dropped = ("host", "accept-encoding")
-                    headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
+                    headers = {
+                        name: value
+                        for name, value in self.headers.items()
+                        if name.lower() not in dropped
+                    }
                     connection.request(self.command, self.path, body, headers)
                     answer: HTTPResponse = connection.getresponse()
                     return answer.status, answer.read()
@@ -170,7 +194,11 @@ def java_catalog(url: str) -> Iterator[Any]:
     path += [str(found) for name in others for found in pyspark_jars().glob(name)]
     [py4j] = pyspark_jars().glob("py4j-*.jar")
     gateway = JavaGateway.launch_gateway(
-        jarpath=str(py4j), classpath=":".join(path), java_path=java(), javaopts=["-Xmx512m"], die_on_exit=True
+        jarpath=str(py4j),
+        classpath=":".join(path),
+        java_path=java(),
+        javaopts=["-Xmx512m"],
+        die_on_exit=True,
     )
     try:
         jvm = gateway.jvm

@@ -60,7 +60,17 @@ def _fetch(target: Path, dependencies: str) -> None:
             "</dependencies></ivy-module>"
         )
         pattern = f"{scratch}/jars/[artifact]-[revision](-[classifier]).[ext]"
-        command = [java(), "-jar", str(ivy), "-ivy", str(module), "-confs", "default", "-retrieve", pattern]
+        command = [
+            java(),
+            "-jar",
+            str(ivy),
+            "-ivy",
+            str(module),
+            "-confs",
+            "default",
+            "-retrieve",
+            pattern,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, (
             f"jars cannot be fetched: put those of {dependencies} into {target}\n"

@@ -23,17 +23,29 @@ RECORD = {"key": "${topic}", "value": "${n}"}
 class KafkaBridge:
     """A connector, an action with its buffer on disk, a rule, and a client that publishes numbers."""
 
-    def __init__(self, node: Node, topic: Topic, hosts: str, login: dict[str, Any], **parameters: Any) -> None:
+    def __init__(
+        self, node: Node, topic: Topic, hosts: str, login: dict[str, Any], **parameters: Any
+    ) -> None:
         self.node, self.topic, self.numbers = node, topic, Numbers()
         opts = {"health_check_interval": "1s", "reconnect_interval": "100ms"}
-        connector = {"name": "plant", "type": "kafka", "bootstrap_hosts": hosts, "resource_opts": opts, **login}
+        connector = {
+            "name": "plant",
+            "type": "kafka",
+            "bootstrap_hosts": hosts,
+            "resource_opts": opts,
+            **login,
+        }
         node.call("POST", "/connectors", connector)
         action = {
             "name": "out",
             "type": "kafka",
             "connector": "plant",
             "parameters": {"topic": topic.name, "message": RECORD, **parameters},
-            "resource_opts": {"buffer_mode": "disk", "health_check_interval": "1s", "request_timeout": "5s"},
+            "resource_opts": {
+                "buffer_mode": "disk",
+                "health_check_interval": "1s",
+                "request_timeout": "5s",
+            },
         }
         node.call("POST", "/actions", action)
         node.call("POST", "/rules", RULE)
@@ -44,7 +56,9 @@ class KafkaBridge:
         counts = shown["metrics"]
         reasons = sum(number for name, number in counts.items() if name.startswith("dropped."))
         assert counts["dropped"] == reasons, counts
-        ends = counts["success"] + counts["failed"] + reasons + counts["queuing"] + counts["inflight"]
+        ends = (
+            counts["success"] + counts["failed"] + reasons + counts["queuing"] + counts["inflight"]
+        )
         assert counts["matched"] == ends, counts
         return shown
 
@@ -63,7 +77,9 @@ class KafkaBridge:
     def await_more(self, rows: int = 100) -> None:
         """Until so many more rows are confirmed."""
         before = self.count("success")
-        eventually(lambda: self.count("success") >= before + rows, timeout_s=60, what=f"{rows} more rows")
+        eventually(
+            lambda: self.count("success") >= before + rows, timeout_s=60, what=f"{rows} more rows"
+        )
 
     def await_cause(self, *causes: str) -> str:
         """Until the state is not connected and names one of the causes, within ten seconds; the reason it gives.
@@ -93,7 +109,9 @@ class KafkaBridge:
         """Until everything published is confirmed and the state is well; nothing was given up."""
         self.numbers.stop()
         eventually(lambda: not self.waiting, timeout_s=60, what="all rows sent")
-        eventually(lambda: self.shown()["status"] == "connected" and not self.shown()["status_reason"])
+        eventually(
+            lambda: self.shown()["status"] == "connected" and not self.shown()["status_reason"]
+        )
         counts = self.shown()["metrics"]
         assert (counts["failed"], counts["dropped"]) == (0, 0)
 
@@ -116,7 +134,11 @@ class KafkaBridge:
 
 @contextmanager
 def sending(
-    node: Node, topic: Topic, hosts: str = "", login: dict[str, Any] | None = None, **parameters: Any
+    node: Node,
+    topic: Topic,
+    hosts: str = "",
+    login: dict[str, Any] | None = None,
+    **parameters: Any,
 ) -> Iterator[KafkaBridge]:
     """A bridge of a broker that runs; rows go through it."""
     bridge = KafkaBridge(node, topic, hosts or topic.kafka.bootstrap, login or {}, **parameters)
@@ -132,5 +154,8 @@ def sending(
 @contextmanager
 def bridging(directory: Path, topic: Topic, **parameters: Any) -> Iterator[KafkaBridge]:
     """The same with a broker of its own."""
-    with running(directory / "node", config=CONFIG) as node, sending(node, topic, **parameters) as bridge:
+    with (
+        running(directory / "node", config=CONFIG) as node,
+        sending(node, topic, **parameters) as bridge,
+    ):
         yield bridge

@@ -130,7 +130,14 @@ class Kafka:
     def configure(self, *change: str, user: str) -> None:
         """``kafka-configs.sh --alter`` of a user."""
         command = (
-            *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"),
+            *(
+                java(),
+                "-Xmx256m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+                f"{jars()}/*",
+            ),
             *("kafka.admin.ConfigCommand", "--bootstrap-server", self.bootstrap, "--alter"),
             *("--entity-type", "users", "--entity-name", user, *change),
         )
@@ -153,8 +160,14 @@ class Kafka:
         if is_broker:
             for listener in self._secured_listeners():
                 node.ports[listener] = free_port()
-        lines = {**self._common(number, roles, directory), **self._listeners(node, roles), **self._settings}
-        (directory / "server.properties").write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        lines = {
+            **self._common(number, roles, directory),
+            **self._listeners(node, roles),
+            **self._settings,
+        }
+        (directory / "server.properties").write_text(
+            "".join(f"{key}={value}\n" for key, value in lines.items())
+        )
         self._format(directory)
         heap = "512m" if is_broker else "256m"
         command = (
@@ -164,7 +177,11 @@ class Kafka:
         )
 
         def is_ready() -> bool:
-            return _answers(host, node.port) if is_broker else is_open(self._controller_port, self._hosts[0])
+            return (
+                _answers(host, node.port)
+                if is_broker
+                else is_open(self._controller_port, self._hosts[0])
+            )
 
         inside = self._network.command(command) if self._network else command
         node.process = ServerProcess(inside, directory, is_ready, deadline_s=120)
@@ -208,9 +225,13 @@ class Kafka:
         all_bound = dict(bound)
         if "controller" in roles:
             all_bound["CONTROLLER"] = f"{self._hosts[0]}:{self._controller_port}"
-        lines = {"listeners": ",".join(f"{name}://{address}" for name, address in all_bound.items())}
+        lines = {
+            "listeners": ",".join(f"{name}://{address}" for name, address in all_bound.items())
+        }
         if shown:
-            lines["advertised.listeners"] = ",".join(f"{name}://{address}" for name, address in shown.items())
+            lines["advertised.listeners"] = ",".join(
+                f"{name}://{address}" for name, address in shown.items()
+            )
             lines["inter.broker.listener.name"] = "PLAINTEXT"
         if self._tls and node.port:
             lines.update(self._tls_lines(self._tls))
@@ -219,7 +240,9 @@ class Kafka:
         return lines
 
     def _tls_lines(self, authority: Authority) -> dict[str, str]:
-        files = authority.sign(f"kafka-{uuid.uuid4().hex}", {"CN": "localhost"}, ["localhost", "127.0.0.1"])
+        files = authority.sign(
+            f"kafka-{uuid.uuid4().hex}", {"CN": "localhost"}, ["localhost", "127.0.0.1"]
+        )
         store = files.cert.with_suffix(".store.pem")
         store.write_bytes(files.key.read_bytes() + files.cert.read_bytes())
         return {
@@ -227,12 +250,16 @@ class Kafka:
             "ssl.keystore.location": str(store),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(authority.file),
-            "listener.name.ssl.ssl.client.auth": "required" if self._needs_client_certificate else "none",
+            "listener.name.ssl.ssl.client.auth": "required"
+            if self._needs_client_certificate
+            else "none",
         }
 
     def _sasl_lines(self) -> dict[str, str]:
         lines = {"sasl.enabled.mechanisms": ",".join(self._sasl)}
-        users = 'username="alice" password="wonder:land" user_alice="wonder:land" user_bob="builder"'
+        users = (
+            'username="alice" password="wonder:land" user_alice="wonder:land" user_bob="builder"'
+        )
         for listener in self._secured_listeners():
             if not listener.startswith("SASL"):
                 continue
@@ -257,7 +284,14 @@ class Kafka:
             for name, password in (("alice", "wonder:land"), ("bob", "builder"))
         ]
         command = (
-            *(java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{jars()}/*"),
+            *(
+                java(),
+                "-Xmx256m",
+                "-XX:+UseSerialGC",
+                "-XX:TieredStopAtLevel=1",
+                "-cp",
+                f"{jars()}/*",
+            ),
             *(
                 "kafka.tools.StorageTool",
                 "format",
@@ -268,7 +302,9 @@ class Kafka:
             ),
         )
         done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"Kafka's storage cannot be formatted:\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, (
+            f"Kafka's storage cannot be formatted:\n{done.stdout}{done.stderr}"
+        )
 
 
 def _answers(host: str, port: int) -> bool:

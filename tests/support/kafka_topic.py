@@ -29,7 +29,9 @@ _OPEN_TRANSACTION_S = 10.0
 class Topic:
     """A topic of its own."""
 
-    def __init__(self, kafka: Kafka, partitions: int = 1, *, copies: int = 1, name: str = "") -> None:
+    def __init__(
+        self, kafka: Kafka, partitions: int = 1, *, copies: int = 1, name: str = ""
+    ) -> None:
         self.kafka, self.name, self.partitions = kafka, name or f"t-{uuid.uuid4().hex}", partitions
         self._copies = copies
 
@@ -57,18 +59,24 @@ class Topic:
 
     async def grant(self, user: str, operation: int) -> None:
         """Allow a user something with it, as ``DESCRIBE``; the cluster has ``settings=WITH_RIGHTS``."""
-        asked = CreateAclsRequest(_TOPIC, self.name, _LITERAL, f"User:{user}", "*", operation, _ALLOW)
+        asked = CreateAclsRequest(
+            _TOPIC, self.name, _LITERAL, f"User:{user}", "*", operation, _ALLOW
+        )
         async with self.admin() as admin:
             answer = await admin._send_request(asked)
         assert answer.creation_responses[0][0] == 0, answer
 
-    async def send(self, *values: bytes | None, partition: int = 0, headers: Headers = (), **record: Any) -> None:
+    async def send(
+        self, *values: bytes | None, partition: int = 0, headers: Headers = (), **record: Any
+    ) -> None:
         """Write records."""
         producer = AIOKafkaProducer(bootstrap_servers=self.kafka.bootstrap)
         await producer.start()
         try:
             sent = [
-                await producer.send(self.name, value, partition=partition, headers=list(headers), **record)
+                await producer.send(
+                    self.name, value, partition=partition, headers=list(headers), **record
+                )
                 for value in values
             ]
             await asyncio.gather(*sent)
@@ -89,7 +97,11 @@ class Topic:
         found: list[ConsumerRecord] = []
         try:
             consumer.assign(places)
-            ends = await self._stable_ends(consumer, places) if committed else await consumer.end_offsets(places)
+            ends = (
+                await self._stable_ends(consumer, places)
+                if committed
+                else await consumer.end_offsets(places)
+            )
             for place in places:
                 while await consumer.position(place) < ends[place]:
                     found += (await consumer.getmany(place, timeout_ms=100)).get(place, [])
@@ -97,7 +109,9 @@ class Topic:
             await consumer.stop()
         return found
 
-    async def _stable_ends(self, consumer: AIOKafkaConsumer, places: list[TopicPartition]) -> dict[TopicPartition, int]:
+    async def _stable_ends(
+        self, consumer: AIOKafkaConsumer, places: list[TopicPartition]
+    ) -> dict[TopicPartition, int]:
         """Ends for readers of committed records. Kafka confirms a commit before its partitions show it, so these are
         awaited; a transaction that stays open holds them back."""
         written = AIOKafkaConsumer(bootstrap_servers=self.kafka.bootstrap)
@@ -115,7 +129,9 @@ class Topic:
 
     async def committed_offset(self, group: str) -> int | None:
         """Where a group stands in the first partition."""
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.kafka.bootstrap, group_id=group, enable_auto_commit=False)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=self.kafka.bootstrap, group_id=group, enable_auto_commit=False
+        )
         await consumer.start()
         try:
             offset: int | None = await consumer.committed(TopicPartition(self.name, 0))
@@ -130,10 +146,14 @@ class Topic:
             async with self.admin() as admin:
                 [found] = await admin.describe_topics([self.name])
             return [
-                one["leader"] for one in found["partitions"] if one["partition"] == partition and one["leader"] >= 0
+                one["leader"]
+                for one in found["partitions"]
+                if one["partition"] == partition and one["leader"] >= 0
             ]
 
-        [leader] = await until(leaders, f"a leader of partition {partition}", tolerated=(KafkaError,))
+        [leader] = await until(
+            leaders, f"a leader of partition {partition}", tolerated=(KafkaError,)
+        )
         return leader
 
     @asynccontextmanager

@@ -56,7 +56,9 @@ def duckdb(store: Store, what: str, columns: Sequence[str] = ()) -> pa.Table:
     return _read(str(environment(*packages)), _DUCKDB, store, what, columns)
 
 
-def spark_with_delta(store: Store, url: str, directory: Path, columns: Sequence[str] = ()) -> pa.Table:
+def spark_with_delta(
+    store: Store, url: str, directory: Path, columns: Sequence[str] = ()
+) -> pa.Table:
     with one_at_a_time("ivy"):  # Spark fetches the jars into Ivy's cache
         return _read(sys.executable, _SPARK_DELTA, store, url, columns, directory)
 
@@ -67,7 +69,9 @@ def spark_with_iceberg(
     """``catalog`` is the address of a REST catalog, ``table`` its namespace and name there."""
     files = ",".join(map(str, jars("iceberg-spark-aws-4.1", ICEBERG_JARS).glob("*.jar")))
     others = {"PYTHONPATH": str(pyspark(ICEBERG_SPARK))}
-    return _read(sys.executable, _SPARK_ICEBERG, store, table, columns, directory, others, catalog, files)
+    return _read(
+        sys.executable, _SPARK_ICEBERG, store, table, columns, directory, others, catalog, files
+    )
 
 
 def _read(
@@ -80,14 +84,29 @@ def _read(
     others: Mapping[str, str] | None = None,
     *more: str,
 ) -> pa.Table:
-    environ: Mapping[str, str] = {"PATH": os.environ["PATH"], "HOME": str(Path.home()), **(others or {})}
+    environ: Mapping[str, str] = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(Path.home()),
+        **(others or {}),
+    }
     if directory is not None:
         find_java(directory).apply(environ := {**environ, "SPARK_LOCAL_IP": "127.0.0.1"})
     with TemporaryDirectory() as scratch:
         rows = f"{scratch}/rows.parquet"
-        arguments = [store.endpoint, store.key, store.secret, store.region, what, rows, ",".join(columns), *more]
+        arguments = [
+            store.endpoint,
+            store.key,
+            store.secret,
+            store.region,
+            what,
+            rows,
+            ",".join(columns),
+            *more,
+        ]
         read = [python, "-c", _ARGUMENTS + code, *arguments]
-        done = subprocess.run(read, env=environ, cwd=directory, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            read, env=environ, cwd=directory, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
         return pq.read_table(rows)
 

@@ -58,19 +58,46 @@ class LdapServer:
         if certificate is not None:
             tls = f"TLSCertificateFile {certificate[0]}\nTLSCertificateKeyFile {certificate[1]}"
         config = self._directory / "slapd.conf"
-        members = {"base": BASE, "admin": ADMIN, "password": PASSWORD, "directory": self._directory, "tls": tls}
+        members = {
+            "base": BASE,
+            "admin": ADMIN,
+            "password": PASSWORD,
+            "directory": self._directory,
+            "tls": tls,
+        }
         config.write_text(_CONFIG.format(**members))
         added = subprocess.run(
-            [_program("slapadd"), "-f", str(config)], input=ldif, capture_output=True, text=True, check=False
+            [_program("slapadd"), "-f", str(config)],
+            input=ldif,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert added.returncode == 0, added.stderr
         scheme = "ldap" if certificate is None else "ldaps"
-        command = [_program("slapd"), "-f", str(config), "-h", f"{scheme}://127.0.0.1:{self.port}", "-d", "0"]
+        command = [
+            _program("slapd"),
+            "-f",
+            str(config),
+            "-h",
+            f"{scheme}://127.0.0.1:{self.port}",
+            "-d",
+            "0",
+        ]
         self.process = ServerProcess(command, self._directory, self._is_ready)
 
     def modify(self, ldif: str) -> None:
         """Change entries."""
-        command = ["ldapmodify", "-x", "-H", f"ldap://127.0.0.1:{self.port}", "-D", ADMIN, "-w", PASSWORD]
+        command = [
+            "ldapmodify",
+            "-x",
+            "-H",
+            f"ldap://127.0.0.1:{self.port}",
+            "-D",
+            ADMIN,
+            "-w",
+            PASSWORD,
+        ]
         done = subprocess.run(command, input=ldif, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
@@ -91,5 +118,7 @@ class LdapServer:
 def _program(name: str) -> str:
     """Path of a program of OpenLDAP; Debian keeps the server off the path."""
     place = shutil.which(name) or shutil.which(name, path="/usr/sbin")
-    assert place, f"the tests need {name}; on Debian or Ubuntu: sudo apt-get install slapd ldap-utils"
+    assert place, (
+        f"the tests need {name}; on Debian or Ubuntu: sudo apt-get install slapd ldap-utils"
+    )
     return place

@@ -41,22 +41,39 @@ class MariaDb:
             check=False,
         )
         assert installed.returncode == 0, installed.stdout + installed.stderr
-        options = [f"--datadir={data}", f"--port={self.port}", "--bind-address=127.0.0.1", f"--socket={self._socket}"]
+        options = [
+            f"--datadir={data}",
+            f"--port={self.port}",
+            "--bind-address=127.0.0.1",
+            f"--socket={self._socket}",
+        ]
         options += ["--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve"]
         command = [_program("mariadbd"), "--no-defaults", *options]
         self.process = ServerProcess(command, self._directory, self._is_ready, user=self._user)
 
     def sql(self, statement: str, database: str = "sluice") -> str:
         """Output of a statement, rows in lines, columns with tabs."""
-        command = [_program("mariadb"), "--no-defaults", "-N", f"--socket={self._socket}", "-uroot", database]
-        done = subprocess.run([*command, "-e", statement], capture_output=True, text=True, check=False)
+        command = [
+            _program("mariadb"),
+            "--no-defaults",
+            "-N",
+            f"--socket={self._socket}",
+            "-uroot",
+            database,
+        ]
+        done = subprocess.run(
+            [*command, "-e", statement], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.rstrip("\n")
 
     def __enter__(self) -> Self:
         self.process.start()
         self.sql("CREATE DATABASE sluice", "mysql")
-        self.sql(f"CREATE USER sluice@'%' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON sluice.* TO sluice@'%'", "mysql")
+        self.sql(
+            f"CREATE USER sluice@'%' IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON sluice.* TO sluice@'%'",
+            "mysql",
+        )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,7 +81,13 @@ class MariaDb:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _is_ready(self) -> bool:
-        command = [_program("mariadb-admin"), "--no-defaults", f"--socket={self._socket}", "-uroot", "ping"]
+        command = [
+            _program("mariadb-admin"),
+            "--no-defaults",
+            f"--socket={self._socket}",
+            "-uroot",
+            "ping",
+        ]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 

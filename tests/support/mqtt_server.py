@@ -87,10 +87,22 @@ class Node:
     """A running server and what a test wants to reach of it."""
 
     def __init__(
-        self, server: Server, writer: Writer, metrics: Metrics, events: Events, clock: MovedClock, alarms: Alarms
+        self,
+        server: Server,
+        writer: Writer,
+        metrics: Metrics,
+        events: Events,
+        clock: MovedClock,
+        alarms: Alarms,
     ) -> None:
         self.alarms = alarms
-        self.server, self.writer, self.metrics, self.events, self.clock = server, writer, metrics, events, clock
+        self.server, self.writer, self.metrics, self.events, self.clock = (
+            server,
+            writer,
+            metrics,
+            events,
+            clock,
+        )
         self.port = 0
         self.seen: list[tuple[str, Columns]] = []
         events.listen(lambda name, columns, _about: self.seen.append((name, columns)))
@@ -193,12 +205,18 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
-        factory = asyncio.new_event_loop if os.environ.get("SLUICE_TEST_LOOP") == "asyncio" else uvloop.new_event_loop
+        factory = (
+            asyncio.new_event_loop
+            if os.environ.get("SLUICE_TEST_LOOP") == "asyncio"
+            else uvloop.new_event_loop
+        )
         with warnings.catch_warnings(), asyncio.Runner(loop_factory=factory) as runner:
             runner.run(_within_deadline(test(*arguments, **named)))
             # A closed connection may still wait for the peer's end of TLS. uvloop warns of it as it closes the loop;
             # where the warning is an error it leaves the connection open and waits for the peer without end.
-            warnings.filterwarnings("ignore", "unclosed resource <TCPTransport closed=", ResourceWarning)
+            warnings.filterwarnings(
+                "ignore", "unclosed resource <TCPTransport closed=", ResourceWarning
+            )
 
     return run
 

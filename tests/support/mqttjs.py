@@ -23,7 +23,11 @@ def exchange(url: str, version: int) -> dict[str, Any]:
     """Let MQTT.js say and hear what its script asks of it; what it saw, by the names that the script gives."""
     environ = os.environ | {"NODE_PATH": str(library())}
     done = subprocess.run(
-        ["node", str(_SCRIPT), url, str(version)], env=environ, capture_output=True, text=True, timeout=_DEADLINE_S
+        ["node", str(_SCRIPT), url, str(version)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=_DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)

@@ -54,10 +54,18 @@ def hosts(count: int, addresses: int = 1) -> Iterator[list[Network]]:
         _run("ip", "address", "add", f"{prefix}.1/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
         for place in range(count):
-            name, outer, inner = (f"{start}{number:04x}{place}" for start in ("sluice-", "slo", "sli"))
+            name, outer, inner = (
+                f"{start}{number:04x}{place}" for start in ("sluice-", "slo", "sli")
+            )
             first = 2 + place * addresses
             _run("ip", "netns", "add", name)
-            made.append(Network(name, f"{prefix}.1", [f"{prefix}.{last}" for last in range(first, first + addresses)]))
+            made.append(
+                Network(
+                    name,
+                    f"{prefix}.1",
+                    [f"{prefix}.{last}" for last in range(first, first + addresses)],
+                )
+            )
             _run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name)
             _run("ip", "link", "set", outer, "master", bridge, "up")
             for address in made[-1].addresses:
@@ -73,4 +81,6 @@ def hosts(count: int, addresses: int = 1) -> Iterator[list[Network]]:
 
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}; run this as root, with iproute2"
+    assert done.returncode == 0, (
+        f"{' '.join(command)}: {done.stderr.strip()}; run this as root, with iproute2"
+    )

@@ -27,7 +27,9 @@ READY = re.compile(r"mqtt=(?P<mqtt>[^ ]+:\d+) api=(?P<api>[^ ]+:\d+)")
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], timeout_s: float = 60.0, every_s: float = 0.05, what: str = "") -> T:
+def eventually(
+    condition: Callable[[], T], timeout_s: float = 60.0, every_s: float = 0.05, what: str = ""
+) -> T:
     """The first true value of ``condition``, which may raise until then; AssertionError with the last answer after."""
     deadline = time.monotonic() + timeout_s
     last: Any = None
@@ -40,7 +42,9 @@ def eventually(condition: Callable[[], T], timeout_s: float = 60.0, every_s: flo
         except (httpx.HTTPError, OSError, AssertionError, KeyError, ValueError) as error:
             last = error
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what or condition} did not come true in {timeout_s:g} s; last: {last!r}")
+            raise AssertionError(
+                f"{what or condition} did not come true in {timeout_s:g} s; last: {last!r}"
+            )
         select.select([], [], [], every_s)
 
 
@@ -48,7 +52,12 @@ class Node:
     """One broker on loopback. ``start`` may be called again after ``kill``: it takes the same ports."""
 
     def __init__(
-        self, data_dir: Path, *, config: str = "", environ: dict[str, str] | None = None, open_files: int | None = None
+        self,
+        data_dir: Path,
+        *,
+        config: str = "",
+        environ: dict[str, str] | None = None,
+        open_files: int | None = None,
     ) -> None:
         """``open_files`` is what the system permits the process, where that is other than here."""
         self.data_dir, self.open_files = data_dir, open_files
@@ -74,11 +83,18 @@ class Node:
         if self.open_files is not None:
             command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
         around = json.dumps([str(self.data_dir.parent)])
-        bounds = {"SLUICE_ALLOWED__DIRECTORIES": around, "SLUICE_ALLOWED__SECRET_DIRECTORIES": around}
+        bounds = {
+            "SLUICE_ALLOWED__DIRECTORIES": around,
+            "SLUICE_ALLOWED__SECRET_DIRECTORIES": around,
+        }
         environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | bounds | self.environ
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, env=environ, stdout=subprocess.PIPE, stderr=log, cwd=Path(__file__).parents[2]
+                command,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=Path(__file__).parents[2],
             )
         line = self._first_line(timeout_s)
         match = READY.search(line)
@@ -91,7 +107,9 @@ class Node:
     def _first_line(self, timeout_s: float) -> str:
         assert self.process is not None
         assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:  # select.select takes no descriptor over 1,024
+        with (
+            selectors.DefaultSelector() as selector
+        ):  # select.select takes no descriptor over 1,024
             selector.register(self.process.stdout, selectors.EVENT_READ)
             is_ready = selector.select(timeout_s)
         return self.process.stdout.readline().decode() if is_ready else ""
@@ -104,15 +122,28 @@ class Node:
         """An HTTP client of the management API, as administrator."""
         headers = {"Authorization": f"Bearer {TOKEN}"}
         return httpx.Client(
-            base_url=f"{self.url}/api/v1", headers=headers, timeout=30, trust_env=False, verify=NO_TLS, **options
+            base_url=f"{self.url}/api/v1",
+            headers=headers,
+            timeout=30,
+            trust_env=False,
+            verify=NO_TLS,
+            **options,
         )
 
-    def call(self, method: str, path: str, body: Any = None, expect: int | tuple[int, ...] = (200, 201, 204)) -> Any:
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        expect: int | tuple[int, ...] = (200, 201, 204),
+    ) -> Any:
         """One API call; the decoded answer."""
         with self.client() as client:
             response = client.request(method, path, json=body)
         wanted = (expect,) if isinstance(expect, int) else expect
-        assert response.status_code in wanted, f"{method} {path}: {response.status_code} {response.text[:2000]}"
+        assert response.status_code in wanted, (
+            f"{method} {path}: {response.status_code} {response.text[:2000]}"
+        )
         return response.json() if response.content else None
 
     @property

@@ -13,7 +13,15 @@ def modules(name: str, version: str) -> Path:
     """The directory ``node_modules`` with a package, fetched when it is not there."""
     home = CACHE / f"npm-{name}-{version}"
     home.mkdir(parents=True, exist_ok=True)
-    command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--silent", f"{name}@{version}"]
+    command = [
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--no-package-lock",
+        "--silent",
+        f"{name}@{version}",
+    ]
     with (CACHE / f"npm-{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / "complete").exists():

@@ -27,7 +27,9 @@ class Numbers:
     def start(self, address: tuple[str, int]) -> None:
         """Publish on ``n/<key>`` until ``stop``, or until the broker is gone."""
         self._goes_on.set()
-        self._thread = threading.Thread(target=self._run, args=(address,), name="publisher of numbers")
+        self._thread = threading.Thread(
+            target=self._run, args=(address,), name="publisher of numbers"
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -38,7 +40,11 @@ class Numbers:
             assert not self._thread.is_alive(), "the broker acknowledges no more"
 
     def _run(self, address: tuple[str, int]) -> None:
-        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"numbers-{self._next}", reconnect_on_failure=False)
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=f"numbers-{self._next}",
+            reconnect_on_failure=False,
+        )
         client.max_inflight_messages_set(100)
         mine: dict[int, int] = {}
         gone = threading.Event()

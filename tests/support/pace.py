@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.codec.packets import PingReq, PingResp, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.codec.packets import (
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+)
 from tests.support.mqtt_server import Node
 from tests.support.wire import WireClient
 
@@ -12,7 +21,9 @@ from tests.support.wire import WireClient
 class Publisher:
     """Publishes ``count`` messages on a topic, ``window`` of them under way. ``acknowledged`` are their payloads."""
 
-    def __init__(self, client: WireClient, name: str, topic: str, qos: int = 1, window: int = 1) -> None:
+    def __init__(
+        self, client: WireClient, name: str, topic: str, qos: int = 1, window: int = 1
+    ) -> None:
         self.client, self.name, self.topic, self.qos, self.window = client, name, topic, qos, window
         self.acknowledged: list[bytes] = []
         self.sent = 0
@@ -111,7 +122,11 @@ class Subscriber:
 
 
 async def all_run(
-    node: Node, publishers: list[tuple[Publisher, int]], subscribers: list[Subscriber], *, is_shared: bool
+    node: Node,
+    publishers: list[tuple[Publisher, int]],
+    subscribers: list[Subscriber],
+    *,
+    is_shared: bool,
 ) -> None:
     """Have all publish and receive until each subscriber, or all of a share group together, have all that was
     acknowledged."""
@@ -123,7 +138,10 @@ async def all_run(
         expected = {payload for publisher, _ in publishers for payload in publisher.acknowledged}
         receivers = [subscribers] if is_shared else [[subscriber] for subscriber in subscribers]
         await node.until(
-            lambda: all(expected <= {payload for one in together for payload in one.got} for together in receivers)
+            lambda: all(
+                expected <= {payload for one in together for payload in one.got}
+                for together in receivers
+            )
         )
     finally:
         for task in running:

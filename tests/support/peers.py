@@ -27,8 +27,14 @@ def mosquitto(directory: Path, *lines: str, port: int = 0) -> Peer:
     port = port or free_port()
     directory.mkdir(parents=True, exist_ok=True)
     config = directory / "mosquitto.conf"
-    anonymous = () if any(line.startswith("allow_anonymous") for line in lines) else ("allow_anonymous true",)
-    config.write_text("\n".join((f"listener {port} 127.0.0.1", *anonymous, "user root", *lines)) + "\n")
+    anonymous = (
+        ()
+        if any(line.startswith("allow_anonymous") for line in lines)
+        else ("allow_anonymous true",)
+    )
+    config.write_text(
+        "\n".join((f"listener {port} 127.0.0.1", *anonymous, "user root", *lines)) + "\n"
+    )
     program = shutil.which("mosquitto") or "/usr/sbin/mosquitto"
     return Peer(ServerProcess((program, "-c", str(config)), directory, lambda: is_open(port)), port)
 

@@ -34,10 +34,31 @@ class Postgres:
             owner = pwd.getpwnam(self._user)
             for path in (self._directory, password):
                 os.chown(path, owner.pw_uid, owner.pw_gid)
-        self._run("initdb", "-D", str(data), "-U", "sluice", "-A", "scram-sha-256", f"--pwfile={password}", "-N")
-        options = (f"-c port={self.port}", "-c listen_addresses=127.0.0.1", f"-c unix_socket_directories={data}")
-        command = [self._bin / "postgres", "-D", data, *(part for option in options for part in option.split())]
-        self.process = ServerProcess([str(part) for part in command], self._directory, self._is_ready, user=self._user)
+        self._run(
+            "initdb",
+            "-D",
+            str(data),
+            "-U",
+            "sluice",
+            "-A",
+            "scram-sha-256",
+            f"--pwfile={password}",
+            "-N",
+        )
+        options = (
+            f"-c port={self.port}",
+            "-c listen_addresses=127.0.0.1",
+            f"-c unix_socket_directories={data}",
+        )
+        command = [
+            self._bin / "postgres",
+            "-D",
+            data,
+            *(part for option in options for part in option.split()),
+        ]
+        self.process = ServerProcess(
+            [str(part) for part in command], self._directory, self._is_ready, user=self._user
+        )
 
     @property
     def url(self) -> str:
@@ -46,7 +67,15 @@ class Postgres:
 
     def psql(self, statement: str) -> str:
         """What a statement answers, a row a line, columns apart by ``|``."""
-        command = [str(self._bin / "psql"), "-XAtq", "-v", "ON_ERROR_STOP=1", self.url, "-c", statement]
+        command = [
+            str(self._bin / "psql"),
+            "-XAtq",
+            "-v",
+            "ON_ERROR_STOP=1",
+            self.url,
+            "-c",
+            statement,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout.rstrip("\n")
@@ -90,5 +119,7 @@ def _directory_of_programs() -> Path:
     """Where ``postgres`` and ``initdb`` are; Debian keeps them off the path."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
     program = str(found[-1]) if found else shutil.which("postgres")
-    assert program, "the tests need PostgreSQL; on Debian or Ubuntu: sudo apt-get install postgresql"
+    assert program, (
+        "the tests need PostgreSQL; on Debian or Ubuntu: sudo apt-get install postgresql"
+    )
     return Path(program).resolve().parent

@@ -25,7 +25,9 @@ class Stopwatch:
     def elapsed_s(self) -> float:
         """Seconds so far."""
         elapsed_s = time.monotonic() - self._began_s
-        waited_ns = sum(now - self._waited_ns.get(thread, 0) for thread, now in self._waits_ns().items())
+        waited_ns = sum(
+            now - self._waited_ns.get(thread, 0) for thread, now in self._waits_ns().items()
+        )
         return elapsed_s - waited_ns / 1e9
 
     def _waits_ns(self) -> dict[Path, int]:

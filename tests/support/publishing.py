@@ -6,7 +6,9 @@ from broker.codec.packets import PubAck, Publish
 from tests.support.mqtt_server import Node
 
 
-async def publish(node: Node, *packets: Publish, version: int = 4, client_id: str = "publisher") -> None:
+async def publish(
+    node: Node, *packets: Publish, version: int = 4, client_id: str = "publisher"
+) -> None:
     """Publish and wait for all acknowledgements."""
     async with await node.client(client_id, version) as client:
         client.send(*packets)

@@ -59,8 +59,12 @@ def connect(
 ) -> bytes:
     """A CONNECT. ``flags`` are added to clean start; ``rest`` is what stands behind the client identifier."""
     protocol = name if name is not None else ("MQIsdp" if version == 3 else "MQTT")
-    head = text(protocol) + bytes((version if level is None else level, flags | (2 if clean else 0)))
-    return packet(0x10, head, keep_alive.to_bytes(2), props(version, *properties), text(client_id), rest)
+    head = text(protocol) + bytes(
+        (version if level is None else level, flags | (2 if clean else 0))
+    )
+    return packet(
+        0x10, head, keep_alive.to_bytes(2), props(version, *properties), text(client_id), rest
+    )
 
 
 def publish(
@@ -79,7 +83,9 @@ def publish(
     return packet(first, text(topic), identifier, props(version, *properties), payload)
 
 
-def subscribe(version: int, packet_id: int, *filters: tuple[str, int], properties: tuple[bytes, ...] = ()) -> bytes:
+def subscribe(
+    version: int, packet_id: int, *filters: tuple[str, int], properties: tuple[bytes, ...] = ()
+) -> bytes:
     """A SUBSCRIBE; each filter with its option byte."""
     body = b"".join(text(name) + bytes((options,)) for name, options in filters)
     return packet(SUBSCRIBE, packet_id.to_bytes(2), props(version, *properties), body)
@@ -147,7 +153,9 @@ class RawClient:
             got = await self.read()
             assert got == wanted, f"{got!r} instead of {wanted!r}"
 
-    async def subscribed(self, version: int, *filters: tuple[str, int], properties: tuple[bytes, ...] = ()) -> None:
+    async def subscribed(
+        self, version: int, *filters: tuple[str, int], properties: tuple[bytes, ...] = ()
+    ) -> None:
         """Subscribe and take the SUBACK, which must be the next packet."""
         self.send(subscribe(version, 65_000, *filters, properties=properties))
         got = await self.read()
@@ -213,6 +221,9 @@ class RawClient:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._writer.close()

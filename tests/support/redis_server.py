@@ -21,8 +21,19 @@ class RedisServer:
         self.port = free_port()
         self._directory = Path(tempfile.mkdtemp(prefix="sluice-redis-"))
         program = shutil.which("redis-server")
-        assert program, "the tests need redis-server; on Debian or Ubuntu: sudo apt-get install redis-server"
-        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--requirepass", PASSWORD, "--appendonly", "yes"]
+        assert program, (
+            "the tests need redis-server; on Debian or Ubuntu: sudo apt-get install redis-server"
+        )
+        options = [
+            "--port",
+            str(self.port),
+            "--bind",
+            "127.0.0.1",
+            "--requirepass",
+            PASSWORD,
+            "--appendonly",
+            "yes",
+        ]
         command = [program, *options, "--dir", str(self._directory)]
         self.process = ServerProcess(command, self._directory, self._is_ready)
 

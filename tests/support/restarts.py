@@ -29,7 +29,9 @@ async def on_disk(directory: Path, **options: Any) -> AsyncIterator[Node]:
 async def lasting(node: Node, client_id: str = "s", version: int = 4, **connect: Any) -> WireClient:
     """A client whose session outlives its connection; it resumes the one there is."""
     properties = {**(HOUR if version == 5 else {}), **connect.pop("properties", {})}
-    return await node.client(client_id, version, clean_start=False, properties=properties, **connect)
+    return await node.client(
+        client_id, version, clean_start=False, properties=properties, **connect
+    )
 
 
 async def away(node: Node, client_id: str = "s") -> None:

@@ -60,7 +60,9 @@ class ListSink:
             self.open.append(partial(_tell, settle, row, message))
 
 
-def _tell(settle: Settlement, row: dict[str, Any], message: Message, error: Exception | None) -> None:
+def _tell(
+    settle: Settlement, row: dict[str, Any], message: Message, error: Exception | None
+) -> None:
     if error is None:
         settle.succeeded(1)
     else:
@@ -78,7 +80,9 @@ class RulesNode:
     streams: ListStreams
 
     def rule(self, name: str, sql: str, *actions: Any, **members: Any) -> Spec:
-        spec: Spec = self.feature.service.create({"name": name, "sql": sql, "actions": list(actions), **members})
+        spec: Spec = self.feature.service.create(
+            {"name": name, "sql": sql, "actions": list(actions), **members}
+        )
         return spec
 
     def sink(self, name: str, **options: Any) -> ListSink:
@@ -101,7 +105,9 @@ class RulesNode:
 
 
 @asynccontextmanager
-async def running_rules(*stored: Spec, settings: RulesSettings | None = None, **mqtt: Any) -> AsyncIterator[RulesNode]:
+async def running_rules(
+    *stored: Spec, settings: RulesSettings | None = None, **mqtt: Any
+) -> AsyncIterator[RulesNode]:
     """A server with rules, those of ``stored`` found in the configuration."""
     async with running(**mqtt) as server:
         section, streams = MemorySection(stored), ListStreams("hot", "cold")

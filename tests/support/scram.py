@@ -37,7 +37,9 @@ class ScramClient:
         unproven = f"c={base64.b64encode(self.header.encode()).decode()},r={parts['r']}"
         self._said = f"{self._bare},{challenge.decode()},{unproven}".encode()
         client_key = hmac.digest(self._salted, b"Client Key", self._digest)
-        signature = hmac.digest(hashlib.new(self._digest, client_key).digest(), self._said, self._digest)
+        signature = hmac.digest(
+            hashlib.new(self._digest, client_key).digest(), self._said, self._digest
+        )
         proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
         return f"{unproven},p={base64.b64encode(proof).decode()}".encode()
 

@@ -72,7 +72,9 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
 
 def flaky_tests(root: Path) -> list[str]:
     """The names that the last run of each tier kept."""
-    return [test for kept in sorted((root / FLAKY).glob("*")) for test in kept.read_text().splitlines()]
+    return [
+        test for kept in sorted((root / FLAKY).glob("*")) for test in kept.read_text().splitlines()
+    ]
 
 
 def _passes_alone(test: str) -> bool:

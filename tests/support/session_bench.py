@@ -22,7 +22,9 @@ from tests.support.mqtt_server import MovedClock
 class SessionBench:
     """A session's surroundings. ``asked`` lists the records it asked for: at once (changed), or soon (moved)."""
 
-    def __init__(self, *, is_durable: bool = False, window: int = 3, max_queue: int = 4, **limits: Any) -> None:
+    def __init__(
+        self, *, is_durable: bool = False, window: int = 3, max_queue: int = 4, **limits: Any
+    ) -> None:
         metrics = Metrics()
         sent = tuple(metrics.counter("sent", qos=str(qos)) for qos in range(3))
         self.metrics, self.refills, self.records = metrics, 0, 0
@@ -84,7 +86,9 @@ class SessionBench:
         """Packets that have left since the last call, without what is held back for a record."""
         self.turn.flush()
         written, self._written = self._written, b""
-        return [packet for packet in Decoder(4).feed(written) if isinstance(packet, Publish | PubRel)]
+        return [
+            packet for packet in Decoder(4).feed(written) if isinstance(packet, Publish | PubRel)
+        ]
 
     @property
     def _foretelling(self) -> IdPrediction:
@@ -111,7 +115,9 @@ class SessionBench:
         return self.left()
 
 
-def outgoing(number: int, properties: Properties | None = None, payload: bytes | None = None) -> Outgoing:
+def outgoing(
+    number: int, properties: Properties | None = None, payload: bytes | None = None
+) -> Outgoing:
     """A message with its number for its payload."""
     content = b"%d" % number if payload is None else payload
     return Outgoing(Message("t", content, 2, False, Client("p"), 1, properties=properties))

@@ -37,7 +37,9 @@ class Player:
 
     is_unread = False
 
-    def __init__(self, bench: ShareBench, client_id: str, *, is_durable: bool, window: int, max_bytes: int) -> None:
+    def __init__(
+        self, bench: ShareBench, client_id: str, *, is_durable: bool, window: int, max_bytes: int
+    ) -> None:
         hub = bench.hub
         self._decoder = Decoder(5)
         self.got: list[Publish] = []
@@ -72,7 +74,9 @@ class Player:
 class ShareBench:
     """A hub with sessions whose clients a test plays. ``settle`` lets everything happen that is under way."""
 
-    def __init__(self, store: Store | None = None, mqtt: MqttSettings | None = None, **shared: Any) -> None:
+    def __init__(
+        self, store: Store | None = None, mqtt: MqttSettings | None = None, **shared: Any
+    ) -> None:
         self.loop = asyncio.new_event_loop()
         self.store = store or MemoryStore()
         self.clock = MovedClock()
@@ -121,7 +125,9 @@ class ShareBench:
         self.hub.tick()
         self.settle()
 
-    def connect(self, client_id: str, *, is_durable: bool = False, window: int = 32, max_bytes: int = 0) -> Player:
+    def connect(
+        self, client_id: str, *, is_durable: bool = False, window: int = 32, max_bytes: int = 0
+    ) -> Player:
         player = Player(self, client_id, is_durable=is_durable, window=window, max_bytes=max_bytes)
         self.settle()
         return player
@@ -133,7 +139,9 @@ class ShareBench:
     def subscribe(self, player: Player, text: str, qos: int = 1, **options: Any) -> None:
         session = player.session
         topic_filter = TopicFilter.parse(text)
-        subscription = Subscription(topic_filter, qos, since_offset=self.hub.session_log.since_offset, **options)
+        subscription = Subscription(
+            topic_filter, qos, since_offset=self.hub.session_log.since_offset, **options
+        )
         is_new = text not in session.subscriptions
         self.hub.subscriptions.add(session, subscription, is_new)
         self.hub.subscriptions.changed(session)
@@ -144,10 +152,19 @@ class ShareBench:
         self.hub.subscriptions.changed(player.session)
         self.settle()
 
-    def publish(self, topic: str, payload: str | bytes, qos: int = 1, client_id: str = "p", expiry_s: int = 0) -> None:
+    def publish(
+        self,
+        topic: str,
+        payload: str | bytes,
+        qos: int = 1,
+        client_id: str = "p",
+        expiry_s: int = 0,
+    ) -> None:
         data = payload.encode() if isinstance(payload, str) else payload
         properties = {"Message-Expiry-Interval": expiry_s} if expiry_s else None
-        message = Message(topic, data, qos, False, Client(client_id), self.clock.now_ns(), properties)
+        message = Message(
+            topic, data, qos, False, Client(client_id), self.clock.now_ns(), properties
+        )
         self.hub.pipeline.publish(message)
 
     def ack(self, player: Player, packet: Publish) -> None:

@@ -36,7 +36,9 @@ class SmallDisk:
     def grow(self) -> None:
         """Make it twice as large, in place."""
         self._size_mb *= 2
-        subprocess.run(["mount", "-o", f"remount,size={self._size_mb}m", str(self.path)], check=True)
+        subprocess.run(
+            ["mount", "-o", f"remount,size={self._size_mb}m", str(self.path)], check=True
+        )
 
 
 @contextmanager
@@ -45,7 +47,9 @@ def small_disk(path: Path, size_mb: int) -> Iterator[SmallDisk]:
     path.mkdir(parents=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_mb}m", "tmpfs", str(path)]
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"a small file system cannot be mounted; run this as root: {done.stderr}"
+    assert done.returncode == 0, (
+        f"a small file system cannot be mounted; run this as root: {done.stderr}"
+    )
     try:
         yield SmallDisk(path, size_mb)
     finally:

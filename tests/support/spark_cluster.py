@@ -22,7 +22,16 @@ ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 _WITH_THE_WHEEL = ("pyarrow", "msgspec", "numpy", "numpy.libs")
 _WITH_SPARK = ("pyspark", "py4j", "pandas", "dateutil", "pytz", "six.py")
-FOR_RULES = ("sqlglot", "jq*", "*re2*", "regex", "pydantic", "pydantic_core", "annotated_types", "typing_*")
+FOR_RULES = (
+    "sqlglot",
+    "jq*",
+    "*re2*",
+    "regex",
+    "pydantic",
+    "pydantic_core",
+    "annotated_types",
+    "typing_*",
+)
 """What tables with a rule need too, of the packages of the broker."""
 _MASTER = "org.apache.spark.deploy.master.Master"
 _WORKER = "org.apache.spark.deploy.worker.Worker"
@@ -53,7 +62,9 @@ class SparkCluster:
     def __init__(self, host: Network, directory: Path, environ: Mapping[str, str]) -> None:
         self._directory, self._host = directory, host.addresses[0]
         self._environ = {**environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_DAEMON_MEMORY": "256m"}
-        self._server = self._process(host, "master", [_MASTER, "--host", self._host, "--port", "7077"], {})
+        self._server = self._process(
+            host, "master", [_MASTER, "--host", self._host, "--port", "7077"], {}
+        )
         self._workers: list[ServerProcess] = []
 
     @property
@@ -74,7 +85,10 @@ class SparkCluster:
         address = host.addresses[0]
         command = [_WORKER, "--host", address, "--cores", "1", "--memory", "1g", self.url]
         name = f"worker-{address}-{len(self._workers)}"
-        mounts = [*(_mount(path) for path in own_disk), *([_mount(self._directory / name, disk_mb)] if disk_mb else [])]
+        mounts = [
+            *(_mount(path) for path in own_disk),
+            *([_mount(self._directory / name, disk_mb)] if disk_mb else []),
+        ]
         one = self._process(host, name, command, environ or {}, mounts)
         one.start()
         self._workers.append(one)
@@ -102,12 +116,16 @@ class SparkCluster:
         full = host.command([*own, str(SPARK_HOME / "bin" / "spark-class"), *command])
         given = {**self._environ, "SPARK_WORKER_DIR": str(directory), **environ}
         address = host.addresses[0]
-        return ServerProcess(full, directory, lambda: self._is_alive(address), environ=given, deadline_s=180)
+        return ServerProcess(
+            full, directory, lambda: self._is_alive(address), environ=given, deadline_s=180
+        )
 
     def _is_alive(self, host: str) -> bool:
         """Whether the master, or a worker on that host that it knows, answers."""
         try:
-            found = httpx.get(f"http://{self._host}:8080/json/", trust_env=False, verify=NO_TLS).json()
+            found = httpx.get(
+                f"http://{self._host}:8080/json/", trust_env=False, verify=NO_TLS
+            ).json()
         except (httpx.HTTPError, ValueError):  # its page comes after the server
             return False
         alive = [one["host"] for one in found["workers"] if one["state"] == "ALIVE"]

@@ -38,7 +38,10 @@ _watched: list[pytest.Item] = []
 def markers_of(item: pytest.Function) -> frozenset[str]:
     """The markers of a test, by its own code and that of its fixtures."""
     definitions = item._fixtureinfo.name2fixturedefs.values()
-    functions = [item.obj, *(definition.func for fixtures in definitions for definition in fixtures)]
+    functions = [
+        item.obj,
+        *(definition.func for fixtures in definitions for definition in fixtures),
+    ]
     return frozenset().union(*(_markers_of(function) for function in functions))
 
 
@@ -51,7 +54,9 @@ def _markers_of(start: Any) -> frozenset[str]:
     while waiting:
         value = waiting.pop()
         name = _name(value)
-        markers.update(marker for place, marker in STARTS.items() if f"{name}.".startswith(f"{place}."))
+        markers.update(
+            marker for place, marker in STARTS.items() if f"{name}.".startswith(f"{place}.")
+        )
         for reached in _reached(value) if name.startswith("tests.") else ():
             if id(reached) in _markers:
                 markers |= _markers[id(reached)][1]

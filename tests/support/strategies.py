@@ -66,10 +66,14 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 def properties(packet_type: int) -> st.SearchStrategy[dict[str, Any]]:
     """Properties that may stand in a packet."""
     possible = {
-        name: _VALUES.get(name, texts) for name, kind in p.PROPERTY_TYPES.items() if packet_type in kind.packets
+        name: _VALUES.get(name, texts)
+        for name, kind in p.PROPERTY_TYPES.items()
+        if packet_type in kind.packets
     }
     if packet_type == p.PUBLISH:
-        possible["Subscription-Identifier"] = st.lists(st.integers(1, 268_435_455), min_size=1, max_size=3)
+        possible["Subscription-Identifier"] = st.lists(
+            st.integers(1, 268_435_455), min_size=1, max_size=3
+        )
     possible.pop("Authentication-Data", None)
     possible["User-Property"] = st.lists(st.tuples(texts, texts), min_size=1, max_size=3)
     return st.fixed_dictionaries({}, optional=possible)
@@ -84,13 +88,31 @@ def packets(version: int) -> st.SearchStrategy[Packet]:
     """Any packet that may be sent in a version."""
     kinds: list[st.SearchStrategy[Packet]] = [
         connects(version),
-        st.builds(ConnAck, _session_present(version), _codes(version, p.CONNACK), _properties(version, p.CONNACK)),
+        st.builds(
+            ConnAck,
+            _session_present(version),
+            _codes(version, p.CONNACK),
+            _properties(version, p.CONNACK),
+        ),
         publishes(version),
         *(_acks(version)),
-        st.builds(Subscribe, packet_ids, st.lists(_requests(version), min_size=1, max_size=3), _subscribe(version)),
-        st.builds(SubAck, packet_ids, st.lists(_codes(version, p.SUBACK), max_size=3), _properties(version, p.SUBACK)),
         st.builds(
-            Unsubscribe, packet_ids, st.lists(filters, min_size=1, max_size=3), _properties(version, p.UNSUBSCRIBE)
+            Subscribe,
+            packet_ids,
+            st.lists(_requests(version), min_size=1, max_size=3),
+            _subscribe(version),
+        ),
+        st.builds(
+            SubAck,
+            packet_ids,
+            st.lists(_codes(version, p.SUBACK), max_size=3),
+            _properties(version, p.SUBACK),
+        ),
+        st.builds(
+            Unsubscribe,
+            packet_ids,
+            st.lists(filters, min_size=1, max_size=3),
+            _properties(version, p.UNSUBSCRIBE),
         ),
         st.just(PingReq()),
         st.just(PingResp()),
@@ -114,7 +136,10 @@ def _codes(version: int, packet_type: int) -> st.SearchStrategy[int]:
 @st.composite
 def connects(draw: st.DrawFn, version: int) -> Connect:
     """A CONNECT of a version."""
-    will = draw(st.none() | st.builds(Will, topics, payloads, st.integers(0, 2), st.booleans(), _will(version)))
+    will = draw(
+        st.none()
+        | st.builds(Will, topics, payloads, st.integers(0, 2), st.booleans(), _will(version))
+    )
     username = draw(st.none() | texts)
     may_have_password = version == 5 or username is not None
     password = draw(st.none() | st.binary(max_size=10)) if may_have_password else None
@@ -143,13 +168,22 @@ def _acks(version: int) -> list[st.SearchStrategy[Packet]]:
     kinds = ((PubAck, p.PUBACK), (PubRec, p.PUBREC), (PubRel, p.PUBREL), (PubComp, p.PUBCOMP))
     if version < 5:
         return [st.builds(kind, packet_ids) for kind, _ in kinds]
-    return [st.builds(kind, packet_ids, _codes(5, number), properties(number)) for kind, number in kinds]
+    return [
+        st.builds(kind, packet_ids, _codes(5, number), properties(number)) for kind, number in kinds
+    ]
 
 
 def _requests(version: int) -> st.SearchStrategy[SubscriptionRequest]:
     if version < 5:
         return st.builds(SubscriptionRequest, filters, st.integers(0, 2))
-    return st.builds(SubscriptionRequest, filters, st.integers(0, 2), st.booleans(), st.booleans(), st.integers(0, 2))
+    return st.builds(
+        SubscriptionRequest,
+        filters,
+        st.integers(0, 2),
+        st.booleans(),
+        st.booleans(),
+        st.integers(0, 2),
+    )
 
 
 def _properties(version: int, packet_type: int) -> st.SearchStrategy[dict[str, Any]]:

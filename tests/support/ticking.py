@@ -13,7 +13,9 @@ from tests.support.node import Node
 
 
 @contextmanager
-def ticking(node: Node, *messages: tuple[str, bytes], name: str = "ticking", every_s: float = 0.05) -> Iterator[None]:
+def ticking(
+    node: Node, *messages: tuple[str, bytes], name: str = "ticking", every_s: float = 0.05
+) -> Iterator[None]:
     """Publish these, one after another, until the end of the block."""
     publisher = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
     publisher.connect(*node.mqtt)

@@ -46,7 +46,10 @@ TOGETHER: Final = {
         "bridges/spark/test_rules_over_kafka.py",
         "bridges/spark/test_members_job.py",
     ),
-    "kafka": tuple(f"bridges/kafka/test_kafka_{name}.py" for name in ("both_ways", "sink", "source", "transactions")),
+    "kafka": tuple(
+        f"bridges/kafka/test_kafka_{name}.py"
+        for name in ("both_ways", "sink", "source", "transactions")
+    ),
 }
 """Files that one process runs in this order, by what they share: two Sparks at once take longer than one after the
 other. Those with clusters of their own are before those that share a session, whose environment stays."""
@@ -62,14 +65,24 @@ SMOKE_FILES: Final = TESTS.parent / "build" / "smoke-files"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--tier``."""
-    parser.addoption("--tier", choices=TIERS, help="run the tests of one tier: see tests/support/tiers.py")
+    parser.addoption(
+        "--tier", choices=TIERS, help="run the tests of one tier: see tests/support/tiers.py"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import only the files that a smoke run needs, which the quick run before it has kept."""
-    if config.getoption("tier") != "smoke" or collection_path.suffix != ".py" or not SMOKE_FILES.exists():
+    if (
+        config.getoption("tier") != "smoke"
+        or collection_path.suffix != ".py"
+        or not SMOKE_FILES.exists()
+    ):
         return None
-    return None if str(collection_path.relative_to(TESTS)) in SMOKE_FILES.read_text().splitlines() else True
+    return (
+        None
+        if str(collection_path.relative_to(TESTS)) in SMOKE_FILES.read_text().splitlines()
+        else True
+    )
 
 
 def tier_of(item: pytest.Item) -> str:
@@ -105,11 +118,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             files = {_file(item) for item in items if tier_of(item) == "smoke"}
             SMOKE_FILES.parent.mkdir(exist_ok=True)
             SMOKE_FILES.write_text("\n".join(sorted(files)))
-        chosen = [item for item in items if tier_of(item) == tier or (tier == "heavy" and _is_property(item))]
+        chosen = [
+            item
+            for item in items
+            if tier_of(item) == tier or (tier == "heavy" and _is_property(item))
+        ]
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
     seconds: dict[str, float] = json.loads(SECONDS.read_text())
-    seconds_of_groups = {name: sum(seconds.get(file, UNKNOWN_S) for file in files) for name, files in TOGETHER.items()}
+    seconds_of_groups = {
+        name: sum(seconds.get(file, UNKNOWN_S) for file in files)
+        for name, files in TOGETHER.items()
+    }
 
     def rank(item: pytest.Item) -> tuple[float, str, int]:
         file = _file(item)
@@ -138,7 +158,9 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Fail where CI skipped a test: what is missing there has to be installed."""
     skipped = terminalreporter.stats.get("skipped", ())
     if skipped:
-        terminalreporter.line(f"{len(skipped)} tests were skipped; the summary above says what each of them lacks")
+        terminalreporter.line(
+            f"{len(skipped)} tests were skipped; the summary above says what each of them lacks"
+        )
         if os.environ.get("CI") and terminalreporter._session.exitstatus == pytest.ExitCode.OK:
             terminalreporter.line("CI skips nothing: install what is missing", red=True)
             terminalreporter._session.exitstatus = pytest.ExitCode.TESTS_FAILED

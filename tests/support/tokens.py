@@ -32,7 +32,11 @@ def _private_key(kind: str, name: str) -> Any:
     if kind in _CURVES:
         return ec.generate_private_key(_CURVES[kind])
     if kind == "EdDSA":
-        return ed448.Ed448PrivateKey.generate() if name == "448" else ed25519.Ed25519PrivateKey.generate()
+        return (
+            ed448.Ed448PrivateKey.generate()
+            if name == "448"
+            else ed25519.Ed25519PrivateKey.generate()
+        )
     return rsa.generate_private_key(65537, 2048)
 
 
@@ -45,11 +49,18 @@ def pem(algorithm: str, name: str = "") -> str:
 
 def jwk(kid: str | None, algorithm: str = "ES256", **more: Any) -> dict[str, Any]:
     """Its public key as a member of a JWK set; each ``kid`` has a key of its own."""
-    made = jwt.get_algorithm_by_name(algorithm).to_jwk(private_key(algorithm, kid or "").public_key(), as_dict=True)
+    made = jwt.get_algorithm_by_name(algorithm).to_jwk(
+        private_key(algorithm, kid or "").public_key(), as_dict=True
+    )
     return {**made, **({} if kid is None else {"kid": kid}), **more}
 
 
-def signed(claims: Mapping[str, Any] | None = None, algorithm: str = "HS256", key: Any = SECRET, **header: Any) -> str:
+def signed(
+    claims: Mapping[str, Any] | None = None,
+    algorithm: str = "HS256",
+    key: Any = SECRET,
+    **header: Any,
+) -> str:
     """A token that ends in a minute, signed by a secret or by the private key that ``key`` names."""
     if not algorithm.startswith("HS"):
         key = private_key(algorithm, "" if key is SECRET else key)

@@ -34,7 +34,11 @@ def _same_object(want: dict[str, Any], got: Any, loose: bool) -> bool:
         return isinstance(got, float) and math.isclose(got, want["$float_approx"], rel_tol=1e-9)
     if want.keys() == {"$regex"}:
         return isinstance(got, str) and re.fullmatch(want["$regex"], got, re.DOTALL) is not None
-    return isinstance(got, dict) and want.keys() == got.keys() and all(same(want[k], got[k], loose=loose) for k in want)
+    return (
+        isinstance(got, dict)
+        and want.keys() == got.keys()
+        and all(same(want[k], got[k], loose=loose) for k in want)
+    )
 
 
 def message_of(vector: dict[str, Any]) -> dict[str, Any]:
@@ -49,7 +53,11 @@ def message_of(vector: dict[str, Any]) -> dict[str, Any]:
 def payload_bytes(message: dict[str, Any]) -> bytes:
     """The payload of an answer."""
     payload = message["payload"]
-    return base64.b64decode(payload["data"]) if payload["encoding"] == "base64" else payload["data"].encode()
+    return (
+        base64.b64decode(payload["data"])
+        if payload["encoding"] == "base64"
+        else payload["data"].encode()
+    )
 
 
 def message_fits(want: dict[str, Any], got: dict[str, Any]) -> bool:

@@ -49,5 +49,7 @@ async def until(
         except tolerated as error:
             last = error
         if loop.time() > deadline_s:
-            raise AssertionError(f"{what or condition} did not come true in {timeout_s:g} s; last: {last!r}")
+            raise AssertionError(
+                f"{what or condition} did not come true in {timeout_s:g} s; last: {last!r}"
+            )
         await asyncio.sleep(0.002)

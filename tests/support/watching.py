@@ -45,7 +45,9 @@ class Watch:
     def check_lateness(self) -> None:
         """Since ``begin`` no message was late."""
         assert self._error is None, repr(self._error)
-        assert self._worst_s < MAX_LATENESS_S, f"another client's message took {self._worst_s * 1000:.0f} ms"
+        assert self._worst_s < MAX_LATENESS_S, (
+            f"another client's message took {self._worst_s * 1000:.0f} ms"
+        )
 
     def close(self) -> None:
         self._is_over.set()

@@ -48,7 +48,9 @@ class Case:
 
 
 CASES = [
-    Case("CONNECT 3.1.1, clean", 4, b"\x10\x0f\0\4MQTT\4\2\0\x3c\0\3abc", Connect("abc", 4, True, 60)),
+    Case(
+        "CONNECT 3.1.1, clean", 4, b"\x10\x0f\0\4MQTT\4\2\0\x3c\0\3abc", Connect("abc", 4, True, 60)
+    ),
     Case("CONNECT 3.1", 3, b"\x10\x11\0\6MQIsdp\3\2\0\0\0\3abc", Connect("abc", 3)),
     Case(
         "CONNECT 5 with expiry",
@@ -69,9 +71,16 @@ CASES = [
         Connect("c", 5, will=Will("w", b"x", properties={"Will-Delay-Interval": 1})),
     ),
     Case("CONNACK 3.1.1", 4, b"\x20\2\1\0", ConnAck(True, 0)),
-    Case("CONNACK 5", 5, b"\x20\6\0\x85\3\x21\0\x20", ConnAck(False, 0x85, {"Receive-Maximum": 32})),
+    Case(
+        "CONNACK 5", 5, b"\x20\6\0\x85\3\x21\0\x20", ConnAck(False, 0x85, {"Receive-Maximum": 32})
+    ),
     Case("PUBLISH QoS 0", 4, b"\x30\7\0\3a/bhi", Publish("a/b", b"hi")),
-    Case("PUBLISH QoS 2, DUP, RETAIN", 4, b"\x3d\x09\0\3a/b\0\7hi", Publish("a/b", b"hi", 2, True, True, 7)),
+    Case(
+        "PUBLISH QoS 2, DUP, RETAIN",
+        4,
+        b"\x3d\x09\0\3a/b\0\7hi",
+        Publish("a/b", b"hi", 2, True, True, 7),
+    ),
     Case(
         "PUBLISH 5 with user properties",
         5,
@@ -136,7 +145,9 @@ BAD_CASES = [
     BadCase("SUBSCRIBE with QoS 3", 4, b"\x82\6\0\1\0\1a\3", 0x81),
     BadCase("SUBSCRIBE with a reserved option", 5, b"\x82\7\0\1\0\0\1a\x40", 0x81),
     BadCase("SUBSCRIBE with identifier 0", 5, b"\x82\x09\0\1\2\x0b\0\0\1a\0", 0x82),
-    BadCase("SUBSCRIBE with No Local on a share group", 5, b"\x82\x11\0\1\0\0\x0b$share/g/ab\4", 0x82),
+    BadCase(
+        "SUBSCRIBE with No Local on a share group", 5, b"\x82\x11\0\1\0\0\x0b$share/g/ab\4", 0x82
+    ),
     BadCase("UNSUBSCRIBE without a filter", 4, b"\xa2\2\0\1", 0x82),
     BadCase("PUBLISH with QoS 3", 4, b"\x36\5\0\1a\0\1", 0x81),
     BadCase("PUBLISH with DUP and QoS 0", 4, b"\x38\3\0\1a", 0x81),
@@ -159,17 +170,28 @@ BAD_CASES = [
     BadCase("CONNECT with an unknown protocol", 4, b"\x10\x0d\0\4MQTT\x09\2\0\0\0\1a", 0x84),
     BadCase("CONNECT with its reserved flag", 4, b"\x10\x0d\0\4MQTT\4\3\0\0\0\1a", 0x81),
     BadCase("CONNECT with will QoS and no will", 4, b"\x10\x0d\0\4MQTT\4\x0a\0\0\0\1a", 0x81),
-    BadCase("CONNECT with a password and no user name", 4, b"\x10\x10\0\4MQTT\4\x42\0\0\0\1a\0\1p", 0x81),
+    BadCase(
+        "CONNECT with a password and no user name", 4, b"\x10\x10\0\4MQTT\4\x42\0\0\0\1a\0\1p", 0x81
+    ),
     BadCase("CONNECT with bytes left over", 4, b"\x10\x0e\0\4MQTT\4\2\0\0\0\1a!", 0x81),
-    BadCase("CONNECT 5 with receive maximum 0", 5, b"\x10\x11\0\4MQTT\5\2\0\0\3\x21\0\0\0\1a", 0x82),
-    BadCase("CONNECT 5 with authentication data only", 5, b"\x10\x12\0\4MQTT\5\2\0\0\4\x16\0\1x\0\1a", 0x82),
+    BadCase(
+        "CONNECT 5 with receive maximum 0", 5, b"\x10\x11\0\4MQTT\5\2\0\0\3\x21\0\0\0\1a", 0x82
+    ),
+    BadCase(
+        "CONNECT 5 with authentication data only",
+        5,
+        b"\x10\x12\0\4MQTT\5\2\0\0\4\x16\0\1x\0\1a",
+        0x82,
+    ),
 ]
 
 
 class WireClient:
     """A client on a real socket. It answers nothing by itself: what a test wants to say, it sends."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int
+    ) -> None:
         self._reader, self._writer, self.version = reader, writer, version
         self._decoder = Decoder(version)
         self._received: list[Packet] = []
@@ -242,7 +264,11 @@ class WireClient:
         """Subscribe; the reason codes. Packets that came before the SUBACK are kept."""
         self._next_id += 1
         self.send(
-            Subscribe(self._next_id, list(requests), {"Subscription-Identifier": identifier} if identifier else {})
+            Subscribe(
+                self._next_id,
+                list(requests),
+                {"Subscription-Identifier": identifier} if identifier else {},
+            )
         )
         before: list[Packet] = []
         while not isinstance(packet := await self.receive(), SubAck):
@@ -285,6 +311,9 @@ class WireClient:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._writer.close()

@@ -23,7 +23,9 @@ class ZonedNode:
     def __init__(self, node: Node, memory_port: int) -> None:
         self.node, self.ports = node, {"default": node.port, "memory": memory_port}
 
-    async def client(self, zone: str, client_id: str, version: int = 5, *, clean: bool = False) -> WireClient:
+    async def client(
+        self, zone: str, client_id: str, version: int = 5, *, clean: bool = False
+    ) -> WireClient:
         """A client whose session outlives its connection by an hour."""
         properties = {"Session-Expiry-Interval": HOUR_S} if version == 5 else {}
         connect = Connect(client_id, version, clean_start=clean, properties=properties)

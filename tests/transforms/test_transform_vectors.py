@@ -42,7 +42,11 @@ def _expression(vector: dict[str, Any]) -> str:
 def test_variform_vector(service: TransformService, vector: dict[str, Any]) -> None:
     got = answered(
         service.evaluate,
-        {"expression": _expression(vector), "bindings": vector["bindings"], "raw": bool(vector.get("raw"))},
+        {
+            "expression": _expression(vector),
+            "bindings": vector["bindings"],
+            "raw": bool(vector.get("raw")),
+        },
     )
     wanted = vector["expect"]
     choices = wanted["one_of"] if isinstance(wanted, dict) and "one_of" in wanted else [wanted]
@@ -55,7 +59,9 @@ def _fits(want: Any, got: dict[str, Any]) -> bool:
     return got is not REFUSED and same(want, got["value"])
 
 
-@pytest.mark.parametrize("vector", load_vectors(VECTORS / "transformations.json"), ids=lambda v: v["id"])
+@pytest.mark.parametrize(
+    "vector", load_vectors(VECTORS / "transformations.json"), ids=lambda v: v["id"]
+)
 def test_transformation_vector(service: TransformService, vector: dict[str, Any]) -> None:
     body = {
         "transformations": vector.get("transformations") or [vector["transformation"]],

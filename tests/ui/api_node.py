@@ -13,7 +13,15 @@ from typing import Any, cast
 import httpx
 
 from broker.admin.api_settings import ApiSettings
-from broker.core.errors import AlreadyExists, InUse, Invalid, NotFound, Problem, ReadOnly, Unavailable
+from broker.core.errors import (
+    AlreadyExists,
+    InUse,
+    Invalid,
+    NotFound,
+    Problem,
+    ReadOnly,
+    Unavailable,
+)
 from broker.core.kinds import kinds
 from broker.core.message import Message
 from broker.core.objects import MemorySection, Spec, Version
@@ -25,7 +33,9 @@ from ui.api.server import ApiServer
 from ui.api.status import Status
 
 TOKEN = "a-token-of-the-tests"
-ROWS: list[Spec] = [{"meter": f"m{n}", "kwh": n + 0.5, "at": "2026-01-01T00:00:00Z"} for n in range(30)]
+ROWS: list[Spec] = [
+    {"meter": f"m{n}", "kwh": n + 0.5, "at": "2026-01-01T00:00:00Z"} for n in range(30)
+]
 
 
 class Shelf:
@@ -121,10 +131,17 @@ class EchoingShelf(Shelf):
         if do == "answer half a surrogate":
             return {"text": "\ud800"}
         if do == "answer odd values":
-            return {"bytes": b"\xff", "list": (b"",), "time": datetime(2026, 1, 1, tzinfo=UTC), 7: None}
+            return {
+                "bytes": b"\xff",
+                "list": (b"",),
+                "time": datetime(2026, 1, 1, tzinfo=UTC),
+                7: None,
+            }
         return {"echo": body}
 
-    test_many = test_cases = fields = format = render = explain = evaluate = preview = check = decode = encode = test
+    test_many = test_cases = fields = format = render = explain = evaluate = preview = check = (
+        decode
+    ) = encode = test
     validate = test
 
 
@@ -208,7 +225,12 @@ class Pipeline:
     def publish(self, message: Message) -> Outcome:
         self.messages.append(message)
         if message.topic.startswith("refused/"):
-            return Outcome(0, Refusal("validation", "meters", "validation_failed", 0x99, "/t: 'x' is not a number"))
+            return Outcome(
+                0,
+                Refusal(
+                    "validation", "meters", "validation_failed", 0x99, "/t: 'x' is not a number"
+                ),
+            )
         return Outcome(2)
 
     async def publish_and_wait(self, message: Message) -> Outcome:
@@ -260,7 +282,13 @@ class Tables:
         return {"versions": []}
 
     def plan_replay(
-        self, name: str, start: object, end: object, rule: str | None, records: object = (), into: object = None
+        self,
+        name: str,
+        start: object,
+        end: object,
+        rule: str | None,
+        records: object = (),
+        into: object = None,
     ) -> Any:
         self._known(name)
         return {
@@ -270,11 +298,18 @@ class Tables:
             "recreates": False,
         }
 
-    def replay_order(self, name: str, plan: Any, rule: str | None, into: str | None, rate: int | None) -> Any:
+    def replay_order(
+        self, name: str, plan: Any, rule: str | None, into: str | None, rate: int | None
+    ) -> Any:
         return {**plan, "rate": rate, "into": into} if plan["ranges"] else {}
 
     async def replay(
-        self, id: str, name: str, order: Any, advance: Callable[[int], bool], is_paused: Callable[[], bool]
+        self,
+        id: str,
+        name: str,
+        order: Any,
+        advance: Callable[[int], bool],
+        is_paused: Callable[[], bool],
     ) -> Any:
         advance(7)
         return {**order, "rows_after": 7}
@@ -304,7 +339,9 @@ class Tables:
         self._known(name)
         return 7
 
-    async def retype(self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]) -> Any:
+    async def retype(
+        self, id: str, name: str, column: str, kind: str, advance: Callable[[int], bool]
+    ) -> Any:
         advance(7)
         return {"table": name, "column": column, "type": kind}
 
@@ -312,7 +349,12 @@ class Tables:
         self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Callable[[int], bool]
     ) -> Any:
         self._known(name)
-        return {"table": name, "dry_run": dry_run, "files": int(older_than_s), "dead_letter_files": 1}
+        return {
+            "table": name,
+            "dry_run": dry_run,
+            "files": int(older_than_s),
+            "dead_letter_files": 1,
+        }
 
     def plan_compact(self, name: str) -> Any:
         self._known(name)
@@ -323,16 +365,26 @@ class Tables:
 
     def plan_expire(self, name: str, older_than_s: float) -> Any:
         self._known(name)
-        return {"table": name, "dry_run": True, "snapshots": 2, "files": int(older_than_s), "bytes": 10}
+        return {
+            "table": name,
+            "dry_run": True,
+            "snapshots": 2,
+            "files": int(older_than_s),
+            "bytes": 10,
+        }
 
-    async def expire(self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]) -> Any:
+    async def expire(
+        self, id: str, name: str, older_than_s: float, advance: Callable[[int], bool]
+    ) -> Any:
         return {**self.plan_expire(name, older_than_s), "dry_run": False}
 
     def plan_retain(self, name: str, older_than_s: float | None) -> Any:
         self._known(name)
         return {"table": name, "dry_run": True, "rows": int(older_than_s or 3)}
 
-    async def retain(self, id: str, name: str, older_than_s: float | None, advance: Callable[[int], bool]) -> Any:
+    async def retain(
+        self, id: str, name: str, older_than_s: float | None, advance: Callable[[int], bool]
+    ) -> Any:
         return {**self.plan_retain(name, older_than_s), "dry_run": False}
 
     def recreate(self, name: str) -> Any:
@@ -345,7 +397,11 @@ class Tables:
 
     def preview(self, name: str, limit: int, dead_letters: bool, member: str | None) -> Any:
         self._known(name)
-        return {"columns": list(self.rows[0]), "rows": self.rows[:limit], "total_rows": len(self.rows)}
+        return {
+            "columns": list(self.rows[0]),
+            "rows": self.rows[:limit],
+            "total_rows": len(self.rows),
+        }
 
     def plan_audit(self, name: str) -> int:
         self._known(name)
@@ -354,7 +410,9 @@ class Tables:
     def audit_order(self, depth: Any) -> Any:
         return {"audit": depth}
 
-    async def audit(self, id: str, name: str, order: Any, advance: Callable[[int], bool], is_paused: Any) -> Any:
+    async def audit(
+        self, id: str, name: str, order: Any, advance: Callable[[int], bool], is_paused: Any
+    ) -> Any:
         advance(5)
         return {"complete": order["audit"]}
 
@@ -446,7 +504,9 @@ class Running:
     def client(self) -> httpx.Client:
         """A client with the token, at the API's root."""
         headers = {"Authorization": f"Bearer {TOKEN}"}
-        return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, verify=NO_TLS)
+        return httpx.Client(
+            base_url=f"{self.url}/api/v1", headers=headers, timeout=60, verify=NO_TLS
+        )
 
     def stop(self) -> None:
         """Stop the server; returns when its thread has ended."""

@@ -12,7 +12,9 @@ from tests.support.node import TOKEN, Node
 from ui.api.pages import WEB
 from ui.web import build
 
-CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM: Final = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 ARGUMENTS: Final = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
 VIEWPORT: Final = {"width": 1280, "height": 900}
 AXE: Final = WEB / "node_modules" / "axe-core" / "axe.min.js"
@@ -30,11 +32,16 @@ def opened(browser: Any) -> Any:
 
 def observe(page: Any, complaints: list[str]) -> None:
     """Collect what the browser writes to its console, and requests to other servers."""
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on(
+        "console",
+        lambda message: complaints.append(message.text) if message.type == "error" else None,
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on(
         "request",
-        lambda request: None if request.url.startswith("http://127.0.0.1:") else complaints.append(request.url),
+        lambda request: (
+            None if request.url.startswith("http://127.0.0.1:") else complaints.append(request.url)
+        ),
     )
 
 
@@ -83,7 +90,9 @@ def tasks_of(page: Any) -> Iterator[list[float]]:
         events = json.loads(browser.stop_tracing())["traceEvents"]
     threads = [event for event in events if event["name"] == "thread_name"]
     mains = {(one["pid"], one["tid"]) for one in threads if one["args"]["name"] == "CrRendererMain"}
-    tasks = [one for one in events if one["name"] == "RunTask" and (one["pid"], one["tid"]) in mains]
+    tasks = [
+        one for one in events if one["name"] == "RunTask" and (one["pid"], one["tid"]) in mains
+    ]
     found += [task["tdur"] / 1000 for task in tasks if "tdur" in task]
 
 
@@ -112,8 +121,13 @@ def violations(page: Any) -> list[str]:
     if not page.evaluate("'axe' in window"):
         build.install(WEB)
         page.evaluate(AXE.read_text())
-    found = page.evaluate("rules => axe.run({runOnly: rules}).then(({violations}) => violations)", AXE_RULES)
-    return [f"{one['id']}: {[(node['html'][:200], node['failureSummary']) for node in one['nodes']]}" for one in found]
+    found = page.evaluate(
+        "rules => axe.run({runOnly: rules}).then(({violations}) => violations)", AXE_RULES
+    )
+    return [
+        f"{one['id']}: {[(node['html'][:200], node['failureSummary']) for node in one['nodes']]}"
+        for one in found
+    ]
 
 
 def set_look(page: Any, width: int, scheme: str) -> None:

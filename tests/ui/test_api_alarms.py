@@ -54,10 +54,19 @@ def test_alarms_are_listed_while_they_are_active_and_then_in_the_history(
     alarms = alarmed.alarms
     alarms.activate("disk_nearly_full", "the disk is nearly full", free_bytes=12)
     [item] = api.get("/alarms").json()["items"]
-    assert (item["name"], item["details"], item["deactivated_at"]) == ("disk_nearly_full", {"free_bytes": 12}, None)
+    assert (item["name"], item["details"], item["deactivated_at"]) == (
+        "disk_nearly_full",
+        {"free_bytes": 12},
+        None,
+    )
     assert item["activated_at"].endswith("Z")
     alarms.deactivate("disk_nearly_full")
-    assert api.get("/alarms").json() == {"items": [], "next": None, "total": 0, "total_is_estimate": False}
+    assert api.get("/alarms").json() == {
+        "items": [],
+        "next": None,
+        "total": 0,
+        "total_is_estimate": False,
+    }
     [item] = api.get("/alarms/history").json()["items"]
     assert item["deactivated_at"] >= item["activated_at"]
     assert item["lasted_s"] >= 0
@@ -65,7 +74,9 @@ def test_alarms_are_listed_while_they_are_active_and_then_in_the_history(
     assert api.get("/alarms/history").json()["items"] == []
 
 
-def test_alarms_need_the_token_and_know_no_parameters(alarmed: AlarmedServer, api: httpx.Client) -> None:
+def test_alarms_need_the_token_and_know_no_parameters(
+    alarmed: AlarmedServer, api: httpx.Client
+) -> None:
     assert httpx.get(f"{alarmed.url}/api/v1/alarms", verify=NO_TLS).status_code == 401
     assert api.get("/alarms", params={"name": "x"}).status_code == 400
 
@@ -89,9 +100,13 @@ def test_no_back_test_begins_while_the_node_is_overloaded() -> None:
             raise AssertionError("it must not begin")
 
     router = APIRouter()
-    add_backtests(router, cast(RuleService, Backtests()), BoundedCalls(0.1, is_put_off=lambda: True))
+    add_backtests(
+        router, cast(RuleService, Backtests()), BoundedCalls(0.1, is_put_off=lambda: True)
+    )
     [start] = [
-        route.endpoint for route in router.routes if isinstance(route, APIRoute) and route.path.endswith(":backtest")
+        route.endpoint
+        for route in router.routes
+        if isinstance(route, APIRoute) and route.path.endswith(":backtest")
     ]
 
     async def read() -> dict[str, object]:
@@ -99,4 +114,8 @@ def test_no_back_test_begins_while_the_node_is_overloaded() -> None:
 
     headers = [(b"content-type", b"application/json")]
     with pytest.raises(Unavailable, match="overloaded"):
-        asyncio.run(start(Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, read)))
+        asyncio.run(
+            start(
+                Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, read)
+            )
+        )

@@ -50,17 +50,25 @@ FORM = {"name": "device", "root_proto_file": "device.proto"}
 def test_a_bundle_is_uploaded_and_codes_payloads(api: Api) -> None:
     made = send(api, "POST", {**FORM, "description": "of meters"}, archive(FILES), 201)
     assert (made["type"], made["description"]) == ("protobuf", "of meters")
-    assert {item["path"]: item["root"] for item in made["files"]} == {path: path == "device.proto" for path in FILES}
-    encoded = api.call("POST", "/schemas/device:encode", {"message_type": "Device", "value": {"unit": {"n": 5}}})
+    assert {item["path"]: item["root"] for item in made["files"]} == {
+        path: path == "device.proto" for path in FILES
+    }
+    encoded = api.call(
+        "POST", "/schemas/device:encode", {"message_type": "Device", "value": {"unit": {"n": 5}}}
+    )
     assert encoded == {"payload": {"encoding": "utf8", "data": "\n\x02\x08\x05"}}
     send(api, "POST", FORM, archive(FILES), 409)
 
 
 def test_the_location_of_a_new_bundle_is_its_schema(api: Api) -> None:
-    form = {name: (None, value) for name, value in FORM.items()} | {"bundle": ("b.tgz", archive(FILES))}
+    form = {name: (None, value) for name, value in FORM.items()} | {
+        "bundle": ("b.tgz", archive(FILES))
+    }
     created = api.http.post("/schemas:bundle", files=form)
     assert created.headers["location"].endswith("/api/v1/schemas/device")
-    assert api.http.get(created.headers["location"].removeprefix("/api/v1")).json()["name"] == "device"
+    assert (
+        api.http.get(created.headers["location"].removeprefix("/api/v1")).json()["name"] == "device"
+    )
 
 
 def test_without_a_bundle_the_root_and_the_description_change(api: Api) -> None:
@@ -82,7 +90,11 @@ def test_without_a_bundle_the_root_and_the_description_change(api: Api) -> None:
         (FORM, {"x.proto": ""}, "has 0 files 'device.proto'"),
         (FORM, {"../device.proto": ""}, "must stay in the bundle"),
         (FORM, {"device.proto": FILES["device.proto"]}, "missing: common/unit.proto"),
-        (FORM, {"device.proto": 'import "../x.proto"; message A {}'}, "leave the folder: ../x.proto"),
+        (
+            FORM,
+            {"device.proto": 'import "../x.proto"; message A {}'},
+            "leave the folder: ../x.proto",
+        ),
         ({**FORM, "name": "no/name"}, FILES, "name"),
     ],
 )
@@ -101,7 +113,9 @@ def test_a_body_that_is_no_form_is_refused(api: Api) -> None:
         ("multipart/form-data; boundary=x", b"--x\r\n\r\nno name\r\n--x--\r\n"),
         ("multipart/form-data; boundary=x", b"--x" * 1000),
     ):
-        answer = api.http.post("/schemas:bundle", content=body, headers={"content-type": content_type})
+        answer = api.http.post(
+            "/schemas:bundle", content=body, headers={"content-type": content_type}
+        )
         assert answer.status_code == 422, answer.text
     send(api, "POST", FORM, b"not a tar", 422)
     answer = api.http.post("/schemas:bundle", files={"name": (None, b"\xff")})

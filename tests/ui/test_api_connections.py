@@ -117,7 +117,10 @@ def test_a_request_that_runs_is_not_ended_for_another() -> None:
 
 
 def test_a_head_has_its_time_however_slowly_it_comes() -> None:
-    with serving(header_timeout=0.4) as running, sending(running, "GET /livez HTTP/1.1\r\nX: ") as link:
+    with (
+        serving(header_timeout=0.4) as running,
+        sending(running, "GET /livez HTTP/1.1\r\nX: ") as link,
+    ):
         while not select.select([link], [], [], 0.05)[0]:
             link.sendall(b"x")
         assert everything(link).startswith("HTTP/1.1 408")
@@ -135,7 +138,9 @@ def test_what_follows_an_answer_has_its_time_too() -> None:
 
 
 def test_a_body_has_its_time() -> None:
-    head = f"POST /api/v1/rules HTTP/1.1\r\nHost: localhost\r\n{_BEARER}Content-Length: 1000\r\n\r\n{{"
+    head = (
+        f"POST /api/v1/rules HTTP/1.1\r\nHost: localhost\r\n{_BEARER}Content-Length: 1000\r\n\r\n{{"
+    )
     with serving(body_timeout=0.3) as running:
         answer = everything(sending(running, head))
     assert "the body did not arrive within 0.3 s" in answer
@@ -165,11 +170,15 @@ def test_before_signing_in_a_body_has_four_kilobytes(http: httpx.Client, running
 
 
 def test_the_origin_is_checked_before_the_body(http: httpx.Client) -> None:
-    answer = http.post("/api/v1/session", content=b"x" * 5000, headers={"Origin": "http://evil.example"})
+    answer = http.post(
+        "/api/v1/session", content=b"x" * 5000, headers={"Origin": "http://evil.example"}
+    )
     assert answer.json()["code"] == "forbidden_origin"
 
 
-def test_an_address_behind_a_header_of_a_proxy_is_not_believed(api: httpx.Client, running: Running) -> None:
+def test_an_address_behind_a_header_of_a_proxy_is_not_believed(
+    api: httpx.Client, running: Running
+) -> None:
     api.post("/messages:publish", json={"topic": "a"}, headers={"X-Forwarded-For": "203.0.113.9"})
     assert running.node.pipeline.messages[-1].client.peer_host == "127.0.0.1"
 
@@ -184,7 +193,9 @@ def test_a_client_that_hangs_up_is_no_error(path: str, caplog: pytest.LogCapture
         eventually(lambda: connections.value("api_connections") == 1)
         link.close()
         eventually(lambda: connections.value("api_connections") == 0)
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info] == []
+    assert [
+        record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info
+    ] == []
 
 
 def test_rubbish_behind_an_answer_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
@@ -193,4 +204,6 @@ def test_rubbish_behind_an_answer_is_no_error(caplog: pytest.LogCaptureFixture) 
         assert link.recv(12) == b"HTTP/1.1 401"
         link.sendall(b"no chunk\r\n\r\n")
         everything(link)
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info] == []
+    assert [
+        record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info
+    ] == []

@@ -49,7 +49,9 @@ def operations() -> Iterator[Operation]:
 
 
 OPERATIONS = list(operations())
-EVERY_OPERATION = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
+EVERY_OPERATION = pytest.mark.parametrize(
+    "operation", OPERATIONS, ids=lambda operation: operation.id
+)
 
 PARAMETERS = {"readStreamRecords": {"from": "3", "to": "5"}}
 """Parameters that an operation cannot do without."""
@@ -66,8 +68,12 @@ def test_an_operation_wants_the_token(http: httpx.Client, operation: Operation) 
     _check_declared(operation, answer)
 
 
-@pytest.mark.parametrize("operation", [o for o in OPERATIONS if not o.is_public], ids=lambda operation: operation.id)
-def test_an_operation_refuses_parameters_that_it_does_not_have(api: httpx.Client, operation: Operation) -> None:
+@pytest.mark.parametrize(
+    "operation", [o for o in OPERATIONS if not o.is_public], ids=lambda operation: operation.id
+)
+def test_an_operation_refuses_parameters_that_it_does_not_have(
+    api: httpx.Client, operation: Operation
+) -> None:
     query = {"misspelt": "1"} | PARAMETERS.get(operation.id, {})
     answer = api.request(operation.method, operation.url().removeprefix("/api/v1"), params=query)
     assert answer.status_code == 400
@@ -76,15 +82,29 @@ def test_an_operation_refuses_parameters_that_it_does_not_have(api: httpx.Client
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"{", 400), (b"", 400), (b'{"a":NaN}', 400), (b"\xff", 400), (b"[]", 422), (b'"a"', 422), (b"[" * 200_000, 400)],
+    [
+        (b"{", 400),
+        (b"", 400),
+        (b'{"a":NaN}', 400),
+        (b"\xff", 400),
+        (b"[]", 422),
+        (b'"a"', 422),
+        (b"[" * 200_000, 400),
+    ],
 )
-@pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.takes_a_body], ids=lambda operation: operation.id)
-def test_a_body_that_is_no_object_is_refused(api: httpx.Client, operation: Operation, body: bytes, status: int) -> None:
+@pytest.mark.parametrize(
+    "operation", [o for o in OPERATIONS if o.takes_a_body], ids=lambda operation: operation.id
+)
+def test_a_body_that_is_no_object_is_refused(
+    api: httpx.Client, operation: Operation, body: bytes, status: int
+) -> None:
     many, slash, part = operation.url().removeprefix("/api/v1").partition(f"/{operation.name}")
     if slash and (part or operation.method != "put"):
         api.put(f"{many}/{operation.name}", json={})
     here = {"Origin": str(api.base_url).removesuffix("/api/v1/")}
-    answer = api.request(operation.method, operation.url().removeprefix("/api/v1"), content=body, headers=here)
+    answer = api.request(
+        operation.method, operation.url().removeprefix("/api/v1"), content=body, headers=here
+    )
     is_too_large = operation.is_public and len(body) > 4096
     assert answer.status_code == (413 if is_too_large else status)
     _check_problem(answer)
@@ -99,8 +119,12 @@ def test_the_document_is_whole() -> None:
     for operation in OPERATIONS:
         assert operation.description["tags"]
         assert operation.description["summary"]
-        assert re.fullmatch(r"[A-Z`].+\.", operation.description.get("description", ""), re.S), operation.id
-        assert {"400", "401", "403", "429", "500", "503"} <= operation.description["responses"].keys()
+        assert re.fullmatch(r"[A-Z`].+\.", operation.description.get("description", ""), re.S), (
+            operation.id
+        )
+        assert {"400", "401", "403", "429", "500", "503"} <= operation.description[
+            "responses"
+        ].keys()
 
 
 def test_an_operation_says_what_it_does_and_where_it_runs() -> None:
@@ -116,7 +140,10 @@ def test_the_document_is_compressed_for_clients_that_take_it(api: httpx.Client) 
     answer = api.get("/openapi.json", headers={"Accept-Encoding": "br, gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
     assert int(answer.headers["Content-Length"]) < len(answer.content) / 5
-    assert api.get("/openapi.json", headers={"Accept-Encoding": "GZIP"}).headers["ETag"] == answer.headers["ETag"]
+    assert (
+        api.get("/openapi.json", headers={"Accept-Encoding": "GZIP"}).headers["ETag"]
+        == answer.headers["ETag"]
+    )
     for taken in ("identity", "gzip;q=0", "br, gzip; q=0.0, identity"):
         plain = api.get("/openapi.json", headers={"Accept-Encoding": taken})
         assert "Content-Encoding" not in plain.headers
@@ -127,10 +154,14 @@ def test_the_document_is_compressed_for_clients_that_take_it(api: httpx.Client) 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/openapi.json/schemas/StreamSpec"])
 @pytest.mark.parametrize("taken", ["gzip", "identity"])
-def test_the_document_is_sent_again_only_if_it_changed(api: httpx.Client, path: str, taken: str) -> None:
+def test_the_document_is_sent_again_only_if_it_changed(
+    api: httpx.Client, path: str, taken: str
+) -> None:
     first = api.get(path, headers={"Accept-Encoding": taken})
     assert first.headers["Cache-Control"] == "no-cache"
-    again = api.get(path, headers={"Accept-Encoding": taken, "If-None-Match": first.headers["ETag"]})
+    again = api.get(
+        path, headers={"Accept-Encoding": taken, "If-None-Match": first.headers["ETag"]}
+    )
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["ETag"] == first.headers["ETag"]
     assert again.headers["Vary"] == "Accept-Encoding"
@@ -166,7 +197,9 @@ def test_an_item_of_a_list_can_be_sent_back(api: httpx.Client) -> None:
     assert api.put("/streams/mine", json={"name": "mine", "topics": ["t/#"]}).is_success
     [item] = [item for item in api.get("/streams").json()["items"] if item["name"] == "mine"]
     assert item["fixed_by"] is None
-    assert api.put("/streams/mine", json={name: item[name] for name in ("name", "topics", "fixed_by")}).is_success
+    assert api.put(
+        "/streams/mine", json={name: item[name] for name in ("name", "topics", "fixed_by")}
+    ).is_success
 
 
 def test_every_body_is_closed() -> None:

@@ -17,9 +17,23 @@ READING = {"type": "object", "required": ["t"], "properties": {"t": {"type": "nu
 RECORD = {"type": "record", "name": "r", "fields": [{"name": "i", "type": "int"}]}
 VALIDATIONS: list[dict[str, Any]] = [
     {"name": "fields", "topics": ["meters/#"], "checks": [{"type": "json", "schema": "reading"}]},
-    {"name": "range", "topics": ["meters/+/t"], "checks": [{"type": "sql", "sql": "SELECT 1 AS x WHERE qos < 2"}]},
-    {"name": "binary", "topics": ["bin/#"], "checks": [{"type": "avro", "schema": "record"}], "mode": "shadow"},
-    {"name": "off", "topics": ["meters/9"], "checks": [{"type": "json", "schema": "reading"}], "enable": False},
+    {
+        "name": "range",
+        "topics": ["meters/+/t"],
+        "checks": [{"type": "sql", "sql": "SELECT 1 AS x WHERE qos < 2"}],
+    },
+    {
+        "name": "binary",
+        "topics": ["bin/#"],
+        "checks": [{"type": "avro", "schema": "record"}],
+        "mode": "shadow",
+    },
+    {
+        "name": "off",
+        "topics": ["meters/9"],
+        "checks": [{"type": "json", "schema": "reading"}],
+        "enable": False,
+    },
 ]
 TRANSFORMS: list[dict[str, Any]] = [
     {"name": "raise", "topics": ["meters/#"], "operations": [{"key": "qos", "value": "1"}]},
@@ -58,7 +72,8 @@ def api(server: Running) -> Iterator[httpx.Client]:
             client.put(f"/schemas/{name}", json={"type": kind, "source": source})
         for spec in VALIDATIONS:
             made = client.put(
-                f"/validations/{spec['name']}", json={"strategy": "all_pass", "failure_action": "drop"} | spec
+                f"/validations/{spec['name']}",
+                json={"strategy": "all_pass", "failure_action": "drop"} | spec,
             )
             assert made.status_code in (200, 201), made.text
         for spec in TRANSFORMS:
@@ -128,7 +143,9 @@ def test_nobody_overwrites_what_they_have_not_seen(api: httpx.Client, path: str,
         api.delete(f"/{path}/{name}", headers={"If-Match": etag}),
     ):
         assert (late.status_code, late.json()["code"]) == (412, "changed_meanwhile")
-    again = api.put(f"/{path}/{name}", json=shown.json(), headers={"If-Match": changed.headers["etag"]})
+    again = api.put(
+        f"/{path}/{name}", json=shown.json(), headers={"If-Match": changed.headers["etag"]}
+    )
     assert (again.status_code, again.headers["etag"]) == (200, etag)
 
 
@@ -142,7 +159,9 @@ def test_nobody_overwrites_what_they_have_not_seen(api: httpx.Client, path: str,
         ({"metrics": {"matched": 5}}, "enable", True),
     ],
 )
-def test_members_are_changed(api: httpx.Client, patch: dict[str, Any], member: str, value: Any) -> None:
+def test_members_are_changed(
+    api: httpx.Client, patch: dict[str, Any], member: str, value: Any
+) -> None:
     changed = api.patch("/validations/fields", json=patch)
     assert (changed.status_code, changed.json()[member]) == (200, value)
 
@@ -156,7 +175,9 @@ def test_members_are_changed(api: httpx.Client, patch: dict[str, Any], member: s
         ({"name": "x"}, "/name"),
     ],
 )
-def test_a_patch_that_leads_to_nonsense_changes_nothing(api: httpx.Client, patch: dict[str, Any], pointer: str) -> None:
+def test_a_patch_that_leads_to_nonsense_changes_nothing(
+    api: httpx.Client, patch: dict[str, Any], pointer: str
+) -> None:
     before = api.get("/validations/fields").json()
     refused = api.patch("/validations/fields", json=patch)
     assert refused.status_code == 422
@@ -167,7 +188,12 @@ def test_a_patch_that_leads_to_nonsense_changes_nothing(api: httpx.Client, patch
 
 @pytest.mark.parametrize(("path", "name"), [("validations", "fields"), ("transforms", "raise")])
 def test_switches_and_counters(api: httpx.Client, path: str, name: str) -> None:
-    for verb, enabled in (("disable", False), ("disable", False), ("enable", True), ("enable", True)):
+    for verb, enabled in (
+        ("disable", False),
+        ("disable", False),
+        ("enable", True),
+        ("enable", True),
+    ):
         assert api.post(f"/{path}/{name}:{verb}").json()["enable"] is enabled
     counted = api.get(f"/{path}/{name}/metrics").json()
     assert counted.keys() >= {"matched", "succeeded", "failed", "rate", "rate_last5m", "rate_max"}
@@ -185,7 +211,10 @@ def test_what_is_wrong_with_an_order_is_listed(api: httpx.Client) -> None:
     assert told["duplicated"] == ["range"]
     assert {error["pointer"] for error in told["errors"]} == {"/order"}
     names = ["off", "binary", "range", "fields"]
-    assert [item["name"] for item in api.post("/validations:reorder", json={"order": names}).json()["items"]] == names
+    assert [
+        item["name"]
+        for item in api.post("/validations:reorder", json={"order": names}).json()["items"]
+    ] == names
 
 
 def test_an_order_that_was_changed_meanwhile_is_not_overwritten(api: httpx.Client) -> None:
@@ -227,6 +256,8 @@ def test_an_order_that_was_changed_meanwhile_is_not_overwritten(api: httpx.Clien
 def test_every_missing_schema_is_listed(
     api: httpx.Client, path: str, members: dict[str, Any], missing: list[list[str]]
 ) -> None:
-    refused = api.post(f"/{path}", json={"name": "n", "topics": ["t"], "failure_action": "drop", **members})
+    refused = api.post(
+        f"/{path}", json={"name": "n", "topics": ["t"], "failure_action": "drop", **members}
+    )
     assert (refused.status_code, refused.json()["missing_schemas"]) == (422, missing)
     assert len(refused.json()["errors"]) == len(missing)

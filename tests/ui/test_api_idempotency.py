@@ -17,7 +17,13 @@ from ui.api.problems import ApiProblem
 
 def _request(key: str) -> Request:
     headers = [(b"idempotency-key", key.encode())]
-    scope = {"type": "http", "method": "POST", "path": "/streams", "query_string": b"", "headers": headers}
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/streams",
+        "query_string": b"",
+        "headers": headers,
+    }
     return Request({**scope, "server": ("localhost", 80), "scheme": "http", "root_path": ""})
 
 

@@ -19,7 +19,9 @@ from broker.observe.metrics import Metrics
 from tests.support.lateness import observed
 from tests.ui.api_node import Node, Running
 
-EVERY_KIND = pytest.mark.parametrize("path", [kind.path for kind in kinds() if kind.abilities.verbs == EVERY_VERB])
+EVERY_KIND = pytest.mark.parametrize(
+    "path", [kind.path for kind in kinds() if kind.abilities.verbs == EVERY_VERB]
+)
 
 
 @EVERY_KIND
@@ -47,7 +49,9 @@ def test_a_list_is_cut_into_pages_in_the_order_of_the_objects(api: httpx.Client)
         api.post("/rules", json={"name": name})
     names, cursor = [], None
     while True:
-        page = api.get("/rules", params={"limit": 2} | ({"cursor": cursor} if cursor else {})).json()
+        page = api.get(
+            "/rules", params={"limit": 2} | ({"cursor": cursor} if cursor else {})
+        ).json()
         assert (page["total"], page["total_is_estimate"]) == (5, False)
         names += [item["name"] for item in page["items"]]
         cursor = page["next"]
@@ -61,11 +65,15 @@ def test_a_page_goes_on_after_an_object_that_is_gone_and_skips_none(api: httpx.C
         api.post("/rules", json={"name": name})
     cursor = api.get("/rules", params={"limit": 1}).json()["next"]
     api.delete("/rules/a")
-    assert [item["name"] for item in api.get("/rules", params={"cursor": cursor}).json()["items"]] == ["b", "c"]
+    assert [
+        item["name"] for item in api.get("/rules", params={"cursor": cursor}).json()["items"]
+    ] == ["b", "c"]
 
 
 def test_numbers_keep_their_kind_and_size(api: httpx.Client) -> None:
-    body = b'{"name":"n","big":123456789012345678901234567890,"one":1,"one_point":1.0,"tiny":5e-324}'
+    body = (
+        b'{"name":"n","big":123456789012345678901234567890,"one":1,"one_point":1.0,"tiny":5e-324}'
+    )
     assert b'"big":123456789012345678901234567890,"one":1,"one_point":1.0,"tiny":5e-324' in (
         api.post("/rules", content=body).content
     )
@@ -85,7 +93,9 @@ def test_a_name_in_the_body_must_be_that_of_the_path(api: httpx.Client) -> None:
     assert api.get("/rules").json()["items"] == []
 
 
-def test_what_services_refuse_becomes_the_status_that_says_so(api: httpx.Client, node: Node) -> None:
+def test_what_services_refuse_becomes_the_status_that_says_so(
+    api: httpx.Client, node: Node
+) -> None:
     shelf = node.shelves["schemas"]
     api.post("/schemas", json={"name": "taken"})
     assert api.post("/schemas", json={"name": "taken"}).json()["code"] == "already_exists"
@@ -95,11 +105,18 @@ def test_what_services_refuse_becomes_the_status_that_says_so(api: httpx.Client,
     assert (in_use.status_code, in_use.json()["users"]) == (409, ["validation 'meters'"])
 
     shelf.fixed.add("taken")
-    assert (api.delete("/schemas/taken").status_code, api.delete("/schemas/taken").json()["code"]) == (409, "read_only")
+    assert (
+        api.delete("/schemas/taken").status_code,
+        api.delete("/schemas/taken").json()["code"],
+    ) == (409, "read_only")
 
     shelf.is_store_full = True
     full = api.post("/schemas", json={"name": "other"})
-    assert (full.status_code, full.headers["retry-after"], full.json()["code"]) == (503, "5", "unavailable")
+    assert (full.status_code, full.headers["retry-after"], full.json()["code"]) == (
+        503,
+        "5",
+        "unavailable",
+    )
 
 
 def test_every_problem_of_an_object_comes_with_its_place(api: httpx.Client) -> None:
@@ -117,7 +134,9 @@ def test_every_problem_of_an_object_comes_with_its_place(api: httpx.Client) -> N
     ]
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "limit=x", "cursor=nonsense", "cursor=e30="])
+@pytest.mark.parametrize(
+    "query", ["limit=0", "limit=1001", "limit=x", "cursor=nonsense", "cursor=e30="]
+)
 def test_a_wrong_page_is_refused(api: httpx.Client, query: str) -> None:
     assert api.get(f"/rules?{query}").status_code == 422
 
@@ -144,7 +163,13 @@ def many_users() -> Iterator[Running]:
 
 @pytest.mark.parametrize(
     "query",
-    [{}, {"limit": 1000}, {"like_name": "99"}, {"state": "disabled"}, {"cursor": "WzUwMDAwLCJ1c2VyLTA1MDAwMCJd"}],
+    [
+        {},
+        {"limit": 1000},
+        {"like_name": "99"},
+        {"state": "disabled"},
+        {"cursor": "WzUwMDAwLCJ1c2VyLTA1MDAwMCJd"},
+    ],
 )
 def test_a_long_list_holds_up_nobody(many_users: Running, query: dict[str, Any]) -> None:
     with many_users.client() as client:
@@ -157,6 +182,9 @@ def test_a_long_list_holds_up_nobody(many_users: Running, query: dict[str, Any])
                 return await lateness.take()
 
         # the least of three: what other processes take of this machine is not the broker's doing
-        held_s = min(asyncio.run_coroutine_threadsafe(worst_s(), many_users.loop).result(60) for _ in range(3))
+        held_s = min(
+            asyncio.run_coroutine_threadsafe(worst_s(), many_users.loop).result(60)
+            for _ in range(3)
+        )
     print(query, held_s)
     assert held_s < 0.1

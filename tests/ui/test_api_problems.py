@@ -20,7 +20,9 @@ def test_paths_and_methods_that_are_not_there_are_problems_too(api: httpx.Client
     wrong = api.patch("/rules")
     assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
     assert set(wrong.headers["allow"].split(", ")) & {"GET", "POST"}
-    assert {missing.headers["content-type"], wrong.headers["content-type"]} == {"application/problem+json"}
+    assert {missing.headers["content-type"], wrong.headers["content-type"]} == {
+        "application/problem+json"
+    }
 
 
 def test_a_defect_tells_its_identifier_and_nothing_else(
@@ -43,10 +45,15 @@ def test_a_defect_tells_its_identifier_and_nothing_else(
 def test_a_body_larger_than_the_limit_is_refused_and_the_server_goes_on(api: httpx.Client) -> None:
     answer = api.post("/rules", content=b" " * (MAX_JSON_BYTES + 1))
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
-    assert api.post("/rules", content=b'{"name":"a"}' + b" " * (MAX_JSON_BYTES - 12)).status_code == 201
+    assert (
+        api.post("/rules", content=b'{"name":"a"}' + b" " * (MAX_JSON_BYTES - 12)).status_code
+        == 201
+    )
 
 
-@pytest.mark.parametrize(("given", "kept"), [("abc-1.2:3", True), ("a b", False), ("x" * 129, False), ("", False)])
+@pytest.mark.parametrize(
+    ("given", "kept"), [("abc-1.2:3", True), ("a b", False), ("x" * 129, False), ("", False)]
+)
 def test_a_request_identifier_is_taken_or_made(api: httpx.Client, given: str, kept: bool) -> None:
     answered = api.get("/status", headers={"X-Request-Id": given}).headers["x-request-id"]
     assert answered
@@ -60,14 +67,18 @@ def test_answers_are_not_stored_and_not_sniffed(api: httpx.Client) -> None:
     assert "server" not in headers
 
 
-def test_every_code_has_a_place_on_the_page_that_type_names(http: httpx.Client, api: httpx.Client) -> None:
+def test_every_code_has_a_place_on_the_page_that_type_names(
+    http: httpx.Client, api: httpx.Client
+) -> None:
     page = http.get("/docs/problems").text
     assert [code for code in TITLES if f'id="{code}"' not in page] == []
     kind = api.get("/rules/none").json()["type"]
     assert kind == "/docs/problems#not_found"
 
 
-def test_the_documentation_is_served_with_links_that_lead_to_pages_and_headings(http: httpx.Client) -> None:
+def test_the_documentation_is_served_with_links_that_lead_to_pages_and_headings(
+    http: httpx.Client,
+) -> None:
     waiting, pages = ["/docs/README.md"], dict[str, str]()
     links = set[tuple[str, str]]()
     while waiting:
@@ -85,7 +96,8 @@ def test_the_documentation_is_served_with_links_that_lead_to_pages_and_headings(
 
 
 @pytest.mark.parametrize(
-    "path", ["none.md", "generate.py", "..%2fREADME.md", "..%2fpyproject.toml", "reference", "%00.md"]
+    "path",
+    ["none.md", "generate.py", "..%2fREADME.md", "..%2fpyproject.toml", "reference", "%00.md"],
 )
 def test_only_pages_of_the_documentation_are_served(http: httpx.Client, path: str) -> None:
     assert http.get(f"/docs/{path}").status_code == 404

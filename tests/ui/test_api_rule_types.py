@@ -64,7 +64,9 @@ def test_a_rule_is_checked_without_being_saved(api: httpx.Client) -> None:
     assert found["spark_schema"] == "f DOUBLE, clientid STRING"
     assert found["arrow_schema"][0] == {"name": "f", "type": "double", "nullable": True}
     assert found["warnings"] == []
-    assert found["lineage"]["columns"][0]["from"] == [{"column": "payload", "path": "t", "type": "double"}]
+    assert found["lineage"]["columns"][0]["from"] == [
+        {"column": "payload", "path": "t", "type": "double"}
+    ]
 
 
 def test_mistakes_have_a_place_and_a_suggestion(api: httpx.Client) -> None:
@@ -73,9 +75,14 @@ def test_mistakes_have_a_place_and_a_suggestion(api: httpx.Client) -> None:
         "sql": "SELECT\n  payload.tt AS t\nFROM 'meters/#'\nWHERE payload.site = 'nord'",
         "actions": [],
     }
-    for answer in (api.post("/rules:check", json={"sql": body["sql"]}), api.post("/rules", json=body)):
+    for answer in (
+        api.post("/rules:check", json={"sql": body["sql"]}),
+        api.post("/rules", json=body),
+    ):
         assert (answer.status_code, answer.json()["code"]) == (422, "type_check")
-        assert [(one["line"], one["column"], one["suggestion"]) for one in answer.json()["errors"]] == [
+        assert [
+            (one["line"], one["column"], one["suggestion"]) for one in answer.json()["errors"]
+        ] == [
             (2, 3, "did you mean 't'?"),
             (4, 7, "did you mean 'north'?"),
         ]
@@ -96,12 +103,22 @@ def test_mistakes_have_a_place_and_a_suggestion(api: httpx.Client) -> None:
         ("SELECT a\nFORM 'm'", {"line": 2, "column": 1, "name": "FORM", "by": "FROM"}),
         (
             "SELECT * FROM '$events/client_conected'",
-            {"line": 1, "column": 15, "name": "$events/client_conected", "by": "$events/client/connected"},
+            {
+                "line": 1,
+                "column": 15,
+                "name": "$events/client_conected",
+                "by": "$events/client/connected",
+            },
         ),
-        ("SELECT cleintid FROM 'm'", {"line": 1, "column": 8, "name": "cleintid", "by": "clientid"}),
+        (
+            "SELECT cleintid FROM 'm'",
+            {"line": 1, "column": 8, "name": "cleintid", "by": "clientid"},
+        ),
     ],
 )
-def test_a_misspelt_name_has_a_fix_as_data(api: httpx.Client, sql: str, fix: dict[str, Any]) -> None:
+def test_a_misspelt_name_has_a_fix_as_data(
+    api: httpx.Client, sql: str, fix: dict[str, Any]
+) -> None:
     answer = api.post("/rules:check", json={"sql": sql}).json()
     problems = answer.get("errors") or answer["warnings"]
     assert [problem.get("fix") for problem in problems] == [fix]
@@ -115,7 +132,9 @@ def test_fields_are_listed_by_source(api: httpx.Client, capsys: pytest.CaptureFi
     assert fields["clientid"] == ("string", False)
     assert fields['pub_props."Content-Type"'] == ("string", True)
     assert found["is_open"] is False
-    other = api.post("/rules:fields", json={"from": ["$events/client/connected", "$rules/warm"]}).json()["fields"]
+    other = api.post(
+        "/rules:fields", json={"from": ["$events/client/connected", "$rules/warm"]}
+    ).json()["fields"]
     assert {"proto_ver", "f"} <= {field["path"] for field in other}
     assert main(["rules", "fields", "meters/#"]) == 0
     assert "payload.t" in capsys.readouterr().out
@@ -123,7 +142,9 @@ def test_fields_are_listed_by_source(api: httpx.Client, capsys: pytest.CaptureFi
 
 def test_sql_is_formatted(api: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
     sql = 'select payload.t as t -- warm\nfrom "meters/#" where payload.t>20 and qos=1'
-    laid_out = 'SELECT payload.t AS t -- warm\nFROM "meters/#"\nWHERE payload.t > 20\n  AND qos = 1\n'
+    laid_out = (
+        'SELECT payload.t AS t -- warm\nFROM "meters/#"\nWHERE payload.t > 20\n  AND qos = 1\n'
+    )
     assert api.post("/rules:format", json={"sql": sql}).json() == {"sql": laid_out}
     assert api.post("/rules:format", json={"sql": "select"}).json()["code"] == "sql_syntax"
     assert main(["rules", "format", "--sql", sql]) == 0
@@ -156,7 +177,10 @@ def test_commands_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "spark schema: c STRING" in shown
     assert "warning: line 1, column 8: what the rule reads has no column 'clientId'" in shown
-    assert main(["rules", "check", "--sql", "SELECT payload.tt AS c FROM 'meters/#'"]) == exit_codes.CHECK_SAID_NO
+    assert (
+        main(["rules", "check", "--sql", "SELECT payload.tt AS c FROM 'meters/#'"])
+        == exit_codes.CHECK_SAID_NO
+    )
     assert "did you mean 't'?" in capsys.readouterr().err
     assert main(["rules", "lineage", "cold"]) == exit_codes.NOT_FOUND
     assert "sluice rules ls" in capsys.readouterr().err
@@ -169,7 +193,9 @@ def test_commands_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.sql").write_text("SELECT payload.t AS t -- in degrees\nFROM 'meters/#'")
     assert main(["rules", "check", "a.sql", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["spark_schema"] == "t DOUBLE"
-    Path("b.conf").write_text('[{name = one, sql = "SELECT 1 AS n FROM \'x\'"}, {name = two, sql = "SELECT x FROM"}]')
+    Path("b.conf").write_text(
+        '[{name = one, sql = "SELECT 1 AS n FROM \'x\'"}, {name = two, sql = "SELECT x FROM"}]'
+    )
     assert main(["rules", "check", "b.conf", "--json"]) == exit_codes.CHECK_SAID_NO
     assert json.loads(capsys.readouterr().err)["code"] == "sql_syntax"
     assert main(["rules", "check"]) == exit_codes.USAGE
@@ -181,4 +207,7 @@ def test_applying_a_rule_tells_its_warnings(capsys: pytest.CaptureFixture[str]) 
         "name = r, sql = \"SELECT clientId AS c FROM 'meters/#'\", actions = [{type = console}]"
     )
     assert main(["rules", "apply", "-f", "rule.conf"]) == 0
-    assert "warning: line 1, column 8: what the rule reads has no column 'clientId'" in capsys.readouterr().err
+    assert (
+        "warning: line 1, column 8: what the rule reads has no column 'clientId'"
+        in capsys.readouterr().err
+    )

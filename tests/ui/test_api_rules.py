@@ -14,7 +14,11 @@ from tests.support.features import make_services
 from tests.ui.api_node import Node, Running
 
 SQL = "SELECT payload.t AS t FROM 'm/#' WHERE payload.t > 20"
-WARM = {"name": "warm", "event": {"topic": "m/1", "payload": '{"t": 21}'}, "expect": {"rows": [{"t": 21}]}}
+WARM = {
+    "name": "warm",
+    "event": {"topic": "m/1", "payload": '{"t": 21}'},
+    "expect": {"rows": [{"t": 21}]},
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +51,12 @@ def make(api: httpx.Client, name: str = "r1", **spec: Any) -> dict[str, Any]:
     return made
 
 
-def test_sql_is_run_on_several_events_and_explained_with_actions_that_are_not_saved(api: httpx.Client) -> None:
-    events = [{"topic": "m/1", "payload": f'{{"t": {t}}}'} for t in (21, 19)] + [{"topic": "m/1", "payload": "{"}]
+def test_sql_is_run_on_several_events_and_explained_with_actions_that_are_not_saved(
+    api: httpx.Client,
+) -> None:
+    events = [{"topic": "m/1", "payload": f'{{"t": {t}}}'} for t in (21, 19)] + [
+        {"topic": "m/1", "payload": "{"}
+    ]
     found = api.post("/rules:test-many", json={"sql": SQL, "events": events}).json()
     assert [one["outcome"] for one in found["outcomes"]] == ["rows", "no_result", "error"]
     assert (found["matched"], found["outcomes"][0]["rows"]) == (1, [{"t": 21}])
@@ -88,8 +96,16 @@ def test_sql_is_run_on_several_events_and_explained_with_actions_that_are_not_sa
 )
 def test_lists_are_filtered(api: httpx.Client, query: str, names: list[str]) -> None:
     make(api, "a", sql="SELECT * FROM 'm/#'", actions=[{"type": "console"}])
-    make(api, "b", sql="SELECT * FROM 'm/+'", actions=[{"type": "bridge", "bridge": "kafka:orders"}])
-    make(api, "c", sql="SELECT * FROM 'n/1', '$bridges/mqtt:plant'", enable=False, description="the old one")
+    make(
+        api, "b", sql="SELECT * FROM 'm/+'", actions=[{"type": "bridge", "bridge": "kafka:orders"}]
+    )
+    make(
+        api,
+        "c",
+        sql="SELECT * FROM 'n/1', '$bridges/mqtt:plant'",
+        enable=False,
+        description="the old one",
+    )
     assert [rule["name"] for rule in api.get(f"/rules?{query}").json()["items"]] == names
 
 
@@ -127,10 +143,14 @@ def test_nobody_overwrites_what_they_have_not_seen(api: httpx.Client) -> None:
         api.put("/rules/r1", json={"sql": SQL}, headers={"If-None-Match": "*"}),
         api.put("/rules/new", json={"sql": SQL}, headers={"If-Match": "*"}),
     ):
-        assert (answer.status_code, answer.json()["code"]) == (412, "changed_meanwhile"), answer.request
+        assert (answer.status_code, answer.json()["code"]) == (412, "changed_meanwhile"), (
+            answer.request
+        )
     assert api.get("/rules/r1").json()["description"] == "mine"
     assert api.get("/rules/r1", headers={"If-None-Match": now}).status_code == 304
-    assert api.put("/rules/new", json={"sql": SQL}, headers={"If-None-Match": "*"}).status_code == 201
+    assert (
+        api.put("/rules/new", json={"sql": SQL}, headers={"If-None-Match": "*"}).status_code == 201
+    )
     assert api.delete("/rules/r1", headers={"If-Match": f'"x", {now}'}).status_code == 204
 
 
@@ -140,7 +160,9 @@ def test_versions_are_listed_compared_and_restored(api: httpx.Client) -> None:
     assert [one["version"] for one in api.get("/rules/r1/versions").json()["items"]] == [2, 1]
     assert api.get("/rules/r1/versions/1").json()["rule"]["sql"] == SQL
     compared = api.get("/rules/r1/versions/1/diff?to=2").json()
-    assert compared["changes"] == [{"member": "sql", "before": SQL, "after": SQL.replace("20", "25")}]
+    assert compared["changes"] == [
+        {"member": "sql", "before": SQL, "after": SQL.replace("20", "25")}
+    ]
     restored = api.post("/rules/r1/versions/1:restore").json()
     assert (restored["version"], restored["sql"]) == (3, SQL)
     assert restored["created_at"] <= restored["updated_at"]

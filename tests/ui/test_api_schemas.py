@@ -17,9 +17,21 @@ from tests.support.features import make_services, through
 from tests.ui.api_node import Node, Running
 from transforms.feature import TransformsFeature
 
-V1 = {"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}, "u": {"type": "string"}}}
-V2 = {"type": "object", "required": ["t"], "properties": {"t": {"type": ["number", "null"]}, "u": {"type": "string"}}}
-BREAKING = {"type": "object", "required": ["t", "v"], "properties": {"t": {"type": "string"}, "v": {}}}
+V1 = {
+    "type": "object",
+    "required": ["t"],
+    "properties": {"t": {"type": "number"}, "u": {"type": "string"}},
+}
+V2 = {
+    "type": "object",
+    "required": ["t"],
+    "properties": {"t": {"type": ["number", "null"]}, "u": {"type": "string"}},
+}
+BREAKING = {
+    "type": "object",
+    "required": ["t", "v"],
+    "properties": {"t": {"type": "string"}, "v": {}},
+}
 PROTO = 'syntax = "proto3"; message Reading { double t = 1; } message Other { string a = 1; }'
 METERS = {
     "name": "meters",
@@ -80,7 +92,10 @@ def api(sections: dict[str, MemorySection]) -> Iterator[Api]:
 
 def put(api: Api, schema: Any, expect: int = 200, query: str = "", **members: Any) -> Any:
     return api.call(
-        "PUT", f"/schemas/reading{query}", {"type": "json", "source": json.dumps(schema), **members}, expect
+        "PUT",
+        f"/schemas/reading{query}",
+        {"type": "json", "source": json.dumps(schema), **members},
+        expect,
     )
 
 
@@ -90,13 +105,20 @@ def test_each_text_is_one_version_with_one_id(api: Api) -> None:
     again = put(api, dict(reversed(V1.items())))
     assert (first["version"], second["version"], again["version"]) == (1, 2, 1)
     assert first["id"] == again["id"] != second["id"]
-    assert [item["version"] for item in api.call("GET", "/schemas/reading/versions")["items"]] == [1, 2]
+    assert [item["version"] for item in api.call("GET", "/schemas/reading/versions")["items"]] == [
+        1,
+        2,
+    ]
     assert json.loads(api.call("GET", "/schemas/reading/versions/latest")["source"]) == V2
-    other = api.call("POST", "/schemas", {"name": "other", "type": "json", "source": json.dumps(V1)}, 201)
+    other = api.call(
+        "POST", "/schemas", {"name": "other", "type": "json", "source": json.dumps(V1)}, 201
+    )
     assert other["id"] == first["id"]
 
 
-def test_history_and_the_version_in_use_outlive_a_restart(sections: dict[str, MemorySection], api: Api) -> None:
+def test_history_and_the_version_in_use_outlive_a_restart(
+    sections: dict[str, MemorySection], api: Api
+) -> None:
     first = put(api, V1, 201, tags=["meters"], metadata={"owner": "grid"})
     second = put(api, V2, description="may be null")
     api.call("POST", "/schemas/reading/versions/1:use")
@@ -114,7 +136,9 @@ def test_a_change_that_the_mode_forbids_is_refused_with_its_places(api: Api) -> 
     put(api, V1, 201)
     refused = put(api, BREAKING, 422)
     assert refused["code"] == "incompatible"
-    assert "properties.t.type: the writer allows number, the reader only string" in str(refused["errors"])
+    assert "properties.t.type: the writer allows number, the reader only string" in str(
+        refused["errors"]
+    )
     assert "properties.v" in str(refused["errors"])
     assert put(api, BREAKING, compatibility="none")["version"] == 2
 
@@ -133,7 +157,10 @@ def test_modes_are_set_for_the_registry_and_for_a_schema(api: Api) -> None:
 def test_a_schema_in_use_is_not_deleted_but_by_force_and_its_numbers_go_on(api: Api) -> None:
     put(api, V1, 201)
     api.call("POST", "/validations", METERS, 201)
-    assert api.call("GET", "/schemas/reading/users") == {"users": ["validation 'meters'"], "schemas": []}
+    assert api.call("GET", "/schemas/reading/users") == {
+        "users": ["validation 'meters'"],
+        "schemas": [],
+    }
     assert api.call("DELETE", "/schemas/reading", expect=409)["users"] == ["validation 'meters'"]
     api.call("DELETE", "/schemas/reading?force=true", expect=204)
     api.call("GET", "/schemas/reading", expect=404)
@@ -143,7 +170,12 @@ def test_a_schema_in_use_is_not_deleted_but_by_force_and_its_numbers_go_on(api: 
 
 
 def test_a_change_that_breaks_a_user_names_it(api: Api) -> None:
-    api.call("POST", "/schemas", {"name": "p", "type": "protobuf", "source": PROTO, "compatibility": "none"}, 201)
+    api.call(
+        "POST",
+        "/schemas",
+        {"name": "p", "type": "protobuf", "source": PROTO, "compatibility": "none"},
+        201,
+    )
     check = {"type": "protobuf", "schema": "p", "message_type": "Other"}
     api.call("POST", "/validations", {**METERS, "checks": [check]}, 201)
     changed = {"type": "protobuf", "source": 'syntax = "proto3"; message Reading { double t = 1; }'}
@@ -163,9 +195,16 @@ def test_one_version_is_deleted_and_another_used(api: Api) -> None:
 
 
 def test_schemas_refer_to_versions_of_each_other(api: Api) -> None:
-    place = {"type": "record", "name": "Place", "namespace": "geo", "fields": [{"name": "lat", "type": "double"}]}
+    place = {
+        "type": "record",
+        "name": "Place",
+        "namespace": "geo",
+        "fields": [{"name": "lat", "type": "double"}],
+    }
     meter = {"type": "record", "name": "Meter", "fields": [{"name": "at", "type": "geo.Place"}]}
-    api.call("POST", "/schemas", {"name": "place", "type": "avro", "source": json.dumps(place)}, 201)
+    api.call(
+        "POST", "/schemas", {"name": "place", "type": "avro", "source": json.dumps(place)}, 201
+    )
     reference = {"name": "geo.Place", "schema": "place"}
     body = {"name": "meter", "type": "avro", "source": json.dumps(meter), "references": [reference]}
     made = api.call("POST", "/schemas", body, 201)
@@ -173,13 +212,26 @@ def test_schemas_refer_to_versions_of_each_other(api: Api) -> None:
     coded = api.call("POST", "/schemas/meter:encode", {"value": {"at": {"lat": 1.5}}})
     assert api.call("POST", "/schemas/meter:decode", coded)["value"] == {"at": {"lat": 1.5}}
     assert api.call("DELETE", "/schemas/place", expect=409)["users"] == ["schema 'meter' version 1"]
-    missing = api.call("POST", "/schemas", {**body, "name": "m2", "references": [{"name": "x", "schema": "plac"}]}, 422)
+    missing = api.call(
+        "POST",
+        "/schemas",
+        {**body, "name": "m2", "references": [{"name": "x", "schema": "plac"}]},
+        422,
+    )
     assert "did you mean 'place'?" in missing["errors"][0]["message"]
 
 
 def test_references_of_json_schemas_and_protobuf(api: Api) -> None:
-    positive = {"$defs": {"p": {"minimum": 0}}, "allOf": [{"$ref": "#/$defs/p"}, {"type": "number"}]}
-    api.call("POST", "/schemas", {"name": "positive", "type": "json", "source": json.dumps(positive)}, 201)
+    positive = {
+        "$defs": {"p": {"minimum": 0}},
+        "allOf": [{"$ref": "#/$defs/p"}, {"type": "number"}],
+    }
+    api.call(
+        "POST",
+        "/schemas",
+        {"name": "positive", "type": "json", "source": json.dumps(positive)},
+        201,
+    )
     source = {"properties": {"t": {"$ref": "positive.json"}}}
     reference = {"name": "positive.json", "schema": "positive", "version": 1}
     body = {"name": "r", "type": "json", "source": json.dumps(source), "references": [reference]}
@@ -187,7 +239,9 @@ def test_references_of_json_schemas_and_protobuf(api: Api) -> None:
     assert api.call("POST", "/schemas/r:validate", {"value": {"t": 1}})["valid"]
     assert not api.call("POST", "/schemas/r:validate", {"value": {"t": -1}})["valid"]
     api.call("POST", "/schemas", {"name": "p", "type": "protobuf", "source": PROTO}, 201)
-    importing = 'syntax = "proto3"; import "reading.proto"; message Batch { repeated Reading all = 1; }'
+    importing = (
+        'syntax = "proto3"; import "reading.proto"; message Batch { repeated Reading all = 1; }'
+    )
     body = {
         "name": "b",
         "type": "protobuf",
@@ -203,11 +257,19 @@ def test_check_says_what_a_change_would_do_before_it_is_saved(api: Api) -> None:
     put(api, V1, 201)
     api.call("POST", "/validations", METERS, 201)
     for number in range(5):
-        api.publish("meters/1", json.dumps({"t": number, "v": 1} if number else {"t": "?", "v": 1}), number * 10**9)
+        api.publish(
+            "meters/1",
+            json.dumps({"t": number, "v": 1} if number else {"t": "?", "v": 1}),
+            number * 10**9,
+        )
     found = api.call("POST", "/schemas/reading:check", {"source": json.dumps(BREAKING)})
     assert (found["version"], found["is_new_version"]) == (2, True)
     texts = [change["text"] for change in found["changes"]]
-    assert texts == ["t was number and is string", "v is new: any type, required", "u is gone; it was string, optional"]
+    assert texts == [
+        "t was number and is string",
+        "v is new: any type, required",
+        "u is gone; it was string, optional",
+    ]
     assert found["compatibility"]["compatible"] is False
     assert [item["user"] for item in found["impact"]] == ["validation 'meters'"]
     messages = found["messages"]
@@ -232,7 +294,9 @@ def test_fields_of_versions_and_of_what_is_not_saved(api: Api) -> None:
     assert fields[0] == {"path": "", "type": "object", "is_optional": False}
     assert {"path": "t", "type": "number", "is_optional": False} in fields
     proto = 'syntax = "proto3"; message M { repeated N inner = 1; } message N { int32 a = 1; }'
-    checked = api.call("POST", "/schemas:check", {"name": "frame", "type": "protobuf", "source": proto})
+    checked = api.call(
+        "POST", "/schemas:check", {"name": "frame", "type": "protobuf", "source": proto}
+    )
     assert [(one["path"], one["type"]) for one in checked["fields"]] == [
         ("M", "message"), ("M.inner", "repeated N"), ("N", "message"), ("N.a", "int32"),
     ]  # fmt: skip
@@ -240,7 +304,8 @@ def test_fields_of_versions_and_of_what_is_not_saved(api: Api) -> None:
 
 def test_a_schema_is_learnt_from_messages_and_they_fit_it(api: Api) -> None:
     samples: list[dict[str, Any]] = [
-        {"t": 20 + n / 2, "at": "2026-01-01T00:00:00Z", "state": "on" if n % 2 else "off"} for n in range(30)
+        {"t": 20 + n / 2, "at": "2026-01-01T00:00:00Z", "state": "on" if n % 2 else "off"}
+        for n in range(30)
     ]
     samples[3]["note"] = None
     found = api.call("POST", "/schemas:infer", {"type": "json", "samples": samples})
@@ -248,10 +313,14 @@ def test_a_schema_is_learnt_from_messages_and_they_fit_it(api: Api) -> None:
     assert schema["properties"]["at"] == {"type": "string", "format": "date-time"}
     assert schema["properties"]["state"] == {"type": "string", "enum": ["off", "on"]}
     assert schema["required"] == ["t", "at", "state"]
-    avro = api.call("POST", "/schemas:infer", {"type": "avro", "samples": samples, "name": "Reading"})
+    avro = api.call(
+        "POST", "/schemas:infer", {"type": "avro", "samples": samples, "name": "Reading"}
+    )
     for kind, source in (("json", found["source"]), ("avro", avro["source"])):
         for sample in samples:
-            assert api.call("POST", "/schemas:validate", {"type": kind, "source": source, "value": sample})["valid"]
+            assert api.call(
+                "POST", "/schemas:validate", {"type": kind, "source": source, "value": sample}
+            )["valid"]
 
 
 def test_messages_of_a_topic_nobody_watched_are_kept_from_then_on(api: Api) -> None:
@@ -272,11 +341,22 @@ def test_rules_and_tables_are_told_what_a_change_would_do_to_them(api: Api) -> N
     put(api, closed, 201, compatibility="none")
     api.call("POST", "/validations", METERS, 201)
     api.call(
-        "POST", "/rules", {"name": "hot", "sql": "SELECT payload.t AS t FROM \"meters/#\" WHERE payload.u = 'x'"}, 201
+        "POST",
+        "/rules",
+        {"name": "hot", "sql": "SELECT payload.t AS t FROM \"meters/#\" WHERE payload.u = 'x'"},
+        201,
     )
-    gone = {"type": "object", "required": ["t"], "properties": {"t": {"type": "string"}}, "additionalProperties": False}
+    gone = {
+        "type": "object",
+        "required": ["t"],
+        "properties": {"t": {"type": "string"}},
+        "additionalProperties": False,
+    }
     found = api.call("POST", "/schemas/reading:check", {"source": json.dumps(gone)})["impact"]
-    assert [(item["user"], item["breaks"]) for item in found] == [("rule 'hot'", True), ("validation 'meters'", False)]
+    assert [(item["user"], item["breaks"]) for item in found] == [
+        ("rule 'hot'", True),
+        ("validation 'meters'", False),
+    ]
     assert "column t was double and is string" in found[0]["why"]
     assert "payload.u" in found[0]["why"] or "'u'" in found[0]["why"]
     refused = api.call("PUT", "/schemas/reading", {"type": "json", "source": json.dumps(gone)}, 409)
@@ -284,7 +364,9 @@ def test_rules_and_tables_are_told_what_a_change_would_do_to_them(api: Api) -> N
 
 
 def test_a_creation_has_nothing_to_force(api: Api) -> None:
-    refused = api.http.post("/schemas", params={"force": "true"}, json={"name": "a", "type": "json", "source": "{}"})
+    refused = api.http.post(
+        "/schemas", params={"force": "true"}, json={"name": "a", "type": "json", "source": "{}"}
+    )
     assert (refused.status_code, refused.json()["code"]) == (400, "unknown_parameter")
     assert refused.json()["detail"] == "/api/v1/schemas has no parameter 'force'; there are dry_run"
     assert api.http.get("/schemas/a").status_code == 404

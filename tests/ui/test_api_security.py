@@ -44,14 +44,18 @@ class MovedClock:
         b"Bearer \xff",
     ],
 )
-def test_a_wrong_token_is_refused_and_told_the_scheme(http: httpx.Client, authorization: bytes) -> None:
+def test_a_wrong_token_is_refused_and_told_the_scheme(
+    http: httpx.Client, authorization: bytes
+) -> None:
     answer = http.get("/api/v1/status", headers={b"Authorization": authorization})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
     assert answer.json()["code"] == "unauthorized"
 
 
-def test_a_link_opens_one_session_that_no_script_can_read(http: httpx.Client, running: Running) -> None:
+def test_a_link_opens_one_session_that_no_script_can_read(
+    http: httpx.Client, running: Running
+) -> None:
     link = running.node.context.new_sign_in_link()
     assert link.startswith(f"{running.url}/?code=")
     page = http.get(link)
@@ -65,7 +69,9 @@ def test_a_link_opens_one_session_that_no_script_can_read(http: httpx.Client, ru
         assert other.get("/api/v1/status").status_code == 401
 
 
-def test_the_token_opens_a_session_and_signing_out_ends_it(http: httpx.Client, running: Running) -> None:
+def test_the_token_opens_a_session_and_signing_out_ends_it(
+    http: httpx.Client, running: Running
+) -> None:
     here = {"Origin": running.url}
     assert http.post("/api/v1/session", json={"token": "wrong"}, headers=here).status_code == 401
     assert http.post("/api/v1/session", json={"token": TOKEN}, headers=here).status_code == 204
@@ -76,17 +82,27 @@ def test_the_token_opens_a_session_and_signing_out_ends_it(http: httpx.Client, r
 
 
 @pytest.mark.parametrize("origin", [None, "http://evil.example", "null", "http://127.0.0.1:1"])
-def test_a_session_changes_nothing_from_another_site(http: httpx.Client, running: Running, origin: str | None) -> None:
+def test_a_session_changes_nothing_from_another_site(
+    http: httpx.Client, running: Running, origin: str | None
+) -> None:
     http.get(running.node.context.new_sign_in_link())
     elsewhere = {"Origin": origin} if origin else {}
     answer = http.post("/api/v1/rules", json={"name": "a"}, headers=elsewhere)
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden_origin")
     assert running.node.shelves["rules"].list() == []
-    assert http.post("/api/v1/rules", json={"name": "a"}, headers={"Origin": running.url}).status_code == 201
+    assert (
+        http.post("/api/v1/rules", json={"name": "a"}, headers={"Origin": running.url}).status_code
+        == 201
+    )
 
 
 def test_a_bearer_needs_no_origin(api: httpx.Client) -> None:
-    assert api.post("/rules", json={"name": "a"}, headers={"Origin": "http://elsewhere.example"}).status_code == 201
+    assert (
+        api.post(
+            "/rules", json={"name": "a"}, headers={"Origin": "http://elsewhere.example"}
+        ).status_code
+        == 201
+    )
 
 
 def test_codes_work_once_and_for_ten_minutes() -> None:
@@ -162,12 +178,20 @@ def apps() -> Callable[[dict[str, Any]], FastAPI]:
         ({"allowed_hosts": ["broker.example"]}, "evil.example", 403),
         ({"allowed_hosts": ["*"]}, "evil.example", 200),
         ({"bind": "0.0.0.0:1", "allow_clear_text": True}, "any.example", 200),
-        ({"bind": "0.0.0.0:1", "allow_clear_text": True, "allowed_hosts": ["a.example"]}, "b.example", 403),
+        (
+            {"bind": "0.0.0.0:1", "allow_clear_text": True, "allowed_hosts": ["a.example"]},
+            "b.example",
+            403,
+        ),
     ],
 )
 @pytest.mark.parametrize("path", ["/api/v1/status", "/metrics", "/", "/livez"])
 def test_which_hosts_a_request_may_name(
-    apps: Callable[[dict[str, Any]], FastAPI], settings: dict[str, Any], host: str, status: int, path: str
+    apps: Callable[[dict[str, Any]], FastAPI],
+    settings: dict[str, Any],
+    host: str,
+    status: int,
+    path: str,
 ) -> None:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(apps(settings))

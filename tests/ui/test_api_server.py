@@ -21,7 +21,9 @@ def test_it_takes_any_port_serves_and_stops() -> None:
     async def scenario() -> None:
         server = ApiServer(create_app(Node().context), "127.0.0.1", 0)
         host, port = await server.start()
-        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}, verify=NO_TLS) as client:
+        async with httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {TOKEN}"}, verify=NO_TLS
+        ) as client:
             url = f"http://{host}:{port}/api/v1/status"
             assert (await client.get(url)).status_code == 200
             await server.stop()
@@ -83,7 +85,9 @@ def test_the_first_request_works_out_no_routes() -> None:
             nonlocal calls
             calls += event == "call"
 
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
+        ) as client:
             sys.setprofile(count)
             try:
                 assert (await client.get("/livez")).status_code == 200

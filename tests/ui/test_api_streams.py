@@ -32,8 +32,13 @@ def test_positions_say_where_to_read_with_offsets_as_texts(api: httpx.Client) ->
         ("0", 0),
     ],
 )
-def test_a_time_is_rfc_3339_or_milliseconds(api: httpx.Client, text: str, microseconds: int) -> None:
-    for query in ({"at": text}, f"at={text}"):  # escaped, and with the plus sign that people forget to escape
+def test_a_time_is_rfc_3339_or_milliseconds(
+    api: httpx.Client, text: str, microseconds: int
+) -> None:
+    for query in (
+        {"at": text},
+        f"at={text}",
+    ):  # escaped, and with the plus sign that people forget to escape
         shard = api.get("/streams/readings/positions", params=query).json()["shards"][0]
         assert shard["at_offset"] == str(microseconds)
 
@@ -49,7 +54,11 @@ def test_records_are_read_from_the_range_server_with_a_ticket(api: httpx.Client)
     assert answer.status_code == 307
     target = urlsplit(answer.headers["location"])
     assert (target.netloc, target.path) == ("127.0.0.1:9", "/streams/17/2")
-    assert parse_qs(target.query) == {"from": ["9007199254740993"], "to": ["9007199254741000"], "ticket": ["t i/cket"]}
+    assert parse_qs(target.query) == {
+        "from": ["9007199254740993"],
+        "to": ["9007199254741000"],
+        "ticket": ["t i/cket"],
+    }
 
 
 def test_positions_at_a_time_may_wait_for_an_object_store_and_do_not_hold_the_event_loop(
@@ -76,13 +85,30 @@ def test_a_table_is_previewed_audited_and_reported_on(api: httpx.Client, node: N
     assert api.post("/lake/tables/meters:audit?depth=values").json() == {"complete": "values"}
     assert api.post("/lake/tables/meters:audit?depth=more").status_code == 422
     job = api.post("/lake/tables/meters:audit", headers={"Prefer": "respond-async"})
-    assert (job.status_code, job.json()["kind"], job.json()["progress"]["total"]) == (202, "audit", 5)
-    assert {one["id"]: one["kind"] for one in api.get("/jobs").json()["items"]}[job.json()["id"]] == "audit"
+    assert (job.status_code, job.json()["kind"], job.json()["progress"]["total"]) == (
+        202,
+        "audit",
+        5,
+    )
+    assert {one["id"]: one["kind"] for one in api.get("/jobs").json()["items"]}[
+        job.json()["id"]
+    ] == "audit"
     assert api.get("/lake/tables/meters/history?limit=5").json() == {"versions": []}
-    assert api.put("/lake/tables/meters/report", json={"state": "running", "rows": 3}).status_code == 204
+    assert (
+        api.put("/lake/tables/meters/report", json={"state": "running", "rows": 3}).status_code
+        == 204
+    )
     reported = node.tables.reports["meters"]
-    assert {name: value for name, value in reported.items() if value is not None} == {"state": "running", "rows": 3}
-    assert api.put("/lake/tables/meters/report", json={"state": "happy"}).json()["errors"][0]["pointer"] == "/state"
+    assert {name: value for name, value in reported.items() if value is not None} == {
+        "state": "running",
+        "rows": 3,
+    }
+    assert (
+        api.put("/lake/tables/meters/report", json={"state": "happy"}).json()["errors"][0][
+            "pointer"
+        ]
+        == "/state"
+    )
     assert api.get("/lake/tables/none/preview").status_code == 404
     assert api.get("/lake/tables/meters/preview?limit=1001").status_code == 422
 
@@ -99,10 +125,21 @@ def test_a_table_is_previewed_audited_and_reported_on(api: httpx.Client, node: N
 def test_a_message_is_published_through_the_pipeline(
     api: httpx.Client, node: Node, payload: object, expected: bytes
 ) -> None:
-    body = {"topic": "a/b", "payload": payload, "qos": 1, "retain": True, "user_properties": [["k", "v"], ["k", "w"]]}
+    body = {
+        "topic": "a/b",
+        "payload": payload,
+        "qos": 1,
+        "retain": True,
+        "user_properties": [["k", "v"], ["k", "w"]],
+    }
     assert api.post("/messages:publish", json=body).json()["receivers"] == 2
     [message] = node.pipeline.messages
-    assert (message.topic, message.payload, message.qos, message.retain) == ("a/b", expected, 1, True)
+    assert (message.topic, message.payload, message.qos, message.retain) == (
+        "a/b",
+        expected,
+        1,
+        True,
+    )
     assert message.user_properties == [("k", "v"), ("k", "w")]
     assert message.client.client_id == "sluice-api"
 
@@ -156,16 +193,27 @@ def test_a_retype_and_the_acceptance_of_a_gap_are_jobs(api: httpx.Client) -> Non
 
 
 def test_a_compaction_and_an_expiry_are_previewed_and_are_jobs(api: httpx.Client) -> None:
-    path, small = "/lake/tables/meters:compact", {"table": "meters", "files": 7, "bytes": 700, "files_after": 1}
+    path, small = (
+        "/lake/tables/meters:compact",
+        {"table": "meters", "files": 7, "bytes": 700, "files_after": 1},
+    )
     assert api.post(f"{path}?dry_run=true").json() == {**small, "dry_run": True}
     assert api.post(path).json() == {**small, "dry_run": False}
     job = api.get(
-        api.post(path, headers={"Prefer": "respond-async"}).headers["Location"].removeprefix("/api/v1")
+        api.post(path, headers={"Prefer": "respond-async"})
+        .headers["Location"]
+        .removeprefix("/api/v1")
     ).json()
     assert (job["kind"], job["name"], job["progress"]["total"]) == ("compact", "meters", 7)
     assert api.post("/lake/tables/none:compact?dry_run=true").status_code == 404
-    path, old = "/lake/tables/meters:expire", {"table": "meters", "snapshots": 2, "files": 7200, "bytes": 10}
-    assert api.post(f"{path}?dry_run=true", json={"older_than": "2h"}).json() == {**old, "dry_run": True}
+    path, old = (
+        "/lake/tables/meters:expire",
+        {"table": "meters", "snapshots": 2, "files": 7200, "bytes": 10},
+    )
+    assert api.post(f"{path}?dry_run=true", json={"older_than": "2h"}).json() == {
+        **old,
+        "dry_run": True,
+    }
     assert api.post(path, json={"older_than": "2h"}).json() == {**old, "dry_run": False}
     assert api.post(path, json={"older_than": "soon"}).status_code == 422
     path = "/lake/tables/meters:retain"
@@ -189,7 +237,12 @@ def test_a_replay_is_planned_and_is_a_job(api: httpx.Client) -> None:
         "ranges": [{"shard": 0, "start": 1, "end": 8}], "records": 7, "rule": "hot", "recreates": False
     }  # fmt: skip
     assert api.post(f"{path}?dry_run=true", json=body).json() == planned
-    assert api.post(path, json=body).json() == {**planned, "rows_after": 7, "into": None, "rate": None}
+    assert api.post(path, json=body).json() == {
+        **planned,
+        "rows_after": 7,
+        "into": None,
+        "rate": None,
+    }
     started = api.post(path, json=body, headers={"Prefer": "respond-async"})
     assert started.status_code == 202
     job = api.get(started.headers["Location"].removeprefix("/api/v1")).json()

@@ -55,7 +55,9 @@ def first_member(verb: Trial) -> str:
 
 
 @EVERY_VERB
-def test_a_verb_hands_over_the_body_and_answers_what_comes_back(api: httpx.Client, verb: Trial) -> None:
+def test_a_verb_hands_over_the_body_and_answers_what_comes_back(
+    api: httpx.Client, verb: Trial
+) -> None:
     body = jsontext.encode(BODIES[verb.operation_id])
     assert api.post(verb.path, content=body).content == b'{"echo":' + body + b"}"
 
@@ -65,9 +67,15 @@ def test_numbers_of_a_body_are_handed_over_as_they_were_written(api: httpx.Clien
     assert api.post("/rules:test", content=body).content == b'{"echo":' + body + b"}"
 
 
-@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.path in ("/rules:fields", "/rules:test-many")])
+@pytest.mark.parametrize(
+    "verb", [verb for verb in VERBS if verb.path in ("/rules:fields", "/rules:test-many")]
+)
 def test_a_list_longer_than_the_document_allows_is_refused(api: httpx.Client, verb: Trial) -> None:
-    name, items = next((name, items) for name, items in BODIES[verb.operation_id].items() if isinstance(items, list))
+    name, items = next(
+        (name, items)
+        for name, items in BODIES[verb.operation_id].items()
+        if isinstance(items, list)
+    )
     answer = api.post(verb.path, json={**BODIES[verb.operation_id], name: items * 101})
     assert answer.status_code == 422
     [problem] = answer.json()["errors"]
@@ -76,7 +84,9 @@ def test_a_list_longer_than_the_document_allows_is_refused(api: httpx.Client, ve
 
 
 @EVERY_VERB
-def test_a_verb_refuses_members_that_it_does_not_have_and_names_the_nearest(api: httpx.Client, verb: Trial) -> None:
+def test_a_verb_refuses_members_that_it_does_not_have_and_names_the_nearest(
+    api: httpx.Client, verb: Trial
+) -> None:
     member = first_member(verb)
     answer = api.post(verb.path, json={f"{member}_": 1})
     assert (answer.status_code, answer.json()["code"]) == (422, "unknown_member")
@@ -113,7 +123,9 @@ def test_a_verb_that_fails_in_a_way_nobody_foresaw_says_that_it_cannot_be_evalua
     assert (answer.status_code, answer.json()["code"]) == (422, "evaluation_failed")
 
 
-def test_bytes_in_an_answer_are_base64_and_times_are_rfc_3339(api: httpx.Client, running: Running) -> None:
+def test_bytes_in_an_answer_are_base64_and_times_are_rfc_3339(
+    api: httpx.Client, running: Running
+) -> None:
     rules_that(running, "answer odd values")
     answer = api.post("/rules:test", json={})
     assert answer.json() == {
@@ -124,14 +136,20 @@ def test_bytes_in_an_answer_are_base64_and_times_are_rfc_3339(api: httpx.Client,
     }
 
 
-def test_what_does_not_compile_comes_with_line_and_column(api: httpx.Client, running: Running) -> None:
+def test_what_does_not_compile_comes_with_line_and_column(
+    api: httpx.Client, running: Running
+) -> None:
     rules_that(running, "refuse")
     answer = api.post("/rules:test", json={})
     assert answer.status_code == 422
-    assert answer.json()["errors"] == [{"pointer": "/sql", "line": 1, "column": 9, "message": "expected FROM"}]
+    assert answer.json()["errors"] == [
+        {"pointer": "/sql", "line": 1, "column": 9, "message": "expected FROM"}
+    ]
 
 
-def test_an_answer_that_json_cannot_say_is_a_problem_and_no_failure(api: httpx.Client, running: Running) -> None:
+def test_an_answer_that_json_cannot_say_is_a_problem_and_no_failure(
+    api: httpx.Client, running: Running
+) -> None:
     rules_that(running, "answer half a surrogate")
     assert api.post("/rules:test", json={}).status_code == 422
 
@@ -143,10 +161,14 @@ def test_an_evaluation_without_end_is_ended_and_holds_up_nobody() -> None:
         with impatient.client() as api:
             answer = api.post("/rules:test", json={})
             assert (answer.status_code, answer.json()["code"]) == (422, "too_slow")
-            for _ in range(4):  # with the first more than there are threads: each one was given back
+            for _ in range(
+                4
+            ):  # with the first more than there are threads: each one was given back
                 assert api.post("/rules:test", json={}).json()["code"] == "too_slow"
             rules_that(impatient, "")
-            event = {"event": {"a": 1}}  # on a busy machine a second may be too short for it as well
+            event = {
+                "event": {"a": 1}
+            }  # on a busy machine a second may be too short for it as well
             eventually(lambda: api.post("/rules:test", json=event).json() == {"echo": event})
     finally:
         impatient.stop()
@@ -157,8 +179,13 @@ def test_an_evaluation_without_end_is_ended_and_holds_up_nobody() -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(body=st.binary(max_size=60) | st.text(alphabet='{}[]":,$base64 \\u0a\ud7ff', max_size=40).map(str.encode))
+@given(
+    body=st.binary(max_size=60)
+    | st.text(alphabet='{}[]":,$base64 \\u0a\ud7ff', max_size=40).map(str.encode)
+)
 def test_whatever_is_sent_the_answer_is_not_a_failure(running: Running, body: bytes) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    answer = httpx.post(f"{running.url}/api/v1/rules:test", content=body, headers=headers, verify=NO_TLS)
+    answer = httpx.post(
+        f"{running.url}/api/v1/rules:test", content=body, headers=headers, verify=NO_TLS
+    )
     assert answer.status_code in (200, 400, 422)

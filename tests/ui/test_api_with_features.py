@@ -99,7 +99,10 @@ def test_an_answer_without_end_is_refused(api: httpx.Client) -> None:
     sql = "FOREACH [1..20000] AS i DO pad('', 5000) AS s FROM '#'"
     answer = api.post("/rules:test", json={"sql": sql, "event": {"topic": "t"}})
     assert answer.status_code == 422
-    assert answer.json()["code"] in ("answer_too_large", "too_slow")  # whichever bound a busy machine reaches first
+    assert answer.json()["code"] in (
+        "answer_too_large",
+        "too_slow",
+    )  # whichever bound a busy machine reaches first
 
 
 def test_the_objects_of_the_way_are_made_used_and_protected(api: httpx.Client) -> None:
@@ -128,7 +131,11 @@ def test_the_objects_of_the_way_are_made_used_and_protected(api: httpx.Client) -
         ),
         api.post(
             "/rules",
-            json={"name": "warm", "sql": 'SELECT payload.t AS t FROM "meters/#"', "actions": [{"type": "console"}]},
+            json={
+                "name": "warm",
+                "sql": 'SELECT payload.t AS t FROM "meters/#"',
+                "actions": [{"type": "console"}],
+            },
         ),
     ]
     assert [answer.status_code for answer in made] == [201] * 4, [answer.text for answer in made]
@@ -141,7 +148,11 @@ def test_the_objects_of_the_way_are_made_used_and_protected(api: httpx.Client) -
 
 def test_a_cascade_lists_and_deletes_what_uses_an_object(api: httpx.Client) -> None:
     schema = {"name": "used", "type": "json", "source": READING}
-    check = {"strategy": "all_pass", "failure_action": "drop", "checks": [{"type": "json", "schema": "used"}]}
+    check = {
+        "strategy": "all_pass",
+        "failure_action": "drop",
+        "checks": [{"type": "json", "schema": "used"}],
+    }
     first = {"name": "first", "sql": 'SELECT payload.t AS t FROM "c/#"', "actions": []}
     second = {"name": "second", "sql": 'SELECT t FROM "$rules/first"', "actions": []}
     for path, body in (
@@ -154,7 +165,9 @@ def test_a_cascade_lists_and_deletes_what_uses_an_object(api: httpx.Client) -> N
     for path, name, user in (("schemas", "used", "by-schema"), ("rules", "first", "second")):
         assert api.delete(f"/{path}/{name}").json()["code"] == "in_use"
         effect = api.delete(f"/{path}/{name}", params={"cascade": True, "dry_run": True}).json()
-        assert [(one["name"], one["how"]) for one in effect["affected"]] == [(user, "is deleted too")]
+        assert [(one["name"], one["how"]) for one in effect["affected"]] == [
+            (user, "is deleted too")
+        ]
         assert api.get(f"/{path}/{name}").status_code == 200
         assert api.delete(f"/{path}/{name}", params={"cascade": True}).status_code == 204
         assert api.get(f"/{path}/{name}").status_code == 404
@@ -169,11 +182,16 @@ def saved(api: httpx.Client) -> list[Any]:
     return [{**item, "metrics": None} for item in api.get("/validations").json()["items"]]
 
 
-@pytest.mark.parametrize(("error", "status"), [(Unavailable("the disk is full"), 503), (RuntimeError("a bug"), 500)])
+@pytest.mark.parametrize(
+    ("error", "status"), [(Unavailable("the disk is full"), 503), (RuntimeError("a bug"), 500)]
+)
 def test_a_cascade_of_which_a_part_fails_late_changes_nothing(
     api: httpx.Client, node: Node, error: Exception, status: int
 ) -> None:
-    assert api.post("/schemas", json={"name": "used", "type": "json", "source": READING}).status_code == 201
+    assert (
+        api.post("/schemas", json={"name": "used", "type": "json", "source": READING}).status_code
+        == 201
+    )
     check = {"topics": ["c/#"], "strategy": "all_pass", "failure_action": "drop"}
     for name in ("first", "second", "third"):
         checks = [
@@ -181,7 +199,10 @@ def test_a_cascade_of_which_a_part_fails_late_changes_nothing(
             if name == "second"
             else {"type": "sql", "sql": "SELECT * WHERE payload.t <> 1"}
         ]
-        assert api.post("/validations", json={"name": name, "checks": checks, **check}).status_code == 201
+        assert (
+            api.post("/validations", json={"name": name, "checks": checks, **check}).status_code
+            == 201
+        )
     before = saved(api)
     schemas: Any = node.context.services["schemas"]
     schemas.error = error
@@ -195,7 +216,10 @@ def test_a_cascade_of_which_a_part_fails_late_changes_nothing(
 
 
 def test_a_misspelt_function_is_refused_with_place_and_suggestion(api: httpx.Client) -> None:
-    answer = api.post("/rules", json={"name": "r", "sql": "SELECT\n  uper(payload.a) AS a\nFROM 't'", "actions": []})
+    answer = api.post(
+        "/rules",
+        json={"name": "r", "sql": "SELECT\n  uper(payload.a) AS a\nFROM 't'", "actions": []},
+    )
     assert answer.status_code == 422
     [problem] = answer.json()["errors"]
     assert (problem["pointer"], problem["line"], problem["column"]) == ("/sql", 2, 3)
@@ -206,7 +230,10 @@ def test_a_rule_is_tried_on_an_event(api: httpx.Client) -> None:
     body = b'{"sql":"SELECT payload.n AS n, payload.f AS f FROM \\"t/#\\"","event":{"topic":"t/1","payload":'
     big = b'"{\\"n\\":123456789012345678901234567890,\\"f\\":1.0}"}}'
     answer = api.post("/rules:test", content=body + big)
-    assert answer.content == b'{"outcome":"rows","rows":[{"n":123456789012345678901234567890,"f":1.0}]}'
+    assert (
+        answer.content
+        == b'{"outcome":"rows","rows":[{"n":123456789012345678901234567890,"f":1.0}]}'
+    )
 
 
 def test_bytes_go_in_and_come_out(api: httpx.Client) -> None:
@@ -221,7 +248,11 @@ def test_bytes_go_in_and_come_out(api: httpx.Client) -> None:
 
 def test_the_order_of_transformations_is_changed_as_a_whole(api: httpx.Client) -> None:
     for name in ("a", "b", "c"):
-        spec = {"topics": ["t"], "failure_action": "drop", "operations": [{"key": "qos", "value": "1"}]}
+        spec = {
+            "topics": ["t"],
+            "failure_action": "drop",
+            "operations": [{"key": "qos", "value": "1"}],
+        }
         assert api.put(f"/transforms/{name}", json=spec).status_code == 201
     answer = api.post("/transforms:reorder", json={"order": ["c", "a", "b"]})
     assert [item["name"] for item in answer.json()["items"]] == ["c", "a", "b"]
@@ -230,9 +261,15 @@ def test_the_order_of_transformations_is_changed_as_a_whole(api: httpx.Client) -
     assert api.post("/transforms:reorder", json={"order": "c"}).status_code == 422
 
 
-@pytest.mark.parametrize("path", ["/rules:test", "/templates:render", "/variform:eval", "/transforms:preview"])
-@pytest.mark.parametrize("body", [{}, {"sql": 1}, {"expression": []}, {"template": None}, {"message": {"a": 1}}])
-def test_a_body_without_sense_is_refused(api: httpx.Client, path: str, body: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "path", ["/rules:test", "/templates:render", "/variform:eval", "/transforms:preview"]
+)
+@pytest.mark.parametrize(
+    "body", [{}, {"sql": 1}, {"expression": []}, {"template": None}, {"message": {"a": 1}}]
+)
+def test_a_body_without_sense_is_refused(
+    api: httpx.Client, path: str, body: dict[str, object]
+) -> None:
     answer = api.post(path, json=body)
     assert answer.status_code == 422
     assert answer.json()["code"] != "evaluation_failed"
@@ -248,12 +285,22 @@ def test_changes_of_schemas_rules_and_their_order_are_taken_back(audited: httpx.
     schema = {"name": "reading", "type": "json", "source": READING}
     assert audited.post("/schemas", json=schema).status_code == 201
     for name in ("first", "second"):
-        rule: dict[str, Any] = {"name": name, "sql": "SELECT payload.t AS t FROM 'a/#'", "actions": []}
+        rule: dict[str, Any] = {
+            "name": name,
+            "sql": "SELECT payload.t AS t FROM 'a/#'",
+            "actions": [],
+        }
         assert audited.post("/rules", json=rule).status_code == 201
     assert audited.patch("/rules/first", json={"description": "d"}).status_code == 200
     changed = latest(audited)
-    assert (changed["kind"], changed["name"], changed["summary"]) == ("rule", "first", "changed description")
-    assert audited.post(f"/audit-log/{changed['id']}:revert", params={"dry_run": True}).json()["affected"]
+    assert (changed["kind"], changed["name"], changed["summary"]) == (
+        "rule",
+        "first",
+        "changed description",
+    )
+    assert audited.post(f"/audit-log/{changed['id']}:revert", params={"dry_run": True}).json()[
+        "affected"
+    ]
     assert audited.post(f"/audit-log/{changed['id']}:revert").status_code == 200
     assert audited.get("/rules/first").json().get("description", "") == ""
     again = audited.post(f"/audit-log/{changed['id']}:revert")
@@ -267,9 +314,18 @@ def test_changes_of_schemas_rules_and_their_order_are_taken_back(audited: httpx.
 def test_a_cascade_is_one_entry_and_one_revert(audited: httpx.Client) -> None:
     audited.post("/schemas", json={"name": "reading", "type": "json", "source": READING})
     checks = [{"type": "json", "schema": "reading"}]
-    gate = {"name": "meters", "topics": ["a/#"], "strategy": "all_pass", "failure_action": "drop", "checks": checks}
+    gate = {
+        "name": "meters",
+        "topics": ["a/#"],
+        "strategy": "all_pass",
+        "failure_action": "drop",
+        "checks": checks,
+    }
     assert audited.post("/validations", json=gate).status_code == 201
-    assert audited.delete("/schemas/reading", params={"cascade": True, "permanent": True}).status_code == 204
+    assert (
+        audited.delete("/schemas/reading", params={"cascade": True, "permanent": True}).status_code
+        == 204
+    )
     entry = latest(audited)
     assert [(change["kind"], change["change"]) for change in entry["changes"]] == [
         ("validation", "deleted"),
@@ -280,14 +336,20 @@ def test_a_cascade_is_one_entry_and_one_revert(audited: httpx.Client) -> None:
     assert audited.get("/validations/meters").json()["checks"][0]["schema"] == "reading"
 
 
-def test_a_revert_that_fails_in_the_middle_changes_nothing(audited: httpx.Client, node: Node) -> None:
+def test_a_revert_that_fails_in_the_middle_changes_nothing(
+    audited: httpx.Client, node: Node
+) -> None:
     audited.post("/schemas", json={"name": "reading", "type": "json", "source": READING})
     created = latest(audited)["id"]
     node.context.services["schemas"].error = Unavailable("the disk is full")  # type: ignore[attr-defined]
     assert audited.post(f"/audit-log/{created}:revert").status_code == 503
     assert audited.get("/schemas/reading").status_code == 200
     refused = latest(audited)
-    assert (refused["operation"], refused["outcome"], refused["changes"]) == ("revertAuditEntry", "failed", [])
+    assert (refused["operation"], refused["outcome"], refused["changes"]) == (
+        "revertAuditEntry",
+        "failed",
+        [],
+    )
     assert audited.post(f"/audit-log/{refused['id']}:revert").status_code == 422
 
 
@@ -301,10 +363,16 @@ def test_trials_reads_and_wrong_cursors_leave_no_entry(audited: httpx.Client) ->
     assert latest(audited)["outcome"] == "refused"
 
 
-def test_a_sign_in_by_the_link_has_an_entry_without_its_code(audited: httpx.Client, node: Node) -> None:
+def test_a_sign_in_by_the_link_has_an_entry_without_its_code(
+    audited: httpx.Client, node: Node
+) -> None:
     code = node.context.sign_in.new_code()
     root = str(audited.base_url).removesuffix("/api/v1/")
     assert httpx.get(f"{root}/?code={code}", verify=NO_TLS).headers["set-cookie"]
     entry = latest(audited)
-    assert (entry["operation"], entry["origin"], entry["request"]) == ("signIn", "dashboard", "GET /")
+    assert (entry["operation"], entry["origin"], entry["request"]) == (
+        "signIn",
+        "dashboard",
+        "GET /",
+    )
     assert code not in str(entry)

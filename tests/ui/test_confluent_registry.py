@@ -62,7 +62,9 @@ def refused(answer: httpx.Response) -> tuple[int, int]:
 def test_registering_looking_up_and_reading(registry: httpx.Client) -> None:
     first = ok(registry.post("/subjects/t-value/versions", json=body(READING)))["id"]
     second = ok(registry.post("/subjects/t-value/versions", json=body(WIDER)))["id"]
-    assert ok(registry.post("/subjects/t-value/versions", json=body(READING)))["id"] == first != second
+    assert (
+        ok(registry.post("/subjects/t-value/versions", json=body(READING)))["id"] == first != second
+    )
     assert ok(registry.get("/subjects")) == ["t-value"]
     assert ok(registry.get("/subjects/t-value/versions")) == [1, 2]
     latest = ok(registry.get("/subjects/t-value/versions/latest"))
@@ -72,7 +74,9 @@ def test_registering_looking_up_and_reading(registry: httpx.Client) -> None:
     assert ok(registry.post("/subjects/t-value", json=body(READING)))["version"] == 1
     assert json.loads(ok(registry.get(f"/schemas/ids/{first}"))["schema"]) == READING
     assert ok(registry.get(f"/schemas/ids/{first}/schema")) == READING
-    assert ok(registry.get(f"/schemas/ids/{first}/versions")) == [{"subject": "t-value", "version": 1}]
+    assert ok(registry.get(f"/schemas/ids/{first}/versions")) == [
+        {"subject": "t-value", "version": 1}
+    ]
     assert ok(registry.get(f"/schemas/ids/{first}/subjects")) == ["t-value"]
     assert json.loads(ok(registry.get(f"/schemas/guids/{latest['guid']}"))["schema"]) == WIDER
     assert ok(registry.get("/schemas/types")) == ["AVRO", "JSON", "PROTOBUF"]
@@ -84,7 +88,9 @@ def test_other_types_and_references(registry: httpx.Client) -> None:
     ok(registry.post("/subjects/place/versions", json=body(place, "JSON")))
     reference = {"name": "place.json", "subject": "place", "version": 1}
     source = {"properties": {"at": {"$ref": "place.json"}}}
-    number = ok(registry.post("/subjects/meter/versions", json=body(source, "JSON", references=[reference])))["id"]
+    number = ok(
+        registry.post("/subjects/meter/versions", json=body(source, "JSON", references=[reference]))
+    )["id"]
     found = ok(registry.get(f"/schemas/ids/{number}"))
     assert (found["schemaType"], found["references"]) == ("JSON", [reference])
     assert ok(registry.get("/subjects/place/versions/1/referencedby")) == [number]
@@ -109,8 +115,12 @@ def test_compatibility_is_asked_for_and_kept(registry: httpx.Client) -> None:
     assert refused(registry.post("/subjects/a.b-value/versions", json=body(BREAKING))) == (409, 409)
     assert ok(registry.get("/config")) == {"compatibilityLevel": "BACKWARD"}
     assert refused(registry.get("/config/a.b-value")) == (404, 40408)
-    assert ok(registry.get("/config/a.b-value?defaultToGlobal=true")) == {"compatibilityLevel": "BACKWARD"}
-    assert ok(registry.put("/config/a.b-value", json={"compatibility": "NONE"})) == {"compatibility": "NONE"}
+    assert ok(registry.get("/config/a.b-value?defaultToGlobal=true")) == {
+        "compatibilityLevel": "BACKWARD"
+    }
+    assert ok(registry.put("/config/a.b-value", json={"compatibility": "NONE"})) == {
+        "compatibility": "NONE"
+    }
     ok(registry.post("/subjects/a.b-value/versions", json=body(BREAKING)))
     assert ok(registry.delete("/config/a.b-value")) == {"compatibilityLevel": "NONE"}
     assert ok(registry.put("/config", json={"compatibility": "FULL_TRANSITIVE"}))
@@ -163,4 +173,11 @@ def test_errors_have_the_codes_that_clients_know(
 def test_nobody_gets_in_without_the_token(url: str) -> None:
     assert refused(httpx.get(f"{url}/subjects", verify=NO_TLS)) == (401, 40101)
     assert refused(httpx.get(f"{url}/subjects", auth=("x", "wrong"), verify=NO_TLS)) == (401, 40101)
-    assert ok(httpx.get(f"{url}/subjects", headers={"Authorization": f"Bearer {TOKEN}"}, verify=NO_TLS)) == []
+    assert (
+        ok(
+            httpx.get(
+                f"{url}/subjects", headers={"Authorization": f"Bearer {TOKEN}"}, verify=NO_TLS
+            )
+        )
+        == []
+    )

@@ -26,7 +26,14 @@ from ui.api import pages
 MOST_BYTES = 150_000
 """What the browser loads before it shows a page, compressed."""
 HOSTILE = "<img src=x onerror=document.title=1><script>document.title=2<|script>"
-PAGES = ["/", "/overview", "/overview?range=1h&table=messages", "/rules/warm", "/streams/warm", "/nowhere"]
+PAGES = [
+    "/",
+    "/overview",
+    "/overview?range=1h&table=messages",
+    "/rules/warm",
+    "/streams/warm",
+    "/nowhere",
+]
 
 
 def publish(node: Node, *messages: tuple[str, str]) -> None:
@@ -38,14 +45,25 @@ def publish(node: Node, *messages: tuple[str, str]) -> None:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with a rule, a stream, and a validation that refused a message with markup in its topic and client."""
-    with serving(tmp_path_factory.mktemp("dashboard") / "data", config="overload.enable = false\n") as node:
+    with serving(
+        tmp_path_factory.mktemp("dashboard") / "data", config="overload.enable = false\n"
+    ) as node:
         node.call("POST", "/streams", {"name": "warm"})
         sql = 'SELECT payload.t AS t FROM "meters/#" WHERE payload.t > 20'
-        node.call("POST", "/rules", {"name": "warm", "sql": sql, "actions": [{"type": "stream", "stream": "warm"}]})
+        node.call(
+            "POST",
+            "/rules",
+            {"name": "warm", "sql": sql, "actions": [{"type": "stream", "stream": "warm"}]},
+        )
         schema = {"type": "object", "required": ["t"]}
         node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": schema})
         check = {"type": "json", "schema": "reading"}
-        validation = {"name": "reading", "topics": ["#"], "strategy": "all_pass", "failure_action": "drop"}
+        validation = {
+            "name": "reading",
+            "topics": ["#"],
+            "strategy": "all_pass",
+            "failure_action": "drop",
+        }
         node.call("POST", "/validations", {**validation, "checks": [check]})
         publish(node, *[("meters/1", '{"t": 21.5}')] * 3, (HOSTILE, "{}"))
         yield node
@@ -97,7 +115,9 @@ def test_figures_move_without_a_reload(page: Any, broker: Node) -> None:
     page.wait_for_selector(f"text={before + 1} so far")
 
 
-def test_link_signs_in_once_and_leaves_the_address(page: Any, running: Running, node: ApiNode) -> None:
+def test_link_signs_in_once_and_leaves_the_address(
+    page: Any, running: Running, node: ApiNode
+) -> None:
     link = node.context.new_sign_in_link()
     page.goto(link)
     page.wait_for_selector("h1:has-text('From a message to a table')")
@@ -124,7 +144,9 @@ def test_token_signs_in_and_signing_out_signs_out(page: Any, broker: Node) -> No
 
 
 def test_an_account_signs_in_and_sees_what_its_role_permits(page: Any, broker: Node) -> None:
-    broker.call("POST", "/accounts", {"name": "ann", "role": "viewer", "password": "a long password"})
+    broker.call(
+        "POST", "/accounts", {"name": "ann", "role": "viewer", "password": "a long password"}
+    )
     page.goto(f"{broker.url}/schemas")
     page.fill("#name", "ann")
     page.fill("#password", "not the password")
@@ -213,9 +235,12 @@ def test_every_link_leads_to_a_page(page: Any, broker: Node, complaints: list[st
         page.wait_for_selector("h1")
         if not path.startswith("/docs"):
             page.wait_for_selector("text=Live")
-            assert not page.locator("main >> text=/not found|there is no (?!.* yet)/i").count(), path
+            assert not page.locator("main >> text=/not found|there is no (?!.* yet)/i").count(), (
+                path
+            )
         links = page.eval_on_selector_all(
-            "a[href]", "all => all.filter(({origin}) => origin === location.origin).map(({pathname}) => pathname)"
+            "a[href]",
+            "all => all.filter(({origin}) => origin === location.origin).map(({pathname}) => pathname)",
         )
         fresh = set(links) - seen
         seen |= fresh
@@ -311,7 +336,9 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     texts = page.locator(".popover pre").all_inner_texts()
     assert len(texts) == 3
     environ = {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url, "PATH": "/usr/bin:/bin"}
-    answer = subprocess.run(["sh", "-c", f"{texts[0]} -s"], env=environ, capture_output=True, timeout=60, check=True)
+    answer = subprocess.run(
+        ["sh", "-c", f"{texts[0]} -s"], env=environ, capture_output=True, timeout=60, check=True
+    )
     assert json.loads(answer.stdout)["name"] == "warm"
     assert texts[1] == "sluice rules show warm"
     assert texts[2].startswith("rule_engine.rules.warm {")
@@ -368,8 +395,12 @@ def test_colours_follow_the_choice(page: Any, broker: Node) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 22, 23)"
 
 
-def test_every_operation_of_a_real_broker_opens(page: Any, broker: Node, complaints: list[str]) -> None:
-    paths = httpx.get(f"{broker.url}/api/v1/openapi.json", verify=NO_TLS, timeout=60).json()["paths"]
+def test_every_operation_of_a_real_broker_opens(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
+    paths = httpx.get(f"{broker.url}/api/v1/openapi.json", verify=NO_TLS, timeout=60).json()[
+        "paths"
+    ]
     described = [operation for methods in paths.values() for operation in methods.values()]
     page.goto(f"{broker.url}/docs#{described[-1]['operationId']}")
     page.wait_for_selector("details[open] .command pre")
@@ -424,7 +455,9 @@ _SCRIPTS = """performance.getEntriesByType('resource').filter(({name}) => /\\.(j
     .reduce((sum, {encodedBodySize}) => sum + encodedBodySize, 0)"""
 
 
-def test_the_first_page_is_small_with_all_that_it_loads_to_be_shown(page: Any, broker: Node) -> None:
+def test_the_first_page_is_small_with_all_that_it_loads_to_be_shown(
+    page: Any, broker: Node
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/")
     page.wait_for_selector("text=/\\d so far/")
@@ -434,7 +467,9 @@ def test_the_first_page_is_small_with_all_that_it_loads_to_be_shown(page: Any, b
 
 def test_answers_are_compressed_where_the_client_takes_that(broker: Node) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}", "Accept-Encoding": "gzip"}
-    with httpx.Client(base_url=f"{broker.url}/api/v1", headers=headers, verify=NO_TLS, timeout=60) as http:
+    with httpx.Client(
+        base_url=f"{broker.url}/api/v1", headers=headers, verify=NO_TLS, timeout=60
+    ) as http:
         functions = http.get("/functions")
         assert functions.headers["content-encoding"] == "gzip"
         assert int(functions.headers["content-length"]) < len(functions.content) / 3
@@ -464,7 +499,11 @@ def test_the_finder_knows_clients_topics_and_actions(page: Any, broker: Node) ->
 
 
 def test_what_is_wrong_is_said_first_and_counted_in_the_navigation(page: Any, broker: Node) -> None:
-    broker.call("POST", "/rules", {"name": "broken", "sql": 'SELECT payload.t FROM "x"', "actions": ["http:nowhere"]})
+    broker.call(
+        "POST",
+        "/rules",
+        {"name": "broken", "sql": 'SELECT payload.t FROM "x"', "actions": ["http:nowhere"]},
+    )
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
     if broker.call("GET", "/status")["rule_states"].get("failed"):
@@ -483,7 +522,9 @@ def test_server_without_the_dashboard_says_how_to_get_it(
     assert "make ui" in answer.text
 
 
-def test_an_overloaded_broker_says_since_when_and_because_of_what(page: Any, tmp_path: Path) -> None:
+def test_an_overloaded_broker_says_since_when_and_because_of_what(
+    page: Any, tmp_path: Path
+) -> None:
     config = "overload { interval = 50ms, polls = 2, max_loop_lag = 0, memory_limit = 1MB }\n"
     with serving(tmp_path / "data", config=config) as node:
         sign_in(page, node)
@@ -491,5 +532,6 @@ def test_an_overloaded_broker_says_since_when_and_because_of_what(page: Any, tmp
         page.wait_for_selector("[role=alert]:has-text('Overloaded since')")
         text = page.inner_text("[role=alert]:has-text('Overloaded since')")
         assert re.fullmatch(
-            r"Overloaded since \d\d:\d\d:\d\d.*, because the process uses [\d,]+% of its memory .*\.", text
+            r"Overloaded since \d\d:\d\d:\d\d.*, because the process uses [\d,]+% of its memory .*\.",
+            text,
         )

@@ -51,17 +51,30 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka) -> Iterator[Node]:
     """A broker with a good action, one whose topics Kafka refuses, and a source that reads what the good one wrote."""
-    with serving(tmp_path_factory.mktemp("bridges") / "data", config="overload.enable = false") as node:
+    with serving(
+        tmp_path_factory.mktemp("bridges") / "data", config="overload.enable = false"
+    ) as node:
         login = {"mechanism": "plain", "username": "alice", "password": PASSWORD}
         hosts = {"bootstrap_hosts": kafka.secured("SASL_PLAINTEXT"), "authentication": login}
         node.call("POST", "/connectors", {"name": "plant", "type": "kafka", **hosts})
         action = {"type": "kafka", "connector": "plant"}
         topic = {"topic": "orders", "allow_auto_topic_creation": True}
         node.call("POST", "/actions", {"name": "orders", **action, "parameters": topic})
-        wrong = {"parameters": {"topic": "${payload}"}, "resource_opts": {"missing_target": "give_up"}}
+        wrong = {
+            "parameters": {"topic": "${payload}"},
+            "resource_opts": {"missing_target": "give_up"},
+        }
         node.call("POST", "/actions", {"name": "strict", **action, **wrong})
-        node.call("POST", "/rules", {"name": "good", "sql": 'SELECT payload FROM "good"', "actions": ["kafka:orders"]})
-        node.call("POST", "/rules", {"name": "bad", "sql": 'SELECT payload FROM "bad"', "actions": ["kafka:strict"]})
+        node.call(
+            "POST",
+            "/rules",
+            {"name": "good", "sql": 'SELECT payload FROM "good"', "actions": ["kafka:orders"]},
+        )
+        node.call(
+            "POST",
+            "/rules",
+            {"name": "bad", "sql": 'SELECT payload FROM "bad"', "actions": ["kafka:strict"]},
+        )
         publish(node, *[("good", "{}")] * GOOD, *[("bad", "no topic")] * BAD)
         eventually(lambda: node.call("GET", "/actions/orders/metrics")["success"] == GOOD)
         eventually(lambda: node.call("GET", "/actions/strict")["dead_letters_waiting"] == BAD)
@@ -89,7 +102,9 @@ def in_shell(broker: Node, command: str) -> str:
     if command.startswith("curl"):
         command = f"{command} -s"
     command = re.sub(r"(^|\| )sluice ", rf"\1{sluice} ", command)
-    return subprocess.run(["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60
+    ).stdout
 
 
 def tab_to(page: Any, selector: str) -> None:
@@ -101,14 +116,20 @@ def tab_to(page: Any, selector: str) -> None:
     raise AssertionError(f"Tab does not reach {selector}")
 
 
-def test_figures_are_those_of_the_api_and_of_metrics(page: Any, broker: Node, complaints: list[str]) -> None:
+def test_figures_are_those_of_the_api_and_of_metrics(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/actions/orders")
-    page.wait_for_selector(f"text={GOOD} rows = {GOOD} confirmed + 0 failed + 0 dropped + 0 waiting + 0 in flight")
+    page.wait_for_selector(
+        f"text={GOOD} rows = {GOOD} confirmed + 0 failed + 0 dropped + 0 waiting + 0 in flight"
+    )
     page.wait_for_selector("text=every row is accounted for")
     assert figure(page, "Confirmed") == str(GOOD)
     page.goto(f"{broker.url}/actions/strict")
-    page.wait_for_selector(f"text={BAD} rows = 0 confirmed + {BAD} failed + 0 dropped + 0 waiting + 0 in flight")
+    page.wait_for_selector(
+        f"text={BAD} rows = 0 confirmed + {BAD} failed + 0 dropped + 0 waiting + 0 in flight"
+    )
     assert figure(page, "Given up") == str(BAD)
     page.wait_for_selector(f"text={BAD} dead letters kept")
     page.goto(f"{broker.url}/sources/back")
@@ -142,7 +163,9 @@ def test_the_catalogue_says_what_each_type_is_for_and_needs(page: Any, broker: N
             assert needed.replace("_", " ") in text
 
 
-def test_a_connector_is_created_tested_and_used_with_the_keyboard_alone(page: Any, broker: Node) -> None:
+def test_a_connector_is_created_tested_and_used_with_the_keyboard_alone(
+    page: Any, broker: Node
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/connectors")
     page.wait_for_selector(".list tbody tr")
@@ -181,7 +204,10 @@ def test_an_empty_secret_keeps_the_stored_one_and_a_draft_has_none(page: Any, br
     secret = page.get_by_label("Password (required)")
     secret.wait_for()
     assert PASSWORD not in page.content()
-    assert (secret.input_value(), secret.get_attribute("placeholder")) == ("", "stored; leave empty to keep it")
+    assert (secret.input_value(), secret.get_attribute("placeholder")) == (
+        "",
+        "stored; leave empty to keep it",
+    )
     page.wait_for_selector("text=A stored one stays if its field is left empty")
     secret.fill("not the password")
     page.click(".probe button")
@@ -196,7 +222,9 @@ def test_an_empty_secret_keeps_the_stored_one_and_a_draft_has_none(page: Any, br
     assert secret.input_value() == ""
     page.click("button:text-is('Save')")
     page.click("text=Save, with these effects")  # its actions and sources are named first
-    eventually(lambda: broker.call("GET", "/connectors/plant")["description"] == "The plant's cluster")
+    eventually(
+        lambda: broker.call("GET", "/connectors/plant")["description"] == "The plant's cluster"
+    )
     assert broker.call("POST", "/connectors/plant:test")["ok"]  # with the password that is stored
 
 
@@ -215,7 +243,11 @@ def test_units_are_written_and_read_as_people_do(page: Any, broker: Node) -> Non
     page.click("button:text-is('Save')")
     page.click("text=Save, with these effects")
     options = eventually(
-        lambda: (found := broker.call("GET", "/actions/orders")["resource_opts"])["max_buffer_bytes"] < 2**25 and found
+        lambda: (
+            (found := broker.call("GET", "/actions/orders")["resource_opts"])["max_buffer_bytes"]
+            < 2**25
+            and found
+        )
     )
     assert (options["max_buffer_bytes"], options["request_timeout"]) == (16 * 2**20, 90)
     size.fill("much")
@@ -289,7 +321,9 @@ def test_dead_letters_are_shown_sent_again_and_deleted(page: Any, broker: Node) 
     page.click(".modal >> text=Close")
     eventually(lambda: broker.call("GET", "/actions/strict/metrics")["failed"] == BAD + 1)
     kept = broker.call("GET", "/actions/strict/dead-letters")["items"]
-    assert [one["offset"] for one in kept[:-1]] == [one["offset"] for one in (letters[0], *letters[2:-1])]
+    assert [one["offset"] for one in kept[:-1]] == [
+        one["offset"] for one in (letters[0], *letters[2:-1])
+    ]
     assert kept[-1]["offset"] > last
     publish(broker, ("bad", "no topic"))
     page.wait_for_selector(f"text={BAD} in all.")

@@ -35,7 +35,9 @@ OWN_LAG = re.compile(r"^sluice_event_loop_own_lag_seconds ([\d.e-]+)$", re.MULTI
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with ``COUNT`` sessions, topics with a retained message, and schemas."""
     directory = tmp_path_factory.mktemp("crowd") / "data"
-    specs = [{"name": f"schema-{number:06}", "type": "json", "source": "{}"} for number in range(COUNT)]
+    specs = [
+        {"name": f"schema-{number:06}", "type": "json", "source": "{}"} for number in range(COUNT)
+    ]
     saved(directory, "schema_registry.schemas", specs)
     fill(directory, COUNT)
     node = Node(directory, config=CONFIG).start(timeout_s=600)

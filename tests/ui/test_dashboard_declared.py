@@ -14,7 +14,15 @@ from paho.mqtt.enums import CallbackAPIVersion
 from docs.generate import DASHBOARD_KINDS
 from tests.support.node import Node, eventually
 from tests.support.node import running as serving
-from tests.ui.browser import check_everywhere, check_look, painted, set_look, sign_in, tab_to, violations
+from tests.ui.browser import (
+    check_everywhere,
+    check_look,
+    painted,
+    set_look,
+    sign_in,
+    tab_to,
+    violations,
+)
 
 RETAINED = 120
 NAMED = "site/a b?#%2F"
@@ -40,14 +48,19 @@ def connected(node: Node, client_id: str, *filters: str) -> mqtt.Client:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with three clients, retained messages of more than a page, a delayed message and a failed login."""
-    with serving(tmp_path_factory.mktemp("declared") / "data", config="overload.enable = false\n") as node:
+    with serving(
+        tmp_path_factory.mktemp("declared") / "data", config="overload.enable = false\n"
+    ) as node:
         clients = [
             connected(node, NAMED, "meters/#", "lamps/+"),
             connected(node, "gauge-1", "a"),
             connected(node, "to-kick"),
         ]
         host, port = node.mqtt
-        sent = [{"topic": f"kept/{at:03}", "payload": "{}", "qos": 1, "retain": True} for at in range(RETAINED)]
+        sent = [
+            {"topic": f"kept/{at:03}", "payload": "{}", "qos": 1, "retain": True}
+            for at in range(RETAINED)
+        ]
         sent.append({"topic": "$delayed/3600/later/1", "payload": "{}", "qos": 1})
         mqtt_publish.multiple(sent, hostname=host, port=port, client_id="publisher")  # type: ignore[arg-type]
         with node.client() as http:
@@ -60,7 +73,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_each_declared_list_has_a_page(page: Any, broker: Node, complaints: list[str], path: str) -> None:
+def test_each_declared_list_has_a_page(
+    page: Any, broker: Node, complaints: list[str], path: str
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/{path}")
     page.wait_for_selector("main section.card :is(td, .empty)")
@@ -72,16 +87,22 @@ def test_each_declared_list_has_a_page(page: Any, broker: Node, complaints: list
     assert complaints == []
 
 
-@pytest.mark.parametrize("path", ["clients", "sessions", "retained", f"clients/{NAMED.replace('%', '%25')}"])
+@pytest.mark.parametrize(
+    "path", ["clients", "sessions", "retained", f"clients/{NAMED.replace('%', '%25')}"]
+)
 def test_pages_of_live_things_are_accessible_at_any_width(
     page: Any, broker: Node, complaints: list[str], path: str
 ) -> None:
     sign_in(page, broker)
-    address = path.replace("site/", "site%2F").replace("?", "%3F").replace("#", "%23").replace(" ", "%20")
+    address = (
+        path.replace("site/", "site%2F").replace("?", "%3F").replace("#", "%23").replace(" ", "%20")
+    )
     check_everywhere(page, f"{broker.url}/{address}", "main section.card :is(td, dd)", complaints)
 
 
-def test_a_group_of_the_navigation_opens_by_keyboard_and_leads_to_its_pages(page: Any, broker: Node) -> None:
+def test_a_group_of_the_navigation_opens_by_keyboard_and_leads_to_its_pages(
+    page: Any, broker: Node
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
     page.wait_for_selector("nav summary >> text=Administration")
@@ -177,7 +198,9 @@ def test_several_clients_are_selected_and_disconnected_together(page: Any, broke
 
 
 def test_retained_messages_that_a_filter_selects_are_cleared(page: Any, broker: Node) -> None:
-    mqtt_publish.single("gone/1", "x", qos=1, retain=True, hostname=broker.mqtt[0], port=broker.mqtt[1])
+    mqtt_publish.single(
+        "gone/1", "x", qos=1, retain=True, hostname=broker.mqtt[0], port=broker.mqtt[1]
+    )
     sign_in(page, broker)
     page.goto(f"{broker.url}/retained?filter=gone/%23")
     page.wait_for_selector("td >> text=gone/1")
@@ -191,8 +214,12 @@ def test_retained_messages_that_a_filter_selects_are_cleared(page: Any, broker: 
 
 
 def test_a_delayed_message_is_deleted_on_its_page(page: Any, broker: Node) -> None:
-    mqtt_publish.single("$delayed/3600/soon", "x", qos=1, hostname=broker.mqtt[0], port=broker.mqtt[1])
-    name = next(item["id"] for item in broker.call("GET", "/delayed")["items"] if item["topic"] == "soon")
+    mqtt_publish.single(
+        "$delayed/3600/soon", "x", qos=1, hostname=broker.mqtt[0], port=broker.mqtt[1]
+    )
+    name = next(
+        item["id"] for item in broker.call("GET", "/delayed")["items"] if item["topic"] == "soon"
+    )
     sign_in(page, broker)
     page.goto(f"{broker.url}/delayed/{name}")
     page.wait_for_selector("main dd >> text=/in \\d+ min/")
@@ -219,18 +246,26 @@ def test_a_token_is_created_and_shown_once(page: Any, broker: Node) -> None:
     page.wait_for_selector("main dd a:text-is('hot')")
     page.click("button[aria-label='Do something with reader']")
     page.click("text=Delete…")
-    page.wait_for_selector("[role=alertdialog] >> text=Programs that use it are refused from then on.")
+    page.wait_for_selector(
+        "[role=alertdialog] >> text=Programs that use it are refused from then on."
+    )
     page.click("[role=alertdialog] >> button:text-is('Delete')")
     page.wait_for_url("**/tokens")
 
 
-def test_a_secret_that_is_typed_is_neither_kept_in_the_browser_nor_shown_again(page: Any, broker: Node) -> None:
+def test_a_secret_that_is_typed_is_neither_kept_in_the_browser_nor_shown_again(
+    page: Any, broker: Node
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/new/secrets")
     page.get_by_label("Name (required)").fill("kafka")
     page.get_by_label("Value").fill("open-sesame")
-    assert page.locator("details.more").get_by_label("Value").count() == 0, "it is not among further settings"
-    page.wait_for_function("() => Object.values(localStorage).some(draft => draft.includes('kafka'))")
+    assert page.locator("details.more").get_by_label("Value").count() == 0, (
+        "it is not among further settings"
+    )
+    page.wait_for_function(
+        "() => Object.values(localStorage).some(draft => draft.includes('kafka'))"
+    )
     assert "open-sesame" not in page.evaluate("JSON.stringify(localStorage)")
     page.click("button:text-is('Create')")
     page.wait_for_selector("main h1 >> text=kafka")
@@ -240,8 +275,12 @@ def test_a_secret_that_is_typed_is_neither_kept_in_the_browser_nor_shown_again(p
 
 
 def test_an_audit_entry_shows_what_changed_and_takes_it_back(page: Any, broker: Node) -> None:
-    broker.call("POST", "/access/rules", {"name": "audited", "permission": "deny", "topics": ["meters/#"]})
-    entry = next(item for item in broker.call("GET", "/audit-log")["items"] if item["name"] == "audited")
+    broker.call(
+        "POST", "/access/rules", {"name": "audited", "permission": "deny", "topics": ["meters/#"]}
+    )
+    entry = next(
+        item for item in broker.call("GET", "/audit-log")["items"] if item["name"] == "audited"
+    )
     sign_in(page, broker)
     page.goto(f"{broker.url}/audit-log/{entry['id']}")
     page.wait_for_selector("main .differences li:has-text('/topics') >> text=meters/#")
@@ -252,7 +291,9 @@ def test_an_audit_entry_shows_what_changed_and_takes_it_back(page: Any, broker: 
     assert all(item["name"] != "audited" for item in broker.call("GET", "/access/rules")["items"])
 
 
-def test_an_access_rule_is_created_changed_and_deleted_at_the_address_of_its_kind(page: Any, broker: Node) -> None:
+def test_an_access_rule_is_created_changed_and_deleted_at_the_address_of_its_kind(
+    page: Any, broker: Node
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/new/access/rules")
     page.get_by_label("Name (required)").fill("readers")

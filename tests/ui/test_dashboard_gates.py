@@ -16,7 +16,11 @@ from tests.support.node import TOKEN, Node, eventually
 from tests.support.node import running as serving
 from tests.ui.browser import check_everywhere, sign_in, tab_to
 
-READING: dict[str, Any] = {"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}}
+READING: dict[str, Any] = {
+    "type": "object",
+    "required": ["temp"],
+    "properties": {"temp": {"type": "number"}},
+}
 FRAME = {
     "type": "record",
     "name": "Frame",
@@ -43,9 +47,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         node.call("POST", "/streams", {"name": "refused"})
         node.call("POST", "/schemas", {"name": "reading", "type": "json", "source": READING})
         check = {"type": "json", "schema": "reading"}
-        node.call("POST", "/validations", {"name": "fits", "topics": ["kept/#"], **GATE, "checks": [check]})
+        node.call(
+            "POST",
+            "/validations",
+            {"name": "fits", "topics": ["kept/#"], **GATE, "checks": [check]},
+        )
         for name in ("one", "two", "three"):
-            node.call("POST", "/validations", {"name": name, "topics": ["order/#"], **GATE, "checks": [RANGE]})
+            node.call(
+                "POST",
+                "/validations",
+                {"name": name, "topics": ["order/#"], **GATE, "checks": [RANGE]},
+            )
         publish(node, ("meters/attic", '{"temp": 21.5}'))
         yield node
 
@@ -72,7 +84,9 @@ def write(page: Any, label: str, text: str) -> None:
 # Schemas
 
 
-def test_schemas_are_registered_from_files(signed_in: Any, broker: Node, tmp_path: Path, complaints: list[str]) -> None:
+def test_schemas_are_registered_from_files(
+    signed_in: Any, broker: Node, tmp_path: Path, complaints: list[str]
+) -> None:
     page = signed_in
     for file, source, kind, field in (
         ("frame.avsc", FRAME, "Avro", "id"),
@@ -94,7 +108,9 @@ def test_schemas_are_registered_from_files(signed_in: Any, broker: Node, tmp_pat
         assert page.get_by_label("Name").input_value() == name
         page.click("button:text-is('Save')")
         page.wait_for_url(f"**/schemas/{name}")
-        page.wait_for_selector("[aria-label=Fields] >> text=number" if name == "room" else "[aria-label=Fields]")
+        page.wait_for_selector(
+            "[aria-label=Fields] >> text=number" if name == "room" else "[aria-label=Fields]"
+        )
         page.goto(f"{broker.url}/schemas")
         page.wait_for_selector(f"tr:has-text('{name}') >> text={kind}")
     assert json.loads(broker.call("GET", "/schemas/frame")["source"]) == FRAME
@@ -102,7 +118,9 @@ def test_schemas_are_registered_from_files(signed_in: Any, broker: Node, tmp_pat
     assert complaints == []
 
 
-def test_proto_files_are_one_schema_whose_root_no_other_imports(signed_in: Any, broker: Node, tmp_path: Path) -> None:
+def test_proto_files_are_one_schema_whose_root_no_other_imports(
+    signed_in: Any, broker: Node, tmp_path: Path
+) -> None:
     page = signed_in
     for file, text in PROTO.items():
         (tmp_path / file).write_text(text)
@@ -116,7 +134,9 @@ def test_proto_files_are_one_schema_whose_root_no_other_imports(signed_in: Any, 
     assert [one["path"] for one in files if one.get("root")] == ["main.proto"]
 
 
-def test_a_broken_schema_is_refused_at_its_place_before_saving(signed_in: Any, broker: Node) -> None:
+def test_a_broken_schema_is_refused_at_its_place_before_saving(
+    signed_in: Any, broker: Node
+) -> None:
     page = signed_in
     page.goto(f"{broker.url}/new/schemas")
     page.get_by_label("Name").fill("broken")
@@ -128,18 +148,24 @@ def test_a_broken_schema_is_refused_at_its_place_before_saving(signed_in: Any, b
     page.click("text=Discard it")
 
 
-def test_a_change_says_what_it_breaks_and_versions_are_compared_and_taken_back(signed_in: Any, broker: Node) -> None:
+def test_a_change_says_what_it_breaks_and_versions_are_compared_and_taken_back(
+    signed_in: Any, broker: Node
+) -> None:
     page = signed_in
     broker.call("POST", "/schemas", {"name": "meter", "type": "json", "source": READING})
     check = {"type": "json", "schema": "meter"}
     broker.call(
-        "POST", "/validations", {"name": "meter", "topics": ["meters/#"], **GATE, "mode": "shadow", "checks": [check]}
+        "POST",
+        "/validations",
+        {"name": "meter", "topics": ["meters/#"], **GATE, "mode": "shadow", "checks": [check]},
     )
     publish(broker, *[("meters/attic", '{"temp": 20}')] * 3)
     page.goto(f"{broker.url}/schemas/meter?tab=change")
     page.wait_for_selector(".cm-content")
     unit = {"unit": {"type": "string"}}
-    changed = json.dumps({**READING, "required": ["temp", "unit"], "properties": {**READING["properties"], **unit}})
+    changed = json.dumps(
+        {**READING, "required": ["temp", "unit"], "properties": {**READING["properties"], **unit}}
+    )
     write(page, "Source", changed)
     page.wait_for_selector("text=Not compatible: the mode is backward")
     page.wait_for_selector("text=/Of the last \\d+ messages, \\d+ would no longer fit/")
@@ -217,7 +243,9 @@ def test_a_validation_is_created_in_shadow_mode_forecast_and_enforced(
     assert complaints == []
 
 
-def test_a_transformation_is_created_with_a_preview_of_the_whole_chain(signed_in: Any, broker: Node) -> None:
+def test_a_transformation_is_created_with_a_preview_of_the_whole_chain(
+    signed_in: Any, broker: Node
+) -> None:
     page = signed_in
     page.goto(f"{broker.url}/new/transforms")
     page.get_by_label("Name").fill("site")
@@ -240,19 +268,27 @@ def test_a_transformation_is_created_with_a_preview_of_the_whole_chain(signed_in
     assert saved["operations"] == [{"key": "payload.seen_by", "value": "upper(clientid)"}]
 
 
-def test_a_preview_takes_the_newest_message_that_reaches_the_gate(signed_in: Any, broker: Node) -> None:
+def test_a_preview_takes_the_newest_message_that_reaches_the_gate(
+    signed_in: Any, broker: Node
+) -> None:
     page = signed_in
-    broker.call("POST", "/validations", {"name": "sieve", "topics": ["sieved/#"], **GATE, "checks": [RANGE]})
+    broker.call(
+        "POST", "/validations", {"name": "sieve", "topics": ["sieved/#"], **GATE, "checks": [RANGE]}
+    )
     page.goto(f"{broker.url}/new/transforms")
     page.get_by_label("Name").fill("behind")
     page.get_by_label("Topics").fill("sieved/#")
     page.wait_for_selector("text=No message of sieved/# is known yet")
     publish(broker, *[("sieved/1", '{"temp": 60}')] * 2)
-    page.wait_for_selector("text=/None of the last 2 messages reaches this transformation: validation sieve stops/")
+    page.wait_for_selector(
+        "text=/None of the last 2 messages reaches this transformation: validation sieve stops/"
+    )
     page.wait_for_selector(".pipeline li:has-text('sieve') >> text=dropped")
     publish(broker, ("sieved/1", '{"temp": 7}'), ("sieved/1", '{"temp": 61}'))
     page.wait_for_selector(".mine >> text=meter-7")
-    page.wait_for_selector("text=/newest message that reaches this transformation. Newer ones end at validation sieve/")
+    page.wait_for_selector(
+        "text=/newest message that reaches this transformation. Newer ones end at validation sieve/"
+    )
     page.wait_for_selector(".difference >> text=7")
     page.click("text=Write one")
     page.get_by_role("textbox", name="Payload").fill('{"temp": 62}')
@@ -284,7 +320,9 @@ def test_copied_commands_save_the_draft(signed_in: Any, broker: Node) -> None:
     for number, place in enumerate(("curl", "CLI")):
         draft = {"name": f"copied-{number}", "topics": ["it's/#"], **GATE, "checks": [RANGE]}
         write(page, "As code", json.dumps(draft))
-        page.wait_for_function("name => document.querySelector('.field input')?.value === name", arg=draft["name"])
+        page.wait_for_function(
+            "name => document.querySelector('.field input')?.value === name", arg=draft["name"]
+        )
         page.click(".card .head >> text=Copy as…")
         text = page.locator(f".popover section:has-text('{place}') pre").first.inner_text()
         page.keyboard.press("Escape")
@@ -294,7 +332,9 @@ def test_copied_commands_save_the_draft(signed_in: Any, broker: Node) -> None:
         assert broker.call("GET", f"/validations/{draft['name']}")["topics"] == ["it's/#"]
 
 
-def test_the_second_of_two_browsers_sees_both_versions(signed_in: Any, browser: Any, broker: Node) -> None:
+def test_the_second_of_two_browsers_sees_both_versions(
+    signed_in: Any, browser: Any, broker: Node
+) -> None:
     page = signed_in
     check = [{"type": "json", "schema": "reading"}]
     spec = {"name": "shared", "topics": ["s/#"], "description": "first", **GATE, "checks": check}
@@ -320,7 +360,9 @@ def orders(broker: Node) -> list[str]:
     return [name for name in names if name in ("one", "two", "three")]
 
 
-def test_the_pipeline_of_a_topic_explains_and_is_ordered_by_keyboard(signed_in: Any, broker: Node) -> None:
+def test_the_pipeline_of_a_topic_explains_and_is_ordered_by_keyboard(
+    signed_in: Any, broker: Node
+) -> None:
     page = signed_in
     page.goto(f"{broker.url}/validations?on=order/1")
     page.wait_for_selector(".pipeline >> text=three")
@@ -337,17 +379,23 @@ def test_the_pipeline_of_a_topic_explains_and_is_ordered_by_keyboard(signed_in: 
     assert orders(broker) == before
     tab_to(page, ".primary")
     page.wait_for_selector(".primary:text('Save the order'):not(:disabled)")
-    tab_to(page, ".primary:not(a)") if page.evaluate("document.activeElement.tagName") == "A" else None
+    tab_to(page, ".primary:not(a)") if page.evaluate(
+        "document.activeElement.tagName"
+    ) == "A" else None
     page.keyboard.press("Enter")
     eventually(lambda: orders(broker) == [before[1], before[2], before[0]])
 
 
-def test_an_order_is_changed_by_pointer_and_not_over_that_of_somebody_else(signed_in: Any, broker: Node) -> None:
+def test_an_order_is_changed_by_pointer_and_not_over_that_of_somebody_else(
+    signed_in: Any, broker: Node
+) -> None:
     page = signed_in
     before = orders(broker)
     page.goto(f"{broker.url}/validations?on=order/1")
     page.wait_for_selector(".pipeline >> text=three")
-    page.drag_and_drop(f".pipeline li:has-text('{before[2]}')", f".pipeline li:has-text('{before[0]}')")
+    page.drag_and_drop(
+        f".pipeline li:has-text('{before[2]}')", f".pipeline li:has-text('{before[0]}')"
+    )
     page.wait_for_selector(".effect >> text=/moves from place/")
     names = [item["name"] for item in broker.call("GET", "/validations")["items"]]
     broker.call("POST", "/validations:reorder", {"order": names[::-1]})
@@ -357,21 +405,29 @@ def test_an_order_is_changed_by_pointer_and_not_over_that_of_somebody_else(signe
     broker.call("POST", "/validations:reorder", {"order": names})
     page.reload()
     page.wait_for_selector(".pipeline >> text=three")
-    page.drag_and_drop(f".pipeline li:has-text('{before[2]}')", f".pipeline li:has-text('{before[0]}')")
+    page.drag_and_drop(
+        f".pipeline li:has-text('{before[2]}')", f".pipeline li:has-text('{before[0]}')"
+    )
     page.click("text=Save the order")
     eventually(lambda: orders(broker) == [before[2], before[0], before[1]])
 
 
-def test_what_waits_in_quarantine_is_published_again_after_the_fix(signed_in: Any, broker: Node) -> None:
+def test_what_waits_in_quarantine_is_published_again_after_the_fix(
+    signed_in: Any, broker: Node
+) -> None:
     page = signed_in
     spec = {"topics": ["q/#"], **GATE, "quarantine": "refused"}
     broker.call("PUT", "/validations/narrow", {**spec, "checks": [RANGE]})
     publish(broker, ("q/1", '{"temp": 60}'), ("q/1", '{"temp": 61}'), ("q/1", '{"temp": 70}'))
     page.goto(f"{broker.url}/validations/narrow")
     page.wait_for_selector("text=3 messages in stream refused")
-    page.wait_for_selector("[aria-label='Messages in quarantine'] >> text=the condition of the SQL does not hold")
+    page.wait_for_selector(
+        "[aria-label='Messages in quarantine'] >> text=the condition of the SQL does not hold"
+    )
     broker.call(
-        "PUT", "/validations/narrow", {**spec, "checks": [{"type": "sql", "sql": "SELECT * WHERE payload.temp < 65"}]}
+        "PUT",
+        "/validations/narrow",
+        {**spec, "checks": [{"type": "sql", "sql": "SELECT * WHERE payload.temp < 65"}]},
     )
     page.check("[aria-label='Select 0/1']")
     page.click("text=Publish 1 selected again")
@@ -412,7 +468,9 @@ def test_a_validation_is_created_with_the_keyboard_alone(signed_in: Any, broker:
     assert broker.call("GET", "/validations/keys")["checks"][0]["schema"] == "reading"
 
 
-def test_a_schema_and_a_transformation_are_created_with_the_keyboard_alone(signed_in: Any, broker: Node) -> None:
+def test_a_schema_and_a_transformation_are_created_with_the_keyboard_alone(
+    signed_in: Any, broker: Node
+) -> None:
     page = signed_in
     begin_with_keys(page, broker, "c", "schemas")
     tab_to(page, "main input:not([type=file])")

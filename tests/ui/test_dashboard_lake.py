@@ -24,7 +24,14 @@ pytestmark = pytest.mark.spark
 
 WRONG = 'SELECT payload.temp AS temp, payload.temp * 1.9 + 32 AS fahrenheit FROM "meters/#" WHERE payload.temp > 20'
 SPARK_MS = 180_000
-TABS = ("", "?tab=rows", "?tab=rows&letters=true", "?tab=replay&from=0&to=4", "?tab=audit", "?tab=settings")
+TABS = (
+    "",
+    "?tab=rows",
+    "?tab=rows&letters=true",
+    "?tab=replay&from=0&to=4",
+    "?tab=audit",
+    "?tab=settings",
+)
 
 
 def publish(node: Node, *payloads: Any) -> None:
@@ -36,7 +43,9 @@ def publish(node: Node, *payloads: Any) -> None:
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with a stream of messages, some of which a rule of a table cannot take."""
-    with serving(tmp_path_factory.mktemp("lake") / "data", config="overload.enable = false") as node:
+    with serving(
+        tmp_path_factory.mktemp("lake") / "data", config="overload.enable = false"
+    ) as node:
         node.call("POST", "/streams", {"name": "meters", "topics": ["meters/#"]})
         node.call("POST", "/streams", {"name": "nothing"})
         node.call("POST", "/rules", {"name": "warm", "sql": WRONG})
@@ -48,7 +57,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def filled(broker: Node) -> Node:
     """The same with a table that has all of it."""
     broker.call("POST", "/lake/tables", {"name": "raw", "stream": "meters"})
-    eventually(lambda: broker.call("GET", "/lake/tables/raw")["rows"], 180, 0.5, "rows in the table")
+    eventually(
+        lambda: broker.call("GET", "/lake/tables/raw")["rows"], 180, 0.5, "rows in the table"
+    )
     return broker
 
 
@@ -88,7 +99,9 @@ def test_a_row_is_on_the_page_and_in_duckdb_and_a_corrected_rule_rebuilds_it(
     page.wait_for_selector("text=2 rows and 1 dead letter of table warm")
     assert rows_of(broker, "warm") == [(25, 79.5), (30, 89.0)]
     page.click("button:text('Replay 4 records')")
-    page.wait_for_selector("text=/2 rows and 1 dead letter in place of 2 and 1, 1 filtered/", timeout=SPARK_MS)
+    page.wait_for_selector(
+        "text=/2 rows and 1 dead letter in place of 2 and 1, 1 filtered/", timeout=SPARK_MS
+    )
     assert rows_of(broker, "warm") == [(25, 77.0), (30, 86.0)]
     page.click("text=See the rows")
     page.wait_for_selector("td:text('77')")
@@ -104,16 +117,25 @@ def test_a_row_is_on_the_page_and_in_duckdb_and_a_corrected_rule_rebuilds_it(
     page.click("text=Replay 1 selected")
     page.click("text=Show the plan")
     page.click("button:text('Replay 1 record')")
-    page.wait_for_selector("text=/0 rows and 1 dead letter in place of 0 and 1, 0 filtered/", timeout=SPARK_MS)
+    page.wait_for_selector(
+        "text=/0 rows and 1 dead letter in place of 0 and 1, 0 filtered/", timeout=SPARK_MS
+    )
     page.click("form >> text=Copy as…")
     assert page.locator(".popover pre").last.inner_text() == "sluice replay warm --record 0/2"
     assert complaints == []
 
 
-def test_the_page_of_a_table_lists_the_tables_that_its_rows_go_into(page: Any, filled: Node) -> None:
+def test_the_page_of_a_table_lists_the_tables_that_its_rows_go_into(
+    page: Any, filled: Node
+) -> None:
     spec = {"name": "split", "stream": "meters", "tables": "split_${qos}", "commit_interval": 0.5}
     filled.call("POST", "/lake/tables", spec)
-    eventually(lambda: (filled.call("GET", "/lake/tables/split")["rows"] or 0) >= 4, 180, 0.5, "rows in the tables")
+    eventually(
+        lambda: (filled.call("GET", "/lake/tables/split")["rows"] or 0) >= 4,
+        180,
+        0.5,
+        "rows in the tables",
+    )
     sign_in(page, filled)
     page.goto(f"{filled.url}/tables/split")
     page.wait_for_selector("text=/rows go into split_.*, at most 100 tables/")
@@ -126,7 +148,9 @@ def test_the_page_of_a_table_lists_the_tables_that_its_rows_go_into(page: Any, f
 def test_an_audit_names_the_offsets_that_are_missing_and_doubled(page: Any, filled: Node) -> None:
     broker = filled
     publish(broker, *({"temp": n} for n in range(6)))
-    eventually(lambda: broker.call("GET", "/lake/tables/raw")["rows"] >= 10, 180, 0.5, "rows in the table")
+    eventually(
+        lambda: broker.call("GET", "/lake/tables/raw")["rows"] >= 10, 180, 0.5, "rows in the table"
+    )
     table = DeltaTable(broker.data_dir / "lake" / "raw")
     table.delete("_offset = 5 OR _offset = 6")
     sign_in(page, broker)
@@ -155,10 +179,17 @@ def test_a_shadow_is_compared_and_swapped(page: Any, filled: Node) -> None:
     page.click("button:text('Replay 2 records')")
     page.wait_for_selector("text=/2 of 2 records, since/", timeout=SPARK_MS)
     page.click("button:text('Compare'):not([disabled])")
-    page.wait_for_selector("[aria-label='Difference of rows'] >> text=/2 the same, 0 changed/", timeout=SPARK_MS)
+    page.wait_for_selector(
+        "[aria-label='Difference of rows'] >> text=/2 the same, 0 changed/", timeout=SPARK_MS
+    )
     page.click("button:text('Swap'):not([disabled])")
     page.wait_for_selector("text=The table has the rows of the shadow.", timeout=SPARK_MS)
-    eventually(lambda: page.locator("progress[aria-label='Shadow of raw']").count() == 0, 30, 0.2, "no shadow is left")
+    eventually(
+        lambda: page.locator("progress[aria-label='Shadow of raw']").count() == 0,
+        30,
+        0.2,
+        "no shadow is left",
+    )
 
 
 def test_copied_commands_replay_what_the_page_would(page: Any, filled: Node) -> None:
@@ -170,8 +201,12 @@ def test_copied_commands_replay_what_the_page_would(page: Any, filled: Node) -> 
     environ = {**os.environ, "SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": filled.url}
     command = [sys.executable, "-m", "broker.cli.main", *cli.split()[1:]]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=180)
-    assert done.stdout.startswith("replayed [0, 2) of shard 0: 2 records, which were 2 rows"), done.stderr
-    answer = subprocess.run(["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, timeout=180, check=True)
+    assert done.stdout.startswith("replayed [0, 2) of shard 0: 2 records, which were 2 rows"), (
+        done.stderr
+    )
+    answer = subprocess.run(
+        ["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, timeout=180, check=True
+    )
     assert (json.loads(answer.stdout)["records"], json.loads(answer.stdout)["rows_after"]) == (2, 2)
 
 
@@ -226,7 +261,9 @@ def test_a_range_that_cannot_be_replayed_says_why(page: Any, filled: Node) -> No
     page.wait_for_selector("text=There is nothing to replay")
 
 
-def test_records_are_browsed_by_offset_and_time_and_are_in_the_address(page: Any, broker: Node) -> None:
+def test_records_are_browsed_by_offset_and_time_and_are_in_the_address(
+    page: Any, broker: Node
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/streams/meters")
     page.wait_for_selector("[aria-label='Shards']")
@@ -242,7 +279,9 @@ def test_records_are_browsed_by_offset_and_time_and_are_in_the_address(page: Any
     page.wait_for_selector("text=62 72 6f 6b 65 6e")
     page.reload()
     page.wait_for_selector("section[aria-label='Record 2'] >> text=broken")
-    assert page.get_attribute("a:text('Use as test input')", "href").endswith("stream=meters&record=0%2F2")
+    assert page.get_attribute("a:text('Use as test input')", "href").endswith(
+        "stream=meters&record=0%2F2"
+    )
     page.goto(f"{broker.url}/streams/meters?tab=records&from=2020-01-01T00:00:00Z&limit=20")
     page.wait_for_selector("tbody tr:first-child >> text=/^0$/")
     page.goto(f"{broker.url}/streams/meters?tab=records&from=2090-01-01T00:00:00Z")
@@ -270,7 +309,9 @@ def test_a_range_of_records_is_exported_as_lines_of_json(page: Any, broker: Node
         page.click("button:text('Export 2 records')")
     assert caught.value.suggested_filename == "meters-0-1-2.ndjson"
     records = [json.loads(line) for line in Path(caught.value.path()).read_text().splitlines()]
-    assert records == broker.call("GET", "/streams/meters/records?from=1&limit=2&decode=true")["items"]
+    assert (
+        records == broker.call("GET", "/streams/meters/records?from=1&limit=2&decode=true")["items"]
+    )
 
 
 def test_keyboard_alone_finds_a_record_and_starts_a_table(page: Any, broker: Node) -> None:
@@ -299,7 +340,9 @@ def test_keyboard_alone_finds_a_record_and_starts_a_table(page: Any, broker: Nod
 
 
 def test_a_draft_outlives_a_broker_that_is_killed(page: Any, tmp_path: Path) -> None:
-    with serving(tmp_path / "data", config="lake.run_spark = false\noverload.enable = false\n") as node:
+    with serving(
+        tmp_path / "data", config="lake.run_spark = false\noverload.enable = false\n"
+    ) as node:
         node.call("POST", "/streams", {"name": "meters", "topics": ["meters/#"]})
         node.call("POST", "/lake/tables", {"name": "kept", "stream": "meters"})
         sign_in(page, node)
@@ -310,7 +353,9 @@ def test_a_draft_outlives_a_broker_that_is_killed(page: Any, tmp_path: Path) -> 
         node.kill()
         page.wait_for_selector("text=/Connection to the broker lost since/")
         page.click("button:text('Create')")
-        page.wait_for_selector("text=The server does not answer. Nothing was saved; what you typed is kept.")
+        page.wait_for_selector(
+            "text=The server does not answer. Nothing was saved; what you typed is kept."
+        )
         node.start()
         page.wait_for_selector(".link-state:has-text('Live')")
         assert page.get_by_label("Name (required)").input_value() == "draft"
@@ -325,7 +370,9 @@ def test_a_draft_outlives_a_broker_that_is_killed(page: Any, tmp_path: Path) -> 
         assert node.call("GET", "/lake/tables/draft")["format"] == "iceberg"
 
 
-@pytest.mark.parametrize("tab", ["", "?tab=records", "?tab=records&from=0&record=2", "?tab=settings"])
+@pytest.mark.parametrize(
+    "tab", ["", "?tab=records", "?tab=records&from=0&record=2", "?tab=settings"]
+)
 def test_the_pages_of_a_stream_are_accessible_at_any_width(
     page: Any, broker: Node, complaints: list[str], tab: str
 ) -> None:
@@ -342,7 +389,11 @@ def test_the_pages_of_a_table_are_accessible_at_any_width(
     check_everywhere(page, f"{filled.url}/tables/raw{tab}", "main .card >> nth=0", complaints)
 
 
-@pytest.mark.parametrize("path", ["/streams", "/tables", "/new/tables?stream=meters&rule=warm", "/new/streams"])
-def test_lists_and_forms_are_accessible_at_any_width(page: Any, broker: Node, complaints: list[str], path: str) -> None:
+@pytest.mark.parametrize(
+    "path", ["/streams", "/tables", "/new/tables?stream=meters&rule=warm", "/new/streams"]
+)
+def test_lists_and_forms_are_accessible_at_any_width(
+    page: Any, broker: Node, complaints: list[str], path: str
+) -> None:
     sign_in(page, broker)
     check_everywhere(page, f"{broker.url}{path}", "main .card >> nth=0", complaints)

@@ -21,7 +21,9 @@ MANY = 300
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with one stream that a rule writes, and many rules, one of them disabled."""
     directory = tmp_path_factory.mktemp("lists") / "data"
-    rules = [{"name": f"rule-{number:04}", "sql": 'SELECT qos FROM "a/#"'} for number in range(MANY)]
+    rules = [
+        {"name": f"rule-{number:04}", "sql": 'SELECT qos FROM "a/#"'} for number in range(MANY)
+    ]
     saved(directory, "rule_engine.rules", rules)
     with serving(directory, config="overload.enable = false") as node:
         node.call("POST", "/streams", {"name": "warm"})
@@ -55,10 +57,22 @@ def test_a_long_list_draws_the_rows_in_view(page: Any, broker: Node, complaints:
     assert complaints == []
 
 
-LISTS = ("schemas", "validations", "transforms", "rules", "connectors", "actions", "sources", "streams", "tables")
+LISTS = (
+    "schemas",
+    "validations",
+    "transforms",
+    "rules",
+    "connectors",
+    "actions",
+    "sources",
+    "streams",
+    "tables",
+)
 
 
-def test_a_new_broker_has_empty_lists_and_one_that_is_away_is_reported(page: Any, tmp_path: Path) -> None:
+def test_a_new_broker_has_empty_lists_and_one_that_is_away_is_reported(
+    page: Any, tmp_path: Path
+) -> None:
     with serving(tmp_path / "data", config="overload.enable = false") as new:
         sign_in(page, new)
         page.goto(new.url)
@@ -77,7 +91,10 @@ def test_a_new_broker_has_empty_lists_and_one_that_is_away_is_reported(page: Any
             page.click(f"nav a[href^='/{kind}']")
             page.wait_for_selector("main h1")
             page.wait_for_selector(".strip >> text=/Connection to the broker lost/")
-            assert not page.locator("main >> text=/There is no .* yet/").count() or kind in ("rules", "tables"), kind
+            assert not page.locator("main >> text=/There is no .* yet/").count() or kind in (
+                "rules",
+                "tables",
+            ), kind
 
 
 def test_any_object_is_found_by_its_name(page: Any, broker: Node) -> None:
@@ -110,7 +127,9 @@ def test_filters_are_in_the_address(page: Any, broker: Node) -> None:
     page.wait_for_selector("text=None matches.")
 
 
-def test_a_deletion_says_what_it_affects_and_an_object_that_is_used_stays(page: Any, broker: Node) -> None:
+def test_a_deletion_says_what_it_affects_and_an_object_that_is_used_stays(
+    page: Any, broker: Node
+) -> None:
     broker.call("POST", "/rules", {"name": "to-go", "sql": 'SELECT qos FROM "a/#"'})
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/to-go")
@@ -127,15 +146,21 @@ def test_a_deletion_says_what_it_affects_and_an_object_that_is_used_stays(page: 
     page.wait_for_selector("[role=alertdialog] >> text=rule-0000")
 
 
-def test_a_deletion_of_what_is_used_shows_all_that_goes_and_deletes_it_together(page: Any, broker: Node) -> None:
+def test_a_deletion_of_what_is_used_shows_all_that_goes_and_deletes_it_together(
+    page: Any, broker: Node
+) -> None:
     broker.call("POST", "/streams", {"name": "whole"})
     write = [{"type": "stream", "stream": "whole"}]
-    broker.call("POST", "/rules", {"name": "writes-it", "sql": 'SELECT qos FROM "a/#"', "actions": write})
+    broker.call(
+        "POST", "/rules", {"name": "writes-it", "sql": 'SELECT qos FROM "a/#"', "actions": write}
+    )
     sign_in(page, broker)
     page.goto(f"{broker.url}/streams")
     page.click("button[aria-label='Do something with whole']")
     page.click("text=Delete…")
-    page.wait_for_selector("[role=alertdialog] >> text=Other objects use it. They would be deleted too.")
+    page.wait_for_selector(
+        "[role=alertdialog] >> text=Other objects use it. They would be deleted too."
+    )
     page.wait_for_selector("[role=alertdialog] >> text=writes-it")
     assert broker.call("GET", "/rules/writes-it")["name"] == "writes-it"
     page.click("[role=alertdialog] >> text=Delete all")
@@ -163,14 +188,19 @@ def test_lists_and_objects_are_accessible_at_any_width(
 
 
 @pytest.fixture(
-    scope="module", params=[10_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(3600)])]
+    scope="module",
+    params=[10_000, pytest.param(100_000, marks=[pytest.mark.heavy, pytest.mark.timeout(3600)])],
 )
-def schemas(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Node, int]]:
+def schemas(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Node, int]]:
     """A broker with so many schemas."""
     count: int = request.param
     directory = tmp_path_factory.mktemp("many") / "data"
     source = '{"type": "object", "properties": {"temp": {"type": "number"}}}'
-    specs = [{"name": f"schema-{number:06}", "type": "json", "source": source} for number in range(count)]
+    specs = [
+        {"name": f"schema-{number:06}", "type": "json", "source": source} for number in range(count)
+    ]
     saved(directory, "schema_registry.schemas", specs)
     node = Node(directory, config="overload.enable = false").start(timeout_s=600)
     yield node, count
@@ -255,7 +285,15 @@ TABS = {
     "streams": ("settings",),
     "tables": ("settings",),
 }
-CHANGES = "Save", "Save as a new version", "Show the effect", "Enable", "Enforce…", "Keep as test case", "Format"
+CHANGES = (
+    "Save",
+    "Save as a new version",
+    "Show the effect",
+    "Enable",
+    "Enforce…",
+    "Keep as test case",
+    "Format",
+)
 
 
 def test_objects_of_a_file_cannot_be_changed_on_any_page(page: Any, tmp_path: Path) -> None:
@@ -276,18 +314,32 @@ def test_objects_of_a_file_cannot_be_changed_on_any_page(page: Any, tmp_path: Pa
                 page.wait_for_selector(f"main .note >> {file}")
                 if tab in ("change", "settings", "editor"):
                     page.wait_for_selector(".saving")
-                    page.wait_for_selector(".changeable :is(input, textarea, select)", state="attached")
-                    assert page.locator(".changeable :is(input, textarea, select, button):not(:disabled)").count() == 0
+                    page.wait_for_selector(
+                        ".changeable :is(input, textarea, select)", state="attached"
+                    )
+                    assert (
+                        page.locator(
+                            ".changeable :is(input, textarea, select, button):not(:disabled)"
+                        ).count()
+                        == 0
+                    )
                 for label in CHANGES:
                     buttons = page.locator(f"main button:text-is('{label}')")
                     assert all(button.is_disabled() for button in buttons.all()), (kind, tab, label)
-                assert page.locator("main .cm-content[aria-label=SQL]:not([aria-readonly=true])").count() == 0
+                assert (
+                    page.locator(
+                        "main .cm-content[aria-label=SQL]:not([aria-readonly=true])"
+                    ).count()
+                    == 0
+                )
         page.goto(f"{node.url}/rules/lone?tab=actions")
         page.wait_for_selector("section[aria-label=Table] >> text=/sluice.conf/")
         assert page.get_by_label("Keep the rows that the rule writes").is_disabled()
         page.goto(f"{node.url}/validations?on=t/1")
         page.wait_for_selector("[aria-label^='Move filed']:disabled")
-        page.wait_for_function("document.querySelectorAll(\"[aria-label^='Move filed']:not(:disabled)\").length === 0")
+        page.wait_for_function(
+            "document.querySelectorAll(\"[aria-label^='Move filed']:not(:disabled)\").length === 0"
+        )
 
 
 def test_an_object_of_a_file_is_read_only_and_names_it(page: Any, tmp_path: Path) -> None:

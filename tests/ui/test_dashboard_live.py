@@ -32,7 +32,9 @@ class Sockets:
 
     def channels(self, kind: str) -> list[str]:
         """The channels of the frames of this kind, sorted."""
-        names = {frame["id"]: frame["channel"] for frame in self.sent if frame["kind"] == "subscribe"}
+        names = {
+            frame["id"]: frame["channel"] for frame in self.sent if frame["kind"] == "subscribe"
+        }
         return sorted(names[frame["id"]] for frame in self.sent if frame["kind"] == kind)
 
 
@@ -99,7 +101,9 @@ def test_a_session_that_is_over_asks_to_sign_in_and_keeps_the_page(page: Any, br
     page.goto(f"{broker.url}/")
     page.wait_for_selector(".link-state:has-text('Live')")
     page.fill("#filter", "typed/but/not/sent")
-    page.request.delete(f"{broker.url}/api/v1/session", headers={"Origin": broker.url})  # as another tab does
+    page.request.delete(
+        f"{broker.url}/api/v1/session", headers={"Origin": broker.url}
+    )  # as another tab does
     page.wait_for_selector("text=The session is over")
     assert not page.is_visible("#filter")
     page.fill("#token", TOKEN)
@@ -153,7 +157,9 @@ def test_what_the_api_publishes_is_received_too(page: Any, broker: Node) -> None
     sign_in(page, broker)
     page.goto(f"{broker.url}/overview")
     for _ in range(3):
-        broker.call("POST", "/messages:publish", {"topic": "meters/1", "payload": '{"t": 1}', "qos": 1})
+        broker.call(
+            "POST", "/messages:publish", {"topic": "meters/1", "payload": '{"t": 1}', "qos": 1}
+        )
     status = broker.call("GET", "/status")
     received = status["ledger"]["received"]
     assert status["counters"]["received"] == received
@@ -167,7 +173,9 @@ def test_latency_is_shown_by_stage(page: Any, broker: Node) -> None:
     publish(broker, ("meters/1", '{"t": 30}'))
     for title in ("Latency by stage", "Latency by stage, median"):
         for stage in ("routing", "rules", "validation"):
-            page.wait_for_selector(f"section[aria-label='{title}'] .legend >> text=/{stage} [\\d.]+ [µm]s/")
+            page.wait_for_selector(
+                f"section[aria-label='{title}'] .legend >> text=/{stage} [\\d.]+ [µm]s/"
+            )
 
 
 def test_numbers_lead_to_the_lists_that_they_count(page: Any, broker: Node) -> None:
@@ -263,7 +271,10 @@ def test_rows_go_to_another_topic_and_to_kafka(page: Any, broker: Node) -> None:
     page.fill("#forward-topic", "meters")
     page.click("text=Send rows to Kafka")
     page.wait_for_selector("text=Rule sent sends its rows to topic meters of Kafka.")
-    assert broker.call("GET", "/rules/sent")["actions"][1] == {"type": "bridge", "bridge": "kafka:sent"}
+    assert broker.call("GET", "/rules/sent")["actions"][1] == {
+        "type": "bridge",
+        "bridge": "kafka:sent",
+    }
     assert broker.call("GET", "/actions/sent")["parameters"]["topic"] == "meters"
     page.click("text=Send rows to Kafka")
     page.wait_for_selector("[role=status] >> text=/sent.*already|exists/")

@@ -16,15 +16,23 @@ from tests.ui.browser import check_everywhere, sign_in
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with a stream of messages, a second one, and a rule."""
-    with serving(tmp_path_factory.mktemp("replays") / "data", config="overload.enable = false") as node:
+    with serving(
+        tmp_path_factory.mktemp("replays") / "data", config="overload.enable = false"
+    ) as node:
         node.call("POST", "/streams", {"name": "kept", "topics": ["n/#"]})
         node.call("POST", "/streams", {"name": "copy", "topics": ["never/#"]})
-        node.call("POST", "/rules", {"name": "some", "sql": 'SELECT payload.n AS n FROM "n/1"', "actions": []})
+        node.call(
+            "POST",
+            "/rules",
+            {"name": "some", "sql": 'SELECT payload.n AS n FROM "n/1"', "actions": []},
+        )
         publish(node, range(300))
         yield node
 
 
-def test_records_are_sent_again_after_the_plan_was_shown(page: Any, broker: Node, complaints: list[str]) -> None:
+def test_records_are_sent_again_after_the_plan_was_shown(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/streams/kept")
     page.click("nav.tabs >> text=Replay")
@@ -33,15 +41,22 @@ def test_records_are_sent_again_after_the_plan_was_shown(page: Any, broker: Node
     page.click("text=Show the plan")
     page.wait_for_selector("[aria-label=Plan] >> text=/100 of 300 records/")
     page.click("form >> text=Copy as…")
-    assert page.locator(".popover pre").last.inner_text() == "sluice streams replay kept --to stream:copy --filter n/1"
+    assert (
+        page.locator(".popover pre").last.inner_text()
+        == "sluice streams replay kept --to stream:copy --filter n/1"
+    )
     page.keyboard.press("Escape")
     page.click("button:text('Replay 100 records')")
     page.wait_for_selector("text=/100 sent, 200 skipped/")
     assert broker.call("GET", "/streams/copy")["records"] == 100
-    check_everywhere(page, f"{broker.url}/streams/kept?tab=replay", "text=Show the plan", complaints)
+    check_everywhere(
+        page, f"{broker.url}/streams/kept?tab=replay", "text=Show the plan", complaints
+    )
 
 
-def test_a_replay_is_paused_resumed_and_cancelled(page: Any, broker: Node, complaints: list[str]) -> None:
+def test_a_replay_is_paused_resumed_and_cancelled(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/streams/kept?tab=replay&topic=again&rate=1&rule=some")
     page.click("text=Show the plan")

@@ -29,17 +29,36 @@ SCHEMA = {"name": "reading", "type": "json", "compatibility": "none"}
 
 def reading(**fields: str) -> dict[str, Any]:
     """A schema of payloads that have a temperature, these fields and nothing else."""
-    properties = {"temp": {"type": "number"}, **{name: {"type": kind} for name, kind in fields.items()}}
-    return {"type": "object", "required": ["temp"], "properties": properties, "additionalProperties": False}
+    properties = {
+        "temp": {"type": "number"},
+        **{name: {"type": kind} for name, kind in fields.items()},
+    }
+    return {
+        "type": "object",
+        "required": ["temp"],
+        "properties": properties,
+        "additionalProperties": False,
+    }
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker whose meters have a schema and a stream, which holds three messages."""
-    with serving(tmp_path_factory.mktemp("rules") / "data", config="overload.enable = false") as node:
+    with serving(
+        tmp_path_factory.mktemp("rules") / "data", config="overload.enable = false"
+    ) as node:
         node.call("POST", "/schemas", {**SCHEMA, "source": reading(site="string")})
-        validation = {"name": "reading", "topics": ["meters/#"], "strategy": "all_pass", "failure_action": "drop"}
-        node.call("POST", "/validations", {**validation, "checks": [{"type": "json", "schema": "reading"}]})
+        validation = {
+            "name": "reading",
+            "topics": ["meters/#"],
+            "strategy": "all_pass",
+            "failure_action": "drop",
+        }
+        node.call(
+            "POST",
+            "/validations",
+            {**validation, "checks": [{"type": "json", "schema": "reading"}]},
+        )
         node.call("POST", "/streams", {"name": "raw", "topics": ["meters/#"]})
         for temp in (19, 21, 23):
             publish(node, temp)
@@ -121,17 +140,25 @@ def test_names_are_completed_and_types_shown(page: Any, broker: Node) -> None:
     option = page.locator("[role=option]", has_text="payload.temp")
     option.wait_for()
     assert "double" in option.inner_text()
-    page.wait_for_timeout(100)  # the editor takes Enter as a line break in the first moment of a list
+    page.wait_for_timeout(
+        100
+    )  # the editor takes Enter as a line break in the first moment of a list
     page.keyboard.press("Enter")
     assert page.inner_text(EDITOR).startswith("SELECT payload.temp ")
     page.keyboard.type(", upp")
     # an answer that comes late closes the list that the keys have opened
-    eventually(lambda: is_shown(page, "[role=option] >> text=upper") or page.keyboard.press("Control+Space"))
+    eventually(
+        lambda: (
+            is_shown(page, "[role=option] >> text=upper") or page.keyboard.press("Control+Space")
+        )
+    )
     page.keyboard.press("Escape")
     write(page, 'SELECT * FROM "me')
 
     def is_offered() -> bool:
-        publish(broker, 21)  # topics are known since plans changed: with rules, and when a page waits for messages
+        publish(
+            broker, 21
+        )  # topics are known since plans changed: with rules, and when a page waits for messages
         page.keyboard.press("Control+Space")
         return is_shown(page, "[role=option] >> text=meters/#")
 
@@ -151,7 +178,11 @@ def printed_problems(broker: Node, sql: str) -> list[str]:
     def checked() -> list[list[dict[str, Any]]] | None:
         done = sluice(broker, "rules", "check", "--sql", sql, "--json")
         answer = json.loads(done.stdout or done.stderr)
-        return [answer.get("errors", answer.get("warnings"))] if done.returncode in (0, CHECK_SAID_NO) else None
+        return (
+            [answer.get("errors", answer.get("warnings"))]
+            if done.returncode in (0, CHECK_SAID_NO)
+            else None
+        )
 
     found = eventually(checked, what="an answer of a node that is busy")
     assert found
@@ -192,7 +223,9 @@ def test_messages_of_a_stream_an_event_and_one_by_hand_are_inputs(page: Any, bro
     opened(page, broker, "/new/rules?input=stream")
     write(page, WARM)
     page.wait_for_selector("[aria-label=Messages] >> text=meters/attic at offset 0")
-    page.goto(f"{broker.url}/new/rules?stream=raw&shard=0&offset=1")  # as the page of the stream links to it
+    page.goto(
+        f"{broker.url}/new/rules?stream=raw&shard=0&offset=1"
+    )  # as the page of the stream links to it
     page.wait_for_selector("[aria-label=Messages] li:first-child >> text=at offset 1")
     page.click("button:text('By hand')")
     page.wait_for_url("**input=own*")
@@ -218,10 +251,14 @@ def test_copied_commands_give_what_the_page_shows(page: Any, broker: Node) -> No
     page.click("section[aria-label=Test] >> text=Copy as…")
     curl, cli = page.locator(".popover pre").all_inner_texts()
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url}
-    answer = subprocess.run(["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, timeout=60, check=True)
+    answer = subprocess.run(
+        ["sh", "-c", f"{curl} -s"], env=environ, capture_output=True, timeout=60, check=True
+    )
     assert json.loads(answer.stdout)["rows"] == [shown]
     command = cli.replace("sluice ", f"{sys.executable} -m broker.cli.main ", 1)
-    done = subprocess.run(["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        ["sh", "-c", command], env=environ, capture_output=True, text=True, timeout=60, check=True
+    )
     assert json.loads(done.stdout.splitlines()[-1]) == shown
 
 
@@ -236,11 +273,19 @@ def test_copied_commands_save_the_draft(page: Any, broker: Node) -> None:
     said = f'sql = "{written}"\n  actions = [\n    {{\n      type = "console"\n    }}\n  ]'
     assert hocon == f"rule_engine.rules.warm {{\n  {said}\n}}"
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": broker.url}
-    for command in (f"{curl} -s", cli.replace("| sluice ", f"| {sys.executable} -m broker.cli.main ")):
+    for command in (
+        f"{curl} -s",
+        cli.replace("| sluice ", f"| {sys.executable} -m broker.cli.main "),
+    ):
         broker.call("PUT", "/rules/warm", {"sql": WARM})
-        subprocess.run(["sh", "-c", command], env=environ, capture_output=True, timeout=60, check=True)
+        subprocess.run(
+            ["sh", "-c", command], env=environ, capture_output=True, timeout=60, check=True
+        )
         rule = broker.call("GET", "/rules/warm")
-        assert (rule["sql"], [action["type"] for action in rule["actions"]]) == (written, ["console"])
+        assert (rule["sql"], [action["type"] for action in rule["actions"]]) == (
+            written,
+            ["console"],
+        )
 
 
 def test_test_cases_hold_a_save_back(page: Any, broker: Node) -> None:
@@ -260,14 +305,18 @@ def test_test_cases_hold_a_save_back(page: Any, broker: Node) -> None:
     eventually(lambda: "200" in broker.call("GET", "/rules/warm")["sql"])
 
 
-def test_a_draft_is_compared_over_a_stream_and_a_version_is_restored(page: Any, broker: Node) -> None:
+def test_a_draft_is_compared_over_a_stream_and_a_version_is_restored(
+    page: Any, broker: Node
+) -> None:
     broker.call("POST", "/rules", {"name": "warm", "sql": WARM})
     opened(page, broker, "/rules/warm")
     write(page, WARM.replace("> 20", "> 22"))
     page.wait_for_selector(f"{SAVE}:enabled")
     page.click("text=Back-test")
     page.click("button:text('Run')")
-    page.wait_for_selector("text=/messages, .* match, .* rows: 0 added, [1-9]\\d* lost/", timeout=120_000)
+    page.wait_for_selector(
+        "text=/messages, .* match, .* rows: 0 added, [1-9]\\d* lost/", timeout=120_000
+    )
     page.wait_for_selector(".difference >> text=/21/")
     page.click("nav.tabs >> text=Editor")
     page.wait_for_selector(f"{EDITOR} >> text=22")  # the draft is still there
@@ -285,11 +334,15 @@ def test_a_draft_is_compared_over_a_stream_and_a_version_is_restored(page: Any, 
 MESSAGES, ROWS = "Run the rule over messages", "Keep the rows that the rule writes"
 
 
-def test_a_table_that_a_replay_can_rebuild_is_created_by_the_keyboard(page: Any, broker: Node) -> None:
+def test_a_table_that_a_replay_can_rebuild_is_created_by_the_keyboard(
+    page: Any, broker: Node
+) -> None:
     broker.call("POST", "/rules", {"name": "warm", "sql": WARM})
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/warm?tab=actions")
-    page.wait_for_selector("section[aria-label=Table] >> text=/replay after a correction of the rule rebuilds older/")
+    page.wait_for_selector(
+        "section[aria-label=Table] >> text=/replay after a correction of the rule rebuilds older/"
+    )
     page.wait_for_selector("section[aria-label=Table] >> text=/a replay cannot rebuild older ones/")
     assert page.get_by_label(MESSAGES).is_checked()
     tab_to(page, "section[aria-label=Table] button.primary")
@@ -315,7 +368,11 @@ def test_a_table_of_rows_is_created_on_request(page: Any, broker: Node) -> None:
 
 
 def test_the_table_of_a_rule_over_events_can_only_be_one_of_rows(page: Any, broker: Node) -> None:
-    broker.call("POST", "/rules", {"name": "comings", "sql": 'SELECT clientid FROM "$events/client_connected"'})
+    broker.call(
+        "POST",
+        "/rules",
+        {"name": "comings", "sql": 'SELECT clientid FROM "$events/client_connected"'},
+    )
     sign_in(page, broker)
     page.goto(f"{broker.url}/rules/comings?tab=actions")
     page.wait_for_selector("section[aria-label=Table] >> text=/it reads events only/")
@@ -326,7 +383,9 @@ def test_the_table_of_a_rule_over_events_can_only_be_one_of_rows(page: Any, brok
 PROGRAM = ".cm-content[aria-label='jq program']"
 
 
-def test_a_rule_in_jq_is_checked_tried_and_saved(page: Any, broker: Node, complaints: list[str]) -> None:
+def test_a_rule_in_jq_is_checked_tried_and_saved(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
     publish(broker, 21)
     opened(page, broker, "/new/rules")
     page.get_by_label("Name", exact=True).fill("halved")
@@ -344,7 +403,11 @@ def test_a_rule_in_jq_is_checked_tried_and_saved(page: Any, broker: Node, compla
     page.click("section[aria-label=Create] button.primary")
     page.wait_for_url("**/rules/halved")
     rule = broker.call("GET", "/rules/halved")
-    assert (rule["language"], rule["from"], rule["state"]) == ("jq", ["meters/+", "rooms/#"], "running")
+    assert (rule["language"], rule["from"], rule["state"]) == (
+        "jq",
+        ["meters/+", "rooms/#"],
+        "running",
+    )
     assert "/ 2" in rule["jq"]
     page.wait_for_selector(PROGRAM)
     page.get_by_label("Reads").fill("meters/+")
@@ -400,11 +463,22 @@ def test_rules_of_a_topic_are_ordered_in_its_pipeline(page: Any, broker: Node) -
 
 
 @pytest.mark.parametrize(
-    "path", ["/rules", "/rules/warm", "/rules/warm?tab=actions", "/rules/warm?tab=versions", "/new/rules?input=own"]
+    "path",
+    [
+        "/rules",
+        "/rules/warm",
+        "/rules/warm?tab=actions",
+        "/rules/warm?tab=versions",
+        "/new/rules?input=own",
+    ],
 )
-def test_pages_of_rules_are_accessible_at_any_width(page: Any, broker: Node, complaints: list[str], path: str) -> None:
+def test_pages_of_rules_are_accessible_at_any_width(
+    page: Any, broker: Node, complaints: list[str], path: str
+) -> None:
     action = {"type": "republish", "topic": "warm/${clientid}", "payload": "${celsius}"}
-    broker.call("POST", "/rules", {"name": "warm", "sql": WARM, "actions": [action, {"type": "console"}]})
+    broker.call(
+        "POST", "/rules", {"name": "warm", "sql": WARM, "actions": [action, {"type": "console"}]}
+    )
     sign_in(page, broker)
     ready = {
         "/rules": "td >> text=warm",
@@ -420,7 +494,9 @@ def test_messages_that_arrive_do_not_end_a_slow_evaluation_and_do_not_replace_a_
 ) -> None:
     held: list[Any] = []
     is_slow = True
-    page.route("**/rules:explain", lambda route: held.append(route) if is_slow else route.continue_())
+    page.route(
+        "**/rules:explain", lambda route: held.append(route) if is_slow else route.continue_()
+    )
     with page.expect_request("**/rules:explain"):
         opened(page, broker, "/new/rules?input=latest")
     publish(broker, 31)

@@ -33,7 +33,10 @@ def history(hours: float, own_per_day: float, all_per_day: float) -> dict[str, A
     own[3] = None
     return {
         "step_s": STEP_S,
-        "series": [{"name": "disk_free_bytes", "mean": free}, {"name": "data_directory_bytes", "mean": own}],
+        "series": [
+            {"name": "disk_free_bytes", "mean": free},
+            {"name": "data_directory_bytes", "mean": own},
+        ],
     }
 
 
@@ -69,7 +72,9 @@ def history(hours: float, own_per_day: float, all_per_day: float) -> dict[str, A
         ),
     ],
 )
-def test_when_the_disk_is_full_by_what_the_broker_stores(hours: float, own: float, all_of_it: float, text: str) -> None:
+def test_when_the_disk_is_full_by_what_the_broker_stores(
+    hours: float, own: float, all_of_it: float, text: str
+) -> None:
     assert said("diskOutlook", history(hours, own, all_of_it), 100 * GIB, 1000 * GIB) == text
 
 

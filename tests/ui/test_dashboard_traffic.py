@@ -22,8 +22,14 @@ CONFIG = "overload.enable = false\nmqtt { max_queued_messages = 2, slow_subscrib
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A broker with a device that acknowledges nothing, for which more messages arrived than its queue holds."""
     with serving(tmp_path_factory.mktemp("traffic") / "data", config=CONFIG) as node:
-        node.call("POST", "/rules", {"name": "warm", "sql": 'SELECT payload.t AS t FROM "halls/#"', "actions": []})
-        device = mqtt.Client(CallbackAPIVersion.VERSION2, client_id="device-7", protocol=mqtt.MQTTv5, manual_ack=True)
+        node.call(
+            "POST",
+            "/rules",
+            {"name": "warm", "sql": 'SELECT payload.t AS t FROM "halls/#"', "actions": []},
+        )
+        device = mqtt.Client(
+            CallbackAPIVersion.VERSION2, client_id="device-7", protocol=mqtt.MQTTv5, manual_ack=True
+        )
         properties = Properties(PacketTypes.CONNECT)
         properties.ReceiveMaximum = 1
         properties.UserProperty = [("firmware", "4.2"), ("site", "north"), ("firmware", "4.2-b")]
@@ -33,7 +39,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         device.subscribe("halls/#", qos=1)
         eventually(lambda: len(node.call("GET", "/subscriptions")["items"]) == 1)
         for number in range(6):
-            node.call("POST", "/messages:publish", {"topic": "halls/1/t", "payload": f'{{"t": {number}}}', "qos": 1})
+            node.call(
+                "POST",
+                "/messages:publish",
+                {"topic": "halls/1/t", "payload": f'{{"t": {number}}}', "qos": 1},
+            )
         yield node
         device.loop_stop()
         device.disconnect()

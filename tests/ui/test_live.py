@@ -48,8 +48,15 @@ class Page:
         self.socket = socket
         self.shown: dict[str, dict[str, Any]] = {}
 
-    def subscribe(self, channel: str, id: str = "", after: int | None = None, **parameters: Any) -> Page:
-        sent = {"kind": "subscribe", "id": id or channel, "channel": channel, "parameters": parameters}
+    def subscribe(
+        self, channel: str, id: str = "", after: int | None = None, **parameters: Any
+    ) -> Page:
+        sent = {
+            "kind": "subscribe",
+            "id": id or channel,
+            "channel": channel,
+            "parameters": parameters,
+        }
         self.socket.send(json.dumps(sent if after is None else {**sent, "after": after}))
         return self
 
@@ -86,14 +93,21 @@ def page(url: str, token: str = TOKEN, **headers: str) -> Iterator[Page]:
     shown = headers or {"Authorization": f"Bearer {token}"}
     address = f"{url.replace('http', 'ws', 1)}/api/v1/live"
     with connect(
-        address, additional_headers=shown, proxy=None, max_size=None, open_timeout=60, close_timeout=1
+        address,
+        additional_headers=shown,
+        proxy=None,
+        max_size=None,
+        open_timeout=60,
+        close_timeout=1,
     ) as socket:
         yield Page(socket)
 
 
 def signed_in(url: str) -> dict[str, str]:
     """The headers of a page with a new session."""
-    answer = httpx.post(f"{url}/api/v1/session", json={"token": TOKEN}, headers={"Origin": url}, verify=NO_TLS)
+    answer = httpx.post(
+        f"{url}/api/v1/session", json={"token": TOKEN}, headers={"Origin": url}, verify=NO_TLS
+    )
     return {"Cookie": answer.headers["set-cookie"].partition(";")[0], "Origin": url}
 
 
@@ -123,7 +137,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def test_objects_of_a_file_name_it(tmp_path: Path) -> None:
     config = 'rule_engine.rules { filed { sql = "SELECT * FROM \\"t/#\\"" } }'
-    with running_broker(tmp_path / "data", config=config) as node, page(node.url, NODE_TOKEN) as live:
+    with (
+        running_broker(tmp_path / "data", config=config) as node,
+        page(node.url, NODE_TOKEN) as live,
+    ):
         node.call("POST", "/rules", {"name": "made", "sql": 'SELECT * FROM "t/#"'})
         for name, file in (("filed", str(node.data_dir / "sluice.conf")), ("made", None)):
             live.subscribe("object", id=name, kind="rules", name=name)
@@ -146,11 +163,17 @@ def test_a_page_sees_a_rule_come_change_stop_and_go(broker: Broker) -> None:
         with broker.client() as client:
             assert client.get("/rules/hot").headers["etag"] == f'"{row["etag"]}"'
         live.until(
-            "object", lambda shown: shown["object"] is not None and shown["object"].get("sql") == 'SELECT * FROM "t/#"'
+            "object",
+            lambda shown: (
+                shown["object"] is not None and shown["object"].get("sql") == 'SELECT * FROM "t/#"'
+            ),
         )
         broker.call("POST", "/rules/hot:disable")
         live.until(
-            "lists", lambda shown: (hot := shown["rows"]["hot"])["state"] == "disabled" and hot["etag"] != row["etag"]
+            "lists",
+            lambda shown: (
+                (hot := shown["rows"]["hot"])["state"] == "disabled" and hot["etag"] != row["etag"]
+            ),
         )
         broker.call("DELETE", "/rules/hot")
         live.until("lists", lambda shown: shown["total"] == 0 and not shown["rows"])
@@ -180,7 +203,15 @@ def test_snapshots_are_as_the_document_says(broker: Broker) -> None:
             "object": {"kind": "listeners", "name": "tcp:default"},
             "tail": {"filter": "#"},
         }
-        assert set(document["x-live-channels"]) == {"status", "metrics", "alarms", "lists", "object", "jobs", "tail"}
+        assert set(document["x-live-channels"]) == {
+            "status",
+            "metrics",
+            "alarms",
+            "lists",
+            "object",
+            "jobs",
+            "tail",
+        }
         for name, channel in document["x-live-channels"].items():
             snapshot = live.subscribe(name, **kinds.get(name, {})).next(name, "snapshot")
             schema = document["components"]["schemas"][channel["data"]["$ref"].rsplit("/", 1)[1]]
@@ -210,7 +241,9 @@ def test_a_tail_shows_messages_and_counts_those_that_it_skips(broker: Broker) ->
         assert live.next("tail")["data"] == {"messages": [], "matched": 0, "shown": 0, "skipped": 0}
         broker.call("POST", "/messages:publish", {"topic": "meters/1", "payload": '{"n": 0}'})
         messages = live.next("tail", "delta")["data"]["messages"]
-        assert [(one["topic"], one["payload"]["data"]) for one in messages] == [("meters/1", {"n": 0})]
+        assert [(one["topic"], one["payload"]["data"]) for one in messages] == [
+            ("meters/1", {"n": 0})
+        ]
         for number in range(20):
             broker.call("POST", "/messages:publish", {"topic": "meters/1", "payload": f"{number}"})
         live.until("tail", lambda shown: shown["matched"] == 21)
@@ -229,7 +262,10 @@ def test_the_command_prints_a_line_per_frame_and_says_what_is_wrong(
 ) -> None:
     monkeypatch.setenv("SLUICE_API_TOKEN", NODE_TOKEN)
     where = ["--url", broker.url]
-    assert main(["live", "alarms", "metrics?names=connections&names=sessions", "--count", "2", *where]) == 0
+    assert (
+        main(["live", "alarms", "metrics?names=connections&names=sessions", "--count", "2", *where])
+        == 0
+    )
     alarms, metrics = map(json.loads, capfd.readouterr().out.splitlines())
     assert (alarms["ch"], alarms["kind"]) == ("alarms", "snapshot")
     assert set(metrics["data"]) == {"connections", "sessions"}
@@ -250,7 +286,11 @@ def test_who_returns_gets_what_it_missed(running: Running) -> None:
     rules.create({"name": "a"})
     with page(running.url) as live:
         frame = live.subscribe("lists", kind="rules", after=last["seq"]).next()
-        assert (frame["kind"], frame["seq"], list(frame["data"]["rows"])) == ("delta", last["seq"] + 1, ["a"])
+        assert (frame["kind"], frame["seq"], list(frame["data"]["rows"])) == (
+            "delta",
+            last["seq"] + 1,
+            ["a"],
+        )
         rules.create({"name": "b"})
         assert list(live.next()["data"]["rows"]) == ["b"]
     with page(running.url) as live:
@@ -263,11 +303,15 @@ def test_who_returns_gets_what_it_missed(running: Running) -> None:
 def test_who_names_a_seq_that_is_not_kept_gets_a_snapshot(running: Running, distance: int) -> None:
     with page(running.url) as live:
         last = live.subscribe("lists", kind="schemas").next()
-        frame = live.subscribe("lists", "again", after=last["seq"] + distance, kind="schemas").next("again")
+        frame = live.subscribe("lists", "again", after=last["seq"] + distance, kind="schemas").next(
+            "again"
+        )
         assert frame["kind"] == "snapshot"
 
 
-def test_a_slow_page_loses_deltas_and_then_gets_a_snapshot_and_others_lose_none(running: Running) -> None:
+def test_a_slow_page_loses_deltas_and_then_gets_a_snapshot_and_others_lose_none(
+    running: Running,
+) -> None:
     rules = running.node.shelves["rules"]
     rules.create({"name": "a", "sql": ""})
     with page(running.url) as slow, page(running.url) as fast:
@@ -423,7 +467,9 @@ def test_a_session_from_another_site_is_closed(running: Running, origin: str | N
 def test_a_foreign_host_gets_no_connection(running: Running) -> None:
     address = f"ws://evil.example:{running.port}/api/v1/live"
     with pytest.raises(InvalidStatus) as refused:
-        connect(address, sock=socket.create_connection((running.host, running.port)), proxy=None).close()
+        connect(
+            address, sock=socket.create_connection((running.host, running.port)), proxy=None
+        ).close()
     assert refused.value.response.status_code == 403
 
 
@@ -437,12 +483,32 @@ def test_a_foreign_host_gets_no_connection(running: Running) -> None:
         ("[]", None, "frame: expected a JSON object"),
         ('{"kind": "subscribe"}', None, "id is required"),
         ('{"kind": "dance", "id": "x"}', "x", "kind"),
-        ('{"kind": "unsubscribe", "id": "x"}', "x", "id: expected a subscribed identifier, got 'x'"),
-        ('{"kind": "subscribe", "id": "x", "channel": "rain"}', "x", "channel: expected one of status"),
-        ('{"kind": "subscribe", "id": "x", "channel": "lists", "parameters": {"kind": "cars"}}', "x", "got 'cars'"),
+        (
+            '{"kind": "unsubscribe", "id": "x"}',
+            "x",
+            "id: expected a subscribed identifier, got 'x'",
+        ),
+        (
+            '{"kind": "subscribe", "id": "x", "channel": "rain"}',
+            "x",
+            "channel: expected one of status",
+        ),
+        (
+            '{"kind": "subscribe", "id": "x", "channel": "lists", "parameters": {"kind": "cars"}}',
+            "x",
+            "got 'cars'",
+        ),
         ('{"kind": "subscribe", "id": "x", "channel": "lists"}', "x", "kind is required"),
-        ('{"kind": "subscribe", "id": "x", "channel": "status", "parameters": {"a": 1}}', "x", "a is not known"),
-        ('{"kind": "subscribe", "id": "x", "channel": "status", "since": 1}', "x", "since is not known"),
+        (
+            '{"kind": "subscribe", "id": "x", "channel": "status", "parameters": {"a": 1}}',
+            "x",
+            "a is not known",
+        ),
+        (
+            '{"kind": "subscribe", "id": "x", "channel": "status", "since": 1}',
+            "x",
+            "since is not known",
+        ),
     ],
 )
 def test_a_wrong_frame_gets_one_sentence_and_the_connection_goes_on(
@@ -460,7 +526,10 @@ def test_a_wrong_frame_gets_one_sentence_and_the_connection_goes_on(
 def test_a_subscription_is_made_once_and_can_be_ended(running: Running) -> None:
     with page(running.url) as live:
         live.subscribe("status").next()
-        assert "which is subscribed already" in live.subscribe("status").next(kind="error")["data"]["detail"]
+        assert (
+            "which is subscribed already"
+            in live.subscribe("status").next(kind="error")["data"]["detail"]
+        )
         live.socket.send('{"kind": "unsubscribe", "id": "status"}')
         live.subscribe("lists", kind="rules").next("lists")
         running.node.shelves["rules"].create({"name": "a"})
@@ -497,7 +566,10 @@ def test_a_channel_that_fails_ends_alone(running: Running) -> None:
 
 
 def test_connections_and_channels_are_bounded() -> None:
-    with serving(live={"max_connections": 1, "max_channels": 2}) as running, page(running.url) as live:
+    with (
+        serving(live={"max_connections": 1, "max_channels": 2}) as running,
+        page(running.url) as live,
+    ):
         with page(running.url) as further:
             assert further.ending() == (4429, "api.live.max_connections: all 1 are in use")
         for number in range(3):
@@ -517,14 +589,19 @@ def test_what_is_kept_is_bounded() -> None:
         rules.replace("a", {"name": "a", "sql": "A" * 1_000_000})
         live.until("a", lambda shown: shown["object"]["sql"][0] == "A")
         rules.create({"name": "huge", "sql": "h" * 2_200_000})
-        assert live.subscribe("object", kind="rules", name="huge").next("object")["data"]["code"] == "too_large"
+        assert (
+            live.subscribe("object", kind="rules", name="huge").next("object")["data"]["code"]
+            == "too_large"
+        )
         assert running.node.context.metrics.value("api_live_bytes") <= 3 * 1024 * 1024
 
 
 def test_a_list_is_a_window_of_what_passes_the_filters(running: Running) -> None:
     rules = running.node.shelves["rules"]
     names = [f"r{number:04}" for number in range(3000)]
-    rules.section.save({name: {"name": name, "sql": "", "enable": int(name[1:]) % 2 == 0} for name in names})
+    rules.section.save(
+        {name: {"name": name, "sql": "", "enable": int(name[1:]) % 2 == 0} for name in names}
+    )
     with page(running.url) as live:
         filters = {"like_name": "R1", "state": "running"}
         live.subscribe("lists", kind="rules", filters=filters, position=400, limit=50)
@@ -541,7 +618,9 @@ def test_a_list_is_a_window_of_what_passes_the_filters(running: Running) -> None
 
 def test_rows_of_large_objects_are_without_them(running: Running) -> None:
     rules = running.node.shelves["rules"]
-    rules.section.save({f"r{number}": {"name": f"r{number}", "sql": "s" * 300_000} for number in range(10)})
+    rules.section.save(
+        {f"r{number}": {"name": f"r{number}", "sql": "s" * 300_000} for number in range(10)}
+    )
     with page(running.url) as live:
         rows = live.subscribe("lists", kind="rules").next()["data"]["rows"]
         assert [row["object"] is not None for row in rows.values()] == [True] * 3 + [False] * 7
@@ -559,12 +638,17 @@ def test_a_connection_has_a_place_among_those_of_the_api_and_makes_no_room() -> 
 
 
 @pytest.mark.parametrize(
-    ("opcode", "content"), [(0x81, b'{"kind": "subscribe", "id": "x", "channel": "nothing"}'), (0x89, b"x" * 125)]
+    ("opcode", "content"),
+    [(0x81, b'{"kind": "subscribe", "id": "x", "channel": "nothing"}'), (0x89, b"x" * 125)],
 )
-def test_frames_of_a_client_that_reads_no_answers_take_no_memory(broker: Broker, opcode: int, content: bytes) -> None:
+def test_frames_of_a_client_that_reads_no_answers_take_no_memory(
+    broker: Broker, opcode: int, content: bytes
+) -> None:
     """The broker stops reading wrong frames, and pings, where their answers are not read."""
     frames = (bytes([opcode, 0x80 | len(content)]) + bytes(4) + content) * 1000
-    sizes = [_size_when_flooded(broker, frames) for _ in range(2)]  # the first time loads what a broker needs later
+    sizes = [
+        _size_when_flooded(broker, frames) for _ in range(2)
+    ]  # the first time loads what a broker needs later
     assert sizes[1] - sizes[0] < 16 * 1024 * 1024
 
 
@@ -589,7 +673,10 @@ def test_a_connection_without_a_subscription_ends() -> None:
 
 
 def test_a_client_that_answers_no_ping_is_gone() -> None:
-    with serving(body_timeout=0.2) as running, socket.create_connection((running.host, running.port)) as link:
+    with (
+        serving(body_timeout=0.2) as running,
+        socket.create_connection((running.host, running.port)) as link,
+    ):
         link.sendall(upgrade(TOKEN))
         link.settimeout(60)
         pieces = []

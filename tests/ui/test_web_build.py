@@ -17,7 +17,9 @@ WEB = build.WEB
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The sources in a place of their own, not built."""
     copy = tmp_path / "web"
-    shutil.copytree(build.WEB, copy, ignore=shutil.ignore_patterns("node_modules", "dist", "__pycache__"))
+    shutil.copytree(
+        build.WEB, copy, ignore=shutil.ignore_patterns("node_modules", "dist", "__pycache__")
+    )
     monkeypatch.setattr(build, "WEB", copy)
     monkeypatch.setattr(build, "STAMP", copy / "dist" / ".stamp")
     monkeypatch.delenv("SLUICE_UI", raising=False)
@@ -36,7 +38,9 @@ def test_sources_that_are_built_need_no_node(sources: Path) -> None:
     assert hook.dependencies() == []
 
 
-@pytest.mark.parametrize("changed", ["src/app/app.css", "package-lock.json", "index.html", "build.py"])
+@pytest.mark.parametrize(
+    "changed", ["src/app/app.css", "package-lock.json", "index.html", "build.py"]
+)
 def test_a_changed_source_is_built_again(sources: Path, changed: str) -> None:
     _stamp(sources)
     with (sources / changed).open("a") as file:
@@ -69,11 +73,19 @@ def test_lock_of_packages_names_no_server_and_node_is_that_of_the_lock() -> None
 @pytest.mark.parametrize(
     ("source", "line", "rule"),
     [
-        ("parts/format.ts", 'import type { Column } from "./card";\nexport type Shown = Column;', "no circles"),
+        (
+            "parts/format.ts",
+            'import type { Column } from "./card";\nexport type Shown = Column;',
+            "no circles",
+        ),
         ("api/kinds.ts", 'export const load = () => import("./live");\nimport "./messages";', ""),
         ("api/channel.ts", 'export const load = () => import("./live");', "no circles"),
         ("api/client.ts", 'import "../parts/format";', "api imports no layer above it"),
-        ("parts/job.tsx", 'import type { Row } from "../pages/objects/menu";', "parts imports no layer above it"),
+        (
+            "parts/job.tsx",
+            'import type { Row } from "../pages/objects/menu";',
+            "parts imports no layer above it",
+        ),
         ("pages/rules/sql.ts", 'import "../../app/shell";', "pages imports no layer above it"),
         (
             "pages/rules/sql.ts",
@@ -83,7 +95,9 @@ def test_lock_of_packages_names_no_server_and_node_is_that_of_the_lock() -> None
         ("pages/tables/shadow.tsx", 'import "../registry";', "no circles"),
     ],
 )
-def test_circles_and_imports_against_the_layers_are_refused(sources: Path, source: str, line: str, rule: str) -> None:
+def test_circles_and_imports_against_the_layers_are_refused(
+    sources: Path, source: str, line: str, rule: str
+) -> None:
     build.install(WEB)
     (sources / "node_modules").symlink_to(WEB / "node_modules")
     with (sources / "src" / source).open("a") as file:

@@ -14,7 +14,13 @@ class TransformationFailed(Exception):
     """
 
     def __init__(
-        self, kind: str, message: str, *, operation: int | None = None, is_payload: bool = False, **details: Any
+        self,
+        kind: str,
+        message: str,
+        *,
+        operation: int | None = None,
+        is_payload: bool = False,
+        **details: Any,
     ) -> None:
         self.kind = kind
         self.message = message

@@ -111,7 +111,9 @@ def _write_topic(evaluate: Evaluate) -> Apply:
     return apply
 
 
-def _write_choice(name: str, choices: Mapping[str, Any], wanted: str) -> Callable[[Evaluate], Apply]:
+def _write_choice(
+    name: str, choices: Mapping[str, Any], wanted: str
+) -> Callable[[Evaluate], Apply]:
     """Writes one of few values, each with its text."""
 
     def compiled(evaluate: Evaluate) -> Apply:
@@ -132,7 +134,9 @@ def _write_user_property(name: str, evaluate: Evaluate) -> Apply:
     def apply(run: Run) -> None:
         text = evaluate(run.bindings)
         if len(text) * 4 > MAX_TEXT_BYTES and len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-            raise _refused("bad_user_property_value", f"a user property has at most {MAX_TEXT_BYTES} bytes")
+            raise _refused(
+                "bad_user_property_value", f"a user property has at most {MAX_TEXT_BYTES} bytes"
+            )
         run.user = run.bindings["user_property"] = {**(run.user or {}), name: text}
         run.wrote_user = True
 
@@ -226,7 +230,9 @@ def _write_path(path: str, evaluate: Evaluate) -> Apply:
                 inner = {}
                 owned[id(inner)] = inner
             elif inner.__class__ is not dict:
-                raise _refused("bad_payload_path", f"payload.{path}: {key!r} exists and is not a map")
+                raise _refused(
+                    "bad_payload_path", f"payload.{path}: {key!r} exists and is not a map"
+                )
             elif id(inner) not in owned:
                 inner = dict(inner)
                 owned[id(inner)] = inner
@@ -255,11 +261,15 @@ def _check_size(value: Any) -> None:
             elif item.__class__ is list:
                 inner.extend(item)
             if len(inner) > left:
-                raise _refused("payload_too_large", f"the payload would hold more than {MAX_NODES} values")
+                raise _refused(
+                    "payload_too_large", f"the payload would hold more than {MAX_NODES} values"
+                )
         left -= len(inner)
         depth += 1
         if depth > MAX_DEPTH + 1:
-            raise _refused("payload_too_deep", f"the payload would nest deeper than {MAX_DEPTH} levels")
+            raise _refused(
+                "payload_too_deep", f"the payload would nest deeper than {MAX_DEPTH} levels"
+            )
         level = inner
 
 

@@ -10,7 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from broker.config.schema_use import ExternalHttpUse, SchemaUse, TaggedUse, message_type_of, serde_of
+from broker.config.schema_use import (
+    ExternalHttpUse,
+    SchemaUse,
+    TaggedUse,
+    message_type_of,
+    serde_of,
+)
 from broker.core import jsontext
 from broker.core.errors import NotFound
 from broker.core.message import Message
@@ -42,7 +48,9 @@ class PayloadCodec:
     """The decoded payload may hold bytes, which JSON cannot say as they are."""
 
 
-def payload_codec(decoder: Codec, encoder: Codec, schemas: SchemaLookup, *, may_hold_bytes: bool) -> PayloadCodec:
+def payload_codec(
+    decoder: Codec, encoder: Codec, schemas: SchemaLookup, *, may_hold_bytes: bool
+) -> PayloadCodec:
     """The codec of one transformation. A schema that is not there makes every message fail, not the making."""
     holds_bytes = may_hold_bytes or not isinstance(decoder, JsonCodec)
     return PayloadCodec(
@@ -75,9 +83,9 @@ def _from_json(message: Message, left: Any) -> Any:
             return message.json()
         return jsontext.decode(_raw(left))
     except jsontext.JsonError as error:
-        raise TransformationFailed("payload_decode_failed", f"the payload is not JSON: {error}", is_payload=True) from (
-            error
-        )
+        raise TransformationFailed(
+            "payload_decode_failed", f"the payload is not JSON: {error}", is_payload=True
+        ) from (error)
 
 
 def _raw(left: Any) -> bytes:
@@ -105,7 +113,9 @@ def _from_schema(codec: SchemaUse, schemas: SchemaLookup) -> Decode:
             value = serde.decode(data, message_type)
             return text_or_bytes(value) if gives_bytes else value
         except SchemaError as error:
-            raise TransformationFailed("payload_decode_schema_failure", str(error), is_payload=True) from error
+            raise TransformationFailed(
+                "payload_decode_schema_failure", str(error), is_payload=True
+            ) from error
 
     return decode
 
@@ -139,7 +149,9 @@ def _to_schema(codec: SchemaUse, schemas: SchemaLookup) -> Encode:
         try:
             return serde.encode(value, message_type)
         except SchemaError as error:
-            raise TransformationFailed("payload_encode_schema_failure", str(error), is_payload=True) from error
+            raise TransformationFailed(
+                "payload_encode_schema_failure", str(error), is_payload=True
+            ) from error
 
     return encode
 

@@ -41,13 +41,18 @@ class TransformsTrial(TypedDict):
 
 
 def preview(
-    transformations: Sequence[Transformation], schemas: SchemaLookup, message: Message, services: Services
+    transformations: Sequence[Transformation],
+    schemas: SchemaLookup,
+    message: Message,
+    services: Services,
 ) -> TransformsTrial:
     """Result of the transformations for a message, step by step."""
     return _trial(transformations, message, schemas, services).answer()
 
 
-def try_on(transformations: Sequence[Transformation], message: Message, services: Services) -> Trial:
+def try_on(
+    transformations: Sequence[Transformation], message: Message, services: Services
+) -> Trial:
     """Result of the transformations for a message, a step for each of them that matches."""
     trial = _trial(transformations, message, services.schemas, services)
     answer = trial.answer()
@@ -56,20 +61,40 @@ def try_on(transformations: Sequence[Transformation], message: Message, services
     steps: list[TrialStep] = []
     for name in trial.ran:
         wrote: list[WrittenValue] = [
-            {"key": step["key"], "value": step["value"]} for step in answer["steps"] if step["name"] == name
+            {"key": step["key"], "value": step["value"]}
+            for step in answer["steps"]
+            if step["name"] == name
         ]
         failure = failed.get(name)
         outcome = "changed" if failure is None else failure["action"]
-        steps.append({"stage": "transformation", "name": name, "outcome": outcome, "wrote": wrote, "failure": failure})
+        steps.append(
+            {
+                "stage": "transformation",
+                "name": name,
+                "outcome": outcome,
+                "wrote": wrote,
+                "failure": failure,
+            }
+        )
     return Trial(steps, None if stopped else trial.message)
 
 
 def _trial(
-    transformations: Sequence[Transformation], message: Message, schemas: SchemaLookup, services: Services
+    transformations: Sequence[Transformation],
+    message: Message,
+    schemas: SchemaLookup,
+    services: Services,
 ) -> _Trial:
     trial = _Trial(message)
-    matching = [item for item in transformations if item.spec.enable and item.matches(message.topic)]
-    trial.run([BoundTransformation(item, schemas, services.node.name, services.node.clock) for item in matching])
+    matching = [
+        item for item in transformations if item.spec.enable and item.matches(message.topic)
+    ]
+    trial.run(
+        [
+            BoundTransformation(item, schemas, services.node.name, services.node.clock)
+            for item in matching
+        ]
+    )
     return trial
 
 
@@ -116,7 +141,9 @@ class _Trial:
     def _finish(self, last: BoundTransformation) -> None:
         now = self._now
         try:
-            self._now = now.changed(now.topic, final_bytes(self._left), now.qos, now.retain, now.properties)
+            self._now = now.changed(
+                now.topic, final_bytes(self._left), now.qos, now.retain, now.properties
+            )
         except TransformationFailed as error:
             self._fail(last, error)
             self._now = self._entered
@@ -158,7 +185,12 @@ def _step(transformation: Transformation, at: int, run: Run) -> TransformStep:
     """Value written by an operation."""
     operation = transformation.operations[at]
     root, _, rest = operation.key.partition(".")
-    value: Any = {"topic": run.topic, "qos": run.qos, "retain": run.retain, "payload": run.payload}.get(root)
+    value: Any = {
+        "topic": run.topic,
+        "qos": run.qos,
+        "retain": run.retain,
+        "payload": run.payload,
+    }.get(root)
     if root == "user_property":
         value = (run.user or {}).get(rest)
     elif root in PROPERTY_NAMES:
@@ -166,4 +198,9 @@ def _step(transformation: Transformation, at: int, run: Run) -> TransformStep:
     elif rest:
         for key in rest.split("."):
             value = value[key]
-    return {"name": transformation.name, "operation": at, "key": operation.key, "value": marked(value)}
+    return {
+        "name": transformation.name,
+        "operation": at,
+        "key": operation.key,
+        "value": marked(value),
+    }

@@ -26,7 +26,9 @@ class JsonCodec(Settings):
     type: Literal["json"]
 
 
-CodecSpec = Annotated[NoCodec | JsonCodec | AvroUse | ProtobufUse | ExternalHttpUse, Field(discriminator="type")]
+CodecSpec = Annotated[
+    NoCodec | JsonCodec | AvroUse | ProtobufUse | ExternalHttpUse, Field(discriminator="type")
+]
 
 
 class OperationSpec(Settings):
@@ -49,4 +51,6 @@ def parse_spec(spec: Mapping[str, Any], pointer: str = "") -> TransformationSpec
         Invalid: with every problem of its shape.
     """
     headline = "the transformation cannot be saved"
-    return parsed(TransformationSpec, spec, headline, ignored=READ_ONLY, tags=_CODECS, pointer=pointer)
+    return parsed(
+        TransformationSpec, spec, headline, ignored=READ_ONLY, tags=_CODECS, pointer=pointer
+    )

@@ -19,7 +19,13 @@ from broker.observe.gate_objects import GateObject
 from transforms.messages.failure import TransformationFailed
 from transforms.messages.operations import Operation, Run, check_key, compile_operation
 from transforms.messages.payload import UNTOUCHED, PayloadCodec, payload_codec
-from transforms.messages.spec import JsonCodec, NoCodec, OperationSpec, TransformationSpec, parse_spec
+from transforms.messages.spec import (
+    JsonCodec,
+    NoCodec,
+    OperationSpec,
+    TransformationSpec,
+    parse_spec,
+)
 from transforms.variform.compiler import Evaluate
 from transforms.variform.errors import CompileError, EvalError
 from transforms.variform.values import text_or_bytes
@@ -61,9 +67,14 @@ def compile_transformation(spec: Mapping[str, Any], pointer: str = "") -> Transf
         operations += compiled
     if problems:
         raise Invalid(f"transformation {checked.name!r} cannot be saved", problems)
-    roots: frozenset[str] = frozenset().union(*(operation.expression.roots for operation in operations))
+    roots: frozenset[str] = frozenset().union(
+        *(operation.expression.roots for operation in operations)
+    )
     return Transformation(
-        checked, tuple(TopicFilter.parse(topic) for topic in checked.topics), tuple(operations), roots
+        checked,
+        tuple(TopicFilter.parse(topic) for topic in checked.topics),
+        tuple(operations),
+        roots,
     )
 
 
@@ -73,7 +84,9 @@ def _operation(operation: OperationSpec, pointer: str) -> tuple[list[Problem], l
     try:
         return [], [compile_operation(operation.key, operation.value)]
     except CompileError as error:
-        return [Problem(error.message, f"{pointer}/value", error.line, error.column, error.suggestion)], []
+        return [
+            Problem(error.message, f"{pointer}/value", error.line, error.column, error.suggestion)
+        ], []
 
 
 class BoundTransformation:
@@ -84,7 +97,9 @@ class BoundTransformation:
         "transformation",
     )  # fmt: skip
 
-    def __init__(self, transformation: Transformation, schemas: SchemaLookup, node: str, clock: Clock) -> None:
+    def __init__(
+        self, transformation: Transformation, schemas: SchemaLookup, node: str, clock: Clock
+    ) -> None:
         self.transformation = transformation
         self.operations = tuple(operation.apply for operation in transformation.operations)
         roots = transformation.roots
@@ -96,7 +111,9 @@ class BoundTransformation:
         self._reads_user = "user_property" in roots or "user_property" in written
         is_raw = isinstance(transformation.spec.payload_decoder, NoCodec) and self._codec.is_same
         self._needs_payload = not is_raw or "payload" in roots or "payload" in written
-        self._members = _members_written(transformation) if self._adopts_json and not self._reads_user else ()
+        self._members = (
+            _members_written(transformation) if self._adopts_json and not self._reads_user else ()
+        )
 
     def run(self, message: Message, left: Any, entered: Message) -> tuple[Message, Any]:
         """Transform a message.
@@ -120,7 +137,9 @@ class BoundTransformation:
         self.operate(run)
         return self.finish(run, message, left)
 
-    async def run_waiting(self, message: Message, left: Any, entered: Message) -> tuple[Message, Any]:
+    async def run_waiting(
+        self, message: Message, left: Any, entered: Message
+    ) -> tuple[Message, Any]:
         """Same as ``run``, for payloads that another process decodes or encodes. The operations are done once."""
         run = await settled(partial(self.begin, message, left, entered))
         self.operate(run)
@@ -136,7 +155,11 @@ class BoundTransformation:
             payload = payload.copy()
             bindings: dict[str, Any] = {"payload": payload}
             if self._reads_head:
-                bindings["topic"], bindings["qos"], bindings["retain"] = message.topic, message.qos, message.retain
+                bindings["topic"], bindings["qos"], bindings["retain"] = (
+                    message.topic,
+                    message.qos,
+                    message.retain,
+                )
             for name, read in self._fixed:
                 bindings[name] = read(entered)
             for member, evaluate in self._members:
@@ -147,7 +170,9 @@ class BoundTransformation:
             encoded = jsontext.encode(payload)
         except (EvalError, jsontext.JsonError):
             return None
-        changed = message.changed(message.topic, encoded, message.qos, message.retain, message.properties)
+        changed = message.changed(
+            message.topic, encoded, message.qos, message.retain, message.properties
+        )
         changed.adopt_json(payload)
         return changed
 
@@ -155,7 +180,11 @@ class BoundTransformation:
         """Decode the payload and gather what expressions read."""
         bindings: dict[str, Any] = {}
         if self._reads_head:
-            bindings["topic"], bindings["qos"], bindings["retain"] = message.topic, message.qos, message.retain
+            bindings["topic"], bindings["qos"], bindings["retain"] = (
+                message.topic,
+                message.qos,
+                message.retain,
+            )
         payload: Any = UNTOUCHED
         if self._needs_payload:
             payload = bindings["payload"] = self._codec.decode(message, left)
@@ -176,7 +205,9 @@ class BoundTransformation:
                     note(at)
                 at += 1
         except EvalError as error:
-            details: dict[str, Any] = {k: value for k, value in error.details.items() if isinstance(value, (str, int))}
+            details: dict[str, Any] = {
+                k: value for k, value in error.details.items() if isinstance(value, (str, int))
+            }
             details["reason"] = error.reason
             kind = "transformation_eval_operation_failure"
             raise TransformationFailed(kind, str(error), operation=at, **details) from error
@@ -205,7 +236,9 @@ class BoundTransformation:
             properties = {**(properties or {}), "User-Property": sorted(run.user.items())}
         if run.properties:
             merged = {**(properties or {}), **run.properties}
-            properties = {name: value for name, value in merged.items() if value is not None} or None
+            properties = {
+                name: value for name, value in merged.items() if value is not None
+            } or None
         return message.changed(run.topic, payload, run.qos, run.retain, properties)
 
 
@@ -213,7 +246,9 @@ def _members_written(transformation: Transformation) -> tuple[tuple[str, Evaluat
     """The members that a transformation from JSON to JSON writes; none when it writes anything else as well."""
     spec = transformation.spec
     keys = [operation.key.split(".") for operation in transformation.operations]
-    if not isinstance(spec.payload_decoder, JsonCodec) or any(len(key) != 2 or key[0] != "payload" for key in keys):
+    if not isinstance(spec.payload_decoder, JsonCodec) or any(
+        len(key) != 2 or key[0] != "payload" for key in keys
+    ):
         return ()
     evaluates = [operation.expression.evaluate for operation in transformation.operations]
     return tuple((key[1], evaluate) for key, evaluate in zip(keys, evaluates, strict=True))
@@ -221,9 +256,13 @@ def _members_written(transformation: Transformation) -> tuple[tuple[str, Evaluat
 
 def _codec_of(transformation: Transformation, schemas: SchemaLookup) -> PayloadCodec:
     spec = transformation.spec
-    gives_bytes = any(operation.expression.may_give_bytes for operation in transformation.operations)
+    gives_bytes = any(
+        operation.expression.may_give_bytes for operation in transformation.operations
+    )
     may_hold_bytes = gives_bytes or "pub_props" in transformation.roots
-    return payload_codec(spec.payload_decoder, spec.payload_encoder, schemas, may_hold_bytes=may_hold_bytes)
+    return payload_codec(
+        spec.payload_decoder, spec.payload_encoder, schemas, may_hold_bytes=may_hold_bytes
+    )
 
 
 def type_after(transformation: Transformation, before: FieldType) -> FieldType | None:
@@ -231,7 +270,9 @@ def type_after(transformation: Transformation, before: FieldType) -> FieldType |
     spec = transformation.spec
     if spec.mode == "shadow":
         return before
-    written = [operation.key for operation in transformation.operations if operation.root == "payload"]
+    written = [
+        operation.key for operation in transformation.operations if operation.root == "payload"
+    ]
     if spec.payload_decoder != spec.payload_encoder and spec.payload_encoder.type != "json":
         return None
     if spec.payload_encoder.type == "json":
@@ -283,5 +324,9 @@ READERS: Mapping[str, Read] = {
 
 def fixed_readers(roots: frozenset[str], node: str, clock: Clock) -> tuple[tuple[str, Read], ...]:
     """The readers for those of the names that are not writable; unknown names stay unbound."""
-    readers = {**READERS, "node": lambda message: node, "timestamp": lambda message: clock.now_ns() // 1_000_000}
+    readers = {
+        **READERS,
+        "node": lambda message: node,
+        "timestamp": lambda message: clock.now_ns() // 1_000_000,
+    }
     return tuple((name, readers[name]) for name in sorted(roots) if name in readers)

@@ -50,7 +50,9 @@ class Expression:
     may_give_bytes: bool
 
 
-def compile_expression(source: str, *, raw: bool = False, in_transformations: bool = False) -> Expression:
+def compile_expression(
+    source: str, *, raw: bool = False, in_transformations: bool = False
+) -> Expression:
     """Compile an expression.
 
     Args:
@@ -78,7 +80,9 @@ def compile_expression(source: str, *, raw: bool = False, in_transformations: bo
         "failed": _failed,
         "VariformError": VariformError,
     }
-    exec(compile(code, "<variform>", "exec"), namespace)  # the source is generated here, from a checked tree
+    exec(
+        compile(code, "<variform>", "exec"), namespace
+    )  # the source is generated here, from a checked tree
     return Expression(
         source,
         namespace["whole"],
@@ -157,7 +161,9 @@ class _Generator:
         if keep:
             body.append(f"    if {name} is None: {name} = ''")
         else:
-            body.append(f"    if not {name} and ({name} is None or {name}.__class__ is list): {name} = ''")
+            body.append(
+                f"    if not {name} and ({name} is None or {name}.__class__ is list): {name} = ''"
+            )
         return name
 
     def _call(self, node: Call, body: list[str], *, tail: bool) -> str:
@@ -175,12 +181,16 @@ class _Generator:
         function = self._find(node)
         self._check_count(node, function.least, function.most, function.arity)
         self.called.add(function.name)
-        arguments = [self._node(argument, body, keep=function.keeps_empty) for argument in node.arguments]
+        arguments = [
+            self._node(argument, body, keep=function.keeps_empty) for argument in node.arguments
+        ]
         checked = [
             self._checked(function.name, check, argument)
             for check, argument in zip(function.checks, arguments, strict=False)
         ]
-        return self._assign(body, f"{self._name_of('g_' + function.name, function.call)}({', '.join(checked)})")
+        return self._assign(
+            body, f"{self._name_of('g_' + function.name, function.call)}({', '.join(checked)})"
+        )
 
     def _checked(self, function: str, check: Check | None, argument: str) -> str:
         if check is None:
@@ -202,7 +212,9 @@ class _Generator:
         if len(node.arguments) == 1 and not isinstance(only, Array):
             part = self.function(only, tail=False)
             return self._assign(body, f"only_list(or_empty({part}, b))")
-        items = only.items if len(node.arguments) == 1 and isinstance(only, Array) else node.arguments
+        items = (
+            only.items if len(node.arguments) == 1 and isinstance(only, Array) else node.arguments
+        )
         return self._assign(body, f"first_filled({self._parts(items)}, b)")
 
     def _iif(self, node: Call, body: list[str], tail: bool) -> str:
@@ -211,7 +223,11 @@ class _Generator:
         return self._assign(body, f"{then} if holds(or_empty({condition}, b)) else {otherwise}")
 
     def _branch(self, node: Node, tail: bool) -> str:
-        return self._constant(node.value) if isinstance(node, Literal) else f"{self.function(node, tail=tail)}(b)"
+        return (
+            self._constant(node.value)
+            if isinstance(node, Literal)
+            else f"{self.function(node, tail=tail)}(b)"
+        )
 
     def _is_empty(self, node: Call, body: list[str], tail: bool) -> str:
         part = self.function(node.arguments[0], tail=False)
@@ -236,7 +252,12 @@ class _Generator:
         close = functions.suggestion(node.name, in_transformations=self._in_transformations)
         module, dot, _ = node.name.rpartition(".")
         if dot and module not in functions.MODULES:
-            raise error_at(self._source, node.at, f"no module '{module}'; functions are in 'maps' and 'lists'", close)
+            raise error_at(
+                self._source,
+                node.at,
+                f"no module '{module}'; functions are in 'maps' and 'lists'",
+                close,
+            )
         raise error_at(self._source, node.at, f"no function '{node.name}'", close)
 
     def _check_count(self, node: Call, least: int, most: int, arity: str) -> None:
@@ -247,7 +268,9 @@ class _Generator:
 
 
 def _failed(error: Exception) -> EvalError:
-    return EvalError("badarg", f"evaluation failed: {error}" if str(error) else f"evaluation failed: {error!r}")
+    return EvalError(
+        "badarg", f"evaluation failed: {error}" if str(error) else f"evaluation failed: {error!r}"
+    )
 
 
 def _or_empty(part: Evaluate, bindings: Bindings) -> Any:
@@ -285,7 +308,11 @@ def _first_filled(parts: tuple[Evaluate, ...], bindings: Bindings) -> Any:
 
 def _one_of(value: Any) -> Any:
     """Result of ``coalesce`` as text: of a list, the first item that is not empty, as with a list as its argument."""
-    return next((item for item in value if not is_empty(item)), "") if value.__class__ is list else value
+    return (
+        next((item for item in value if not is_empty(item)), "")
+        if value.__class__ is list
+        else value
+    )
 
 
 def _only_list(value: Any) -> Any:

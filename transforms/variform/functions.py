@@ -54,7 +54,10 @@ LAZY: Mapping[str, Lazy] = {
     ),
     "is_empty": Lazy(1, 1, 'True if the value is "", null, [], or not there.', "is_empty(value)"),
     "or": Lazy(
-        2, 1024, "True if one is true; stops at the first that is. An absent value counts as false.", "or(a, b, ...)"
+        2,
+        1024,
+        "True if one is true; stops at the first that is. An absent value counts as false.",
+        "or(a, b, ...)",
     ),
 }
 
@@ -93,5 +96,7 @@ def find(name: str, *, in_transformations: bool) -> Function | None:
 
 def suggestion(name: str, *, in_transformations: bool) -> str | None:
     """``did you mean 'upper'?`` when a name comes close."""
-    names = [f.name for f in FUNCTIONS.values() if in_transformations or not f.only_in_transformations]
+    names = [
+        f.name for f in FUNCTIONS.values() if in_transformations or not f.only_in_transformations
+    ]
     return did_you_mean(name, [*names, *LAZY])

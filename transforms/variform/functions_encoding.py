@@ -31,7 +31,9 @@ DIGESTS: Mapping[str, Callable[[bytes], str]] = {name: _digest_by(name) for name
 def base64_encode(value: bytes, option: Any = "", other: Any = "") -> str:
     """Base64 of the text; options ``urlsafe`` and ``no_padding``."""
     bounded("base64_encode", len(value) * 4 // 3)
-    done = base64.urlsafe_b64encode(value) if "urlsafe" in (option, other) else base64.b64encode(value)
+    done = (
+        base64.urlsafe_b64encode(value) if "urlsafe" in (option, other) else base64.b64encode(value)
+    )
     return done.decode().rstrip("=") if "no_padding" in (option, other) else done.decode()
 
 
@@ -39,7 +41,9 @@ def base64_encode(value: bytes, option: Any = "", other: Any = "") -> str:
 def base64_decode(value: str, option: Any = "", other: Any = "") -> str | bytes:
     """The decoded base64: text where it is UTF-8, else bytes; options as for ``base64_encode``."""
     options = (option, other)
-    return text_or_bytes(_unbase64("base64_decode", value, "urlsafe" in options, "no_padding" in options))
+    return text_or_bytes(
+        _unbase64("base64_decode", value, "urlsafe" in options, "no_padding" in options)
+    )
 
 
 def _unbase64(function_name: str, value: str, is_urlsafe: bool, without_padding: bool) -> bytes:
@@ -92,7 +96,9 @@ def hash_to_range(value: Any, least: int, most: int) -> int:
     data = value if value.__class__ is bytes else value.encode() if value.__class__ is str else b""
     if not data:
         raise badarg("hash_to_range", "expected a non-empty string")
-    return _ranged("hash_to_range", int.from_bytes(hashlib.sha256(data).digest(), "big"), least, most)
+    return _ranged(
+        "hash_to_range", int.from_bytes(hashlib.sha256(data).digest(), "big"), least, most
+    )
 
 
 @function("map_to_range")
@@ -102,7 +108,9 @@ def map_to_range(value: Any, least: int, most: int) -> int:
         return _ranged("map_to_range", value, least, most)
     if value.__class__ not in (str, bytes) or not value:
         raise badarg("map_to_range", "expected an integer or a non-empty string")
-    return _ranged("map_to_range", int.from_bytes(binary("map_to_range", value), "big"), least, most)
+    return _ranged(
+        "map_to_range", int.from_bytes(binary("map_to_range", value), "big"), least, most
+    )
 
 
 def _ranged(name: str, value: int, least: int, most: int) -> int:

@@ -24,7 +24,9 @@ def rand_str(length: int) -> str:
     bounded("rand_str", length)
     # Three bytes for each index into 62 letters: the bias is under 4 in 10^6.
     noise = secrets.token_bytes(3 * length)
-    return "".join([_LETTERS[int.from_bytes(noise[i : i + 3], "big") % 62] for i in range(0, 3 * length, 3)])
+    return "".join(
+        [_LETTERS[int.from_bytes(noise[i : i + 3], "big") % 62] for i in range(0, 3 * length, 3)]
+    )
 
 
 @function("rand_int")

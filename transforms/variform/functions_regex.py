@@ -87,7 +87,10 @@ def _bounded(linear: Any) -> Find:
 
     def find(subject: str) -> Iterator[_Match]:
         if len(subject) > longest:
-            raise EvalError("badarg", f"the text has more than {longest} characters, too many for this expression")
+            raise EvalError(
+                "badarg",
+                f"the text has more than {longest} characters, too many for this expression",
+            )
         matches: Iterator[_Match] = linear.finditer(subject)
         return matches
 

@@ -19,9 +19,13 @@ BLANKS = " \t\n\v\f\r\x85\u200e\u200f\u2028\u2029"
 
 _clusters = regex.compile(r"\X").findall
 # Characters by the letter of their escape.
-ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"} | {c: c for c in "\\'\"?"}
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"} | {
+    c: c for c in "\\'\"?"
+}
 _ESCAPE = re.compile(r"\\(?:x([0-9A-Fa-f]+)|(.))", re.DOTALL)
-_DIRECTIVE = re.compile(r"~(?:(-?[0-9]{1,4})?(?:\.([0-9]{1,4}))?(?:\.(.))?)(t?)([a-zA-Z~])?", re.DOTALL)
+_DIRECTIVE = re.compile(
+    r"~(?:(-?[0-9]{1,4})?(?:\.([0-9]{1,4}))?(?:\.(.))?)(t?)([a-zA-Z~])?", re.DOTALL
+)
 
 
 def _check_option(function: str, option: str, known: Sequence[str]) -> None:
@@ -93,7 +97,9 @@ def rm_prefix(value: str, prefix: str) -> str:
 @function("split")
 def split(value: str, separator: str, option: str = "") -> list[str]:
     """Parts between separators, empty ones dropped; ``notrim``, ``leading``, ``trailing`` (one cut), ``*_notrim``."""
-    _check_option("split", option, ("", "notrim", "leading", "trailing", "leading_notrim", "trailing_notrim"))
+    _check_option(
+        "split", option, ("", "notrim", "leading", "trailing", "leading_notrim", "trailing_notrim")
+    )
     bounded("split", value.count(separator) if separator else 0)
     if not separator:
         parts = [value]
@@ -125,7 +131,9 @@ def concat(first: Any, second: Any = MISSING) -> str:
 @function("join_to_string")
 def join_to_string(first: Any, items: Any = MISSING) -> str:
     """``join_to_string(separator, list)``, or of a list with ``", "`` between its items."""
-    separator, listed = (", ", first) if items is MISSING else (text("join_to_string", first), items)
+    separator, listed = (
+        (", ", first) if items is MISSING else (text("join_to_string", first), items)
+    )
     return joined("join_to_string", separator, sequence("join_to_string", listed))
 
 
@@ -153,7 +161,10 @@ def replace(value: str, old: str, new: str, which: str = "all") -> str:
     _check_option("replace", which, ("all", "leading", "trailing"))
     if not old or old not in value:
         return value
-    bounded("replace", len(value) + (value.count(old) if which == "all" else 1) * max(0, len(new) - len(old)))
+    bounded(
+        "replace",
+        len(value) + (value.count(old) if which == "all" else 1) * max(0, len(new) - len(old)),
+    )
     if which == "trailing":
         return new.join(value.rsplit(old, 1))
     return value.replace(old, new, -1 if which == "all" else 1)
@@ -220,7 +231,9 @@ def _directive(match: re.Match[str], left: list[Any]) -> str:
     shown = _formatted(letter, precision, left.pop(0))
     if width is None:
         return shown
-    return shown.ljust(-int(width), fill) if width.startswith("-") else shown.rjust(int(width), fill)
+    return (
+        shown.ljust(-int(width), fill) if width.startswith("-") else shown.rjust(int(width), fill)
+    )
 
 
 def _formatted(letter: str | None, precision: str | None, value: Any) -> str:
@@ -264,4 +277,6 @@ def topic_split(topic: Any) -> list[str]:
 def topic_match(topic: str, topic_filter: str) -> bool:
     """True if the topic matches the filter, MQTT 5.0 section 4.7; ``a/#`` matches ``a`` too."""
     levels = tuple(topic_filter.split("/"))
-    return "#" not in levels[:-1] and levels_match(levels, topic)  # with a # elsewhere it is not a filter
+    return "#" not in levels[:-1] and levels_match(
+        levels, topic
+    )  # with a # elsewhere it is not a filter

@@ -76,5 +76,7 @@ def _unknown(source: str, at: int) -> CompileError:
     if source.startswith("${", at):
         return error_at(source, at, "'${' has no meaning here", "write the variable without ${ }")
     if character in "+-*/=<>!%&|":
-        return error_at(source, at, f"there is no operator {character!r}", "use functions, as num_gt(a, b)")
+        return error_at(
+            source, at, f"there is no operator {character!r}", "use functions, as num_gt(a, b)"
+        )
     return error_at(source, at, f"unexpected character {character!r}")

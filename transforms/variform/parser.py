@@ -69,17 +69,23 @@ class _Parser:
         if self._peek().kind == "end":
             raise error_at(self._source, 0, "an expression must not be empty")
         if self._peek().text == "[":
-            raise error_at(self._source, self._peek().at, "an array is not an expression on its own")
+            raise error_at(
+                self._source, self._peek().at, "an array is not an expression on its own"
+            )
         node = self._argument(1)
         left = self._peek()
         if left.kind != "end":
-            raise error_at(self._source, left.at, f"expected the end of the expression, found {left.text!r}")
+            raise error_at(
+                self._source, left.at, f"expected the end of the expression, found {left.text!r}"
+            )
         return node
 
     def _argument(self, depth: int) -> Node:
         token = self._take()
         if depth > MAX_NESTING:
-            raise error_at(self._source, token.at, f"an expression nests at most {MAX_NESTING} levels")
+            raise error_at(
+                self._source, token.at, f"an expression nests at most {MAX_NESTING} levels"
+            )
         if token.text == "[" and token.kind == "mark":
             return Array(tuple(self._arguments("]", depth + 1)), token.at)
         if token.kind == "name":
@@ -89,7 +95,11 @@ class _Parser:
         if token.kind in ("integer", "float"):
             return self._number(token)
         token_text = "the end" if token.kind == "end" else repr(token.text)
-        raise error_at(self._source, token.at, f"expected a value, a variable or a function, found {token_text}")
+        raise error_at(
+            self._source,
+            token.at,
+            f"expected a value, a variable or a function, found {token_text}",
+        )
 
     def _number(self, token: Token) -> Literal:
         if token.kind == "float":
@@ -112,7 +122,11 @@ class _Parser:
             return Literal(token.text == "true")
         path = tuple(token.text.split("."))
         if "" in path:
-            raise error_at(self._source, token.at, f"variable '{token.text}' has an empty part between its dots")
+            raise error_at(
+                self._source,
+                token.at,
+                f"variable '{token.text}' has an empty part between its dots",
+            )
         return Variable(path, token.at)
 
     def _arguments(self, close: str, depth: int) -> list[Node]:
@@ -123,7 +137,9 @@ class _Parser:
                 return items
             if token.kind != "mark" or token.text != ",":
                 token_text = "the end" if token.kind == "end" else repr(token.text)
-                raise error_at(self._source, token.at, f"expected ',' or '{close}', found {token_text}")
+                raise error_at(
+                    self._source, token.at, f"expected ',' or '{close}', found {token_text}"
+                )
             items.append(self._argument(depth))
 
     def _peek(self) -> Token:

@@ -69,7 +69,9 @@ class Function:
 FUNCTIONS: dict[str, Function] = {}
 
 
-def function(name: str, *, keeps_empty: bool = False, only_in_transformations: bool = False) -> Callable[[F], F]:
+def function(
+    name: str, *, keeps_empty: bool = False, only_in_transformations: bool = False
+) -> Callable[[F], F]:
     """Register an implementation, which raises ``EvalError`` for values that it does not accept.
 
     Its parameters say how many arguments there are, and their annotations what each must be: ``str``, ``bytes``

@@ -78,7 +78,11 @@ def text(function: str, value: Any) -> str:
 
 def binary(function: str, value: Any) -> bytes:
     """An argument that must be text or bytes, as bytes."""
-    return value if value.__class__ is bytes else text(function, value).encode("utf-8", "surrogatepass")
+    return (
+        value
+        if value.__class__ is bytes
+        else text(function, value).encode("utf-8", "surrogatepass")
+    )
 
 
 def integer(function: str, value: Any) -> int:

@@ -26,11 +26,17 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
     def disconnected(names: Collection[str]) -> Iterator[Affected]:
         how = "is disconnected: its password no longer works"
         return (
-            Affected(kind="client", name=client_id, how=how) for client_id in access.clients_of(names)[:_MOST_AFFECTED]
+            Affected(kind="client", name=client_id, how=how)
+            for client_id in access.clients_of(names)[:_MOST_AFFECTED]
         )
 
     @routes.ops.post(
-        "/users:import", "importUsers", "Import users", answer=ImportedUsers, takes_key=True, may_be_dry=True
+        "/users:import",
+        "importUsers",
+        "Import users",
+        answer=ImportedUsers,
+        takes_key=True,
+        may_be_dry=True,
     )
     async def import_users(body: UserImport, dry_run: DryRun = False) -> ImportedUsers | Spec:
         """Creates or replaces users from hashes of their passwords. Either all are saved, or none. `dry_run` counts the
@@ -42,11 +48,18 @@ def add_users(routes: KindRoutes, access: AccessService) -> None:
             users.adopt(imported)
             return {"imported": len(imported)}
         await would_change(lambda: users.adopt(imported))
-        replaced = [(user, existing) for user in imported if (existing := users.find(user.name)) is not None]
-        affected = [Affected(kind="user", name=user.name, how="is replaced") for user, _ in replaced[:_MOST_AFFECTED]]
+        replaced = [
+            (user, existing) for user in imported if (existing := users.find(user.name)) is not None
+        ]
+        affected = [
+            Affected(kind="user", name=user.name, how="is replaced")
+            for user, _ in replaced[:_MOST_AFFECTED]
+        ]
         changed = {user.name for user, existing in replaced if not user.logs_in_like(existing)}
         after = {"created": len(imported) - len(replaced), "replaced": len(replaced)}
-        return effect_of("replace" if replaced else "create", None, after, [*affected, *disconnected(changed)])
+        return effect_of(
+            "replace" if replaced else "create", None, after, [*affected, *disconnected(changed)]
+        )
 
     @routes.ops.post(
         f"{routes.one}:rotate",

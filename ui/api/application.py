@@ -69,7 +69,9 @@ def _work_out_routes(app: FastAPI) -> None:
     """Look for a path that there is none of. FastAPI works out the routes of routers when it first looks through them:
     with the first request that would be a fifth of a second of the event loop, which serves MQTT clients too."""
     for route in app.routes:
-        route.matches({"type": "http", "method": "GET", "path": "/\0", "root_path": "", "headers": []})
+        route.matches(
+            {"type": "http", "method": "GET", "path": "/\0", "root_path": "", "headers": []}
+        )
 
 
 def _operations(context: ApiContext) -> APIRouter:
@@ -109,7 +111,9 @@ def _operations(context: ApiContext) -> APIRouter:
     return router
 
 
-def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls) -> KindRoutes:
+def _add_kind(
+    router: APIRouter, kind: Kind, context: ApiContext, calls: BoundedCalls
+) -> KindRoutes:
     """Add a kind, with its routes in addition to the declared ones."""
     service: Any = context.services[kind.path]
     match kind.path:
@@ -118,7 +122,9 @@ def _add_kind(router: APIRouter, kind: Kind, context: ApiContext, calls: Bounded
         case "schemas":
             return add_schemas(router, kind, service, context)
         case "listeners":
-            routes = KindRoutes(router, kind, service, context, Saving(patching=draining, deleting=draining))
+            routes = KindRoutes(
+                router, kind, service, context, Saving(patching=draining, deleting=draining)
+            )
         case _:
             routes = KindRoutes(router, kind, service, context)
     routes.add()

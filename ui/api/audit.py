@@ -20,7 +20,15 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-from broker.admin.audit_log import ORDER, AuditedChange, AuditLog, AuditRecord, DeletedObject, Origin, change_of
+from broker.admin.audit_log import (
+    ORDER,
+    AuditedChange,
+    AuditLog,
+    AuditRecord,
+    DeletedObject,
+    Origin,
+    change_of,
+)
 from broker.admin.rights import Actor
 from broker.core.kinds import Kind, kinds, kinds_in_files
 from broker.core.objects import ACTOR, SavedObject, Spec
@@ -75,7 +83,13 @@ class _Noted:
     changes: dict[tuple[str, str], _Change] = field(default_factory=dict)
     orders: dict[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
 
-    def note(self, kind: Kind, name: str, before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> None:
+    def note(
+        self,
+        kind: Kind,
+        name: str,
+        before: Mapping[str, Any] | None,
+        after: Mapping[str, Any] | None,
+    ) -> None:
         self.changes.setdefault((kind.name, name), _Change(kind, name, before)).after = after
 
     def reordered(self) -> Iterator[AuditedChange]:
@@ -87,10 +101,15 @@ class _Noted:
 
     def deleted(self, audited: Sequence[AuditedChange]) -> Sequence[DeletedObject]:
         """The objects that the request deleted, as they were saved in a file."""
-        names = {(change["kind"], change["name"]) for change in audited if change["change"] == "deleted"}
+        names = {
+            (change["kind"], change["name"]) for change in audited if change["change"] == "deleted"
+        }
         return [
             DeletedObject(
-                change.kind.name, change.name, dict(change.before), self.orders.get(change.kind.name, _NO_ORDER)[0]
+                change.kind.name,
+                change.name,
+                dict(change.before),
+                self.orders.get(change.kind.name, _NO_ORDER)[0],
             )
             for key, change in self.changes.items()
             if key in names and change.before is not None and change.kind.section is not None
@@ -204,7 +223,9 @@ def _is_audited(scope: Scope, status: int) -> bool:
     if scope["method"] in _READS:
         return False
     if operation is None:
-        return scope["path"].startswith("/registry/") and not only_reads_registry(scope["method"], scope["path"])
+        return scope["path"].startswith("/registry/") and not only_reads_registry(
+            scope["method"], scope["path"]
+        )
     resource = (getattr(route, "openapi_extra", None) or {}).get("x-resource", {})
     return "Try" not in getattr(route, "tags", ()) and resource.get("does") not in _CHANGES_NOTHING
 

@@ -35,5 +35,7 @@ def add_backtests(router: APIRouter, service: RuleService, calls: BoundedCalls) 
         checked = await calls.run("compiling the rule", lambda: service.backtest_request(body))
         job = service.backtest(checked)
         started = answer(job, 202)
-        started.headers["Location"] = f"{request.url.path.removesuffix('/rules:backtest')}/backtests/{job['id']}"
+        started.headers["Location"] = (
+            f"{request.url.path.removesuffix('/rules:backtest')}/backtests/{job['id']}"
+        )
         return started

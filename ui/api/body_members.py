@@ -37,19 +37,30 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
             inner = members[name]
             for at, element in enumerate(item) if isinstance(item, list) else ((None, item),):
                 if inner is not None:
-                    yield from _unknown(element, inner, f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}")
+                    yield from _unknown(
+                        element,
+                        inner,
+                        f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}",
+                    )
         else:
             message = f"expected one of {', '.join(sorted(members))}; got {name[:100]!r}"
-            yield Problem(message, f"{pointer}/{name[:100]}", suggestion=did_you_mean(name, members))
+            yield Problem(
+                message, f"{pointer}/{name[:100]}", suggestion=did_you_mean(name, members)
+            )
 
 
 @cache
 def _members(model: type[BaseModel]) -> dict[str, type[BaseModel] | None]:
     """The members of a body by name, with the model of the objects in them, where there is one."""
-    return {field.alias or name: _model_in(field.annotation) for name, field in model.model_fields.items()}
+    return {
+        field.alias or name: _model_in(field.annotation)
+        for name, field in model.model_fields.items()
+    }
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)
+    return next(
+        (model for part in get_args(annotation) if (model := _model_in(part)) is not None), None
+    )

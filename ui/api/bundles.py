@@ -30,14 +30,23 @@ _FORM: dict[str, Any] = {
     "required": ["name", "root_proto_file"],
     "properties": {
         "name": {"type": "string"},
-        "root_proto_file": {"type": "string", "description": "The file that is the schema, without a folder."},
+        "root_proto_file": {
+            "type": "string",
+            "description": "The file that is the schema, without a folder.",
+        },
         "description": {"type": "string"},
-        "bundle": {"type": "string", "format": "binary", "description": "A gzipped tar of .proto files."},
+        "bundle": {
+            "type": "string",
+            "format": "binary",
+            "description": "A gzipped tar of .proto files.",
+        },
     },
 }
 
 
-def add_bundles(routes: KindRoutes, kind: Kind, service: SchemaService, compiling: BoundedCalls) -> None:
+def add_bundles(
+    routes: KindRoutes, kind: Kind, service: SchemaService, compiling: BoundedCalls
+) -> None:
     """Add creating and changing a schema by a bundle."""
     ops = routes.ops
 
@@ -78,14 +87,18 @@ def add_bundles(routes: KindRoutes, kind: Kind, service: SchemaService, compilin
         root = _text(form, "root_proto_file")
         current = service.get(name)
         if "bundle" in form:
-            files = await compiling.run("unpacking the bundle", lambda: service.bundle_files(form["bundle"], root))
+            files = await compiling.run(
+                "unpacking the bundle", lambda: service.bundle_files(form["bundle"], root)
+            )
         else:
             files = service.bundle_with_root(name, root)
         spec = {**_kept(current), **_spec(form, files)}
         prepared = await compiling.run("compiling the schema", service.prepare(spec, name))
         routes.check(request, name)
         replace = partial(service.replace, name, spec, prepared=prepared)
-        return await routes.written(request, name, spec, replace, is_dry=dry_run, prepared={"prepared": prepared})
+        return await routes.written(
+            request, name, spec, replace, is_dry=dry_run, prepared={"prepared": prepared}
+        )
 
 
 async def _form(request: Request, required: tuple[str, ...]) -> Mapping[str, bytes]:
@@ -107,7 +120,9 @@ def _form_parts(content_type: str, body: bytes) -> Mapping[str, bytes]:
     """
     boundary_match = _BOUNDARY.search(content_type)
     if not content_type.lower().startswith("multipart/form-data") or boundary_match is None:
-        raise Invalid("the body must be a form of multipart/form-data, with its boundary in Content-Type")
+        raise Invalid(
+            "the body must be a form of multipart/form-data, with its boundary in Content-Type"
+        )
     boundary = b"--" + (boundary_match[1] or boundary_match[2]).encode("latin-1", "replace")
     _, *parts = (b"\r\n" + body).split(b"\r\n" + boundary, _MAX_PARTS + 2)
     if not parts or not parts[-1].startswith(b"--") or len(parts) > _MAX_PARTS + 1:
@@ -139,4 +154,8 @@ def _spec(form: Mapping[str, bytes], files: Any) -> dict[str, Any]:
 
 def _kept(current: Spec) -> dict[str, Any]:
     """Members that a change keeps unless it names them: description, tags, metadata, compatibility."""
-    return {key: current[key] for key in ("description", "tags", "metadata", "compatibility") if key in current}
+    return {
+        key: current[key]
+        for key in ("description", "tags", "metadata", "compatibility")
+        if key in current
+    }

@@ -21,7 +21,10 @@ from ui.api.context import ApiContext
 from ui.api.effects import consequences_of, effect_of
 from ui.api.models.shapes import Affected
 
-Cascade = Annotated[bool, Query(description="Delete the objects that use it too: all, or none. `dry_run` lists them.")]
+Cascade = Annotated[
+    bool,
+    Query(description="Delete the objects that use it too: all, or none. `dry_run` lists them."),
+]
 Delete = Callable[[], Any | Awaitable[Any]]
 
 
@@ -46,9 +49,13 @@ class _Part:
 class CascadingDeletion:
     """The deletion of an object and of those that use it, users first."""
 
-    def __init__(self, context: ApiContext, kind: Kind, name: str, delete: Delete, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, context: ApiContext, kind: Kind, name: str, delete: Delete, options: Mapping[str, Any]
+    ) -> None:
         self._context = context
-        self._by_name = {offered.name: offered for offered in kinds() if offered.path in context.services}
+        self._by_name = {
+            offered.name: offered for offered in kinds() if offered.path in context.services
+        }
         service: Any = context.services[kind.path]
         self._target = reference_of(kind, name, service.get(name))
         users = context.contributors.all_users_of(self._target)
@@ -64,7 +71,9 @@ class CascadingDeletion:
         service: Any = self._context.services[kind.path]
         section = self._context.section_of(kind)
         before = service.get(name) if section is None else deepcopy(section.saved(name))
-        return _Part(reference, used, kind, name, service, before, partial(service.delete, name), {})
+        return _Part(
+            reference, used, kind, name, service, before, partial(service.delete, name), {}
+        )
 
     @property
     def kinds(self) -> set[Kind]:
@@ -77,7 +86,8 @@ class CascadingDeletion:
         users = self._parts[:-1]
         target = self._parts[-1]
         affected = [
-            Affected(kind=part.kind.name, name=part.reference.name, how=_how(part, target)) for part in users[::-1]
+            Affected(kind=part.kind.name, name=part.reference.name, how=_how(part, target))
+            for part in users[::-1]
         ]
         consequences = [
             f"{part.reference}: {sentence}"
@@ -115,9 +125,15 @@ class CascadingDeletion:
 
     async def _check(self) -> Saves:
         """Check each deletion; what they would save."""
-        fixed = [f"{part.reference} is fixed by {where}" for part in self._parts if (where := self._fixed_by(part))]
+        fixed = [
+            f"{part.reference} is fixed by {where}"
+            for part in self._parts
+            if (where := self._fixed_by(part))
+        ]
         if fixed:
-            raise ReadOnly(f"{self._target} cannot be deleted with its users: {', '.join(fixed)}; change it there")
+            raise ReadOnly(
+                f"{self._target} cannot be deleted with its users: {', '.join(fixed)}; change it there"
+            )
         saves: dict[tuple[str, ...], Spec | None] = {}
         for part in self._parts:
             with deleting_together(self._references), dry_run():
@@ -126,7 +142,11 @@ class CascadingDeletion:
                     if isawaitable(deleted):
                         await deleted
                 except DryRunEnd as end:
-                    place = () if part.kind.section is None else (*part.kind.section.split("."), part.name)
+                    place = (
+                        ()
+                        if part.kind.section is None
+                        else (*part.kind.section.split("."), part.name)
+                    )
                     saves |= end.saves or ({place: None} if place else {})
         return saves
 
@@ -155,9 +175,17 @@ class CascadingDeletion:
 
     def _orders(self) -> dict[Kind, list[str]]:
         """Names in their order, of kinds that have one."""
-        ordered = {part.kind: part.service for part in self._parts if part.kind.abilities.can_reorder}
-        return {kind: [spec[kind.key] for spec in service.list()] for kind, service in ordered.items()}
+        ordered = {
+            part.kind: part.service for part in self._parts if part.kind.abilities.can_reorder
+        }
+        return {
+            kind: [spec[kind.key] for spec in service.list()] for kind, service in ordered.items()
+        }
 
 
 def _how(part: _Part, target: _Part) -> str:
-    return "is deleted too" if part.used == target.reference else f"is deleted too: it uses {part.used}"
+    return (
+        "is deleted too"
+        if part.used == target.reference
+        else f"is deleted too: it uses {part.used}"
+    )

@@ -117,7 +117,9 @@ class Rows(State):
         row: Callable[[int, Mapping[str, Any]], tuple[str, Spec]],
     ) -> None:
         shape: Any = RootModel.__class_getitem__(FILTERS.get(wanted.kind, ListFilter))
-        checked: Any = parsed(shape, wanted.filters, "channel lists cannot be subscribed", pointer="/filters")
+        checked: Any = parsed(
+            shape, wanted.filters, "channel lists cannot be subscribed", pointer="/filters"
+        )
         self._filter: ListFilter = checked.root
         self._wanted = wanted
         self._objects = objects
@@ -170,7 +172,9 @@ class Rows(State):
             else:
                 self._found = self._found if self._is_whole else more
                 self._task = asyncio.get_running_loop().create_task(self._finish(steps, more))
-        self._head = jsontext.encode({"total": len(self._found), "total_is_estimate": not self._is_whole})[1:-1]
+        self._head = jsontext.encode(
+            {"total": len(self._found), "total_is_estimate": not self._is_whole}
+        )[1:-1]
         start = self._wanted.position
         shown = self._found[start : start + self._wanted.limit]
         return dict(self._row(at, spec) for at, spec in enumerate(shown, start))
@@ -206,7 +210,10 @@ class Messages(State):
         messages = [self._tails.show(message) for message in self._tail.take()]
         self._shown += len(messages)
         status = self._tails.status(self._tail, self._shown)
-        return {"messages": messages, **{name: status[name] for name in ("matched", "shown", "skipped")}}
+        return {
+            "messages": messages,
+            **{name: status[name] for name in ("matched", "shown", "skipped")},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +251,15 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
             "node",
         ),
         "lists": Channel(
-            "The objects of a kind in a window, and how many there are.", ListParameters, LiveList, 1.0, objects.list
+            "The objects of a kind in a window, and how many there are.",
+            ListParameters,
+            LiveList,
+            1.0,
+            objects.list,
         ),
-        "object": Channel("One object, with its state.", ObjectParameters, LiveObject, 0.5, objects.one),
+        "object": Channel(
+            "One object, with its state.", ObjectParameters, LiveObject, 0.5, objects.one
+        ),
         "jobs": Channel(
             "Jobs with their progress.",
             NoParameters,
@@ -306,7 +319,9 @@ class _Objects:
 
         def row(position: int, shown: Mapping[str, Any]) -> tuple[str, Spec]:
             name = str(shown[kind.key])
-            reason = next((str(shown[member]) for member in _REASONS if shown.get(member) is not None), None)
+            reason = next(
+                (str(shown[member]) for member in _REASONS if shown.get(member) is not None), None
+            )
             states = {"state": state_of(shown), "reason": reason}
             return name, {"position": position, **states, **saved(name), "object": shown}
 
@@ -332,14 +347,21 @@ class _Objects:
         section = self._section_of(kind)
         if section is None:
             return lambda name: {"etag": str(service.saved_version(name).etag), "fixed_by": None}
-        return lambda name: {"etag": str(section.version(name).etag), "fixed_by": section.fixed_by(name)}
+        return lambda name: {
+            "etag": str(section.version(name).etag),
+            "fixed_by": section.fixed_by(name),
+        }
 
     def _kind(self, path: str) -> Kind:
         if path in self._kinds:
             return self._kinds[path]
-        problem = Problem(f"kind: expected one of {', '.join(self._kinds)}, got {path!r}", "/parameters/kind")
+        problem = Problem(
+            f"kind: expected one of {', '.join(self._kinds)}, got {path!r}", "/parameters/kind"
+        )
         raise Invalid("there is no such kind of objects", [problem])
 
 
 def _object(members: Mapping[str, bytes]) -> bytes:
-    return b"{%b}" % b",".join(b"%b:%b" % (jsontext.encode(name), text) for name, text in members.items())
+    return b"{%b}" % b",".join(
+        b"%b:%b" % (jsontext.encode(name), text) for name, text in members.items()
+    )

@@ -36,7 +36,9 @@ _SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection
 class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
     """The connections of one server, and their limits. ``metrics`` counts those closed early."""
 
-    def __init__(self, most: int, header_timeout_s: float, read_timeout_s: float, metrics: Metrics) -> None:
+    def __init__(
+        self, most: int, header_timeout_s: float, read_timeout_s: float, metrics: Metrics
+    ) -> None:
         super().__init__(most)
         self.header_timeout_s = header_timeout_s
         self.read_timeout_s = read_timeout_s
@@ -44,7 +46,9 @@ class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
             reason: metrics.counter("api_connections_closed", _HELP, reason=reason)
             for reason in ("max_connections", "header_timeout", "read_timeout")
         }
-        metrics.gauge("api_connections", lambda: len(self), "HTTP connections of the management API")
+        metrics.gauge(
+            "api_connections", lambda: len(self), "HTTP connections of the management API"
+        )
 
     def count(self, reason: str) -> None:
         """Count a connection that is closed early."""
@@ -60,7 +64,9 @@ class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
         """Create the protocol of a connection; called by uvicorn."""
         return HttpConnection(self, config, server_state, app_state, _loop)
 
-    def websocket(self, config: Config, server_state: ServerState, app_state: State) -> WebSocketConnection:
+    def websocket(
+        self, config: Config, server_state: ServerState, app_state: State
+    ) -> WebSocketConnection:
         """Create the protocol of a connection that becomes a WebSocket; called by uvicorn."""
         return WebSocketConnection(self, config, server_state, app_state)
 
@@ -75,8 +81,17 @@ def authenticated(request: HTTPConnection) -> None:
 class HttpConnection(H11Protocol):
     """uvicorn's, with deadlines."""
 
-    def __init__(self, room: HttpRoom, config: Config, server_state: ServerState, app_state: State, loop: Loop) -> None:
-        super().__init__(config, server_state, {**app_state, _AUTHENTICATED: self._authenticated}, loop)
+    def __init__(
+        self,
+        room: HttpRoom,
+        config: Config,
+        server_state: ServerState,
+        app_state: State,
+        loop: Loop,
+    ) -> None:
+        super().__init__(
+            config, server_state, {**app_state, _AUTHENTICATED: self._authenticated}, loop
+        )
         self._room = room
         self._head_timer: asyncio.TimerHandle | None = None
         self._read_timer: asyncio.TimerHandle | None = None
@@ -139,7 +154,9 @@ class HttpConnection(H11Protocol):
     def pause_writing(self) -> None:
         """The client reads its answer too slowly; close it unless it resumes in time."""
         super().pause_writing()
-        self._read_timer = self.loop.call_later(self._room.read_timeout_s, self._give_up, "read_timeout")
+        self._read_timer = self.loop.call_later(
+            self._room.read_timeout_s, self._give_up, "read_timeout"
+        )
 
     def resume_writing(self) -> None:
         """The client reads again."""
@@ -161,7 +178,9 @@ class HttpConnection(H11Protocol):
                 self._head_timer.cancel()
             self._head_timer = None
         elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._room.header_timeout_s, self._give_up, "header_timeout")
+            self._head_timer = self.loop.call_later(
+                self._room.header_timeout_s, self._give_up, "header_timeout"
+            )
 
     def _give_up(self, reason: str) -> None:
         self._room.count(reason)
@@ -176,7 +195,9 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
 
     is_busy: Final = True
 
-    def __init__(self, room: HttpRoom, config: Config, server_state: ServerState, app_state: State) -> None:
+    def __init__(
+        self, room: HttpRoom, config: Config, server_state: ServerState, app_state: State
+    ) -> None:
         super().__init__(config, server_state, {**app_state, _AUTHENTICATED: self._authenticated})
         self._room = room
 

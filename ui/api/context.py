@@ -146,7 +146,9 @@ class ApiContext:
 
     def __post_init__(self) -> None:
         if not self.token:
-            raise ValueError("the administrator's token must not be empty: every request would have it")
+            raise ValueError(
+                "the administrator's token must not be empty: every request would have it"
+            )
         self.sign_in = SignIn(self.clock, self.values, self.token)
         self.jobs = Jobs(self.values, self.clock)
         self.keys = IdempotencyKeys(self.values, self.clock)

@@ -35,7 +35,9 @@ class OutOfTime(BaseException):
 class BoundedCalls:
     """Runs calls on threads: at most ``slots`` at once, each for at most ``timeout_s``. Used on one event loop."""
 
-    def __init__(self, timeout_s: float, slots: int = 4, is_put_off: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, timeout_s: float, slots: int = 4, is_put_off: Callable[[], bool] = lambda: False
+    ) -> None:
         self._timeout_s = timeout_s
         self._is_put_off = is_put_off
         self._free = slots
@@ -51,13 +53,19 @@ class BoundedCalls:
         await self.until_it_may()
         await self._take_slot()
         loop = asyncio.get_running_loop()
-        thread = _Thread(partial(settled_on_thread, call, loop, self._timeout_s * _FOR_ANSWERS), loop, self._give_back)
+        thread = _Thread(
+            partial(settled_on_thread, call, loop, self._timeout_s * _FOR_ANSWERS),
+            loop,
+            self._give_back,
+        )
         thread.start()
         try:
             return await asyncio.wait_for(asyncio.shield(thread.result), self._timeout_s)
         except TimeoutError:
             thread.end()
-            raise Invalid(f"{what} ran longer than {self._timeout_s:g} s and was ended", code="too_slow") from None
+            raise Invalid(
+                f"{what} ran longer than {self._timeout_s:g} s and was ended", code="too_slow"
+            ) from None
 
     async def until_it_may(self) -> None:
         """Wait a while for the node to be no longer overloaded.
@@ -69,7 +77,9 @@ class BoundedCalls:
         ends_at = loop.time() + self._timeout_s
         while self._is_put_off():
             if loop.time() >= ends_at:
-                raise Unavailable("the node is overloaded, and evaluations wait until it is not", retry_after_s=10)
+                raise Unavailable(
+                    "the node is overloaded, and evaluations wait until it is not", retry_after_s=10
+                )
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _take_slot(self) -> None:
@@ -94,7 +104,9 @@ class BoundedCalls:
 
 
 class _Thread(threading.Thread):
-    def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, finished: Callable[[], None]) -> None:
+    def __init__(
+        self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop, finished: Callable[[], None]
+    ) -> None:
         super().__init__(name="sluice evaluation", daemon=True)
         self._call = call
         self._loop = loop
@@ -126,7 +138,9 @@ class _Thread(threading.Thread):
     def end(self) -> None:
         """Make the thread raise ``OutOfTime`` at its next instruction."""
         if self.ident is not None and not self._over:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(OutOfTime))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(self.ident), ctypes.py_object(OutOfTime)
+            )
 
     def _deliver(self) -> None:
         if self._delivered:
@@ -142,7 +156,9 @@ class _Thread(threading.Thread):
             self.result.exception()  # the caller may be gone; that is not an error
 
 
-def settled_on_thread(compute: Callable[[], T], loop: asyncio.AbstractEventLoop, timeout_s: float) -> T:
+def settled_on_thread(
+    compute: Callable[[], T], loop: asyncio.AbstractEventLoop, timeout_s: float
+) -> T:
     """Same as ``broker.core.waiting.settled``, for a thread that may block. All answers have ``timeout_s`` together.
 
     A question without an answer by then fails with ``Unavailable``.

@@ -78,7 +78,11 @@ class _Page:
         is_compressed = preconditions.takes_gzip(request.headers.get("accept-encoding", ""))
         # Each form has an ETag of its own, as caches expect.
         etag = f"{self.etag}-gzip" if is_compressed else self.etag
-        headers = {"Vary": "Accept-Encoding", "Cache-Control": "no-cache", "ETag": preconditions.quoted(etag)}
+        headers = {
+            "Vary": "Accept-Encoding",
+            "Cache-Control": "no-cache",
+            "ETag": preconditions.quoted(etag),
+        }
         body = self.compressed if is_compressed else self.plain
         if is_compressed:
             headers["Content-Encoding"] = "gzip"
@@ -111,7 +115,9 @@ class _Document:
             return None
         page = self._pages.get(schema)
         if page is None:
-            page = _Page.of(content if schema is None else _part(content["components"]["schemas"], schema))
+            page = _Page.of(
+                content if schema is None else _part(content["components"]["schemas"], schema)
+            )
             self._pages[schema] = page
         return page
 
@@ -160,7 +166,8 @@ def _build(app: FastAPI) -> dict[str, Any]:
     problem = {"application/problem+json": {"schema": {"$ref": ref(ProblemDocument)}}}
     components["schemas"] = {**components.get("schemas", {}), **_schemas()}
     components["responses"] = {
-        f"Problem{status}": {"description": text, "content": problem} for status, text in PROBLEMS.items()
+        f"Problem{status}": {"description": text, "content": problem}
+        for status, text in PROBLEMS.items()
     }
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "The administrator's token."},
@@ -194,7 +201,9 @@ def _add_examples(paths: Mapping[str, Any]) -> None:
 class _Schema(GenerateJsonSchema):
     def encode_default(self, dft: Any) -> Any:
         """A default as JSON, which has no infinite numbers."""
-        return json.loads(json.dumps(super().encode_default(dft)), parse_constant=lambda _: "infinity")
+        return json.loads(
+            json.dumps(super().encode_default(dft)), parse_constant=lambda _: "infinity"
+        )
 
 
 def _schemas() -> dict[str, Any]:
@@ -202,7 +211,9 @@ def _schemas() -> dict[str, Any]:
     specs = {kind: kind.spec_models() for kind in kinds()}
     views = {kind: kind.view_models() for kind in kinds()}
     added = {kind: load(kind.read_only) for kind in kinds() if kind.read_only}
-    of_kinds = [model for models in (*specs.values(), *views.values(), added.values()) for model in models]
+    of_kinds = [
+        model for models in (*specs.values(), *views.values(), added.values()) for model in models
+    ]
     models = list(dict.fromkeys([*MODELS.values(), *of_kinds]))
     adapters: list[tuple[Any, JsonSchemaMode, TypeAdapter[Any]]] = [
         (model, "validation", TypeAdapter(model)) for model in models
@@ -219,7 +230,9 @@ def _schemas() -> dict[str, Any]:
         shown = [of_model[model, "validation"] for model in views[kind]]
         read_only = components[added[kind].__name__]["properties"] if kind in added else {}
         row = components[str(shown[1]["$ref"]).removeprefix(COMPONENTS)] if shown else None
-        parts = _parts_of(kind, references, [body["properties"] for body in bodies], shown, row, read_only)
+        parts = _parts_of(
+            kind, references, [body["properties"] for body in bodies], shown, row, read_only
+        )
         for reference, schema in parts.items():
             components.setdefault(reference.removeprefix(COMPONENTS), schema)
     return components
@@ -236,7 +249,11 @@ def _parts_of(
     """Schemas of a kind by reference: a spec, an object as shown, an object in a list, a page, and a patch."""
     members = {name: schema for body in bodies for name, schema in body.items()}
     for name in members:
-        forms = [{key: body[name][key] for key in body[name] if key not in _NOTES} for body in bodies if name in body]
+        forms = [
+            {key: body[name][key] for key in body[name] if key not in _NOTES}
+            for body in bodies
+            if name in body
+        ]
         if different := [form for at, form in enumerate(forms) if form not in forms[:at]][1:]:
             members[name] = {"anyOf": [forms[0], *different]}
     shown = {
@@ -280,6 +297,8 @@ def _forget_frameworks_errors(document: dict[str, Any]) -> None:
     """FastAPI describes its own 422, which never leaves this server."""
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)
-    for operation in (operation for methods in document["paths"].values() for operation in methods.values()):
+    for operation in (
+        operation for methods in document["paths"].values() for operation in methods.values()
+    ):
         if "application/json" in operation["responses"].get("422", {}).get("content", {}):
             del operation["responses"]["422"]

@@ -21,7 +21,9 @@ from broker.core.schema import SchemaEffect
 from ui.api.json_bodies import answer
 from ui.api.models.shapes import Affected, Effect
 
-DryRun = Annotated[bool, Query(description="Check the request, and return its effect; nothing is changed.")]
+DryRun = Annotated[
+    bool, Query(description="Check the request, and return its effect; nothing is changed.")
+]
 Change = Literal["create", "replace", "delete", "none"]
 _BREAKS = "would break: "
 _SUMMARIES: Final[Mapping[Change, str]] = {
@@ -67,7 +69,11 @@ def effect_of(
 
 
 async def effect_of_verb(
-    contributors: Contributors, target: Reference, verb: str, options: Mapping[str, Any], done: str = "deleted"
+    contributors: Contributors,
+    target: Reference,
+    verb: str,
+    options: Mapping[str, Any],
+    done: str = "deleted",
 ) -> Response:
     """The answer to a dry run of a verb on something outside the configuration; no change if it has no
     consequence."""
@@ -90,17 +96,23 @@ async def consequences_of(contributors: Contributors, change: ObjectChange) -> l
 def moves(kind: Kind, before: Sequence[str], after: Sequence[str]) -> list[Affected]:
     """The objects that get another place in the order."""
     return [
-        Affected(kind=kind.name, name=name, how=f"moves from place {before.index(name) + 1} to {at}")
+        Affected(
+            kind=kind.name, name=name, how=f"moves from place {before.index(name) + 1} to {at}"
+        )
         for at, name in enumerate(after, 1)
         if before.index(name) + 1 != at
     ]
 
 
-def users_of(contributors: Contributors, changed: Reference, effects: Sequence[SchemaEffect] = ()) -> list[Affected]:
+def users_of(
+    contributors: Contributors, changed: Reference, effects: Sequence[SchemaEffect] = ()
+) -> list[Affected]:
     """The objects that use an object, and those that use these; ``effects`` say more of some."""
     affected = {
         effect.user: Affected(
-            kind=effect.user.kind, name=effect.user.name, how=f"{_BREAKS if effect.breaks else ''}{effect.why}"
+            kind=effect.user.kind,
+            name=effect.user.name,
+            how=f"{_BREAKS if effect.breaks else ''}{effect.why}",
         )
         for effect in effects
     }

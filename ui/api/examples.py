@@ -28,8 +28,18 @@ _TRANSFORM: Final = {
     "operations": [{"key": "user_property.site", "value": "'berlin'"}],
 }
 _CONNECTOR: Final = {"name": "plant", "type": "mqtt", "server": "127.0.0.1:11883"}
-_ACTION: Final = {"name": "alarms", "type": "mqtt", "connector": "plant", "parameters": {"topic": "alarms/${clientid}"}}
-_RECORDS: Final = {"name": "orders", "type": "mqtt", "connector": "plant", "parameters": {"topic": "orders/#"}}
+_ACTION: Final = {
+    "name": "alarms",
+    "type": "mqtt",
+    "connector": "plant",
+    "parameters": {"topic": "alarms/${clientid}"},
+}
+_RECORDS: Final = {
+    "name": "orders",
+    "type": "mqtt",
+    "connector": "plant",
+    "parameters": {"topic": "orders/#"},
+}
 
 # By operation. The body of a PUT is that of the creation.
 BODIES: Final[Mapping[str, Any]] = {
@@ -52,18 +62,37 @@ BODIES: Final[Mapping[str, Any]] = {
         "type": "file",
         "rules": [{"permission": "allow", "topics": ["public/#"]}],
     },
-    "createRewrite": {"name": "old", "source_topic": "old/#", "re": "^old/(.+)$", "dest_topic": "meters/$1"},
+    "createRewrite": {
+        "name": "old",
+        "source_topic": "old/#",
+        "re": "^old/(.+)$",
+        "dest_topic": "meters/$1",
+    },
     "createAutoSubscription": {"name": "mine", "topic": "to/${clientid}", "qos": 1},
     "createConnector": _CONNECTOR,
     "createAction": _ACTION,
     "createSource": _RECORDS,
     "createListener": {"id": "tcp:plant", "bind": "127.0.0.1:1884", "max_connections": 100},
     "createUser": {"name": "meter-7", "password": "a long password"},
-    "createBan": {"as": "clientid", "who": "meter-9", "reason": "sends too much", "until": "infinity"},
-    "createAccount": {"name": "ann", "role": "operator", "topics": ["plant/#"], "description": "Ann of the plant"},
+    "createBan": {
+        "as": "clientid",
+        "who": "meter-9",
+        "reason": "sends too much",
+        "until": "infinity",
+    },
+    "createAccount": {
+        "name": "ann",
+        "role": "operator",
+        "topics": ["plant/#"],
+        "description": "Ann of the plant",
+    },
     "createToken": {"name": "spark", "streams": ["hot"], "description": "the cluster of the plant"},
     "startCapture": {"name": "night", "filter": "meters/#", "max_records": 100},
-    "createSecret": {"name": "historian", "value": "a long password", "description": "the plant's historian"},
+    "createSecret": {
+        "name": "historian",
+        "value": "a long password",
+        "description": "the plant's historian",
+    },
     "createGroup": {"group": "$share/pool/jobs/#", "strategy": "round_robin"},
     "probeConnector": _CONNECTOR,
     "probeAction": _ACTION,
@@ -98,7 +127,10 @@ BODIES: Final[Mapping[str, Any]] = {
     },
     "publishMessage": {**_MESSAGE, "qos": 1, "retain": True},
     "kickClients": {"clientids": ["meter-7"]},
-    "subscribeClient": {"clientid": "meter-7", "subscriptions": [{"filter": "public/all", "qos": 1}]},
+    "subscribeClient": {
+        "clientid": "meter-7",
+        "subscriptions": [{"filter": "public/all", "qos": 1}],
+    },
     "unsubscribeClient": {"clientid": "meter-7", "filters": ["public/all"]},
     "purgeSessions": {"older_than_s": 86_400, "dry_run": True},
     "clearRetained": {"filter": "meters/#", "dry_run": True},
@@ -127,7 +159,10 @@ BODIES: Final[Mapping[str, Any]] = {
     "testRuleOnEvents": {"sql": _SQL, "events": [_EVENT]},
     "checkRule": {"sql": _SQL},
     "listRuleFields": {"from": ["meters/#"]},
-    "testRuleCases": {"sql": _SQL, "tests": [{"name": "warm", "event": _EVENT, "expect": {"rows": [{"t": 21.5}]}}]},
+    "testRuleCases": {
+        "sql": _SQL,
+        "tests": [{"name": "warm", "event": _EVENT, "expect": {"rows": [{"t": 21.5}]}}],
+    },
     "formatRule": {"sql": _SQL},
     "explainRule": {"sql": _SQL, "event": _EVENT},
     "renderTemplate": {"template": "${clientid}: ${t}", "row": {"clientid": "meter-7", "t": 21.5}},
@@ -141,8 +176,16 @@ BODIES: Final[Mapping[str, Any]] = {
     "validateWithSchema": {"type": "json", "source": _SOURCE, "value": {"t": 21.5}},
     "previewPipeline": {"message": _MESSAGE},
     "signIn": {"token": "TOKEN"},
-    "createSchemaBundle": {"name": "frame", "root_proto_file": "frame.proto", "bundle": "@frame.tar.gz"},
-    "putSchemaBundle": {"name": "frame", "root_proto_file": "frame.proto", "bundle": "@frame.tar.gz"},
+    "createSchemaBundle": {
+        "name": "frame",
+        "root_proto_file": "frame.proto",
+        "bundle": "@frame.tar.gz",
+    },
+    "putSchemaBundle": {
+        "name": "frame",
+        "root_proto_file": "frame.proto",
+        "bundle": "@frame.tar.gz",
+    },
 }
 
 # Parameters that an operation cannot do without, by name; ``{name}`` is the one that was created.
@@ -173,5 +216,9 @@ def name_of(created: Mapping[str, Any]) -> str:
     if "as" in created:
         return f"{created['as']}/{created['who']}"
     return str(
-        next(created[member] for member in ("name", "id", "group", "key", "mechanism", "type") if member in created)
+        next(
+            created[member]
+            for member in ("name", "id", "group", "key", "mechanism", "type")
+            if member in created
+        )
     )

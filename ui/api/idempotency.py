@@ -49,13 +49,21 @@ class IdempotencyKeys:
     def __init__(self, values: Values, clock: Clock) -> None:
         self._values = values
         self._clock = clock
-        answers = [json.decode(data, type=_Kept) for name in values.names(_PREFIX) if (data := values.get(name))]
-        self._kept = {answer.key: answer for answer in sorted(answers, key=lambda answer: answer.number)}
+        answers = [
+            json.decode(data, type=_Kept)
+            for name in values.names(_PREFIX)
+            if (data := values.get(name))
+        ]
+        self._kept = {
+            answer.key: answer for answer in sorted(answers, key=lambda answer: answer.number)
+        }
         self._next = max((answer.number for answer in answers), default=-1) + 1
         self._bytes = sum(len(answer.body) for answer in answers)
         self._running: dict[str, str] = {}
 
-    async def once(self, request: Request, sent: Spec, act: Callable[[], Awaitable[Response]]) -> Response:
+    async def once(
+        self, request: Request, sent: Spec, act: Callable[[], Awaitable[Response]]
+    ) -> Response:
         """The answer to a request with a key: what ``act`` gives, or what it gave to the same request before.
 
         Raises:
@@ -63,20 +71,30 @@ class IdempotencyKeys:
         """
         sent_key = request.headers[HEADER]
         if not 0 < len(sent_key) <= _LONGEST_KEY:
-            raise ApiProblem(422, "invalid", f"{HEADER}: expected 1 to {_LONGEST_KEY} characters, got {len(sent_key)}.")
+            raise ApiProblem(
+                422,
+                "invalid",
+                f"{HEADER}: expected 1 to {_LONGEST_KEY} characters, got {len(sent_key)}.",
+            )
         principal = getattr(request.state, "principal", "administrator")
         key = _digest(principal, sent_key)
-        wanted = _digest(request.method, str(request.url.path), request.url.query, jsontext.encode(sent).decode())
+        wanted = _digest(
+            request.method, str(request.url.path), request.url.query, jsontext.encode(sent).decode()
+        )
         kept = self._kept.get(key)
         if kept is not None and kept.until_ns <= self._clock.now_ns():
             kept = None
         before = kept.request if kept else self._running.get(key, wanted)
         if before != wanted:
-            raise ApiProblem(422, "key_reused", f"{HEADER}: expected the request that the key came with first.")
+            raise ApiProblem(
+                422, "key_reused", f"{HEADER}: expected the request that the key came with first."
+            )
         if kept is not None:
             return Response(kept.body, kept.status, {**kept.headers, "Idempotent-Replayed": "true"})
         if key in self._running:
-            raise ApiProblem(409, "still_running", f"{HEADER}: the first request with this key still runs.")
+            raise ApiProblem(
+                409, "still_running", f"{HEADER}: the first request with this key still runs."
+            )
         self._running[key] = wanted
         try:
             answer = await act()
@@ -91,7 +109,9 @@ class IdempotencyKeys:
         until_ns = self._clock.now_ns() + LIFE_S * 1_000_000_000
         body = bytes(answer.body).decode()
         self._drop(self._kept.get(key))
-        self._kept[key] = entry = _Kept(self._next, key, wanted, until_ns, answer.status_code, headers, body)
+        self._kept[key] = entry = _Kept(
+            self._next, key, wanted, until_ns, answer.status_code, headers, body
+        )
         self._next, self._bytes = self._next + 1, self._bytes + len(body)
         while len(self._kept) > MOST_KEYS or self._bytes > MOST_BYTES:
             self._drop(next(iter(self._kept.values())))
@@ -100,7 +120,9 @@ class IdempotencyKeys:
 
         def done(error: BaseException | None) -> None:
             if not committed.done():
-                committed.set_result(None)  # the write itself is done, even if the key is not stored
+                committed.set_result(
+                    None
+                )  # the write itself is done, even if the key is not stored
 
         self._values.when_committed(done)
         await committed

@@ -33,14 +33,25 @@ def add_ingest(app: FastAPI, context: ApiContext) -> None:
 
         peer_host = request.client.host if request.client else None
         headers = {header.lower(): text for header, text in request.headers.items()}
-        post = Post(path, dict(request.query_params), headers, peer_host, read, lambda: authenticated(request))
+        post = Post(
+            path,
+            dict(request.query_params),
+            headers,
+            peer_host,
+            read,
+            lambda: authenticated(request),
+        )
         try:
             return answer(dict(await receiver.receive(post)))
         except PostRefused as error:
-            raise ApiProblem(error.status, error.code, str(error), error.errors, error.headers) from None
+            raise ApiProblem(
+                error.status, error.code, str(error), error.errors, error.headers
+            ) from None
 
     app.add_api_route(f"{PATH}/{{name}}", ingest, methods=["POST"], include_in_schema=False)
-    app.add_api_route(f"{PATH}/{{name}}/{{path:path}}", ingest, methods=["POST"], include_in_schema=False)
+    app.add_api_route(
+        f"{PATH}/{{name}}/{{path:path}}", ingest, methods=["POST"], include_in_schema=False
+    )
 
 
 def _receiver(context: ApiContext, name: str) -> Receiver:

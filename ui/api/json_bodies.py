@@ -76,7 +76,9 @@ async def read_bytes(request: Request, most_bytes: int = MAX_BODY_BYTES) -> byte
 def plain(value: Any) -> Any:
     """The value with bytes as ``{"$base64": text}`` and times as RFC 3339 text in UTC."""
     if isinstance(value, dict):
-        return {key if isinstance(key, str) else _key(key): plain(item) for key, item in value.items()}
+        return {
+            key if isinstance(key, str) else _key(key): plain(item) for key, item in value.items()
+        }
     if isinstance(value, (list, tuple, set, frozenset, Listed)):
         return [plain(item) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -93,5 +95,11 @@ def _key(key: Any) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "true or false", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "true or false",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")

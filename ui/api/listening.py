@@ -35,7 +35,10 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise _refused(
-            host, port, f"the host is not known ({error.strerror})", "name an address of this machine"
+            host,
+            port,
+            f"the host is not known ({error.strerror})",
+            "name an address of this machine",
         ) from None
     listener = socket.socket(family, kind, protocol)
     try:
@@ -83,9 +86,15 @@ class Certificate:
         try:
             context.load_cert_chain(certfile, keyfile, password=lambda: "")
         except OSError as error:  # also of OpenSSL
-            reason = error.strerror if error.errno and not isinstance(error, ssl.SSLError) else str(error)
+            reason = (
+                error.strerror
+                if error.errno and not isinstance(error, ssl.SSLError)
+                else str(error)
+            )
             raise ConfigError(
-                [f"api.certfile: expected a certificate in {certfile} with its key in {keyfile}, got: {reason}"]
+                [
+                    f"api.certfile: expected a certificate in {certfile} with its key in {keyfile}, got: {reason}"
+                ]
             ) from None
         return context
 
@@ -95,7 +104,10 @@ class Certificate:
 
 def _why(error: OSError) -> tuple[str, str]:
     if error.errno == errno.EADDRINUSE:
-        return "the port is in use", "stop the program that has it, or choose another port (0 takes any)"
+        return (
+            "the port is in use",
+            "stop the program that has it, or choose another port (0 takes any)",
+        )
     if error.errno == errno.EADDRNOTAVAIL:
         return "this machine has no such address", "use 127.0.0.1, or 0.0.0.0 for all addresses"
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -104,4 +116,6 @@ def _why(error: OSError) -> tuple[str, str]:
 
 
 def _refused(host: str, port: int, why: str, advice: str) -> ConfigError:
-    return ConfigError([f"the management API cannot listen on {address_text(host, port)}: {why}; {advice}"])
+    return ConfigError(
+        [f"the management API cannot listen on {address_text(host, port)}: {why}; {advice}"]
+    )

@@ -61,7 +61,9 @@ class Feed:
         self.source = source
         self._live = live
         self._every_s = channel.every_s
-        self.seq = secrets.randbits(48)  # that of an earlier feed, or of a broker before, is in no ring of this one
+        self.seq = secrets.randbits(
+            48
+        )  # that of an earlier feed, or of a broker before, is in no ring of this one
         self.ring: deque[str] = deque()
         self._ring_bytes = 0
         self.counted_bytes = 0
@@ -142,7 +144,9 @@ class Feed:
             return
         before_s = self._took_s
         self._took_s = thread_time() - began_s
-        took_s = min(before_s, self._took_s)  # a pause of the process in one look must not delay the next one
+        took_s = min(
+            before_s, self._took_s
+        )  # a pause of the process in one look must not delay the next one
         self._schedule(max(self._every_s, took_s * self._live.watched_count / SHARE), self._tick)
 
     def _look(self) -> None:
@@ -272,7 +276,10 @@ class Connection:
                 await self._websocket.send_text(self._errors.popleft())
             for id, subscription in list(self._subscriptions.items()):
                 head = f'{{"ch":{jsontext.encode(id).decode()},'
-                while self._subscriptions.get(id) is subscription and (frame := subscription.next()) is not None:
+                while (
+                    self._subscriptions.get(id) is subscription
+                    and (frame := subscription.next()) is not None
+                ):
                     await self._websocket.send_text(head + frame)
 
     def _say(self, id: str | None, error: Exception) -> None:
@@ -331,14 +338,18 @@ class Connection:
     def _subscribe(self, wanted: LiveSubscribe) -> None:
         most = self._live.settings.max_channels
         if wanted.id in self._subscriptions:
-            raise Invalid(f"id: expected an unused identifier, got {wanted.id!r}, which is subscribed already")
+            raise Invalid(
+                f"id: expected an unused identifier, got {wanted.id!r}, which is subscribed already"
+            )
         if len(self._subscriptions) >= most:
             raise Unavailable(
                 f"api.live.max_channels: expected at most {most}, got one more. Try: unsubscribe from others"
             )
         self._require(wanted)
         feed = self._live.feed(wanted.channel, wanted.parameters)
-        subscription = self._subscriptions[wanted.id] = Subscription(self, wanted.id, feed, wanted.after)
+        subscription = self._subscriptions[wanted.id] = Subscription(
+            self, wanted.id, feed, wanted.after
+        )
         feed.watch(subscription)
         self.wake()
 
@@ -383,11 +394,20 @@ class Live:
         if context.tokens is not None:
             context.tokens.on_revoked.connect(self.check_rights)
         metrics = context.metrics
-        metrics.gauge("api_live_connections", lambda: len(self._connections), "connections of the live channel")
-        metrics.gauge("api_live_feeds", lambda: len(self._feeds), "channels that are shown or kept, by parameters")
+        metrics.gauge(
+            "api_live_connections",
+            lambda: len(self._connections),
+            "connections of the live channel",
+        )
+        metrics.gauge(
+            "api_live_feeds",
+            lambda: len(self._feeds),
+            "channels that are shown or kept, by parameters",
+        )
         metrics.gauge("api_live_bytes", lambda: self._bytes, "what is kept for the live channel")
         self.skipped = metrics.counter(
-            "api_live_skipped", "changes that slow clients of the live channel got as a snapshot instead"
+            "api_live_skipped",
+            "changes that slow clients of the live channel got as a snapshot instead",
         )
 
     @property
@@ -404,7 +424,9 @@ class Live:
                 raise ApiProblem(403, "forbidden", f"{actor.name} only reads records of streams")
             most = self.settings.max_connections
             if len(self._connections) >= most:
-                raise ApiProblem(429, "too_many_requests", f"api.live.max_connections: all {most} are in use")
+                raise ApiProblem(
+                    429, "too_many_requests", f"api.live.max_connections: all {most} are in use"
+                )
         except ApiProblem as error:
             await closed(websocket, Ending(4000 + error.status, str(error)))
             return

@@ -54,12 +54,18 @@ def add_publishing(router: APIRouter, context: ApiContext) -> None:
 
 
 async def _check_rules(context: ApiContext, message: Message) -> None:
-    client = {"clientid": message.client.client_id, "peerhost": message.client.peer_host, "listener": "api"}
+    client = {
+        "clientid": message.client.client_id,
+        "peerhost": message.client.peer_host,
+        "listener": "api",
+    }
     members = {"topic": message.topic, "qos": message.qos, "retain": message.retain}
     asked = AccessCheck.model_validate({"client": client, "action": "publish", **members})
     if context.access is not None and not (await context.access.check(asked))["allowed"]:
         text = f"access rules do not allow client 'sluice-api' to publish to {message.topic!r}"
-        raise _refused(Refusal("authorization", "authorization", "not_authorized", reason.NOT_AUTHORIZED, text))
+        raise _refused(
+            Refusal("authorization", "authorization", "not_authorized", reason.NOT_AUTHORIZED, text)
+        )
 
 
 def _client(request: Request) -> Client:
@@ -71,7 +77,9 @@ def _message(body: PublishRequest, client: Client, now_ns: int) -> Message:
     check_topic_name(body.topic)
     payload = payload_from_wire(body.payload, "/payload")
     sent_properties = body.model_dump(include=set(_PROPERTIES), exclude_none=True)
-    properties: dict[str, Any] = {_PROPERTIES[member]: value for member, value in sent_properties.items()}
+    properties: dict[str, Any] = {
+        _PROPERTIES[member]: value for member, value in sent_properties.items()
+    }
     if body.correlation_data is not None:
         properties["Correlation-Data"] = body.correlation_data.encode()
     if body.user_properties:
@@ -80,5 +88,7 @@ def _message(body: PublishRequest, client: Client, now_ns: int) -> Message:
 
 
 def _refused(refusal: Refusal) -> ApiProblem:
-    detail = f"{refusal.stage} {refusal.name!r} stopped the message ({refusal.reason}): {refusal.text}"
+    detail = (
+        f"{refusal.stage} {refusal.name!r} stopped the message ({refusal.reason}): {refusal.text}"
+    )
     return ApiProblem(422, "message_refused", detail, [Problem(refusal.text)])

@@ -98,14 +98,21 @@ def _compressed(send: Send) -> Send:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             is_json = "json" in headers.get("content-type", "").partition(";")[0]
-            is_fit = _COMPRESSED_BYTES[0] <= int(headers.get("content-length", 0)) <= _COMPRESSED_BYTES[1]
+            is_fit = (
+                _COMPRESSED_BYTES[0]
+                <= int(headers.get("content-length", 0))
+                <= _COMPRESSED_BYTES[1]
+            )
             if is_json and is_fit and "content-encoding" not in headers:
                 start = message
                 return
         elif start is not None:
             headers = MutableHeaders(scope=start)
             if not message.get("more_body", False) and message.get("body"):
-                message = {**message, "body": gzip.compress(message["body"], compresslevel=_LEVEL, mtime=0)}
+                message = {
+                    **message,
+                    "body": gzip.compress(message["body"], compresslevel=_LEVEL, mtime=0),
+                }
                 headers["Content-Encoding"] = "gzip"
                 headers["Content-Length"] = str(len(message["body"]))
             headers.add_vary_header("Accept-Encoding")
@@ -129,7 +136,9 @@ def _in_time(receive: Receive, timeout_s: float) -> Receive:
             async with asyncio.timeout_at(ends_at):
                 message = await receive()
         except TimeoutError:
-            raise ApiProblem(408, "body_timeout", f"the body did not arrive within {timeout_s:g} s") from None
+            raise ApiProblem(
+                408, "body_timeout", f"the body did not arrive within {timeout_s:g} s"
+            ) from None
         is_complete = not message.get("more_body", False)
         return message
 

@@ -51,7 +51,9 @@ async def readyz(request: Request) -> Response:
     """The node may get traffic."""
     context = context_of(request)
     reason = context.not_ready()
-    return PlainTextResponse(f"{reason or context.ready_remark()}\n", 200 if reason is None else 503)
+    return PlainTextResponse(
+        f"{reason or context.ready_remark()}\n", 200 if reason is None else 503
+    )
 
 
 @probes.get(f"/api/v1{_OIDC_PATH}")
@@ -61,7 +63,9 @@ async def oidc_return(request: Request) -> Response:
     if context.oidc is None:
         raise NotFound("issuer", "api.oidc")
     try:
-        signed_in = await context.oidc.finish(request.query_params, request.cookies.get(oidc_cookie(request), ""))
+        signed_in = await context.oidc.finish(
+            request.query_params, request.cookies.get(oidc_cookie(request), "")
+        )
     except (Invalid, Unavailable) as error:
         return HTMLResponse(sign_in_failed(str(error)), 403 if isinstance(error, Invalid) else 503)
     name = f"oidc:{signed_in.name}"
@@ -79,7 +83,9 @@ async def metrics(request: Request) -> Response:
     if context_of(request).api_settings.metrics == "token":
         identify(request)
         require(request, Need("metrics", "read"))
-    return PlainTextResponse(context_of(request).metrics_text(), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(
+        context_of(request).metrics_text(), media_type="text/plain; version=0.0.4"
+    )
 
 
 def add_sign_in(router: APIRouter) -> None:
@@ -118,7 +124,12 @@ def add_sign_in(router: APIRouter) -> None:
         oidc = context_of(request).oidc
         return {"oidc": None if oidc is None else oidc.label}
 
-    @ops.post("/session:oidc", "beginOidcSignIn", "Begin a sign-in by OpenID Connect", answer=SignInAddress)
+    @ops.post(
+        "/session:oidc",
+        "beginOidcSignIn",
+        "Begin a sign-in by OpenID Connect",
+        answer=SignInAddress,
+    )
     async def begin_oidc(request: Request) -> Response:
         """Returns the address at the issuer that the browser goes to, and sets a cookie that binds the sign-in to the
         browser.
@@ -127,8 +138,12 @@ def add_sign_in(router: APIRouter) -> None:
         if context.oidc is None:
             raise NotFound("issuer", "api.oidc")
         settings = context.api_settings.oidc
-        base = (settings.url if settings is not None and settings.url else context.base_url).rstrip("/")
-        address, state = await context.oidc.begin(f"{base}{request.url.path.rpartition('/')[0]}{_OIDC_PATH}")
+        base = (settings.url if settings is not None and settings.url else context.base_url).rstrip(
+            "/"
+        )
+        address, state = await context.oidc.begin(
+            f"{base}{request.url.path.rpartition('/')[0]}{_OIDC_PATH}"
+        )
         response = answer({"url": address})
         set_oidc_state(request, response, state)
         return response
@@ -145,7 +160,9 @@ def add_sign_in(router: APIRouter) -> None:
 def add_identity(router: APIRouter) -> None:
     """Add ``/me``."""
 
-    @Operations(router, "System", OWN).get("/me", "getOwnRights", "Show who I am and what I may do", answer=OwnRights)
+    @Operations(router, "System", OWN).get(
+        "/me", "getOwnRights", "Show who I am and what I may do", answer=OwnRights
+    )
     def own_rights(request: Request) -> OwnRights:
         """Returns the name, role and scope of the sender, and its rights by resource. `topics` are the filters that a
         topic must be within.
@@ -175,7 +192,11 @@ def add_listeners(routes: KindRoutes) -> None:
         problems=(409,),
         may_be_dry=True,
     )
-    async def create_listener(name: AnyName, body: Spec, request: Request, dry_run: DryRun = False) -> Any:
+    async def create_listener(
+        name: AnyName, body: Spec, request: Request, dry_run: DryRun = False
+    ) -> Any:
         """Adds a listener and opens it. Its name is its type and a name: `tcp:plant`."""
         spec = routes.named(body, name)
-        return await routes.written(request, name, spec, partial(service.create, spec), is_dry=dry_run, status=201)
+        return await routes.written(
+            request, name, spec, partial(service.create, spec), is_dry=dry_run, status=201
+        )

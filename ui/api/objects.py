@@ -85,7 +85,9 @@ async def _not_special() -> Options:
 
 
 async def draining(
-    drain: Annotated[bool, Query(description="Whether its connections may stay until they end.")] = False,
+    drain: Annotated[
+        bool, Query(description="Whether its connections may stay until they end.")
+    ] = False,
 ) -> Options:
     """The option of verbs that close connections."""
     return {"drain": drain}
@@ -122,9 +124,16 @@ class KindRoutes:
     """Adds the routes of one kind."""
 
     def __init__(
-        self, router: APIRouter, kind: Kind, service: Any, context: ApiContext, saving: Saving | None = None
+        self,
+        router: APIRouter,
+        kind: Kind,
+        service: Any,
+        context: ApiContext,
+        saving: Saving | None = None,
     ) -> None:
-        self.ops = Operations(router, kind.tag, kind.name, kind.at, AnyName if kind.has_any_name else None)
+        self.ops = Operations(
+            router, kind.tag, kind.name, kind.at, AnyName if kind.has_any_name else None
+        )
         self.kind = kind
         self.service: Objects = service
         self.saving = saving or Saving()
@@ -202,13 +211,19 @@ class KindRoutes:
         then = None if after is None else self.kind.as_spec(after)
         done: Change = "create" if shown is None else "delete" if then is None else "replace"
         changed = reference_of(self.kind, name, shown)
-        affected = users_of(self._contributors, changed, self.saving.impact(prepared)) if changes else ()
+        affected = (
+            users_of(self._contributors, changed, self.saving.impact(prepared)) if changes else ()
+        )
         warnings = () if after is None else self.saving.warnings(after)
         change = ObjectChange(changed, before, then, switch.verb if switch else "", options)
         consequences = await consequences_of(self._contributors, change) if changes else ()
         done_by_switch = switch.done if switch else ""
         kind_of_change = done if changes else "none"
-        return answer(effect_of(kind_of_change, before, then, affected, consequences, warnings, done_by_switch))
+        return answer(
+            effect_of(
+                kind_of_change, before, then, affected, consequences, warnings, done_by_switch
+            )
+        )
 
     def spec_of(self, name: str) -> Spec | None:
         """The writable members of an object without its secrets; None where it does not exist."""
@@ -225,7 +240,11 @@ class KindRoutes:
 
     def _shown(self, name: str) -> Spec | None:
         """An object of a kind that is in no file; None where it does not exist."""
-        return dict(self.service.get(name)) if self.section is None and exists(self.service, name) else None
+        return (
+            dict(self.service.get(name))
+            if self.section is None and exists(self.service, name)
+            else None
+        )
 
     async def _page(self, rows: Listed, limit: int, cursor: str | None) -> Spec:
         """A page of objects, each with its version."""
@@ -234,7 +253,9 @@ class KindRoutes:
         until_s = perf_counter() + STEP_S
         for row in page["items"]:
             name = row[self.kind.key]
-            items.append({**row, "etag": self._version(name).etag, "fixed_by": self._fixed_by(name)})
+            items.append(
+                {**row, "etag": self._version(name).etag, "fixed_by": self._fixed_by(name)}
+            )
             if perf_counter() > until_s:
                 await asyncio.sleep(0)  # others have their turn
                 until_s = perf_counter() + STEP_S
@@ -254,7 +275,9 @@ class KindRoutes:
             is_list=True,
             problems=(422,),
         )
-        async def list_objects(limit: Limit = 100, cursor: Cursor = None, wanted: Any = Depends(filters)) -> Spec:
+        async def list_objects(
+            limit: Limit = 100, cursor: Cursor = None, wanted: Any = Depends(filters)
+        ) -> Spec:
             matching = objects = Listed.of(service.list(), kind.key)
             for so_far in wanted.search(objects):
                 matching = so_far
@@ -329,7 +352,9 @@ class KindRoutes:
             self.check(request, name)
             if exists(service, name):
                 replace = partial(service.replace, name, spec, **replacing)
-                return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=replacing)
+                return await self.written(
+                    request, name, spec, replace, is_dry=dry_run, prepared=replacing
+                )
             create = partial(service.create, spec, **creating)
             return await self.written(request, name, spec, create, is_dry=dry_run, status=201)
 
@@ -354,12 +379,18 @@ class KindRoutes:
             dry_run: DryRun = False,
         ) -> Response | None:
             self.check(request, name)
-            base = None if self.section is None or not exists(service, name) else self.section.base(name)
+            base = (
+                None
+                if self.section is None or not exists(service, name)
+                else self.section.base(name)
+            )
             if base is not None:
                 return await self._reset(request, name, base, is_dry=dry_run)
             delete = partial(service.delete, name, **options)
             if not cascade:
-                return await self.written(request, name, None, delete, is_dry=dry_run, options=options)
+                return await self.written(
+                    request, name, None, delete, is_dry=dry_run, options=options
+                )
             deletion = CascadingDeletion(self._context, kind, name, delete, options)
             for deleted_kind in deletion.kinds:
                 require_also(request, deleted_kind.name)
@@ -368,7 +399,9 @@ class KindRoutes:
             await deletion.run()
             return None
 
-    async def _reset(self, request: Request, name: str, base: Spec, *, is_dry: bool) -> Response | None:
+    async def _reset(
+        self, request: Request, name: str, base: Spec, *, is_dry: bool
+    ) -> Response | None:
         """Return an object that was changed through the API to the one in ``base.hocon``."""
         section = self.section
         assert section is not None  # else there is no base
@@ -411,7 +444,9 @@ class KindRoutes:
             if self._version(name) != before:  # changed while it was prepared
                 spec = self.named(service.patched(name, body), name)
             replace = partial(service.replace, name, spec, **options, **further)
-            return await self.written(request, name, spec, replace, is_dry=dry_run, prepared=options, options=further)
+            return await self.written(
+                request, name, spec, replace, is_dry=dry_run, prepared=options, options=further
+            )
 
     def _add_switch(self, switch: Switch) -> None:
         kind = self.kind
@@ -430,12 +465,19 @@ class KindRoutes:
         if switch in ENABLE:
 
             @adding
-            async def switched(name: NamePath, request: Request, dry_run: DryRun = False) -> Response | None:
+            async def switched(
+                name: NamePath, request: Request, dry_run: DryRun = False
+            ) -> Response | None:
                 self.check(request, name)
                 service.get(name)  # raises NotFound
                 after = {**self._saved(name), "enable": switch.verb == "enable"}
                 return await self.written(
-                    request, name, after, partial(switch.call, service, name), is_dry=dry_run, switch=switch
+                    request,
+                    name,
+                    after,
+                    partial(switch.call, service, name),
+                    is_dry=dry_run,
+                    switch=switch,
                 )
         else:
 
@@ -450,7 +492,9 @@ class KindRoutes:
                 service.get(name)  # raises NotFound
                 act = partial(switch.call, service, name, **options)
                 saved = self._saved(name)
-                return await self.written(request, name, saved, act, is_dry=dry_run, switch=switch, options=options)
+                return await self.written(
+                    request, name, saved, act, is_dry=dry_run, switch=switch, options=options
+                )
 
     def _add_tests(self) -> None:
         kind = self.kind
@@ -524,13 +568,17 @@ class KindRoutes:
             problems=(409, 412),
             may_be_dry=True,
         )
-        async def reorder_objects(body: Order, request: Request, dry_run: DryRun = False) -> Response:
+        async def reorder_objects(
+            body: Order, request: Request, dry_run: DryRun = False
+        ) -> Response:
             before = list(Listed.of(service.list(), kind.key).names)
             names = _ordered(body, before, getattr(service, "canonical", str))
             order = Version(etag_of({"order": before}))
             preconditions.check(request, order)
             if dry_run:
-                change: Change = "replace" if await would_change(partial(service.reorder, names)) else "none"
+                change: Change = (
+                    "replace" if await would_change(partial(service.reorder, names)) else "none"
+                )
                 moving = moves(kind, before, names)
                 effect = effect_of(change, {"order": before}, {"order": names}, moving)
                 return preconditions.with_etag(request, answer(effect), order.etag)
@@ -550,7 +598,9 @@ class KindRoutes:
         sent_name: Any = spec.get(member, name or spec.get(self.kind.named_by))
         if name is not None and sent_name != name:
             differ = Problem(
-                f"it is {sent_name!r}, and {name!r} in the path", f"/{member}", suggestion="leave it out of the body"
+                f"it is {sent_name!r}, and {name!r} in the path",
+                f"/{member}",
+                suggestion="leave it out of the body",
             )
             raise Invalid("the name in the body is another", [differ])
         if self.kind.has_any_name:
@@ -570,7 +620,10 @@ def check_number_of_values(kind: Kind, spec: Spec) -> None:
     """
     counted = {name: value for name, value in spec.items() if name not in kind.documents}
     if any(number >= MOST_VALUES for number, _ in enumerate(_values(counted))):
-        raise Invalid(f"the {kind.name} is too large", [Problem(f"expected at most {MOST_VALUES:,} values in it")])
+        raise Invalid(
+            f"the {kind.name} is too large",
+            [Problem(f"expected at most {MOST_VALUES:,} values in it")],
+        )
 
 
 def check_references(kind: Kind, spec: Spec) -> None:
@@ -586,7 +639,9 @@ def check_references(kind: Kind, spec: Spec) -> None:
     for model in kind.spec_models():
         names = {field.alias or name for name, field in model.model_fields.items()}
         try:
-            parsed_spec = model.model_validate({name: value for name, value in members.items() if name in names})
+            parsed_spec = model.model_validate(
+                {name: value for name, value in members.items() if name in names}
+            )
         except ValueError:
             continue  # of another type, or wrong in ways that the service reports
         problems = [*misplaced_references(parsed_spec), *reference_problems(parsed_spec)]
@@ -612,7 +667,9 @@ async def settled(result: Any) -> Any:
     return await result if isawaitable(result) else result
 
 
-def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None, key: str = "name") -> Spec:
+def page_of(
+    objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None, key: str = "name"
+) -> Spec:
     """A page of objects that have this member as their name."""
     listed = Listed.of(objects, key)
     start = 0
@@ -620,7 +677,9 @@ def page_of(objects: Sequence[Mapping[str, Any]], limit: int, cursor: str | None
         position, name = decode_cursor(
             cursor, (int, str)
         )  # behind the object of that name, or where it was when it is gone
-        start = next((at + 1 for at, listed_name in enumerate(listed.names) if listed_name == name), position)
+        start = next(
+            (at + 1 for at, listed_name in enumerate(listed.names) if listed_name == name), position
+        )
     items = listed[start : start + limit]
     end = start + len(items)
     following = encode_cursor(end - 1, items.names[-1]) if items and end < len(listed) else None
@@ -645,7 +704,9 @@ def created_answer(request: Request, spec: Mapping[str, Any], key: str = "name")
     response = answer(spec, 201)
     path = request.url.path
     many, _, _ = path.partition(":")  # a verb of all, as schemas:bundle
-    response.headers["Location"] = path if "name" in request.path_params else f"{many}/{quote(spec[key], safe=':')}"
+    response.headers["Location"] = (
+        path if "name" in request.path_params else f"{many}/{quote(spec[key], safe=':')}"
+    )
     return response
 
 

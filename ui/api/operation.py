@@ -81,7 +81,9 @@ class Operations:
     ``name`` is of the type ``name``, where one is given.
     """
 
-    def __init__(self, router: APIRouter, tag: str, about: str, at: At = "node", name: Any = None) -> None:
+    def __init__(
+        self, router: APIRouter, tag: str, about: str, at: At = "node", name: Any = None
+    ) -> None:
         self._router = router
         self.tag = tag
         self._about = about
@@ -125,10 +127,14 @@ class Operations:
             in_path = "{" in path
             others = parameters.keys() - {"request"}
             implied = ((404,) if in_path else ()) + ((422,) if others else ())
-            route = described(**{"body": model, **how, "problems": (*how.get("problems", ()), *implied)})
+            route = described(
+                **{"body": model, **how, "problems": (*how.get("problems", ()), *implied)}
+            )
             route["openapi_extra"]["x-resource"] = resource
             shown = how.get("body", model)
-            is_data = self.tag in _TAGS_OF_DATA and "parameters" not in getattr(shown, "model_fields", ())
+            is_data = self.tag in _TAGS_OF_DATA and "parameters" not in getattr(
+                shown, "model_fields", ()
+            )
             has_request = "request" in parameters
 
             @wraps(handler)
@@ -146,7 +152,9 @@ class Operations:
 
                 actor: Actor | None = getattr(request.state, "identity", None)
                 if actor is not None and actor.topics is not None:
-                    await require_topics(request, request.app.state.context, actor, need_of(request), sent)
+                    await require_topics(
+                        request, request.app.state.context, actor, need_of(request), sent
+                    )
                 request.state.is_dry = (values.get("dry_run") or sent.get("dry_run")) is True
 
                 async def act() -> Response:
@@ -154,7 +162,11 @@ class Operations:
                     result = await result if isawaitable(result) else result
                     if isinstance(result, Response):
                         return result
-                    return Response(status_code=204) if result is None else answer(result, route["status_code"])
+                    return (
+                        Response(status_code=204)
+                        if result is None
+                        else answer(result, route["status_code"])
+                    )
 
                 if takes_key and HEADER in request.headers:
                     keys: IdempotencyKeys = request.app.state.context.keys
@@ -163,7 +175,10 @@ class Operations:
 
             parameters["request"] = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
             run.__signature__ = Signature(  # type: ignore[attr-defined]  # FastAPI reads parameters here
-                [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters.values()]
+                [
+                    parameter.replace(kind=Parameter.KEYWORD_ONLY)
+                    for parameter in parameters.values()
+                ]
             )
             self._router.add_api_route(
                 path,
@@ -210,7 +225,11 @@ def described(
     status = status or (204 if answer is None else 200)
     responses: dict[int | str, dict[str, Any]] = {status: {"description": outcome}}
     if answer is not None:
-        shown = ref_of_kind(answer, "List" if is_list else "Object") if isinstance(answer, Kind) else ref(answer)
+        shown = (
+            ref_of_kind(answer, "List" if is_list else "Object")
+            if isinstance(answer, Kind)
+            else ref(answer)
+        )
         responses[status]["content"] = {media: {"schema": {"$ref": shown}}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
@@ -221,28 +240,49 @@ def described(
         done = responses.get(200)
         schema = {"anyOf": [done["content"]["application/json"]["schema"], dry]} if done else dry
         described = done["description"] if done else "With `dry_run`: the effect"
-        responses[200] = {"description": described, "content": {"application/json": {"schema": schema}}}
+        responses[200] = {
+            "description": described,
+            "content": {"application/json": {"schema": schema}},
+        }
     if may_be_a_job:
         content = {"application/json": {"schema": {"$ref": ref(JobWithResult)}}}
-        responses[202] = {"description": "With `Prefer: respond-async`: the job", "content": content}
+        responses[202] = {
+            "description": "With `Prefer: respond-async`: the job",
+            "content": content,
+        }
     with_body = () if body is None and form is None and not media_types else _OF_BODIES
     with_key = (409, 422) if takes_key else ()
     for code in sorted({*_OF_EVERY, *with_body, *with_key, *problems}):
         responses[code] = {"$ref": f"{RESPONSES}Problem{code}", "description": PROBLEMS[code]}
     extra: dict[str, Any] = {}
     if body is not None:
-        named = ref_of_kind(body, "Patch" if is_patch else "Spec") if isinstance(body, Kind) else ref(body)
+        named = (
+            ref_of_kind(body, "Patch" if is_patch else "Spec")
+            if isinstance(body, Kind)
+            else ref(body)
+        )
         content = {"application/json": {"schema": {"$ref": named}}}
         extra["requestBody"] = {"required": True, "content": content}
     if headers := [*([_IF_MATCH] if 412 in problems else ()), *([_KEY] if takes_key else ())]:
         extra["parameters"] = headers
     if form is not None:
-        extra["requestBody"] = {"required": True, "content": {"multipart/form-data": {"schema": form}}}
+        extra["requestBody"] = {
+            "required": True,
+            "content": {"multipart/form-data": {"schema": form}},
+        }
     if media_types:
-        content = {media_type: {"schema": {"type": "string", "format": "binary"}} for media_type in media_types}
+        content = {
+            media_type: {"schema": {"type": "string", "format": "binary"}}
+            for media_type in media_types
+        }
         extra["requestBody"] = {"required": True, "content": content}
     kind = JSONResponse if answer is not None and media == "application/json" else Response
-    return {"responses": responses, "openapi_extra": extra, "status_code": status, "response_class": kind}
+    return {
+        "responses": responses,
+        "openapi_extra": extra,
+        "status_code": status,
+        "response_class": kind,
+    }
 
 
 def ref(model: type[Any]) -> str:

@@ -102,14 +102,24 @@ def documentation_page(path: str) -> Response:
     """A page of the documentation as HTML, or an image of one."""
     if path not in _documentation():
         return HTMLResponse(_NO_PAGE, 404)
-    return HTMLResponse(_rendered(path)) if path.endswith(".md") else FileResponse(_documentation()[path])
+    return (
+        HTMLResponse(_rendered(path))
+        if path.endswith(".md")
+        else FileResponse(_documentation()[path])
+    )
 
 
 @cache
 def _documentation() -> Mapping[str, Path]:
     """The files of the documentation, by their paths: those of a wheel, else those of a clone."""
-    root = next((place for place in (WEB / "docs", WEB.parent.parent / "docs") if place.is_dir()), WEB)
-    return {file.relative_to(root).as_posix(): file for file in root.rglob("*") if file.suffix in (".md", ".png")}
+    root = next(
+        (place for place in (WEB / "docs", WEB.parent.parent / "docs") if place.is_dir()), WEB
+    )
+    return {
+        file.relative_to(root).as_posix(): file
+        for file in root.rglob("*")
+        if file.suffix in (".md", ".png")
+    }
 
 
 @cache
@@ -121,13 +131,21 @@ def _rendered(path: str) -> str:
         if opening.type == "heading_open":
             opening.attrSet("id", re.sub(r"[^\w -]", "", text.content.lower()).replace(" ", "-"))
     for token in tokens:
-        if token.attrs.pop("style", None) == "text-align:right":  # the policy of pages has no styles in elements
+        if (
+            token.attrs.pop("style", None) == "text-align:right"
+        ):  # the policy of pages has no styles in elements
             token.attrSet("class", "num")
     for parts in (token.children for token in tokens if token.children):
         for at, part in enumerate(parts):
             target = urlsplit(str(part.attrGet("href") or ""))
-            if target.path and not target.scheme and normpath(join(dirname(path), target.path)) not in _documentation():
-                end = next(place for place in range(at, len(parts)) if parts[place].type == "link_close")
+            if (
+                target.path
+                and not target.scheme
+                and normpath(join(dirname(path), target.path)) not in _documentation()
+            ):
+                end = next(
+                    place for place in range(at, len(parts)) if parts[place].type == "link_close"
+                )
                 parts[at] = parts[end] = Token("text", "", 0)
     title = next((text.content for text in tokens if text.type == "inline"), path)
     body = markdown.renderer.render(tokens, markdown.options, {})
@@ -140,7 +158,10 @@ async def dashboard(request: Request, code: str | None = None) -> Response:
     nonce = secrets.token_urlsafe(16)
     index = DIST / "index.html"
     text = index.read_text().replace(NONCE, nonce) if index.is_file() else _NOT_BUILT
-    headers = {"Cache-Control": "no-cache", "Content-Security-Policy": _DASHBOARD_POLICY.format(nonce)}
+    headers = {
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": _DASHBOARD_POLICY.format(nonce),
+    }
     response = HTMLResponse(text, 200 if index.is_file() else 503, headers)
     context = context_of(request)
     session = context.sign_in.redeem(code) if code else None

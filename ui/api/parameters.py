@@ -51,7 +51,12 @@ RecordId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,4}/[0-9]{1,19}$")
 
 def places_of(records: Iterable[RecordId]) -> list[tuple[int, int]]:
     """Shard and offset of each, once, in their order."""
-    return sorted({(int(shard), int(offset)) for shard, _, offset in (record.partition("/") for record in records)})
+    return sorted(
+        {
+            (int(shard), int(offset))
+            for shard, _, offset in (record.partition("/") for record in records)
+        }
+    )
 
 
 def rename_old_parameters(scope: Scope) -> None:
@@ -81,7 +86,11 @@ async def refuse_unknown_parameters(request: Request) -> None:
     unknown = sorted(set(request.query_params) - allowed)
     if unknown:
         there_are = f"there are {', '.join(sorted(allowed))}" if allowed else "it takes none"
-        raise ApiProblem(400, "unknown_parameter", f"{request.url.path} has no parameter {unknown[0]!r}; {there_are}")
+        raise ApiProblem(
+            400,
+            "unknown_parameter",
+            f"{request.url.path} has no parameter {unknown[0]!r}; {there_are}",
+        )
 
 
 def _query_parameters(dependant: Any) -> Iterator[str]:
@@ -100,11 +109,16 @@ def microseconds(text: str, parameter: str) -> int:
     if re.fullmatch(r"\d{1,16}", text, re.ASCII):
         return int(text) * 1000
     try:
-        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign that was not escaped arrives as a space
+        moment = datetime.fromisoformat(
+            text.replace(" ", "+")
+        )  # a plus sign that was not escaped arrives as a space
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise _wrong(parameter, f"expected a time as 2026-01-31T12:00:00Z or milliseconds since 1970, got {text!r}")
+        raise _wrong(
+            parameter,
+            f"expected a time as 2026-01-31T12:00:00Z or milliseconds since 1970, got {text!r}",
+        )
     return round(moment.timestamp() * 1_000_000)
 
 
@@ -155,4 +169,6 @@ def decode_cursor(cursor: str, types: Sequence[type]) -> tuple[Any, ...]:
 
 
 def _wrong(parameter: str, message: str) -> Invalid:
-    return Invalid(f"the parameter {parameter!r} cannot be used", [Problem(message, f"/query/{parameter}")])
+    return Invalid(
+        f"the parameter {parameter!r} cannot be used", [Problem(message, f"/query/{parameter}")]
+    )

@@ -35,7 +35,11 @@ def check(request: Request, version: Version | None) -> None:
 def _now(version: Version | None) -> str:
     if version is None:
         return "and there is no such object now"
-    changed = "before the broker started" if version.changed_ns is None else f"at {rfc3339(version.changed_ns)}"
+    changed = (
+        "before the broker started"
+        if version.changed_ns is None
+        else f"at {rfc3339(version.changed_ns)}"
+    )
     return f"got {quoted(version.etag)}, last changed {changed}"
 
 
@@ -44,14 +48,20 @@ def _changed(detail: str, version: Version | None) -> ApiProblem:
         return ApiProblem(412, "changed_meanwhile", detail)
     changed_at = None if version.changed_ns is None else rfc3339(version.changed_ns)
     members = {"etag": version.etag, "changed_at": changed_at}
-    return ApiProblem(412, "changed_meanwhile", detail, headers={"ETag": quoted(version.etag)}, members=members)
+    return ApiProblem(
+        412, "changed_meanwhile", detail, headers={"ETag": quoted(version.etag)}, members=members
+    )
 
 
 def with_etag(request: Request, response: Response, etag: str) -> Response:
     """The answer with its ETag; 304 in its place when a GET names that as what the client has."""
     client_etags = request.headers.get("if-none-match")
     if request.method == "GET" and client_etags is not None and _holds(client_etags, etag):
-        kept = {name: response.headers[name] for name in ("Cache-Control", "Vary") if name in response.headers}
+        kept = {
+            name: response.headers[name]
+            for name in ("Cache-Control", "Vary")
+            if name in response.headers
+        }
         response = Response(status_code=304, headers=kept)
     response.headers["ETag"] = quoted(etag)
     return response

@@ -39,41 +39,109 @@ log = logging.getLogger("sluice.api")
 TITLES: Mapping[str, tuple[int, str, str]] = {
     "malformed_json": (400, "The body is not JSON", "Send one JSON text in UTF-8."),
     "malformed_body": (400, "The body cannot be read", "The detail says what is wrong with it."),
-    "unknown_parameter": (400, "Unknown query parameter", "The detail lists the existing parameters."),
+    "unknown_parameter": (
+        400,
+        "Unknown query parameter",
+        "The detail lists the existing parameters.",
+    ),
     "unauthorized": (401, "Not signed in", "Send 'Authorization: Bearer TOKEN'."),
     "forbidden": (403, "Not permitted", "The detail says what the token permits."),
-    "forbidden_origin": (403, "Request from another site", "A session works from the dashboard only; use a token."),
-    "forbidden_host": (403, "Request under another host name", "Use a loopback address, or set api.allowed_hosts."),
+    "forbidden_origin": (
+        403,
+        "Request from another site",
+        "A session works from the dashboard only; use a token.",
+    ),
+    "forbidden_host": (
+        403,
+        "Request under another host name",
+        "Use a loopback address, or set api.allowed_hosts.",
+    ),
     "not_found": (404, "No such object", "List the kind to see the names there are."),
     "no_such_path": (404, "No such path", "The paths are listed under /docs."),
     "method_not_allowed": (405, "Method not allowed", "The header Allow lists what is."),
-    "body_timeout": (408, "The body did not arrive in time", "Send less at once, or over a faster connection."),
+    "body_timeout": (
+        408,
+        "The body did not arrive in time",
+        "Send less at once, or over a faster connection.",
+    ),
     "conflict": (409, "Conflict", "The request contradicts what exists."),
     "already_exists": (409, "The name is taken", "PUT replaces an object."),
-    "still_running": (409, "The first request still runs", "Send it again later: its answer is kept under the key."),
-    "in_use": (409, "The object is used", "'users' lists the objects that name it; change or delete those first."),
+    "still_running": (
+        409,
+        "The first request still runs",
+        "Send it again later: its answer is kept under the key.",
+    ),
+    "in_use": (
+        409,
+        "The object is used",
+        "'users' lists the objects that name it; change or delete those first.",
+    ),
     "read_only": (409, "Fixed by a file", "The detail names the file; change it there."),
-    "changed_meanwhile": (412, "The object changed since you read it", "Read it again, and send its ETag in If-Match."),
+    "changed_meanwhile": (
+        412,
+        "The object changed since you read it",
+        "Read it again, and send its ETag in If-Match.",
+    ),
     "too_large": (413, "The body is too large", "The detail says what the limit is."),
     "too_many": (413, "Too many messages in the body", "Send fewer at once."),
     "wrong_content_type": (415, "Content-Type not accepted", "The detail lists what is."),
     "unknown_encoding": (415, "Content-Encoding not known", "Send gzip, or none."),
     "invalid": (422, "Invalid request", "'errors' lists every problem with its place."),
-    "unknown_member": (422, "Unknown members in the body", "'errors' names each, and the member nearest to it."),
-    "invalid_name": (422, "Not a name", "Names are letters, digits, '_', '-' and '.', at most 255."),
+    "unknown_member": (
+        422,
+        "Unknown members in the body",
+        "'errors' names each, and the member nearest to it.",
+    ),
+    "invalid_name": (
+        422,
+        "Not a name",
+        "Names are letters, digits, '_', '-' and '.', at most 255.",
+    ),
     "configuration": (422, "Settings that cannot be used", "'errors' lists every problem."),
     "missing_dependency": (422, "Something is not installed", "The detail says what to install."),
-    "test_case_failed": (422, "Test cases fail", "'errors' has the difference of each; 'force=true' saves it anyway."),
-    "subscription_refused": (422, "No filter was subscribed", "'results' has the reason code of each."),
-    "message_refused": (422, "The pipeline refused the message", "The detail says which stage and why."),
+    "test_case_failed": (
+        422,
+        "Test cases fail",
+        "'errors' has the difference of each; 'force=true' saves it anyway.",
+    ),
+    "subscription_refused": (
+        422,
+        "No filter was subscribed",
+        "'results' has the reason code of each.",
+    ),
+    "message_refused": (
+        422,
+        "The pipeline refused the message",
+        "The detail says which stage and why.",
+    ),
     "peer": (422, "Not allowed by MQTT", "The detail says what the standard says."),
-    "key_reused": (422, "The key was used for another body", "Use a new Idempotency-Key for each request."),
+    "key_reused": (
+        422,
+        "The key was used for another body",
+        "Use a new Idempotency-Key for each request.",
+    ),
     "evaluation_failed": (422, "It could not be evaluated", "The detail says how it failed."),
     "answer_too_large": (422, "The answer is too large", "Take fewer rows, or less in each."),
-    "too_slow": (422, "It ran too long", "Evaluation has a deadline; make what is evaluated cheaper."),
-    "too_many_requests": (429, "Too many requests at once", "Try again after the seconds in Retry-After."),
-    "too_many_logins": (429, "Too many failed logins", "Try again after the seconds in Retry-After."),
-    "internal": (500, "The server failed", "A defect of the server; its log has the request's identifier."),
+    "too_slow": (
+        422,
+        "It ran too long",
+        "Evaluation has a deadline; make what is evaluated cheaper.",
+    ),
+    "too_many_requests": (
+        429,
+        "Too many requests at once",
+        "Try again after the seconds in Retry-After.",
+    ),
+    "too_many_logins": (
+        429,
+        "Too many failed logins",
+        "Try again after the seconds in Retry-After.",
+    ),
+    "internal": (
+        500,
+        "The server failed",
+        "A defect of the server; its log has the request's identifier.",
+    ),
     "unavailable": (503, "Not now", "Try again after the seconds in Retry-After."),
 }
 
@@ -90,7 +158,12 @@ class ApiProblem(Exception):
         headers: Mapping[str, str] | None = None,
         members: Mapping[str, Any] | None = None,
     ) -> None:
-        self.status, self.code, self.errors, self.headers = status, code, tuple(errors), dict(headers or {})
+        self.status, self.code, self.errors, self.headers = (
+            status,
+            code,
+            tuple(errors),
+            dict(headers or {}),
+        )
         self.members = dict(members or {})
         super().__init__(detail)
 
@@ -112,7 +185,10 @@ def problem_response(error: BaseException, request_id: str) -> Response:
     if isinstance(error, jsontext.JsonError):
         return _document(request_id, 422, "invalid", str(error))
     return _document(
-        request_id, 500, "internal", f"the server failed; its log has the reason under request {request_id}"
+        request_id,
+        500,
+        "internal",
+        f"the server failed; its log has the reason under request {request_id}",
     )
 
 
@@ -131,10 +207,16 @@ def request_id_of(request: Request) -> str:
 
 async def _answer(request: Request, error: Exception) -> Response:
     first = (
-        error.errors[:1] if isinstance(error, ApiProblem) else error.problems[:1] if isinstance(error, Invalid) else ()
+        error.errors[:1]
+        if isinstance(error, ApiProblem)
+        else error.problems[:1]
+        if isinstance(error, Invalid)
+        else ()
     )
     text = str(error)
-    request.state.problem = ": ".join([text, *(str(problem) for problem in first if problem.message not in text)])
+    request.state.problem = ": ".join(
+        [text, *(str(problem) for problem in first if problem.message not in text)]
+    )
     return problem_response(error, request_id_of(request))
 
 
@@ -144,14 +226,18 @@ async def _invalid_parameters(request: Request, error: Exception) -> Response:
         Problem(entry["msg"], "/" + "/".join(str(part) for part in entry["loc"]))
         for entry in error.errors()[:MOST_PROBLEMS]
     ]
-    detail = "; ".join(f"{problem.pointer[1:].replace('/', ' ')}: {problem.message}" for problem in problems)
+    detail = "; ".join(
+        f"{problem.pointer[1:].replace('/', ' ')}: {problem.message}" for problem in problems
+    )
     request.state.problem = detail
     return _document(request_id_of(request), 422, "invalid", detail, problems)
 
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = {404: "no_such_path", 405: "method_not_allowed"}.get(error.status_code, f"http_{error.status_code}")
+    code = {404: "no_such_path", 405: "method_not_allowed"}.get(
+        error.status_code, f"http_{error.status_code}"
+    )
     detail = {
         "no_such_path": f"there is no path {request.url.path}; /docs lists the existing ones",
         "method_not_allowed": f"{request.url.path} does not take {request.method}",

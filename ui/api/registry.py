@@ -45,7 +45,9 @@ def registry_app(schemas: Any, context: ApiContext) -> ASGIApp:
         for method, path, handler in _Handlers(Subjects(schemas)).routes()
     ]
     missing = {404: _not_found, 405: _not_found}
-    return Starlette(routes=routes, middleware=[Middleware(_Guard, context=context)], exception_handlers=missing)
+    return Starlette(
+        routes=routes, middleware=[Middleware(_Guard, context=context)], exception_handlers=missing
+    )
 
 
 class _Handlers:
@@ -92,7 +94,8 @@ class _Handlers:
         body = await read_object(request)
         deleted = _flag(request, "deleted")
         return await self._calls.run(
-            "looking up the schema", lambda: self._subjects.look_up(_subject(request), body, deleted=deleted)
+            "looking up the schema",
+            lambda: self._subjects.look_up(_subject(request), body, deleted=deleted),
         )
 
     async def register(self, request: Request) -> Any:
@@ -106,7 +109,9 @@ class _Handlers:
 
     async def compatible(self, request: Request) -> Any:
         version = request.path_params.get("version")
-        comparing = self._subjects.compatible(_subject(request), version, await read_object(request))
+        comparing = self._subjects.compatible(
+            _subject(request), version, await read_object(request)
+        )
         verdict = await self._calls.run("comparing the schema", comparing)
         answer: dict[str, Any] = {"is_compatible": verdict.is_compatible}
         if _flag(request, "verbose"):
@@ -117,19 +122,31 @@ class _Handlers:
         only = _flag(request, "deletedOnly")
         prefix = request.query_params.get("subjectPrefix", "")
         return _piece(
-            request, self._subjects.names(deleted=_flag(request, "deleted"), deleted_only=only, prefix=prefix)
+            request,
+            self._subjects.names(
+                deleted=_flag(request, "deleted"), deleted_only=only, prefix=prefix
+            ),
         )
 
     def schemas(self, request: Request) -> Any:
         prefix = request.query_params.get("subjectPrefix", "")
         latest = _flag(request, "latestOnly")
-        return _piece(request, self._subjects.all(prefix=prefix, latest_only=latest, deleted=_flag(request, "deleted")))
+        return _piece(
+            request,
+            self._subjects.all(
+                prefix=prefix, latest_only=latest, deleted=_flag(request, "deleted")
+            ),
+        )
 
     def versions(self, request: Request) -> Any:
-        return _piece(request, self._subjects.versions(_subject(request), deleted=_flag(request, "deleted")))
+        return _piece(
+            request, self._subjects.versions(_subject(request), deleted=_flag(request, "deleted"))
+        )
 
     def version(self, request: Request) -> Any:
-        return self._subjects.version(_subject(request), _version(request), deleted=_flag(request, "deleted"))
+        return self._subjects.version(
+            _subject(request), _version(request), deleted=_flag(request, "deleted")
+        )
 
     def delete_version(self, request: Request) -> Any:
         return self._subjects.delete_version(
@@ -140,14 +157,20 @@ class _Handlers:
         return self._subjects.places(request.path_params["id"], deleted=_flag(request, "deleted"))
 
     def level(self, request: Request) -> Any:
-        level = self._subjects.level(_optional_subject(request), or_overall=_flag(request, "defaultToGlobal"))
+        level = self._subjects.level(
+            _optional_subject(request), or_overall=_flag(request, "defaultToGlobal")
+        )
         return {"compatibilityLevel": level}
 
     def forget_level(self, request: Request) -> Any:
         return {"compatibilityLevel": self._subjects.forget_level(_optional_subject(request))}
 
     def mode(self, request: Request) -> Any:
-        return {"mode": "READONLY" if self._subjects.is_read_only(_optional_subject(request)) else "READWRITE"}
+        return {
+            "mode": "READONLY"
+            if self._subjects.is_read_only(_optional_subject(request))
+            else "READWRITE"
+        }
 
 
 class _Text(str):
@@ -177,7 +200,9 @@ class _Guard:
                 response = _error(RegistryError(error.status, str(error)))
                 response.headers.update(error.headers)
                 return response
-        response = _error(RegistryError(40101, "Unauthorized: send the API's token as bearer or basic password"))
+        response = _error(
+            RegistryError(40101, "Unauthorized: send the API's token as bearer or basic password")
+        )
         response.headers["WWW-Authenticate"] = 'Basic realm="sluice"'
         return response
 
@@ -229,7 +254,9 @@ def _error(error: RegistryError) -> Response:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return _error(RegistryError(status, f"HTTP {status}: there is no {request.method} {request.url.path}"))
+    return _error(
+        RegistryError(status, f"HTTP {status}: there is no {request.method} {request.url.path}")
+    )
 
 
 def _subject(request: Request) -> str:

@@ -53,7 +53,9 @@ def pattern_of(text: str | None) -> str | None:
     Raises:
         Invalid: it is too long, or has so many stars that matching might take long.
     """
-    if text is not None and (text.count("*") > _MOST_STARS or ("*" in text and len(text) > _MOST_SIGNS)):
+    if text is not None and (
+        text.count("*") > _MOST_STARS or ("*" in text and len(text) > _MOST_SIGNS)
+    ):
         limits = f"at most {_MOST_STARS} stars and {_MOST_SIGNS} characters"
         raise Invalid("the pattern cannot be used", [Problem(limits)])
     return text
@@ -166,7 +168,9 @@ def _called(method: Callable[..., Any], values: Mapping[str, Any]) -> Any:
 class ResourceRoutes:
     """Adds the routes of one resource; none where the node has no such service."""
 
-    def __init__(self, router: APIRouter, resource: Resource, context: ApiContext, calls: BoundedCalls) -> None:
+    def __init__(
+        self, router: APIRouter, resource: Resource, context: ApiContext, calls: BoundedCalls
+    ) -> None:
         self._ops = Operations(router, resource.tag, resource.name, resource.at)
         self._resource = resource
         self._context = context
@@ -184,7 +188,9 @@ class ResourceRoutes:
         path = f"{self._resource.path}{verb.path}"
         body = _body_of(verb)
         arguments = [_argument(parameter, path) for parameter in verb.takes]
-        further: list[tuple[str, Any, Any]] = [("request", Request, Argument.empty)] if verb.job else []
+        further: list[tuple[str, Any, Any]] = (
+            [("request", Request, Argument.empty)] if verb.job else []
+        )
         if body is not None:
             further.append(("body", Spec if self._is_trial else body, Argument.empty))
         further += [("limit", Limit, 100), ("cursor", Cursor, None)] if verb.is_paged else []
@@ -201,7 +207,9 @@ class ResourceRoutes:
         summary, _, text = verb.text.partition(". ")
         if verb.job is not None and verb.job.order:
             name = verb.takes[0].key
-            self._context.jobs.takes_orders(verb.job.kind, lambda job: self._work(verb, {name: job.name}, job))
+            self._context.jobs.takes_orders(
+                verb.job.kind, lambda job: self._work(verb, {name: job.name}, job)
+            )
         text += _TRIAL if self._is_trial else ""
         add = getattr(self._ops, verb.method.lower())
         add(
@@ -225,7 +233,9 @@ class ResourceRoutes:
         if verb.answer or not verb.row:
             return load(verb.answer) if verb.answer else None
         name = verb.model or f"{self._resource.page or self._resource.name.capitalize()}Page"
-        return _page_of(name, verb.row, verb.page_text or f"A page of {plural(self._resource.name)}.")
+        return _page_of(
+            name, verb.row, verb.page_text or f"A page of {plural(self._resource.name)}."
+        )
 
     async def _run(
         self,
@@ -258,7 +268,11 @@ class ResourceRoutes:
         answer = await settled(call(**values))
         if verb.after:
             following = answer["next"]
-            return {"total_is_estimate": False, **answer, "next": following and encode_cursor(*following)}
+            return {
+                "total_is_estimate": False,
+                **answer,
+                "next": following and encode_cursor(*following),
+            }
         return whole_list(answer) if verb.row else answer
 
     async def _on_thread(self, call: Callable[..., Any], values: Mapping[str, Any]) -> Json:
@@ -271,7 +285,9 @@ class ResourceRoutes:
         task = self._reading.get(question)
         if task is None:
             reading = self._on_thread(getattr(self._service, verb.call), values)
-            task = self._reading[question] = asyncio.create_task(reading, name=f"{verb.id} {values}")
+            task = self._reading[question] = asyncio.create_task(
+                reading, name=f"{verb.id} {values}"
+            )
             task.add_done_callback(lambda done: self._read_over(question, done))
         return await asyncio.shield(task)
 
@@ -304,7 +320,9 @@ class ResourceRoutes:
 
         return Json(await self._calls.run(place, encoded))
 
-    async def _start(self, verb: Verb, values: Mapping[str, Any], request: Request, *, is_dry: bool) -> Any:
+    async def _start(
+        self, verb: Verb, values: Mapping[str, Any], request: Request, *, is_dry: bool
+    ) -> Any:
         job = verb.job
         assert job is not None
         plan: Any = 0
@@ -313,17 +331,25 @@ class ResourceRoutes:
             plan = await asyncio.to_thread(make) if job.blocks else await settled(make())
         if is_dry:
             return plan
-        order = _called(getattr(self._service, job.order), {**values, "plan": plan}) if job.order else None
+        order = (
+            _called(getattr(self._service, job.order), {**values, "plan": plan})
+            if job.order
+            else None
+        )
         if job.order and not order:
             return plan
         total = plan[job.total] if job.total else plan
         work = None if job.order else partial(self._work, verb, values)
         name = next(iter(values.values()))
-        return await result_of(request, self._context.jobs.start(job.kind, name, job.unit, total, work, order))
+        return await result_of(
+            request, self._context.jobs.start(job.kind, name, job.unit, total, work, order)
+        )
 
     def _work(self, verb: Verb, values: Mapping[str, Any], running: RunningJob) -> Any:
         passes = verb.job.passes if verb.job is not None else ()
-        return getattr(self._service, verb.call)(**values, **{name: getattr(running, name) for name in passes})
+        return getattr(self._service, verb.call)(
+            **values, **{name: getattr(running, name) for name in passes}
+        )
 
     async def _effect(self, verb: Verb, call: Callable[..., Any], values: Mapping[str, Any]) -> Any:
         """The answer to a dry run, or the error that the verb would end with."""
@@ -347,8 +373,12 @@ class ResourceRoutes:
         if kind is not None and shown is not None:
             section = self._context.section_of(kind)
             spec = kind.as_spec(shown if section is None else section.saved(name))
-        sentences = await consequences_of(contributors, Change(target, spec or {}, spec or {}, word, options))
-        return answer(effect_of("replace" if changes else "none", spec, spec, (), sentences, done=verb.done))
+        sentences = await consequences_of(
+            contributors, Change(target, spec or {}, spec or {}, word, options)
+        )
+        return answer(
+            effect_of("replace" if changes else "none", spec, spec, (), sentences, done=verb.done)
+        )
 
     async def _effect_of_plan(self, plan: PlannedReload, done: str) -> Spec:
         affected: list[Affected] = []
@@ -357,7 +387,9 @@ class ResourceRoutes:
             before = None if changed.before is None else changed.kind.as_spec(changed.before)
             after = None if changed.after is None else changed.kind.as_spec(changed.after)
             reference = reference_of(changed.kind, changed.name, after or before)
-            affected.append(Affected(kind=reference.kind, name=reference.name, how=f"is {changed.what}"))
+            affected.append(
+                Affected(kind=reference.kind, name=reference.name, how=f"is {changed.what}")
+            )
             change = Change(reference, before, after, options=changed.options)
             consequences = await consequences_of(self._context.contributors, change)
             sentences += [f"{reference}: {sentence}" for sentence in consequences]

@@ -84,7 +84,11 @@ class _Step:
             section.save({self.name: None})
             raise Conflict("; ".join(problems))
         if whole.order:
-            names = [row[self.routes.kind.key] for row in service.list() if row[self.routes.kind.key] != self.name]
+            names = [
+                row[self.routes.kind.key]
+                for row in service.list()
+                if row[self.routes.kind.key] != self.name
+            ]
             behind = whole.order[whole.order.index(self.name) + 1 :]
             at = min((names.index(name) for name in behind if name in names), default=len(names))
             service.reorder([*names[:at], self.name, *names[at:]])
@@ -160,7 +164,11 @@ class AuditTrail:
         spec = deepcopy(spec or {})
         for row, change in changes:
             try:
-                shown = routes.kind.as_spec(spec) if routes is not None and is_certain and spec else None
+                shown = (
+                    routes.kind.as_spec(spec)
+                    if routes is not None and is_certain and spec
+                    else None
+                )
                 versions.append({
                     **row,
                     "change": change["change"],
@@ -172,11 +180,15 @@ class AuditTrail:
                         is_certain = False
                     elif not difference["before"] == difference["after"] == MASK:
                         _take_back(spec, difference, f"{kind} {name!r}")
-            except Conflict:  # changed where the log does not see it, as in a file while the broker was stopped
+            except (
+                Conflict
+            ):  # changed where the log does not see it, as in a file while the broker was stopped
                 is_certain = False
         return versions
 
-    async def restore(self, id: str, kind: str | None = None, name: str | None = None) -> ObjectVersion:
+    async def restore(
+        self, id: str, kind: str | None = None, name: str | None = None
+    ) -> ObjectVersion:
         """Give an object the form that it had after an entry. Without ``kind`` and ``name`` it is the only object of
         the entry.
 
@@ -188,51 +200,72 @@ class AuditTrail:
         await step.run()
         return version
 
-    async def plan_restore(self, id: str, kind: str | None = None, name: str | None = None) -> PlannedReload:
+    async def plan_restore(
+        self, id: str, kind: str | None = None, name: str | None = None
+    ) -> PlannedReload:
         """The object that ``restore`` would change. Raises as it does."""
         _, step = await self._restoring(id, kind, name)
         objects = [] if step.before == step.after else [step.planned]
         return PlannedReload(before={}, after={}, objects=objects, needs_restart=[])
 
-    async def _restoring(self, id: str, kind: str | None, name: str | None) -> tuple[ObjectVersion, _Step]:
+    async def _restoring(
+        self, id: str, kind: str | None, name: str | None
+    ) -> tuple[ObjectVersion, _Step]:
         title = "the object cannot be restored"
         entry = self._log.get(id)
         changed = {(change["kind"], change["name"]) for change in entry["changes"]}
         wanted = {(at, of) for at, of in changed if kind in (None, at) and name in (None, of)}
         if len(wanted) != 1:
-            problem = Problem(f"expected one object of the entry, got {len(wanted)}. Try: --kind KIND --name NAME")
+            problem = Problem(
+                f"expected one object of the entry, got {len(wanted)}. Try: --kind KIND --name NAME"
+            )
             raise Invalid(title, [problem])
         [(kind, name)] = wanted
         history = await self.history(kind, name, MOST_VERSIONS)
         version = next((item for item in history if item["id"] == id), None)
         routes = self._routes.get(kind)
-        if version is None or routes is None or (version["spec"] is None and version["change"] != "deleted"):
+        if (
+            version is None
+            or routes is None
+            or (version["spec"] is None and version["change"] != "deleted")
+        ):
             raise Invalid(title, [Problem("its form after this entry is no longer known")])
         return version, _Step(routes, name, routes.spec_of(name), version["spec"])
 
     async def plan(self, id: str) -> PlannedReload:
         """The objects that ``revert`` would change. Raises as it does where the objects do not permit it."""
         _, steps = self._steps(id)
-        return PlannedReload(before={}, after={}, objects=[step.planned for step in steps], needs_restart=[])
+        return PlannedReload(
+            before={}, after={}, objects=[step.planned for step in steps], needs_restart=[]
+        )
 
     def _steps(self, id: str) -> tuple[AuditEntryView, Sequence[_Step | _Reordering]]:
         entry = self._log.get(id)
         if entry["omitted"]:
-            problem = Problem(f"it changed {counted(entry['omitted'], 'object')} more than the log has room for")
+            problem = Problem(
+                f"it changed {counted(entry['omitted'], 'object')} more than the log has room for"
+            )
             raise Invalid("the entry cannot be reverted", [problem])
         if entry["origin"] == "files":
-            raise Invalid("the entry cannot be reverted", [Problem("the files have the change; edit them, and reload")])
+            raise Invalid(
+                "the entry cannot be reverted",
+                [Problem("the files have the change; edit them, and reload")],
+            )
         deleted = {(item.kind, item.name): item for item in self._log.deleted(id)}
         steps = [self._step(change, deleted) for change in reversed(entry["changes"])]
         if not steps:
             raise Invalid("the entry cannot be reverted", [Problem("it changed no object")])
         return entry, steps
 
-    def _step(self, change: AuditedChange, deleted: Mapping[tuple[str, str], DeletedObject]) -> _Step | _Reordering:
+    def _step(
+        self, change: AuditedChange, deleted: Mapping[tuple[str, str], DeletedObject]
+    ) -> _Step | _Reordering:
         name = change["name"]
         routes = self._routes.get(change["kind"])
         if routes is None:
-            raise Invalid("the entry cannot be reverted", [Problem(f"a {change['kind']} is changed in files")])
+            raise Invalid(
+                "the entry cannot be reverted", [Problem(f"a {change['kind']} is changed in files")]
+            )
         if routes.kind.abilities.can_reorder and name == ORDER:
             return self._reordering(routes, change["differences"])
         now = routes.spec_of(name)
@@ -243,30 +276,55 @@ class AuditTrail:
         if whole is not None:
             return _Step(routes, name, None, routes.kind.as_spec(whole.saved), whole)
         kept = [difference for difference in change["differences"] if not difference["is_cut"]]
-        cut = [difference["pointer"] for difference in change["differences"] if difference["is_cut"]]
+        cut = [
+            difference["pointer"] for difference in change["differences"] if difference["is_cut"]
+        ]
         if cut and change["change"] != "created":
-            raise Invalid("the entry cannot be reverted", [Problem("the value was too long to be kept", cut[0])])
-        if secret := [item["pointer"] for item in change["differences"] if item["before"] == item["after"] == MASK]:
-            raise Invalid("the entry cannot be reverted", [Problem("a secret changed; send it again", secret[0])])
+            raise Invalid(
+                "the entry cannot be reverted",
+                [Problem("the value was too long to be kept", cut[0])],
+            )
+        if secret := [
+            item["pointer"]
+            for item in change["differences"]
+            if item["before"] == item["after"] == MASK
+        ]:
+            raise Invalid(
+                "the entry cannot be reverted",
+                [Problem("a secret changed; send it again", secret[0])],
+            )
         before = deepcopy(routes.recorded(name) or {})
         for difference in kept:
             _take_back(before, difference, f"{routes.kind.name} {name!r}")
         restored = {member: before.pop(member, None) for member in routes.recorded_members}
         if now is None or not any(item["pointer"].split("/")[1] in restored for item in kept):
             restored = {}
-        return _Step(routes, name, now, None if change["change"] == "created" else before, restored=restored)
+        return _Step(
+            routes, name, now, None if change["change"] == "created" else before, restored=restored
+        )
 
-    def _reordering(self, routes: KindRoutes, differences: Sequence[AuditDifference]) -> _Reordering:
+    def _reordering(
+        self, routes: KindRoutes, differences: Sequence[AuditDifference]
+    ) -> _Reordering:
         """The order before the change, with objects that are new since at the end."""
         if differences[0]["is_cut"]:
-            raise Invalid("the entry cannot be reverted", [Problem("the order was too long to be kept", "/order")])
+            raise Invalid(
+                "the entry cannot be reverted",
+                [Problem("the order was too long to be kept", "/order")],
+            )
         names = [row[routes.kind.key] for row in routes.service.list()]
         if [name for name in names if name in differences[0]["after"]] != differences[0]["after"]:
-            raise Conflict(f"the order of {routes.kind.many} has changed since; revert the later change first")
+            raise Conflict(
+                f"the order of {routes.kind.many} has changed since; revert the later change first"
+            )
         wanted = [name for name in differences[0]["before"] if name in names]
         others = [name for name in names if name not in wanted]
-        fixed = [name for name in others if routes.section is not None and routes.section.fixed_by(name)]
-        return _Reordering(routes, names, [*fixed, *wanted, *(name for name in others if name not in fixed)])
+        fixed = [
+            name for name in others if routes.section is not None and routes.section.fixed_by(name)
+        ]
+        return _Reordering(
+            routes, names, [*fixed, *wanted, *(name for name in others if name not in fixed)]
+        )
 
 
 def _take_back(spec: Spec, difference: AuditDifference, what: str) -> None:
@@ -275,12 +333,16 @@ def _take_back(spec: Spec, difference: AuditDifference, what: str) -> None:
     Raises:
         Conflict: it no longer has the value that the change gave it.
     """
-    *above, last = [part.replace("~1", "/").replace("~0", "~") for part in difference["pointer"].split("/")[1:]]
+    *above, last = [
+        part.replace("~1", "/").replace("~0", "~") for part in difference["pointer"].split("/")[1:]
+    ]
     members: Any = spec
     for part in above:
         members = members.setdefault(part, {}) if isinstance(members, dict) else None
     if not isinstance(members, dict) or members.get(last) != difference["after"]:
-        raise Conflict(f"{what} has changed at {difference['pointer']} since; revert the later change first")
+        raise Conflict(
+            f"{what} has changed at {difference['pointer']} since; revert the later change first"
+        )
     if difference["before"] is None:
         members.pop(last, None)
     else:

@@ -53,7 +53,9 @@ class _Plan:
 class RuleTables:
     """Creates tables of rules: each with the stream that it follows, and with the rule's action where it needs one."""
 
-    def __init__(self, rules: Objects, streams: Objects, tables: Objects, together: Together) -> None:
+    def __init__(
+        self, rules: Objects, streams: Objects, tables: Objects, together: Together
+    ) -> None:
         self._rules = rules
         self._streams = streams
         self._tables = tables
@@ -84,7 +86,9 @@ class RuleTables:
             Invalid: the rule reads something besides messages.
         """
         if others := [source for source in self._rules.get(name)["from"] if source not in topics]:
-            text = f"expected a rule that reads messages only, got FROM {', '.join(map(repr, others))}"
+            text = (
+                f"expected a rule that reads messages only, got FROM {', '.join(map(repr, others))}"
+            )
             problem = Problem(text, "/follows", suggestion="Try: follows = rows")
             raise Invalid(f"the table of rule {name!r} cannot be created", [problem])
         narrowest: Sequence[str] | None = None
@@ -111,7 +115,9 @@ class RuleTables:
         stream = written or name
         writing = None
         if written is None:
-            writing = self._rules.patched(name, {"actions": [*actions, {"type": "stream", "stream": stream}]})
+            writing = self._rules.patched(
+                name, {"actions": [*actions, {"type": "stream", "stream": stream}]}
+            )
         return _Plan(
             {"format": format, "name": stream, "stream": stream},
             None if exists(self._streams, stream) else {"name": stream},
@@ -130,7 +136,11 @@ class RuleTables:
         else:
             await would_change(partial(self._streams.create, plan.stream))
             topics = plan.stream.get("topics", [])
-            how = f"would be created, and capture {', '.join(topics)}" if topics else "would be created"
+            how = (
+                f"would be created, and capture {', '.join(topics)}"
+                if topics
+                else "would be created"
+            )
             affected.append(Affected(kind="stream", name=plan.stream["name"], how=how))
         if plan.rule is not None:  # an action must name a stream that exists
             after = self._rules.patched(name, {}) if affected else plan.rule
@@ -143,11 +153,18 @@ class RuleTables:
 def _cover(wide: Sequence[str], narrow: Sequence[str]) -> bool:
     """Return whether each narrow topic filter is covered by one of the wide ones."""
     levels = [tuple(wide_filter.split("/")) for wide_filter in wide]
-    return all(any(covers(covering, tuple(other.split("/"))) for covering in levels) for other in narrow)
+    return all(
+        any(covers(covering, tuple(other.split("/"))) for covering in levels) for other in narrow
+    )
 
 
 def add_rule_tables(
-    routes: KindRoutes, tables: KindRoutes, streams: Objects, prepare: Prepare, together: Together, calls: BoundedCalls
+    routes: KindRoutes,
+    tables: KindRoutes,
+    streams: Objects,
+    prepare: Prepare,
+    together: Together,
+    calls: BoundedCalls,
 ) -> None:
     """Add ``POST /rules/{name}:create-table``."""
     rules = routes.service
@@ -164,7 +181,9 @@ def add_rule_tables(
         takes_key=True,
         may_be_dry=True,
     )
-    async def create_table(name: NamePath, body: TableOfRule, request: Request, dry_run: DryRun = False) -> Response:
+    async def create_table(
+        name: NamePath, body: TableOfRule, request: Request, dry_run: DryRun = False
+    ) -> Response:
         """Creates a table that runs the rule over a stream of messages, or one that follows the stream of the rule's
         rows. A stream that is missing, and the action of the rule that writes rows to it, are created with it: all of
         it, or nothing.
@@ -174,7 +193,9 @@ def add_rule_tables(
         require_also(request, "stream")
         rules.get(name)
         if body.follows == "messages":
-            topics = await calls.run("checking the rule for Spark", partial(lake.topics_of_rule, name))
+            topics = await calls.run(
+                "checking the rule for Spark", partial(lake.topics_of_rule, name)
+            )
             plan = creator.over_messages(name, body.format, topics)
         else:
             plan = creator.of_rows(name, body.format)

@@ -36,7 +36,9 @@ async def _forced(force: Force = False) -> bool:
 
 
 async def _deleting(
-    force: Annotated[bool, Query(description="Delete it even when rules read its rows or tables run it.")] = False,
+    force: Annotated[
+        bool, Query(description="Delete it even when rules read its rows or tables run it.")
+    ] = False,
 ) -> Options:
     return {"force": force}
 
@@ -44,14 +46,22 @@ async def _deleting(
 def _takes_long(spec: Spec) -> bool:
     """Return whether a rule is compiled off the event loop: a jq program may need a worker process for that."""
     sql = spec.get("sql")
-    return spec.get("language") == "jq" or (isinstance(sql, str) and (len(sql) > _LONG_SQL or "jq" in sql.lower()))
+    return spec.get("language") == "jq" or (
+        isinstance(sql, str) and (len(sql) > _LONG_SQL or "jq" in sql.lower())
+    )
 
 
 def add_catalogues(router: APIRouter, context: ApiContext) -> None:
     """Add ``GET /events`` and ``GET /functions``."""
     ops = Operations(router, "Rules", "catalogue")
 
-    @ops.get("/events", "listEvents", "List the events that rules can read", answer=EventList, problems=(422,))
+    @ops.get(
+        "/events",
+        "listEvents",
+        "List the events that rules can read",
+        answer=EventList,
+        problems=(422,),
+    )
     def list_events(name: PartOfName = "") -> Spec:
         """Returns what `FROM` may name besides topic filters: for each event its columns with their types, an example,
         and SQL to start from. `message.publish` is what topic filters read.
@@ -68,7 +78,8 @@ def add_catalogues(router: APIRouter, context: ApiContext) -> None:
     def list_functions(
         name: PartOfName = "",
         language: Annotated[
-            Literal["sql", "variform"] | None, Query(description="That of rules, or of transformations.")
+            Literal["sql", "variform"] | None,
+            Query(description="That of rules, or of transformations."),
         ] = None,
     ) -> Spec:
         """Returns functions with signatures and examples, and the plugins that provide some of them."""
@@ -98,7 +109,13 @@ def add_rules(
     def warnings(spec: Mapping[str, Any]) -> Sequence[Any]:
         return service.check(dict(spec))["warnings"]
 
-    routes = KindRoutes(router, kind, service, context, Saving(prepare, _forced, warnings=warnings, deleting=_deleting))
+    routes = KindRoutes(
+        router,
+        kind,
+        service,
+        context,
+        Saving(prepare, _forced, warnings=warnings, deleting=_deleting),
+    )
     routes.add()
     _add_restoring(routes, service, prepare)
     add_backtests(router, service, calls)
@@ -125,7 +142,11 @@ def _add_restoring(routes: KindRoutes, service: RuleService, prepare: Prepare) -
         may_be_dry=True,
     )
     async def restore_version(
-        name: NamePath, number: VersionPath, request: Request, force: Force = False, dry_run: DryRun = False
+        name: NamePath,
+        number: VersionPath,
+        request: Request,
+        force: Force = False,
+        dry_run: DryRun = False,
     ) -> Any:
         """Saves the old version again, as the newest one. Its test cases run first."""
         old = service.version(name, number)["rule"]

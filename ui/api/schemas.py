@@ -36,8 +36,13 @@ from ui.api.parameters import NamePath
 COMPILE_S = 5.0
 
 Force = Annotated[bool, Query(description="Do it even when it breaks objects that use the schema.")]
-Permanent = Annotated[bool, Query(description="Delete it permanently; else its versions are still found by their ids.")]
-VersionPath = Annotated[str, Path(description="The number of a version, 'latest', or 'current' for the one in use.")]
+Permanent = Annotated[
+    bool,
+    Query(description="Delete it permanently; else its versions are still found by their ids."),
+]
+VersionPath = Annotated[
+    str, Path(description="The number of a version, 'latest', or 'current' for the one in use.")
+]
 
 _ONE = "/schemas/{name}"
 _VERSION = f"{_ONE}/versions/{{version}}"
@@ -63,7 +68,11 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext
         return service.impact_of(prepared["prepared"].schema) if prepared else ()
 
     routes = KindRoutes(
-        router, kind, service, context, Saving(prepare, _forced, forces_new=False, impact=impact, deleting=_deleting)
+        router,
+        kind,
+        service,
+        context,
+        Saving(prepare, _forced, forces_new=False, impact=impact, deleting=_deleting),
     )
     routes.add()
     add_bundles(routes, kind, service, compiling)
@@ -75,7 +84,13 @@ def add_schemas(router: APIRouter, kind: Kind, service: Any, context: ApiContext
 def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> None:
     ops = routes.ops
 
-    @ops.delete(_VERSION, "deleteSchemaVersion", "Delete a version of a schema", problems=(409, 412), may_be_dry=True)
+    @ops.delete(
+        _VERSION,
+        "deleteSchemaVersion",
+        "Delete a version of a schema",
+        problems=(409, 412),
+        may_be_dry=True,
+    )
     async def delete_version(
         name: NamePath,
         version: VersionPath,
@@ -93,7 +108,9 @@ def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> Non
         if not dry_run:
             return delete()
         changes = await would_change(delete)
-        affected = users_of(Contributors(), Reference(kind.name, name), service.effects_of_deleting(name, number))
+        affected = users_of(
+            Contributors(), Reference(kind.name, name), service.effects_of_deleting(name, number)
+        )
         gone = {"name": name, "version": number}
         return answer(effect_of("delete" if changes else "none", gone, None, affected))
 
@@ -106,18 +123,29 @@ def _add_versions(routes: KindRoutes, service: SchemaService, kind: Kind) -> Non
         may_be_dry=True,
     )
     async def use_version(
-        name: NamePath, version: VersionPath, request: Request, force: Force = False, dry_run: DryRun = False
+        name: NamePath,
+        version: VersionPath,
+        request: Request,
+        force: Force = False,
+        dry_run: DryRun = False,
     ) -> Any:
         """Payloads are encoded and decoded with this version from now on. Use it to roll back a change."""
         chosen = service.version(name, version)
         routes.check(request, name)
         use = partial(service.use, name, chosen["version"], force=force)
-        return await routes.written(request, name, {**service.get(name), **chosen}, use, is_dry=dry_run)
+        return await routes.written(
+            request, name, {**service.get(name), **chosen}, use, is_dry=dry_run
+        )
 
 
 def _add_modes(ops: Operations, service: SchemaService) -> None:
     def add(path: str, subject: str, what: str, mode_name: Callable[..., Any]) -> None:
-        @ops.get(path, f"get{subject}Compatibility", f"Show the compatibility mode {what}", answer=Compatibility)
+        @ops.get(
+            path,
+            f"get{subject}Compatibility",
+            f"Show the compatibility mode {what}",
+            answer=Compatibility,
+        )
         def get_mode(request: Request, name: Any = Depends(mode_name)) -> Any:
             """The mode says what a new version of a schema must be compatible with."""
             return answered(request, service.mode_of(name))

@@ -67,7 +67,10 @@ def need_of(request: HTTPConnection) -> Need:
     route = request.scope["route"]
     resource: dict[str, Any] = route.openapi_extra["x-resource"]
     return Need(
-        word_of(resource["name"]), resource["does"], route.operation_id, str(request.path_params.get("name", ""))
+        word_of(resource["name"]),
+        resource["does"],
+        route.operation_id,
+        str(request.path_params.get("name", "")),
     )
 
 
@@ -127,7 +130,9 @@ def _actor_in_session(request: HTTPConnection) -> Actor:
     return context.accounts.actor_of(session.account)
 
 
-async def while_identified(request: HTTPConnection, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def while_identified(
+    request: HTTPConnection, chunks: AsyncIterator[bytes]
+) -> AsyncIterator[bytes]:
     """The chunks of a long answer, until its reader signs out or has other rights."""
     actor = actor_of(request)
     async for chunk in chunks:
@@ -190,7 +195,9 @@ def checked(request: HTTPConnection, context: ApiContext, shown: str, is_right: 
 
 def _too_many(logins: Logins) -> ApiProblem:
     retry = {"Retry-After": str(logins.retry_after_s())}
-    return ApiProblem(429, "too_many_logins", "too many logins from this address have failed", headers=retry)
+    return ApiProblem(
+        429, "too_many_logins", "too many logins from this address have failed", headers=retry
+    )
 
 
 def require_same_origin(request: HTTPConnection) -> None:
@@ -203,12 +210,16 @@ def require_same_origin(request: HTTPConnection) -> None:
         return
     origin = request.headers.get("origin")
     if origin is None or origin.partition("://")[2] != request.headers.get("host"):
-        raise ApiProblem(403, "forbidden_origin", "a session works from the dashboard only; use a token")
+        raise ApiProblem(
+            403, "forbidden_origin", "a session works from the dashboard only; use a token"
+        )
 
 
 def unauthorized(detail: str) -> ApiProblem:
     """The 401 that says how to do better."""
-    return ApiProblem(401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="sluice"'})
+    return ApiProblem(
+        401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="sluice"'}
+    )
 
 
 def cookie_name(request: HTTPConnection) -> str:

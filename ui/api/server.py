@@ -51,7 +51,12 @@ class ApiServer:
         """
         context: ApiContext = self._app.state.context
         settings = context.api_settings
-        room = HttpRoom(settings.max_connections, settings.header_timeout, settings.body_timeout, context.metrics)
+        room = HttpRoom(
+            settings.max_connections,
+            settings.header_timeout,
+            settings.body_timeout,
+            context.metrics,
+        )
         listener = self._listener or bind(self._host, self._port)
         certificate = self._certificate
         host, port = listener.getsockname()[:2]
@@ -71,12 +76,18 @@ class ApiServer:
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=_STOP_TIMEOUT_S,
-            ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
+            ssl_context_factory=None
+            if certificate is None
+            else lambda _config, _default: certificate.context,
         )
         self._server = _Server(config)
-        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="management API")
+        self._task = asyncio.create_task(
+            self._server.serve(sockets=[listener]), name="management API"
+        )
         await self._until_serving(self._server, self._task)
-        context.base_url = f"{'http' if certificate is None else 'https'}://{address_text(host, port)}"
+        context.base_url = (
+            f"{'http' if certificate is None else 'https'}://{address_text(host, port)}"
+        )
         self._refresh()
         return host, port
 

@@ -54,8 +54,12 @@ class SignIn:
         now_s = self.clock.monotonic_s()
         now_ns = self.clock.now_ns()
         for digest, kept in jsontext.decode(self.values.get(_SESSIONS) or b"{}").items():
-            until_ns, *owner = kept if isinstance(kept, list) else [kept]  # a number: of an older version
-            left_s = min((until_ns - now_ns) / 1e9, SESSION_LIFE_S)  # the system's clock may have been set back
+            until_ns, *owner = (
+                kept if isinstance(kept, list) else [kept]
+            )  # a number: of an older version
+            left_s = min(
+                (until_ns - now_ns) / 1e9, SESSION_LIFE_S
+            )  # the system's clock may have been set back
             self._sessions[bytes.fromhex(digest)] = Session(now_s + left_s, *owner)
 
     def new_code(self) -> str:
@@ -75,13 +79,19 @@ class SignIn:
 
     def open_session(self, account: str = "", stamp: str = "", role: str = "") -> str:
         """A new session's secret, for a client that has shown the token, or the password of an account."""
-        own = [digest for digest, session in self._sessions.items() if account and session.account == account]
+        own = [
+            digest
+            for digest, session in self._sessions.items()
+            if account and session.account == account
+        ]
         for digest in own[: max(0, len(own) - MAX_SESSIONS_OF_ONE + 1)]:
             del self._sessions[digest]
         while len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         secret = secrets.token_urlsafe(_SECRET_BYTES)
-        self._sessions[self._digest(secret)] = Session(self.clock.monotonic_s() + SESSION_LIFE_S, account, stamp, role)
+        self._sessions[self._digest(secret)] = Session(
+            self.clock.monotonic_s() + SESSION_LIFE_S, account, stamp, role
+        )
         self._keep()
         self.on_closed()  # of the oldest, where there were too many
         return secret

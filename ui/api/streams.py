@@ -78,7 +78,11 @@ def add_imports(router: APIRouter, imports: StreamImports) -> None:
         request: Request,
         import_id: Annotated[
             str | None,
-            Query(alias="import", pattern="^[0-9A-Za-z-]{1,64}$", description="Identifier of an import in parts."),
+            Query(
+                alias="import",
+                pattern="^[0-9A-Za-z-]{1,64}$",
+                description="Identifier of an import in parts.",
+            ),
         ] = None,
         part: Annotated[int, Query(ge=0, description="Number of the part, from 0.")] = 0,
     ) -> ImportedPart:
@@ -89,9 +93,13 @@ def add_imports(router: APIRouter, imports: StreamImports) -> None:
         """
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type not in _IMPORTED:
-            expected = Problem(f"expected {', '.join(_IMPORTED)}, got {media_type!r}", "/headers/Content-Type")
+            expected = Problem(
+                f"expected {', '.join(_IMPORTED)}, got {media_type!r}", "/headers/Content-Type"
+            )
             raise Invalid("the records cannot be imported", [expected])
-        return await imports.append(name, _IMPORTED[media_type], await read_bytes(request), import_id, part)
+        return await imports.append(
+            name, _IMPORTED[media_type], await read_bytes(request), import_id, part
+        )
 
 
 _IMPORTED: Final = {
@@ -115,7 +123,9 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
     async def positions(
         name: NamePath,
         request: Request,
-        at: Annotated[str | None, Query(description="A time: RFC 3339 or milliseconds since 1970.")] = None,
+        at: Annotated[
+            str | None, Query(description="A time: RFC 3339 or milliseconds since 1970.")
+        ] = None,
     ) -> Spec:
         """Returns the first and next offset of each shard, and the address and ticket to read records with. With `at`
         also the first offset at or after that time.
@@ -136,21 +146,36 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         request: Request,
         from_: Annotated[
             str,
-            Query(alias="from", description="First offset, or a time in RFC 3339. The first record if absent."),
+            Query(
+                alias="from",
+                description="First offset, or a time in RFC 3339. The first record if absent.",
+            ),
         ] = "0",
-        to: Annotated[str | None, Query(description="The offset after the last, for a range as a file.")] = None,
+        to: Annotated[
+            str | None, Query(description="The offset after the last, for a range as a file.")
+        ] = None,
         shard: Annotated[int, Query(ge=0)] = 0,
         filter: Annotated[
-            str | None, Query(description="Topic filter: only records with such topics.", examples=["plant/+/temp"])
+            str | None,
+            Query(
+                description="Topic filter: only records with such topics.",
+                examples=["plant/+/temp"],
+            ),
         ] = None,
         limit: Limit = 100,
         cursor: Cursor = None,
         decode: Annotated[
-            bool, Query(description="Whether payloads are decoded by the schemas that are bound to their topics.")
+            bool,
+            Query(
+                description="Whether payloads are decoded by the schemas that are bound to their topics."
+            ),
         ] = False,
-        raw: Annotated[bool, Query(description="Whether payloads are shown as base64, byte for byte.")] = False,
+        raw: Annotated[
+            bool, Query(description="Whether payloads are shown as base64, byte for byte.")
+        ] = False,
         format: Annotated[
-            Literal["arrow", "ndjson", "parquet"], Query(description="With `to`: the format of the range.")
+            Literal["arrow", "ndjson", "parquet"],
+            Query(description="With `to`: the format of the range."),
         ] = "arrow",
     ) -> Any:
         """Returns records of one shard as JSON, at most 1 MiB of payloads; payloads are cut after 64 KiB. With `to`,
@@ -162,9 +187,13 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
             first = offset(from_, "from")
             end = offset(to, "to")
             where = streams.positions(name, until_s=reads_until_s(request))
-            asked = {"from": first, "to": end, "ticket": where["ticket"]} | ({"filter": filter} if filter else {})
+            asked = {"from": first, "to": end, "ticket": where["ticket"]} | (
+                {"filter": filter} if filter else {}
+            )
             query = urlencode(asked if format == "arrow" else {**asked, "format": format})
-            return RedirectResponse(f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307)
+            return RedirectResponse(
+                f"{where['ranges_url'].rstrip('/')}/streams/{where['log']}/{shard}?{query}", 307
+            )
         is_offset = cursor is not None or from_.isdigit()
         first = offset(cursor or from_, "cursor" if cursor else "from") if is_offset else 0
         at_us = None if is_offset else microseconds(from_, "from")

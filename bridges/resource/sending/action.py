@@ -14,7 +14,13 @@ from operator import attrgetter
 from typing import Any, Final
 
 from bridges.resource.contract import Sink
-from bridges.resource.errors import BridgeError, NeverAgain, ReconnectFirst, TargetMissing, understood
+from bridges.resource.errors import (
+    BridgeError,
+    NeverAgain,
+    ReconnectFirst,
+    TargetMissing,
+    understood,
+)
 from bridges.resource.figures import ActionFigures, Waiting
 from bridges.resource.sending.batch import Pace, Sender
 from bridges.resource.sending.buffer import Buffer
@@ -118,7 +124,10 @@ class Action(Member):
     def has_room(self) -> bool:
         """See ``broker.core.action.Sink``."""
         bounds = self.buffer.bounds
-        return self.backlog < min(_FEW_ROWS, bounds.records // 2) and self.buffer.size_bytes < bounds.size_bytes // 2
+        return (
+            self.backlog < min(_FEW_ROWS, bounds.records // 2)
+            and self.buffer.size_bytes < bounds.size_bytes // 2
+        )
 
     def write(self, row: Row, message: Message, settle: Settlement | None) -> None:
         """Take a row of a rule. See ``broker.core.action.Sink``; ``settle`` is None where no one waits."""
@@ -128,7 +137,9 @@ class Action(Member):
         """Take a row that another action discarded. Raises as ``write``."""
         self._put(row, message, None, is_fallback=True)
 
-    def _put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
+    def _put(
+        self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False
+    ) -> None:
         if not self._is_enabled:
             raise SinkDisabled(f"the action '{self.name}' is disabled")
         self._matched.value += 1
@@ -141,7 +152,9 @@ class Action(Member):
         except SluiceError as error:
             raise self._not_taken(error, row, message, is_fallback) from None
 
-    def _not_taken(self, error: SluiceError, row: Row, message: Message, is_fallback: bool) -> SluiceError:
+    def _not_taken(
+        self, error: SluiceError, row: Row, message: Message, is_fallback: bool
+    ) -> SluiceError:
         """Count a row that the buffer did not take. Unless it is pushed back, it is discarded as those it drops."""
         figures = self.figures
         if isinstance(error, QueueFull):
@@ -172,7 +185,9 @@ class Action(Member):
     async def _send(self) -> None:
         """Work the buffer off until cancelled; a fault of ours must not leave rows lying."""
         while True:
-            self._sender = Sender(self.buffer, self._pace, self, self._clock, self.name, self._spans, self._hide)
+            self._sender = Sender(
+                self.buffer, self._pace, self, self._clock, self.name, self._spans, self._hide
+            )
             try:
                 await self._sender.run()
             except Exception:  # noqa: BLE001 - a bug; what was taken is back in the buffer
@@ -338,7 +353,11 @@ class Action(Member):
     def _given_up(self, items: Sequence[Item], count: int, cause: str, text: str) -> None:
         """Hand rows to the fallbacks, and keep them where the settings say so; those that nothing holds from now on are
         lost, unless their messages count as not stored."""
-        handed_on = [not item.is_fallback and self._fall_back(item) for item in items] if self._fallbacks else []
+        handed_on = (
+            [not item.is_fallback and self._fall_back(item) for item in items]
+            if self._fallbacks
+            else []
+        )
         kept = self.letters.keep(items, cause, text)
         if kept:
             self.figures.dead_letters[cause].value += kept

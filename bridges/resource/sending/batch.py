@@ -183,7 +183,9 @@ class Sender:
                 continue
             items = await self._buffer.take(room)
             self._deal(items)
-            await asyncio.sleep(0)  # lanes begin before the next pile, also where there is always more to take
+            await asyncio.sleep(
+                0
+            )  # lanes begin before the next pile, also where there is always more to take
 
     def _deal(self, items: Sequence[Item]) -> None:
         lanes = self._lanes
@@ -204,7 +206,9 @@ class Sender:
         for item in items:
             if by_key is None:
                 number = self._turn()
-            elif (key := by_key(item.row, item.message)) is not last:  # rows of one client most often come together
+            elif (
+                key := by_key(item.row, item.message)
+            ) is not last:  # rows of one client most often come together
                 last = key
                 number = hash(key) % count
             lanes[number].append(item)
@@ -231,7 +235,9 @@ class Sender:
             while True:
                 await slots.acquire()
                 batch = await self._batch(number)
-                before = tasks.create_task(self._deliver(batch, line, before), name=f"bridge batch of lane {number}")
+                before = tasks.create_task(
+                    self._deliver(batch, line, before), name=f"bridge batch of lane {number}"
+                )
                 before.add_done_callback(lambda _: slots.release())
 
     async def _batch(self, number: int) -> list[Item]:
@@ -245,7 +251,9 @@ class Sender:
                     await lane.holds(pace.batch_size)
         return _cut(lane.items, pace.batch_size, pace.batch_bytes)
 
-    async def _deliver(self, batch: list[Item], line: _Line, before: asyncio.Task[None] | None = None) -> None:
+    async def _deliver(
+        self, batch: list[Item], line: _Line, before: asyncio.Task[None] | None = None
+    ) -> None:
         """Send until every row is done."""
         pace = self._pace
         troubled = False
@@ -272,7 +280,9 @@ class Sender:
                     cause, ReconnectFirst
                 ):  # else it is the connection that is waited for
                     after_s = cause.after_s if isinstance(cause, TryAgain) else None
-                    await asyncio.sleep(backoff.pause_s() if after_s is None else min(after_s, pace.longest_pause_s))
+                    await asyncio.sleep(
+                        backoff.pause_s() if after_s is None else min(after_s, pace.longest_pause_s)
+                    )
         finally:
             line.troubled -= troubled
             self._room.set()
@@ -309,7 +319,9 @@ class Sender:
                 records.append(record)
         return items, records
 
-    async def _sent(self, sink: Sink, items: list[Item], records: Sequence[Any]) -> tuple[Answers, BridgeError | None]:
+    async def _sent(
+        self, sink: Sink, items: list[Item], records: Sequence[Any]
+    ) -> tuple[Answers, BridgeError | None]:
         timeout_s = self._pace.request_timeout_s
         async with self._window, self._counted(timeout_s, len(items)) as timeout:
             try:
@@ -330,7 +342,11 @@ class Sender:
         """For each row of a sampled message: its time in the buffer, and the attempt to send it."""
         now_ns = self._clock.now_ns()
         now_s = self._clock.monotonic_s()
-        outcomes = [error] * len(items) if error is not None or answers is ALL_DONE or answers is None else answers
+        outcomes = (
+            [error] * len(items)
+            if error is not None or answers is ALL_DONE or answers is None
+            else answers
+        )
         spans = []
         for item, outcome in zip(items, outcomes, strict=False):
             parent = sampled_context(item.message)
@@ -340,7 +356,16 @@ class Sender:
             if not item.attempts:
                 entered_ns = min(began_ns, now_ns - int((now_s - item.entered_s) * 1e9))
                 name = f"buffer {self._name}"
-                spans.append(Span(name, new_context(parent), parent, entered_ns, began_ns, attributes=attributes))
+                spans.append(
+                    Span(
+                        name,
+                        new_context(parent),
+                        parent,
+                        entered_ns,
+                        began_ns,
+                        attributes=attributes,
+                    )
+                )
             attributes = {
                 **attributes,
                 "messaging.operation.type": "send",
@@ -354,7 +379,16 @@ class Sender:
                 attributes["error.type"] = type(outcome).__name__
             context = new_context(parent)
             spans.append(
-                Span(f"write {self._name}", context, parent, began_ns, now_ns, "producer", attributes, problem)
+                Span(
+                    f"write {self._name}",
+                    context,
+                    parent,
+                    began_ns,
+                    now_ns,
+                    "producer",
+                    attributes,
+                    problem,
+                )
             )
         return spans
 
@@ -382,7 +416,9 @@ class Sender:
             return [], None
         outcomes = [error] * len(items) if error is not None or answers is None else list(answers)
         if len(outcomes) != len(items):
-            problem = NeverAgain(f"expected an answer for each of {counted(len(items), 'record')}, got {len(outcomes)}")
+            problem = NeverAgain(
+                f"expected an answer for each of {counted(len(items), 'record')}, got {len(outcomes)}"
+            )
             outcomes = [problem] * len(items)
         good = [item for item, answer in zip(items, outcomes, strict=True) if answer is None]
         if good:

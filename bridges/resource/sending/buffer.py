@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bridges.resource.contract import BufferPlace
-from bridges.resource.sending.item import OVERHEAD_BYTES, Item, from_bytes, placed, to_be_placed, to_bytes
+from bridges.resource.sending.item import (
+    OVERHEAD_BYTES,
+    Item,
+    from_bytes,
+    placed,
+    to_be_placed,
+    to_bytes,
+)
 from broker.core.action import Row, Settlement
 from broker.core.clock import Clock
 from broker.core.errors import Unavailable
@@ -87,7 +94,9 @@ class Buffer(ABC):
         return False
 
     @abstractmethod
-    def put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
+    def put(
+        self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False
+    ) -> None:
         """Take a row; settles it now where it is safe from now on.
 
         Raises:
@@ -153,15 +162,22 @@ class MemoryBuffer(Buffer):
         oldest = self._out or self._items
         return oldest[0].entered_s if oldest else None
 
-    def put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
+    def put(
+        self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False
+    ) -> None:
         """See ``Buffer``."""
         size_bytes = len(message.payload) + OVERHEAD_BYTES
         items = self._items
-        if self._size_bytes + size_bytes > self.bounds.size_bytes or len(items) >= self.bounds.records:
+        if (
+            self._size_bytes + size_bytes > self.bounds.size_bytes
+            or len(items) >= self.bounds.records
+        ):
             self._make_room(size_bytes)
         if not items:
             self._arrived.set()
-        items.append(Item(row, message, settle, size_bytes, self._now_s(), -1, 0, False, is_fallback))
+        items.append(
+            Item(row, message, settle, size_bytes, self._now_s(), -1, 0, False, is_fallback)
+        )
         self._size_bytes += size_bytes
 
     async def take(self, most: int) -> list[Item]:
@@ -209,7 +225,9 @@ class MemoryBuffer(Buffer):
                 f"the buffer is full with {counted(self.waiting, 'row')}, {counted(self._size_bytes, 'byte')}"
             )
         lost: list[Item] = []
-        while items and (self._size_bytes + size_bytes > bounds.size_bytes or len(items) >= bounds.records):
+        while items and (
+            self._size_bytes + size_bytes > bounds.size_bytes or len(items) >= bounds.records
+        ):
             item = items.popleft()
             item.is_done = True
             self._size_bytes -= item.size_bytes
@@ -228,7 +246,9 @@ class DiskBuffer(Buffer):
     A row is settled at once. What was not done when the process ended is reprocessed.
     """
 
-    def __init__(self, bounds: Bounds, clock: Clock, dropped: Dropped, queue: DurableQueue, id: str = "") -> None:
+    def __init__(
+        self, bounds: Bounds, clock: Clock, dropped: Dropped, queue: DurableQueue, id: str = ""
+    ) -> None:
         super().__init__(bounds)
         self.queue = queue
         self.place = BufferPlace(id, uuid.uuid4().hex, queue.next_offset, lambda: queue.done_offset)
@@ -254,16 +274,23 @@ class DiskBuffer(Buffer):
         """See ``Buffer``."""
         return self._read_bytes >= _AHEAD_BYTES and not self._again
 
-    def put(self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False) -> None:
+    def put(
+        self, row: Row, message: Message, settle: Settlement | None, is_fallback: bool = False
+    ) -> None:
         """See ``Buffer``."""
         row, data = to_bytes(row, message, self._clock.now_ns() // 1_000_000, is_fallback)
         bounds = self.bounds
         queue = self.queue
         size_bytes = len(data)
-        if queue.records >= bounds.records or (queue.size_bytes + size_bytes > bounds.size_bytes and queue.records):
+        if queue.records >= bounds.records or (
+            queue.size_bytes + size_bytes > bounds.size_bytes and queue.records
+        ):
             self._make_room(size_bytes)
         kept = to_be_placed(message)
-        queue.append(data, Item(row, kept, None, size_bytes, self._clock.monotonic_s(), -1, 0, False, is_fallback))
+        queue.append(
+            data,
+            Item(row, kept, None, size_bytes, self._clock.monotonic_s(), -1, 0, False, is_fallback),
+        )
         if settle is not None:
             settle.succeeded(1)
 
@@ -309,7 +336,9 @@ class DiskBuffer(Buffer):
         now_ms = self._clock.now_ns() // 1_000_000
         now_s = self._clock.monotonic_s()
         return [
-            placed(data, offset) if type(data) is Item else from_bytes(data, offset, None, now_ms, now_s)
+            placed(data, offset)
+            if type(data) is Item
+            else from_bytes(data, offset, None, now_ms, now_s)
             for offset, data in records
         ]
 
@@ -321,7 +350,11 @@ class DiskBuffer(Buffer):
                 f"the buffer is full with {counted(queue.records, 'row')}, {counted(queue.size_bytes, 'byte')}"
             )
         average = max(1, queue.size_bytes // max(1, queue.records))
-        wanted = max(1, bounds.records // _MAKE_ROOM, (bounds.size_bytes // _MAKE_ROOM + size_bytes) // average)
+        wanted = max(
+            1,
+            bounds.records // _MAKE_ROOM,
+            (bounds.size_bytes // _MAKE_ROOM + size_bytes) // average,
+        )
         lost = [item for item in self._out if not item.is_done][:wanted]
         last = self._mark(lost)
         self._again = deque(item for item in self._again if not item.is_done)
@@ -329,7 +362,9 @@ class DiskBuffer(Buffer):
             queue.advance(last.offset + 1)
         unread = 0 if self._out else queue.drop_oldest(wanted - len(lost))
         if not lost and not unread:
-            raise QueueFull(f"the buffer is full with {counted(queue.records, 'row')} waiting for a commit")
+            raise QueueFull(
+                f"the buffer is full with {counted(queue.records, 'row')} waiting for a commit"
+            )
         self._dropped(lost, len(lost) + unread, "queue_full")
 
 

@@ -86,7 +86,11 @@ class DeadLetters:
     @property
     def waiting(self) -> int:
         """Number of dead letters."""
-        queue = self._opened() if self._queue is not None or self._queues.names(PREFIX + self._action) else None
+        queue = (
+            self._opened()
+            if self._queue is not None or self._queues.names(PREFIX + self._action)
+            else None
+        )
         return 0 if queue is None else queue.records - len(self._picked)
 
     def number_of(self, offsets: Iterable[int]) -> int:
@@ -110,14 +114,19 @@ class DeadLetters:
                 break
         return kept
 
-    async def show(self, limit: int, offsets: Sequence[int] | None = None) -> Sequence[DeadLetterView]:
+    async def show(
+        self, limit: int, offsets: Sequence[int] | None = None
+    ) -> Sequence[DeadLetterView]:
         """The oldest, or those with these offsets, up to ``limit``."""
         return [_shown(offset, data) for offset, data in await self._read(limit, offsets)]
 
     async def take(self, limit: int, offsets: Sequence[int] | None = None) -> Sequence[Item]:
         """The same as they were when they were handed to the action; ``forget`` those that were sent again."""
         now_s = self._clock.monotonic_s()
-        return [from_bytes(_decode(data).item, offset, now_s) for offset, data in await self._read(limit, offsets)]
+        return [
+            from_bytes(_decode(data).item, offset, now_s)
+            for offset, data in await self._read(limit, offsets)
+        ]
 
     def forget(self, offsets: Iterable[int]) -> int:
         """Remove those with these offsets; returns how many existed.
@@ -133,7 +142,9 @@ class DeadLetters:
         while oldest in picked:
             oldest += 1
         if len(picked) - (oldest - self._oldest) > _MOST_PICKED:
-            raise Unavailable(f"{_MOST_PICKED} dead letters are picked out. Try: send or delete the oldest first")
+            raise Unavailable(
+                f"{_MOST_PICKED} dead letters are picked out. Try: send or delete the oldest first"
+            )
         self._picked = picked
         self._drop(oldest - self._oldest)
         return gone
@@ -158,7 +169,10 @@ class DeadLetters:
         letter = _encode(_Letter(data, cause, reason, now_ms, item.attempts))
         queue = self._opened()
         options = self.options
-        if queue.records >= options.max_records or queue.size_bytes + len(letter) > options.max_bytes:
+        if (
+            queue.records >= options.max_records
+            or queue.size_bytes + len(letter) > options.max_bytes
+        ):
             self._lost(self._drop(max(1, queue.records // _ROOM)))
         queue.append(letter)
 
@@ -169,7 +183,9 @@ class DeadLetters:
         queue = self._opened()
         at = self._oldest
         if offsets is not None:
-            for offset in sorted({offset for offset in offsets if offset >= at} - self._picked)[:limit]:
+            for offset in sorted({offset for offset in offsets if offset >= at} - self._picked)[
+                :limit
+            ]:
                 records += await queue.peek(1, offset)
             return records
         while len(records) < limit and (some := await queue.peek(limit - len(records), at)):
@@ -191,7 +207,9 @@ class DeadLetters:
             self._queue = self._queues.open(PREFIX + self._action, max_records=_BIG, max_bytes=_BIG)
             self._oldest = self._queue.done_offset
             kept = self._values.get(PREFIX + self._action)
-            self._picked = {offset for offset in jsontext.decode(kept or b"[]") if offset >= self._oldest}
+            self._picked = {
+                offset for offset in jsontext.decode(kept or b"[]") if offset >= self._oldest
+            }
         return self._queue
 
 

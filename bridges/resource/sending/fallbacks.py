@@ -40,12 +40,21 @@ def fallback_calls(spec: ActionSpec, services: Services) -> Sequence[FallbackCal
         try:
             checked = RepublishAction.model_validate({"type": "republish", **fallback.args})
             calls.append(
-                republish(checked, spec.id, services.messaging.publisher, _MAX_DEPTH, services.node.clock.now_ns)
+                republish(
+                    checked,
+                    spec.id,
+                    services.messaging.publisher,
+                    _MAX_DEPTH,
+                    services.node.clock.now_ns,
+                )
             )
         except ValidationError as error:
             problems += spec_problems(error, RepublishAction, (), f"{pointer}/args")
         except Invalid as error:
-            problems += [Problem(problem.message, f"{pointer}/args{problem.pointer}") for problem in error.problems]
+            problems += [
+                Problem(problem.message, f"{pointer}/args{problem.pointer}")
+                for problem in error.problems
+            ]
     if problems:
         raise Invalid("the action cannot be saved", problems)
     return calls

@@ -68,7 +68,9 @@ def _of_0_2_0(
 _decode: Final = stored.decoder(_Kept, "a row of an action", _of_0_2_0)
 
 
-def to_bytes(row: Row, message: Message, entered_ms: int, is_fallback: bool = False) -> tuple[Row, bytes]:
+def to_bytes(
+    row: Row, message: Message, entered_ms: int, is_fallback: bool = False
+) -> tuple[Row, bytes]:
     """A row with its message, as bytes; and the row as it will be read, with null for undefined values.
 
     Raises:
@@ -78,7 +80,9 @@ def to_bytes(row: Row, message: Message, entered_ms: int, is_fallback: bool = Fa
         _ = message.id  # of its first place
     payload = message.payload
     text = row.get("payload")
-    is_in_row = text is payload or (type(text) is str and len(text) <= len(payload) and text.encode() == payload)
+    is_in_row = text is payload or (
+        type(text) is str and len(text) <= len(payload) and text.encode() == payload
+    )
     try:
         return row, stored.encode(message, row, entered_ms, is_fallback, has_payload=not is_in_row)
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -102,7 +106,9 @@ class _Placed(Message):
             self._id = f"{self.received_ns:016X}{_OF_PLACE | self.place:016X}"
         return self._id
 
-    def changed(self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None) -> Message:
+    def changed(
+        self, topic: str, payload: bytes, qos: int, retain: bool, properties: Properties | None
+    ) -> Message:
         """See ``Message``."""
         _ = self.id
         return super().changed(topic, payload, qos, retain, properties)
@@ -135,7 +141,9 @@ def placed(item: Item, offset: int) -> Item:
     return item
 
 
-def from_bytes(data: bytes, offset: int, entered_s: float | None = None, now_ms: int = 0, now_s: float = 0.0) -> Item:
+def from_bytes(
+    data: bytes, offset: int, entered_s: float | None = None, now_ms: int = 0, now_s: float = 0.0
+) -> Item:
     """The item of bytes that ``to_bytes`` returned. Its age counts from then, unless ``entered_s`` is given."""
     kept = _decode(data)
     if kept.payload is None:

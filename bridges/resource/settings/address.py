@@ -20,7 +20,9 @@ def parse_address(text: str, default_port: int) -> tuple[str, int]:
     text = text.strip()
     shown = without_user(text)
     if "@" in text:
-        raise ValueError(f"expected 'host:port' without a user, got {shown!r}. Try: 'username' and 'password'")
+        raise ValueError(
+            f"expected 'host:port' without a user, got {shown!r}. Try: 'username' and 'password'"
+        )
     host = text
     port = ""
     if text.startswith("["):

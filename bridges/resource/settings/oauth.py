@@ -26,7 +26,10 @@ _EARLY_S: Final = 30.0
 _LIFE_S: Final = 300.0
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 1024 * 1024
-_HEADERS: Final = (("Accept", "application/json"), ("Content-Type", "application/x-www-form-urlencoded"))
+_HEADERS: Final = (
+    ("Accept", "application/json"),
+    ("Content-Type", "application/x-www-form-urlencoded"),
+)
 
 
 def _endpoint(url: SecretUrl) -> SecretUrl:
@@ -48,14 +51,19 @@ class ClientCredentials(Settings):
         description="Secret of the client, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
     )
     scope: str | None = Field(default=None, description="Scope of the token.")
-    ssl: TlsOptions = Field(default_factory=lambda: TlsOptions(enable=True), description="TLS of an https endpoint.")
+    ssl: TlsOptions = Field(
+        default_factory=lambda: TlsOptions(enable=True), description="TLS of an https endpoint."
+    )
 
 
 class Tokens:
     """The token of one client, asked for when it is needed."""
 
     def __init__(
-        self, settings: ClientCredentials, guard: AddressGuard, now_s: Callable[[], float] = time.monotonic
+        self,
+        settings: ClientCredentials,
+        guard: AddressGuard,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._guard = guard

@@ -16,12 +16,17 @@ class HealthOptions(Settings):
     """Options that connectors, actions and sources share."""
 
     health_check_interval: Duration = Field(
-        default=15.0, ge=0.001, le=3600, description="Interval between health checks while nothing is sent."
+        default=15.0,
+        ge=0.001,
+        le=3600,
+        description="Interval between health checks while nothing is sent.",
     )
     health_check_interval_jitter: Duration = Field(
         default=0.0, ge=0, le=3600, description="Maximum random addition to each interval."
     )
-    health_check_timeout: Duration = Field(default=60.0, gt=0, le=3600, description="Time limit of a health check.")
+    health_check_timeout: Duration = Field(
+        default=60.0, gt=0, le=3600, description="Time limit of a health check."
+    )
 
 
 class ConnectorOptions(HealthOptions):
@@ -30,7 +35,9 @@ class ConnectorOptions(HealthOptions):
     start_after_created: bool = Field(
         default=True, description="Whether it connects when created and when the broker starts."
     )
-    start_timeout: Duration = Field(default=5.0, gt=0, le=3600, description="Time limit of an attempt to connect.")
+    start_timeout: Duration = Field(
+        default=5.0, gt=0, le=3600, description="Time limit of an attempt to connect."
+    )
     reconnect_interval: Duration = Field(
         default=0.5,
         gt=0,
@@ -60,7 +67,9 @@ class ActionOptions(HealthOptions):
     max_buffer_bytes: Size = Field(
         default=256 * 1024 * 1024, ge=1024, le=1024**4, description="Maximum size of the buffer."
     )
-    max_buffer_records: int = Field(default=10_000_000, ge=1, le=10**12, description="Maximum rows in the buffer.")
+    max_buffer_records: int = Field(
+        default=10_000_000, ge=1, le=10**12, description="Maximum rows in the buffer."
+    )
     overflow: Literal["drop_oldest", "refuse"] = Field(
         default="drop_oldest",
         description="What a full buffer does: drop the oldest rows, or refuse the publish (reason code 0x83).",
@@ -71,7 +80,10 @@ class ActionOptions(HealthOptions):
         description="Maximum time in the buffer; older rows are dropped. A duration, or infinity.",
     )
     batch_size: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="Maximum rows per batch. Default: the connector type's."
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Maximum rows per batch. Default: the connector type's.",
     )
     batch_time: Duration | None = Field(
         default=None,
@@ -96,16 +108,25 @@ class ActionOptions(HealthOptions):
         description="What selects the lane: the client, the key of the connector's record, or nothing (any lane).",
     )
     inflight_window: int = Field(
-        default=100, ge=1, le=100_000, description="Maximum batches in flight, over all lanes; 1 keeps one order."
+        default=100,
+        ge=1,
+        le=100_000,
+        description="Maximum batches in flight, over all lanes; 1 keeps one order.",
     )
     query_mode: Literal["async", "sync"] = Field(
         default="async", description="sync is the same as inflight_window = 1."
     )
     request_timeout: Duration = Field(
-        default=30.0, gt=0, le=3600, description="Time limit of a batch; without an answer it is sent again."
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="Time limit of a batch; without an answer it is sent again.",
     )
     retry_interval: Duration = Field(
-        default=0.2, gt=0, le=3600, description="Pause before the first retry; doubles up to resume_interval."
+        default=0.2,
+        gt=0,
+        le=3600,
+        description="Pause before the first retry; doubles up to resume_interval.",
     )
     resume_interval: Duration | None = Field(
         default=None,
@@ -114,7 +135,10 @@ class ActionOptions(HealthOptions):
         description="Maximum pause between retries. Default: a third of request_ttl, at most health_check_interval.",
     )
     max_retries: int | None = Field(
-        default=None, ge=0, le=10**9, description="Maximum retries of a row before it is discarded. Default: no limit."
+        default=None,
+        ge=0,
+        le=10**9,
+        description="Maximum retries of a row before it is discarded. Default: no limit.",
     )
     missing_target: Literal["give_up", "wait"] | None = Field(
         default=None,
@@ -124,7 +148,9 @@ class ActionOptions(HealthOptions):
     @model_validator(mode="after")
     def _fits(self) -> ActionOptions:
         if self.dispatch_strategy == "random" and self.inflight_window == 1:
-            raise ValueError("inflight_window 1 keeps one order, and dispatch_strategy random keeps none; choose one")
+            raise ValueError(
+                "inflight_window 1 keeps one order, and dispatch_strategy random keeps none; choose one"
+            )
         return self
 
     @property

@@ -49,7 +49,9 @@ class SecretTemplate(SecretText):
         Raises:
             BadSettings: there is no such secret.
         """
-        return NAMED_SECRET.sub(lambda match: SecretText(match[0]).reveal().replace("${", "${$}{"), self._text)
+        return NAMED_SECRET.sub(
+            lambda match: SecretText(match[0]).reveal().replace("${", "${$}{"), self._text
+        )
 
     @property
     def named(self) -> Sequence[SecretText]:

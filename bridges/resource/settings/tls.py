@@ -24,9 +24,12 @@ class TlsFiles(Settings):
     """The options that ``ssl`` of a connector and of a listener share."""
 
     cacertfile: Path | None = Field(
-        default=None, description="Certificate authorities that the peer's certificate is checked against, PEM."
+        default=None,
+        description="Certificate authorities that the peer's certificate is checked against, PEM.",
     )
-    certfile: Path | None = Field(default=None, description="Certificate shown to the peer, with its chain, PEM.")
+    certfile: Path | None = Field(
+        default=None, description="Certificate shown to the peer, with its chain, PEM."
+    )
     keyfile: Path | None = Field(default=None, description="Private key of the certificate, PEM.")
     password: SecretText | None = Field(default=None, description="Password of the private key.")
     versions: list[Literal["tlsv1.2", "tlsv1.3"]] = Field(
@@ -49,14 +52,22 @@ class TlsFiles(Settings):
         certificate = self.certfile
         key = self.keyfile
         if certificate is not None:
-            password = self.password.reveal() if self.password is not None else ""  # never asks on a terminal
+            password = (
+                self.password.reveal() if self.password is not None else ""
+            )  # never asks on a terminal
             settings_names = "ssl.certfile and ssl.keyfile"
-            _load_pem(lambda: context.load_cert_chain(certificate, key, lambda: password), settings_names, certificate)
+            _load_pem(
+                lambda: context.load_cert_chain(certificate, key, lambda: password),
+                settings_names,
+                certificate,
+            )
 
     def load_authorities(self, context: ssl.SSLContext) -> None:
         """Load ``cacertfile`` as trusted into a context, if it is set. Raises ``BadSettings``."""
         if authorities := self.cacertfile:
-            _load_pem(lambda: context.load_verify_locations(authorities), "ssl.cacertfile", authorities)
+            _load_pem(
+                lambda: context.load_verify_locations(authorities), "ssl.cacertfile", authorities
+            )
 
 
 class TlsOptions(TlsFiles):
@@ -64,10 +75,13 @@ class TlsOptions(TlsFiles):
 
     enable: bool = Field(default=False, description="Whether the connection is encrypted.")
     verify: Annotated[Literal["verify_peer", "verify_none"], BeforeValidator(_prefixed)] = Field(
-        default="verify_peer", description="Whether the server's certificate and its name are checked."
+        default="verify_peer",
+        description="Whether the server's certificate and its name are checked.",
     )
     server_name_indication: str | None = Field(
-        default=None, min_length=1, description="Name that the server's certificate must have. Default: the host."
+        default=None,
+        min_length=1,
+        description="Name that the server's certificate must have. Default: the host.",
     )
 
 
@@ -105,7 +119,9 @@ def _load_pem(load: Callable[[], object], setting: str, file: Path) -> None:
             f"{setting} cannot be used: {file}: {error.reason or 'it holds nothing in PEM form'}"
         ) from None
     except OSError as error:
-        raise BadSettings(f"{setting} cannot be read: {file}: {(error.strerror or str(error)).lower()}") from None
+        raise BadSettings(
+            f"{setting} cannot be read: {file}: {(error.strerror or str(error)).lower()}"
+        ) from None
 
 
 class _NamedContext(ssl.SSLContext):

@@ -28,7 +28,10 @@ class LakeFeature(Feature):
     name = "lake"
 
     def __init__(
-        self, services: Services, settings: LakeSettings | None = None, ssrf: SsrfSettings | None = None
+        self,
+        services: Services,
+        settings: LakeSettings | None = None,
+        ssrf: SsrfSettings | None = None,
     ) -> None:
         self.settings = settings or LakeSettings()
         data_dir = services.node.data_dir or Path()
@@ -55,7 +58,9 @@ class LakeFeature(Feature):
         self._watching = [asyncio.create_task(self._watch(), name="watch of lake tables")]
         if self._guard.is_on:
             await self.places.look_up(self._guard)
-            self._watching.append(asyncio.create_task(self._look_up(), name="addresses of stores and catalogs"))
+            self._watching.append(
+                asyncio.create_task(self._look_up(), name="addresses of stores and catalogs")
+            )
         if self.settings.run_spark:
             await self.spark.start(api_url, token)
 

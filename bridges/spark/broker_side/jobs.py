@@ -72,7 +72,9 @@ class TableJobs(TableFiles):
         spec = self._tables.spec(name)
         kept = self._states.kept_of(spec)
         begins = {member: kept[member] for member in ("begins", "start") if kept.get(member)}
-        self._states.keep(name, (begins and {"path": kept["path"], "epoch": kept["epoch"], **begins}) or None)
+        self._states.keep(
+            name, (begins and {"path": kept["path"], "epoch": kept["epoch"], **begins}) or None
+        )
         self._states.reports.pop(name, None)
         return {"table": name, "path": spec.path}
 
@@ -90,10 +92,17 @@ class TableJobs(TableFiles):
             raise Invalid(f"lake table {name!r} cannot be audited", [Problem(text, "/depth")])
         self._states.check_job()
         total = 0
-        with suppress(Exception):  # of several libraries; the audit says why the table cannot be read
+        with suppress(
+            Exception
+        ):  # of several libraries; the audit says why the table cannot be read
             table = self._open(spec)
             shards = (
-                [int(position["shard"]) for position in self._tables.positions(spec.stream)["shards"]] if table else []
+                [
+                    int(position["shard"])
+                    for position in self._tables.positions(spec.stream)["shards"]
+                ]
+                if table
+                else []
             )
             total = sum((table.next(shard) or 0) - (table.first(shard) or 0) for shard in shards)
         return total
@@ -112,7 +121,9 @@ class TableJobs(TableFiles):
     ) -> TableAudit:
         """Run an order of ``audit_order`` in the lake job, and return its findings."""
         try:
-            report: TableAudit | None = await self._ordered(id, name, advance, is_paused, waits_for_job=True, **order)
+            report: TableAudit | None = await self._ordered(
+                id, name, advance, is_paused, waits_for_job=True, **order
+            )
         except _Failed as error:
             self._states.note_audit(name, [str(error)])
             raise
@@ -138,13 +149,20 @@ class TableJobs(TableFiles):
                 task.add_done_callback(self._starting.discard)
 
     def _is_audit_due(self, spec: LakeTableSpec, now_s: float) -> bool:
-        if spec.audit_interval is None or spec.name in self._states.orders or self._states.state(spec)[0] == "stopped":
+        if (
+            spec.audit_interval is None
+            or spec.name in self._states.orders
+            or self._states.state(spec)[0] == "stopped"
+        ):
             return False
         tried_s = self._audits_at_s.get(spec.name, -inf)
         if now_s - tried_s < min(spec.audit_interval, _AUDIT_AGAIN_S):
             return False
         last = self._states.last_audit(spec.name)
-        return last is None or time.time() - datetime.fromisoformat(last["at"]).timestamp() >= spec.audit_interval
+        return (
+            last is None
+            or time.time() - datetime.fromisoformat(last["at"]).timestamp() >= spec.audit_interval
+        )
 
     async def _audit_on_schedule(self, name: str) -> None:
         assert self._start_audit is not None
@@ -176,7 +194,13 @@ class TableJobs(TableFiles):
         try:
             replay.check_whole(table)
         except lake_module("bridges.spark.tables.contract").TableLost as lost:
-            if start is not None or end is not None or records or rule is not None or into is not None:
+            if (
+                start is not None
+                or end is not None
+                or records
+                or rule is not None
+                or into is not None
+            ):
                 text = f"{lost} Such a replay takes no range, rule or shadow."
                 raise Conflict(text) from None
             kept = self._states.kept_of(self._tables.spec(name))
@@ -238,7 +262,9 @@ class TableJobs(TableFiles):
             report = self._states.reports.get(name, {})
             offsets = report.get("offsets") or {}
             ends = {span["shard"]: int(offsets.get(str(span["shard"]), 0)) for span in ranges}
-            done = sum(max(0, min(ends[span["shard"]], span["end"]) - span["start"]) for span in ranges)
+            done = sum(
+                max(0, min(ends[span["shard"]], span["end"]) - span["start"]) for span in ranges
+            )
             is_there = bool(report.get("parts")) and report.get("state") != "failed"
             is_over = is_there and all(ends[span["shard"]] >= span["end"] for span in ranges)
             if not advance(done if is_there else 0) or is_over:
@@ -257,7 +283,12 @@ class TableJobs(TableFiles):
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     def replay_order(
-        self, name: str, plan: ReplayReport, rule: str | None, into: str | None = None, rate: int | None = None
+        self,
+        name: str,
+        plan: ReplayReport,
+        rule: str | None,
+        into: str | None = None,
+        rate: int | None = None,
     ) -> Spec:
         """A replay as it is kept until it is over: with the rule as it is now, even if the rule changes later. Empty if
         there is nothing to replay.
@@ -281,7 +312,9 @@ class TableJobs(TableFiles):
             NotFound: it has none.
         """
         shadow: TableShadow = (
-            lake_module("bridges.spark.driver.shadow").Shadow.open(self._table_spec(name)).as_dict(name)
+            lake_module("bridges.spark.driver.shadow")
+            .Shadow.open(self._table_spec(name))
+            .as_dict(name)
         )
         return shadow
 
@@ -328,11 +361,15 @@ class TableJobs(TableFiles):
         table_spec = lake_module("bridges.spark.driver.batch").TableSpec
         tables = [self._open(spec), self._open(spec, dead_letters=True)]
         columns = tables[0].columns() if tables[0] is not None else ()
-        table = table_spec.of_api(self._tables.job_spec(spec), self._tables.positions_at(spec.stream, None))
+        table = table_spec.of_api(
+            self._tables.job_spec(spec), self._tables.positions_at(spec.stream, None)
+        )
         lake_module("bridges.spark.driver.retype").check_retype(table, columns, column, kind)
         return sum(opened.rows() for opened in tables if opened is not None)
 
-    async def retype(self, id: str, name: str, column: str, kind: str, advance: Advance) -> RetypeReport:
+    async def retype(
+        self, id: str, name: str, column: str, kind: str, advance: Advance
+    ) -> RetypeReport:
         """Give a column another type, and convert rows and dead letters again, in the lake job."""
         retype: Retype = {"column": column, "type": kind}
         report: RetypeReport = await self._ordered(id, name, advance, retype=retype)
@@ -343,7 +380,9 @@ class TableJobs(TableFiles):
         report: GapReport = await self._ordered(id, name, advance, accept_gap=True)
         return report
 
-    async def clean(self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Advance) -> CleanReport:
+    async def clean(
+        self, id: str, name: str, older_than_s: float, dry_run: bool, advance: Advance
+    ) -> CleanReport:
         """Remove files that no version of a table refers to, or count them, in the lake job."""
         clean: Clean = {"older_than_s": older_than_s, "dry_run": dry_run}
         report: CleanReport = await self._ordered(id, name, advance, clean=clean)
@@ -371,9 +410,13 @@ class TableJobs(TableFiles):
         plan: ExpireReport = self._upkeep(name, "expire", older_than_s)
         return plan
 
-    async def expire(self, id: str, name: str, older_than_s: float, advance: Advance) -> ExpireReport:
+    async def expire(
+        self, id: str, name: str, older_than_s: float, advance: Advance
+    ) -> ExpireReport:
         """Remove old versions of a table and of its dead letters, in the lake job."""
-        report: ExpireReport = await self._ordered(id, name, advance, expire={"older_than_s": older_than_s})
+        report: ExpireReport = await self._ordered(
+            id, name, advance, expire={"older_than_s": older_than_s}
+        )
         return report
 
     @reads_files
@@ -390,22 +433,30 @@ class TableJobs(TableFiles):
         age_s = spec.retention if older_than_s is None else older_than_s
         if age_s is None:
             text = "older_than: expected a duration, as the table has no 'retention', got none"
-            raise Invalid(f"rows of lake table {name!r} cannot be removed", [Problem(text, "/older_than")])
+            raise Invalid(
+                f"rows of lake table {name!r} cannot be removed", [Problem(text, "/older_than")]
+            )
         upkeep = lake_module("bridges.spark.driver.upkeep")
         plan: RetainReport = upkeep.retain(self._table_spec(name), "", age_s, dry_run=True)
         return plan
 
-    async def retain(self, id: str, name: str, older_than_s: float | None, advance: Advance) -> RetainReport:
+    async def retain(
+        self, id: str, name: str, older_than_s: float | None, advance: Advance
+    ) -> RetainReport:
         """Remove the rows and dead letters of a table that were published longer ago, in the lake job."""
         age_s = self._tables.spec(name).retention if older_than_s is None else older_than_s
-        report: RetainReport = await self._ordered(id, name, advance, retain={"older_than_s": age_s})
+        report: RetainReport = await self._ordered(
+            id, name, advance, retain={"older_than_s": age_s}
+        )
         return report
 
     @reads_files
     def _upkeep(self, name: str, verb: str, *arguments: Any) -> Any:
         """The report of a dry run of an upkeep verb."""
         upkeep = lake_module("bridges.spark.driver.upkeep")
-        return getattr(upkeep, verb)(name, upkeep.tables_of(self._table_spec(name)), *arguments, dry_run=True)
+        return getattr(upkeep, verb)(
+            name, upkeep.tables_of(self._table_spec(name)), *arguments, dry_run=True
+        )
 
     async def _ordered(
         self,
@@ -423,9 +474,20 @@ class TableJobs(TableFiles):
             text = f"the job {busy.order['id']} works on it already ({busy.verb}). Try: wait for its end, or cancel it."
             raise Invalid(f"lake table {name!r} is busy", [Problem(text)])
         spec = self._tables.job_spec(self._tables.spec(name))
-        order: Any = {"ranges": [], "retype": None, "accept_gap": False, "clean": None, "cancel": False}
+        order: Any = {
+            "ranges": [],
+            "retype": None,
+            "accept_gap": False,
+            "clean": None,
+            "cancel": False,
+        }
         order |= {"compact": False, "expire": None, "replay": id, "pause": is_paused()}
-        order |= {"id": id, "columns": spec["columns"], "rule_text": spec.get("rule_text"), **parameters}
+        order |= {
+            "id": id,
+            "columns": spec["columns"],
+            "rule_text": spec.get("rule_text"),
+            **parameters,
+        }
         replaying = self._states.orders[name] = Order(order)
         try:
             while replaying.state == "running":
@@ -435,7 +497,9 @@ class TableJobs(TableFiles):
                 if not replaying.is_heard and not waits_for_job:
                     self._states.check_job()
                 if time.monotonic() - replaying.heard_s > _SILENT_S:
-                    raise Unavailable(f"the lake job reported nothing for {_SILENT_S:g} s; {self._states.why_no_job()}")
+                    raise Unavailable(
+                        f"the lake job reported nothing for {_SILENT_S:g} s; {self._states.why_no_job()}"
+                    )
                 replaying.changed.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(replaying.changed.wait(), _LOOK_AGAIN_S)

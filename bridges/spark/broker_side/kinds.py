@@ -19,7 +19,13 @@ KINDS = (
         read_only="bridges.spark.broker_side.views:TableReadOnly",
         about="A Delta or Iceberg table that follows a stream.",
         tag="Lake",
-        columns={"name": "name", "stream": "stream", "format": "format", "path": "path", "state": "state"},
+        columns={
+            "name": "name",
+            "stream": "stream",
+            "format": "format",
+            "path": "path",
+            "state": "state",
+        },
         menu="Delivery",
         page_columns={
             "Stream": "stream",
@@ -36,7 +42,11 @@ KINDS = (
 
 _TABLE = Parameter(name="name", type="name", is_required=True, is_argument=True, option="TABLE")
 _AGE = Parameter(
-    name="older_than", type="broker.config.units:Duration", default=7 * 86400.0, least=0, keyword="older_than_s"
+    name="older_than",
+    type="broker.config.units:Duration",
+    default=7 * 86400.0,
+    least=0,
+    keyword="older_than_s",
 )
 _MEMBER = Parameter(
     name="member", text="One of the tables that the rows of a table with `tables` go into.", option="--member NAME",
@@ -46,7 +56,14 @@ _ID = ("id", "advance")
 _ORDER = ("id", "order", "advance", "is_paused")
 
 
-def _job(*, text: str, job: Job, command: Command | None = None, takes: Sequence[Parameter] = (), **verb: Any) -> Verb:
+def _job(
+    *,
+    text: str,
+    job: Job,
+    command: Command | None = None,
+    takes: Sequence[Parameter] = (),
+    **verb: Any,
+) -> Verb:
     """A verb that is a job on a table."""
     lasts = ", which can be paused and" if "is_paused" in job.passes else ", which"
     how = f"{lasts} continues when the broker starts again" if job.order else ""
@@ -118,7 +135,12 @@ RESOURCES = (
                 takes=(
                     _TABLE,
                     limit(20),
-                    Parameter(name="dead_letters", text="Show dead letters instead.", type=bool, default=False),
+                    Parameter(
+                        name="dead_letters",
+                        text="Show dead letters instead.",
+                        type=bool,
+                        default=False,
+                    ),
                     _MEMBER,
                 ),
                 answer="bridges.spark.broker_side.views:TablePreview",
@@ -175,7 +197,14 @@ RESOURCES = (
                 call="diff",
                 answer="bridges.spark.broker_side.views:TableDiff",
                 does="job",
-                job=Job(kind="diff", unit="records", plan="plan_diff", total="done", blocks=True, passes=_ID),
+                job=Job(
+                    kind="diff",
+                    unit="records",
+                    plan="plan_diff",
+                    total="done",
+                    blocks=True,
+                    passes=_ID,
+                ),
                 command=Command(
                     help="Compare a table with its shadow, as far as that is filled.\n\nRows are compared by shard, "
                     "offset and their number where a record gives several. It is a job of the broker; the table is "
@@ -228,7 +257,12 @@ RESOURCES = (
                 answer="bridges.spark.broker_side.views:TableAudit",
                 does="job",
                 job=Job(
-                    kind="audit", unit="records", plan="plan_audit", blocks=True, order="audit_order", passes=_ORDER
+                    kind="audit",
+                    unit="records",
+                    plan="plan_audit",
+                    blocks=True,
+                    order="audit_order",
+                    passes=_ORDER,
                 ),
             ),
             Verb(
@@ -315,7 +349,11 @@ RESOURCES = (
                         help="Count the files; change nothing.",
                     ),
                 ),
-                body=(replace(_AGE, help="Minimum age of a file, longer than a batch takes. Default: 7d."),),
+                body=(
+                    replace(
+                        _AGE, help="Minimum age of a file, longer than a batch takes. Default: 7d."
+                    ),
+                ),
                 body_text="How old files must be. A file of a commit in progress elsewhere is such a file until it is "
                 "committed.",
                 model="CleanRequest",
@@ -474,7 +512,11 @@ RESOURCES = (
                         option="--record",
                         help="Only this record; may be repeated.",
                     ),
-                    Parameter(name="rule", option="--rule NAME", help="Run this rule, not the one that the table has."),
+                    Parameter(
+                        name="rule",
+                        option="--rule NAME",
+                        help="Run this rule, not the one that the table has.",
+                    ),
                     Parameter(
                         name="into",
                         type=("shadow",),

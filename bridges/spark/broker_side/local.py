@@ -100,12 +100,17 @@ class LocalSpark:
                 self._state, self._reason = "failed", str(error)
             except Exception as error:  # noqa: BLE001 - a supervisor that ends leaves tables that never start
                 _log.exception("lake.job_not_started")
-                self._state, self._reason = "failed", f"the lake job did not start: {type(error).__name__}: {error}"
+                self._state, self._reason = (
+                    "failed",
+                    f"the lake job did not start: {type(error).__name__}: {error}",
+                )
             if not self._wanted.is_set():
                 self._state = "stopped"
                 self._reason = None
                 continue
-            back_off_s = _FIRST_BACK_OFF_S if time.monotonic() - began > _HEALTHY_AFTER_S else back_off_s
+            back_off_s = (
+                _FIRST_BACK_OFF_S if time.monotonic() - began > _HEALTHY_AFTER_S else back_off_s
+            )
             await asyncio.sleep(back_off_s)
             back_off_s = min(back_off_s * 2, _LONGEST_BACK_OFF_S)
             self._restarts += 1

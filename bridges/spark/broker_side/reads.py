@@ -41,7 +41,9 @@ def reads_files(read: Callable[Concatenate[F, str, P], T]) -> Callable[Concatena
             raise
         except Exception as error:
             log.exception("lake.not_read", extra={"table": name})
-            reason = sentence_of("".join(traceback.format_exception(error)), self._tables.spec(name).path)
+            reason = sentence_of(
+                "".join(traceback.format_exception(error)), self._tables.spec(name).path
+            )
             kind = Unreadable if isinstance(error, FileNotFoundError) else Unavailable
             raise kind(f"table {name!r} cannot be read: {reason}") from error
 
@@ -61,10 +63,17 @@ class TableFiles:
             spec, self._tables.positions_at(spec["stream"], None)
         )
 
-    def _open(self, spec: LakeTableSpec, *, dead_letters: bool = False, member: str | None = None) -> Any:
+    def _open(
+        self, spec: LakeTableSpec, *, dead_letters: bool = False, member: str | None = None
+    ) -> Any:
         formats = lake_module("bridges.spark.tables.formats")
         binding = lake_module("bridges.spark.tables.contract").Binding
-        place = place_of({**spec.model_dump(mode="json"), **self._tables.places.settings_of(spec, with_references)})
+        place = place_of(
+            {
+                **spec.model_dump(mode="json"),
+                **self._tables.places.settings_of(spec, with_references),
+            }
+        )
         members = lake_module("bridges.spark.driver.member_places")
         part = ""
         if member is not None:
@@ -87,20 +96,31 @@ class TableReads(TableFiles):
     """Reads of tables for users. They block on files: call them on a thread."""
 
     @reads_files
-    def preview(self, name: str, limit: int, dead_letters: bool = False, member: str | None = None) -> TablePreview:
+    def preview(
+        self, name: str, limit: int, dead_letters: bool = False, member: str | None = None
+    ) -> TablePreview:
         """The newest rows or dead letters of a table, newest first; without ``member`` those of the members that were
         written last. Blocks on files: call it on a thread."""
         spec = self._tables.spec(name)
-        opened = self._open(spec, dead_letters=dead_letters, member=None if dead_letters else member)
+        opened = self._open(
+            spec, dead_letters=dead_letters, member=None if dead_letters else member
+        )
         if opened is None:
             return {"columns": [], "rows": []}
         if not spec.tables or dead_letters or member is not None:
             rows = opened.newest(limit)
         else:
-            members = [self._open(spec, member=member_name) for member_name in self._written_last(name)]
+            members = [
+                self._open(spec, member=member_name) for member_name in self._written_last(name)
+            ]
             parts = [part.newest(limit) for part in members if part is not None]
-            rows = lake_module("bridges.spark.driver.member_places").newest_of([opened.newest(limit), *parts], limit)
-        shown = [{key: _plain(value) for key, value in row.items()} for row in rows.to_pylist(maps_as_pydicts="strict")]
+            rows = lake_module("bridges.spark.driver.member_places").newest_of(
+                [opened.newest(limit), *parts], limit
+            )
+        shown = [
+            {key: _plain(value) for key, value in row.items()}
+            for row in rows.to_pylist(maps_as_pydicts="strict")
+        ]
         return {"columns": rows.column_names, "rows": shown, "version": opened.version()}
 
     def _written_last(self, name: str) -> list[str]:
@@ -113,7 +133,9 @@ class TableReads(TableFiles):
     def history(self, name: str, limit: int, member: str | None = None) -> TableHistory:
         """Files, versions and schemas of a table or of a member, newest first. Blocks on files: call it on a thread."""
         opened = self._open(self._tables.spec(name), member=member)
-        history: TableHistory = lake_module("bridges.spark.driver.history").history_of(opened, limit)
+        history: TableHistory = lake_module("bridges.spark.driver.history").history_of(
+            opened, limit
+        )
         return history
 
     @reads_files

@@ -14,7 +14,13 @@ from typing import Any, Final
 
 from bridges.spark.broker_side.local import LocalSpark
 from bridges.spark.broker_side.states import TableStates, advice_of
-from bridges.spark.broker_side.table_spec import LakeTableSpec, Places, as_shown, checked, parse_spec
+from bridges.spark.broker_side.table_spec import (
+    LakeTableSpec,
+    Places,
+    as_shown,
+    checked,
+    parse_spec,
+)
 from bridges.spark.broker_side.views import TablesForJob
 from bridges.spark.tasks.rule_text import RuleText
 from broker.config.secret_text import with_references
@@ -57,7 +63,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     kind = "lake table"
 
-    def __init__(self, services: Services, section: ObjectSection, places: Places, job: LocalSpark) -> None:
+    def __init__(
+        self, services: Services, section: ObjectSection, places: Places, job: LocalSpark
+    ) -> None:
         super().__init__(section, lambda spec: spec.model_dump(mode="json"))
         self._services = services
         self.places = places
@@ -86,7 +94,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             except SluiceError as error:
                 problems.append(self._objects.refusal(spec, error))
                 continue
-            self._objects.adopt(parsed.name, parsed.model_copy(update={"path": self.places.path_of(parsed)}))
+            self._objects.adopt(
+                parsed.name, parsed.model_copy(update={"path": self.places.path_of(parsed)})
+            )
         self._changed()
         return problems
 
@@ -98,14 +108,21 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         if parsed.path == before.path and bool(parsed.rule) != bool(before.rule):
             text = f"the table at {before.path} has rows of {'a rule' if before.rule else 'the stream itself'}"
             raise Invalid(
-                f"lake table {name!r} cannot be saved", [Problem(f"{text}; give another path with it", "/rule")]
+                f"lake table {name!r} cannot be saved",
+                [Problem(f"{text}; give another path with it", "/rule")],
             )
         for member in ("stream", "format", "key", "tables"):
             if parsed.path == before.path and getattr(parsed, member) != getattr(before, member):
                 value = getattr(before, member) or "none"
-                text = f"the table at {before.path} has {member} {value!r}; give another path with it"
+                text = (
+                    f"the table at {before.path} has {member} {value!r}; give another path with it"
+                )
                 raise Invalid(f"lake table {name!r} cannot be saved", [Problem(text, f"/{member}")])
-        if parsed.path == before.path and parsed.format == "delta" and parsed.partition_by != before.partition_by:
+        if (
+            parsed.path == before.path
+            and parsed.format == "delta"
+            and parsed.partition_by != before.partition_by
+        ):
             text = (
                 f"the Delta table at {before.path} is partitioned by {', '.join(before.partition_by) or 'nothing'}, "
                 f"which cannot change; give another path with it"
@@ -130,12 +147,18 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         """Remains of a table that is deleted, and effects of a changed rule on tables that run it."""
         before = change.before or {}
         after = change.after
-        if change.target.kind == "rule" and after is not None and before.get("sql") != after.get("sql"):
+        if (
+            change.target.kind == "rule"
+            and after is not None
+            and before.get("sql") != after.get("sql")
+        ):
             for table in self._objects:
                 if table.rule == change.target.name:
                     yield f"Table {table.name!r} keeps its rows as they are; the changed rule makes its new rows."
         spec = self._objects.find(change.target.name) if change.target.kind == self.kind else None
-        if spec is None or (after is not None and after.get("path") in (None, spec.path, before.get("path"))):
+        if spec is None or (
+            after is not None and after.get("path") in (None, spec.path, before.get("path"))
+        ):
             return
         rows = self.states.size(spec, "rows")
         letters = self.states.size(spec, "dead_letters")
@@ -151,18 +174,25 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             waits = self.states.waits(spec)
             if waits is None:  # the job has not found yet where the table begins
                 shards = self.positions(stream)["shards"]
-                starts += [(int(position["shard"]), int(position["first_offset"])) for position in shards]
+                starts += [
+                    (int(position["shard"]), int(position["first_offset"])) for position in shards
+                ]
             else:
                 starts += [(shard, start) for shard, (start, _) in waits.items()]
             if spec.name in self.states.orders:
-                starts += [(span["shard"], span["start"]) for span in self.states.orders[spec.name].order["ranges"]]
+                starts += [
+                    (span["shard"], span["start"])
+                    for span in self.states.orders[spec.name].order["ranges"]
+                ]
         return {shard: min(start for each, start in starts if each == shard) for shard, _ in starts}
 
     def _put(self, item: LakeTableSpec) -> Spec:
         super()._put(item)
         start = item.start
         offsets: Mapping[int, int] = {}
-        if start is not None and not (isinstance(start, datetime) and start.timestamp() > time.time()):
+        if start is not None and not (
+            isinstance(start, datetime) and start.timestamp() > time.time()
+        ):
             where = partial(self.positions_at, item.stream)
             offsets = lake_module("bridges.spark.driver.batch").starts_of(where, start)
         self.states.note_start(item, offsets)
@@ -175,11 +205,17 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
         self._check_layout(parsed)
         self._check_tables(parsed)
         if parsed.start is not None:
-            lake_module("bridges.spark.driver.batch").starts_of(partial(self.positions_at, parsed.stream), parsed.start)
+            lake_module("bridges.spark.driver.batch").starts_of(
+                partial(self.positions_at, parsed.stream), parsed.start
+            )
         for other in self._objects:
             if other.name != parsed.name and _is_within(parsed, other):
-                text = f"lake table {other.name!r} lies in {other.path} already; choose another path"
-                raise Invalid(f"lake table {parsed.name!r} cannot be saved", [Problem(text, "/path")])
+                text = (
+                    f"lake table {other.name!r} lies in {other.path} already; choose another path"
+                )
+                raise Invalid(
+                    f"lake table {parsed.name!r} cannot be saved", [Problem(text, "/path")]
+                )
         return parsed
 
     def _check_rule(self, spec: LakeTableSpec) -> None:
@@ -188,8 +224,14 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             return
         problems = []
         if self.positions(spec.stream)["kind"] != "topics":
-            text = f"stream {spec.stream!r} holds rows of rules; a rule runs on a stream of messages"
-            problems.append(Problem(text, "/stream", suggestion="make a stream of the topics that the rule reads"))
+            text = (
+                f"stream {spec.stream!r} holds rows of rules; a rule runs on a stream of messages"
+            )
+            problems.append(
+                Problem(
+                    text, "/stream", suggestion="make a stream of the topics that the rule reads"
+                )
+            )
         try:
             self.topics_of_rule(spec.rule)
         except NotFound as error:
@@ -207,7 +249,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             Invalid: Spark cannot run it.
         """
         rule_run = lake_module("bridges.spark.tasks.rule_run")
-        rule = rule_run.RuleRun(RuleText(name, self._services.contributors.rule_for_spark(name)["sql"]))
+        rule = rule_run.RuleRun(
+            RuleText(name, self._services.contributors.rule_for_spark(name)["sql"])
+        )
         return ["/".join(levels) for levels in rule.filters]
 
     def _check_key(self, spec: LakeTableSpec) -> None:
@@ -237,7 +281,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             if types.get(name, "").startswith(("json", "struct", "array", "map"))
         ]
         if spec.delete_when:
-            problem = lake_module("bridges.spark.tasks.condition").condition_problem(spec.delete_when)
+            problem = lake_module("bridges.spark.tasks.condition").condition_problem(
+                spec.delete_when
+            )
             problems += [problem] if problem is not None else []
         if problems:
             raise Invalid(f"lake table {spec.name!r} cannot be saved", problems)
@@ -264,7 +310,10 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             else:
                 continue
             hint = "give the table a rule that selects it, as payload.site AS site"
-            raise Invalid(f"lake table {spec.name!r} cannot be saved", [Problem(text, "/tables", suggestion=hint)])
+            raise Invalid(
+                f"lake table {spec.name!r} cannot be saved",
+                [Problem(text, "/tables", suggestion=hint)],
+            )
 
     def _check_layout(self, spec: LakeTableSpec) -> None:
         """Refuse partitions and an order that the table's format or columns do not have."""
@@ -283,14 +332,19 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 
     def positions_at(self, stream: str, at: datetime | None) -> Any:
         """Positions of a stream, and with a time its offsets then, as a reader over HTTP would get them."""
-        positions = self.positions(stream, None if at is None else round(at.timestamp() * 1_000_000))
-        return lake_module("pyspark_sluice.client").Positions.parse({"ranges_url": "", "ticket": "", **positions})
+        positions = self.positions(
+            stream, None if at is None else round(at.timestamp() * 1_000_000)
+        )
+        return lake_module("pyspark_sluice.client").Positions.parse(
+            {"ranges_url": "", "ticket": "", **positions}
+        )
 
     def for_job(self) -> TablesForJob:
         """All tables as the job needs them, which decrypts the secrets of their stores and catalogs."""
         return {
             "tables": [
-                {**self._shown(spec), **self.places.settings_of(spec, with_references)} for spec in self._objects
+                {**self._shown(spec), **self.places.settings_of(spec, with_references)}
+                for spec in self._objects
             ]
         }
 
@@ -313,14 +367,23 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
             rule = self._services.contributors.rule_for_spark(rule_name or spec.rule)
         except SluiceError as error:
             if rule_name is not None:
-                raise Invalid("the rule cannot run in Spark", [Problem(str(error), "/rule")]) from error
+                raise Invalid(
+                    "the rule cannot run in Spark", [Problem(str(error), "/rule")]
+                ) from error
             return {**table, "columns": [], "rule_text": {"name": spec.rule, "problem": str(error)}}
         columns = [dict(column) for column in rule["columns"]]
-        return {**table, "columns": columns, "rule_text": {key: rule[key] for key in ("name", "sql", "node")}}
+        return {
+            **table,
+            "columns": columns,
+            "rule_text": {key: rule[key] for key in ("name", "sql", "node")},
+        }
 
     def _shown(self, spec: LakeTableSpec) -> Spec:
         status = self.states.status(spec)
-        doing = {key: status[key] for key in ("state", "reason", "lag_records", "lag_s", "rows", "dead_letters")}
+        doing = {
+            key: status[key]
+            for key in ("state", "reason", "lag_records", "lag_s", "rows", "dead_letters")
+        }
         replaying = self.states.orders.get(spec.name)
         replay = None if replaying is None else replaying.order
         report = self.states.reports.get(spec.name)
@@ -334,7 +397,9 @@ class LakeTableService(ObjectVerbs[LakeTableSpec], Contributor):
 def _is_within(spec: LakeTableSpec, other: LakeTableSpec) -> bool:
     """Return whether two tables are in the same place, or one is in the place of the other's members."""
     pairs = ((spec, other), (other, spec))
-    return spec.path == other.path or any(a.tables and b.path.startswith(f"{a.path}__tables/") for a, b in pairs)
+    return spec.path == other.path or any(
+        a.tables and b.path.startswith(f"{a.path}__tables/") for a, b in pairs
+    )
 
 
 def lake_module(name: str) -> Any:

@@ -14,7 +14,13 @@ from typing import Any, Final, NamedTuple
 
 from bridges.spark.broker_side.local import LocalSpark
 from bridges.spark.broker_side.table_spec import LakeTableSpec, Places
-from bridges.spark.broker_side.views import LastAudit, ReplayProgress, TableProgress, TableReplay, TableResult
+from bridges.spark.broker_side.views import (
+    LastAudit,
+    ReplayProgress,
+    TableProgress,
+    TableReplay,
+    TableResult,
+)
 from broker.core.errors import SluiceError, Unavailable
 from broker.core.feature import Services
 from broker.core.kinds import counted
@@ -106,7 +112,11 @@ class TableStates:
     """States of tables, by the reports of the lake job. Used on the event loop."""
 
     def __init__(
-        self, services: Services, tables: OrderedObjects[LakeTableSpec], places: Places, job: LocalSpark
+        self,
+        services: Services,
+        tables: OrderedObjects[LakeTableSpec],
+        places: Places,
+        job: LocalSpark,
     ) -> None:
         self._services = services
         self._tables = tables
@@ -133,9 +143,13 @@ class TableStates:
         metrics = self._services.monitoring.metrics
         for name in self._tables.names():
             help = "records that a stream holds and its table does not have yet"
-            metrics.gauge("table_lag_records", partial(self._lag_of, name, self._lag), help, table=name)
+            metrics.gauge(
+                "table_lag_records", partial(self._lag_of, name, self._lag), help, table=name
+            )
             help = "age of the oldest record that a table does not have yet"
-            metrics.gauge("table_lag_seconds", partial(self._lag_of, name, self._lag_s), help, table=name)
+            metrics.gauge(
+                "table_lag_seconds", partial(self._lag_of, name, self._lag_s), help, table=name
+            )
 
     def forget(self, name: str) -> None:
         """Drop all that was reported about a table."""
@@ -161,7 +175,10 @@ class TableStates:
             text = self._values.get(_KEPT + spec.name)
             self._kept[spec.name] = json.loads(text) if text else {}
         kept = self._kept[spec.name]
-        if kept.get("path") != spec.path or spec.stream not in self._services.storage.streams.names():
+        if (
+            kept.get("path") != spec.path
+            or spec.stream not in self._services.storage.streams.names()
+        ):
             return {}
         return kept if kept["epoch"] == self._positions(spec.stream)["epoch"] else {}
 
@@ -170,11 +187,16 @@ class TableStates:
         offsets it is not known."""
         self.kept_of(spec)
         kept = self._kept[spec.name]
-        if kept.get("offsets") or kept.get("begins"):  # perhaps of another path, which the table may have again
+        if kept.get("offsets") or kept.get(
+            "begins"
+        ):  # perhaps of another path, which the table may have again
             return
         if offsets:
             start = {str(shard): str(offset) for shard, offset in offsets.items()}
-            self.keep(spec.name, {"path": spec.path, "epoch": self._positions(spec.stream)["epoch"], "start": start})
+            self.keep(
+                spec.name,
+                {"path": spec.path, "epoch": self._positions(spec.stream)["epoch"], "start": start},
+            )
         elif kept:
             self.keep(spec.name, None)
 
@@ -193,13 +215,22 @@ class TableStates:
         offsets = report.get("offsets")
         parts = report.get("parts")
         kept = self.kept_of(spec)
-        if report["state"] == "failed" or not offsets or (offsets, parts) == (kept.get("offsets"), kept.get("parts")):
+        if (
+            report["state"] == "failed"
+            or not offsets
+            or (offsets, parts) == (kept.get("offsets"), kept.get("parts"))
+        ):
             return
         if spec.stream in self._services.storage.streams.names():
             epoch = self._positions(spec.stream)["epoch"]
             members = ("offsets", "parts", "begins", "rows", "dead_letters")
             self.keep(
-                spec.name, {"path": spec.path, "epoch": epoch, **{member: report.get(member) for member in members}}
+                spec.name,
+                {
+                    "path": spec.path,
+                    "epoch": epoch,
+                    **{member: report.get(member) for member in members},
+                },
             )
 
     def report(self, name: str, report: Spec) -> None:
@@ -222,13 +253,21 @@ class TableStates:
         for spec in self._tables:
             state, reason = self.state(spec)
             text = f"table {spec.name!r} failed: {reason}"
-            alarms.set(_alarm("failed", spec.name), state == "failed", text, table=spec.name, reason=reason)
-            rows, dead = self._last_minute(spec.name)
-            text = (
-                f"table {spec.name!r}: {dead} of {counted(rows + dead, 'record')} of the last minute are dead letters"
+            alarms.set(
+                _alarm("failed", spec.name), state == "failed", text, table=spec.name, reason=reason
             )
+            rows, dead = self._last_minute(spec.name)
+            records = counted(rows + dead, "record")
+            text = f"table {spec.name!r}: {dead} of {records} of the last minute are dead letters"
             is_many = dead > 0 and 10 * dead > rows + dead
-            alarms.set(_alarm("dead_letters", spec.name), is_many, text, table=spec.name, rows=rows, dead_letters=dead)
+            alarms.set(
+                _alarm("dead_letters", spec.name),
+                is_many,
+                text,
+                table=spec.name,
+                rows=rows,
+                dead_letters=dead,
+            )
             lag = self._lag(spec)
             lag_s = self._lag_s(spec)
             text = (
@@ -236,12 +275,25 @@ class TableStates:
                 f"published {lag_s or 0:.0f} s ago"
             )
             is_late = lag_s is not None and lag_s > spec.max_lag + spec.commit_interval
-            alarms.set(_alarm("late", spec.name), is_late, text, table=spec.name, lag_records=lag, lag_s=lag_s)
+            alarms.set(
+                _alarm("late", spec.name),
+                is_late,
+                text,
+                table=spec.name,
+                lag_records=lag,
+                lag_s=lag_s,
+            )
             held_columns = self.reports.get(spec.name, {}).get("held") or [{"effect": ""}]
             text = f"table {spec.name!r}: {held_columns[0]['effect']}"
-            alarms.set(_alarm("held", spec.name), bool(held_columns[0]["effect"]), text, table=spec.name)
+            alarms.set(
+                _alarm("held", spec.name), bool(held_columns[0]["effect"]), text, table=spec.name
+            )
             audit = self.last_audit(spec.name)
-            count, first = (audit["problem_count"], audit["problems"][0]) if audit and not audit["ok"] else (0, "")
+            count, first = (
+                (audit["problem_count"], audit["problems"][0])
+                if audit and not audit["ok"]
+                else (0, "")
+            )
             text = f"table {spec.name!r}: the last audit found {counted(count, 'problem')}: {first}"
             alarms.set(_alarm("audit", spec.name), count > 0, text, table=spec.name, problems=count)
 
@@ -252,7 +304,9 @@ class TableStates:
             return 0, 0
         while len(counts) > 1 and time.monotonic() - counts[0].at_s > _MINUTE_S:
             counts.popleft()
-        return max(0, counts[-1].rows - counts[0].rows), max(0, counts[-1].dead_letters - counts[0].dead_letters)
+        return max(0, counts[-1].rows - counts[0].rows), max(
+            0, counts[-1].dead_letters - counts[0].dead_letters
+        )
 
     def statuses(self) -> Sequence[Spec]:
         """Status of each table, for the dashboard."""
@@ -290,7 +344,9 @@ class TableStates:
         now = time.monotonic()
         reporting = (name for name, report in self.reports.items() if report["state"] != "stopped")
         if not any(now - self._counts[name][-1].at_s <= _GONE_S for name in reporting):
-            raise Unavailable(f"expected a running lake job; {self.why_no_job()}. Try: sluice lake run.")
+            raise Unavailable(
+                f"expected a running lake job; {self.why_no_job()}. Try: sluice lake run."
+            )
 
     def why_no_job(self) -> str:
         """The end of a sentence: the state of the broker's own lake job."""
@@ -319,7 +375,9 @@ class TableStates:
 
     def state(self, spec: LakeTableSpec) -> tuple[str, str | None]:
         """The state of a table, and the reason of one that needs one."""
-        forbidden = self._places.forbidden_store(spec.path) or self._places.forbidden_catalog(spec.catalog)
+        forbidden = self._places.forbidden_store(spec.path) or self._places.forbidden_catalog(
+            spec.catalog
+        )
         if forbidden is not None:
             return "failed", forbidden
         report = self.reports.get(spec.name, {})
@@ -327,16 +385,28 @@ class TableStates:
         if job["state"] == "failed":
             return "failed", job["reason"]
         if not report or self._is_outdated(report):
-            return "starting" if job["state"] in ("starting", "running") else "stopped", job["reason"]
+            return "starting" if job["state"] in ("starting", "running") else "stopped", job[
+                "reason"
+            ]
         silent_s = time.monotonic() - self._counts[spec.name][-1].at_s
         if silent_s > _GONE_S and report["state"] != "stopped":
-            return "failed", f"the lake job has reported nothing for {silent_s:.0f} s. Try: sluice lake run."
+            return (
+                "failed",
+                f"the lake job has reported nothing for {silent_s:.0f} s. Try: sluice lake run.",
+            )
         if error := report.get("last_error"):
             return report["state"], error["message"]
         if report["state"] == "starting":
             idle = self._lag(spec) == 0
-            since = "since the lake job started" if self._kept_offsets(spec) or report.get("rows") else "yet"
-            return "starting", "the stream has no new records" if idle else f"no batch has succeeded {since}"
+            since = (
+                "since the lake job started"
+                if self._kept_offsets(spec) or report.get("rows")
+                else "yet"
+            )
+            return (
+                "starting",
+                "the stream has no new records" if idle else f"no batch has succeeded {since}",
+            )
         if report["state"] == "running" and (over := report.get("over_max_tables")):
             reason = f"table {spec.name!r} has its max_tables of {spec.max_tables} tables"
             text = f"{counted(over, 'row')} became {'a dead letter' if over == 1 else 'dead letters'}: {reason}"
@@ -360,7 +430,9 @@ class TableStates:
         kept = self.kept_of(spec)
         begun = kept.get("offsets") or kept.get("begins")
         offsets = begun or kept.get("start")
-        if begun or report.get("state") != "failed":  # else of an older stream of that name, or of another path
+        if (
+            begun or report.get("state") != "failed"
+        ):  # else of an older stream of that name, or of another path
             offsets = report.get("offsets") or offsets
         if report.get("is_lost"):  # a user may have all of it replayed
             offsets = kept.get("begins") or {}
@@ -385,10 +457,16 @@ class TableStates:
         waits = self.waits(spec)
         if waits is None:
             return None
-        times = [self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count]
+        times = [
+            self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count
+        ]
         published_us = [time_us for time_us in times if time_us is not None]
         return (
-            max(0.0, round(time.time() - min(published_us) / 1_000_000, 1)) if published_us else None if times else 0.0
+            max(0.0, round(time.time() - min(published_us) / 1_000_000, 1))
+            if published_us
+            else None
+            if times
+            else 0.0
         )
 
     def valid_through(self, spec: LakeTableSpec) -> str | None:
@@ -396,9 +474,15 @@ class TableStates:
         waits = self.waits(spec)
         if waits is None:
             return None
-        times = [self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count]
+        times = [
+            self._time_of(spec, shard, start) for shard, (start, count) in waits.items() if count
+        ]
         before_us = [time_us - 1 for time_us in times if time_us is not None]
-        return None if len(before_us) < len(times) else rfc3339(min(before_us) * 1000 if before_us else time.time_ns())
+        return (
+            None
+            if len(before_us) < len(times)
+            else rfc3339(min(before_us) * 1000 if before_us else time.time_ns())
+        )
 
     def _time_of(self, spec: LakeTableSpec, shard: int, offset: int) -> int | None:
         """When a record that waits was published (µs since 1970), read once while it is the first one; None if it
@@ -429,7 +513,9 @@ def _alarm(kind: str, table: str) -> str:
 
 def advice_of(name: str, report: Mapping[str, Any], partition_by: Sequence[str]) -> list[str]:
     """Sentences of advice; most tables need none."""
-    rows, files, size, partitions = (report.get(key) or 0 for key in ("rows", "files", "bytes", "partitions"))
+    rows, files, size, partitions = (
+        report.get(key) or 0 for key in ("rows", "files", "bytes", "partitions")
+    )
     if not files or not size:
         return []
     sentences = []

@@ -33,16 +33,20 @@ class LakeTableSpec(Settings):
     name: str
     stream: str
     format: Literal["delta", "iceberg"] = "delta"
-    path: str = Field("", description="Directory of the table, created with it; or a URL in one of `lake.stores`.")
+    path: str = Field(
+        "", description="Directory of the table, created with it; or a URL in one of `lake.stores`."
+    )
     catalog: str = Field(
-        "", description="One of `lake.catalogs` that an Iceberg table is registered in. Default: none, its own file."
+        "",
+        description="One of `lake.catalogs` that an Iceberg table is registered in. Default: none, its own file.",
     )
     catalog_table: str = Field(
         "",
         description="Namespace and name in the catalog, as `NAMESPACE.NAME`. Default: `sluice.` and the table's name.",
     )
     rule: str = Field(
-        "", description="A rule that Spark runs on the messages of the stream; its rows are the table's. Default: none."
+        "",
+        description="A rule that Spark runs on the messages of the stream; its rows are the table's. Default: none.",
     )
     start: Place | None = Field(
         None,
@@ -66,7 +70,10 @@ class LakeTableSpec(Settings):
         "they are created next to the table, which has no rows then. Default: none, the rows are this table's.",
     )
     max_tables: int = Field(
-        100, ge=1, le=MOST_TABLES, description="Maximum number of such tables; rows for further ones are dead letters."
+        100,
+        ge=1,
+        le=MOST_TABLES,
+        description="Maximum number of such tables; rows for further ones are dead letters.",
     )
     partition_by: list[str] = Field(
         default_factory=list,
@@ -85,9 +92,14 @@ class LakeTableSpec(Settings):
         description="Rows that were published longer ago are deleted, about once an hour; of a table with partitions "
         "by `_published_at` whole partitions at a time. Default: rows are kept.",
     )
-    commit_interval: Duration = Field(10.0, ge=0.1, le=3600, description="Minimum time between commits.")
+    commit_interval: Duration = Field(
+        10.0, ge=0.1, le=3600, description="Minimum time between commits."
+    )
     commit_rows: int = Field(
-        100_000, ge=1, le=50_000_000, description="Waiting records that are committed before 'commit_interval' ends."
+        100_000,
+        ge=1,
+        le=50_000_000,
+        description="Waiting records that are committed before 'commit_interval' ends.",
     )
     max_lag: Duration = Field(
         900.0,
@@ -148,9 +160,14 @@ class Places:
     def forbidden_catalog(self, name: str) -> str | None:
         """Reason that a catalog must not be called, or None."""
         addresses = [
-            address for entry in self.catalogs if entry.name == name for address in (entry.uri, entry.oauth_uri)
+            address
+            for entry in self.catalogs
+            if entry.name == name
+            for address in (entry.uri, entry.oauth_uri)
         ]
-        return next((self.forbidden[address] for address in addresses if address in self.forbidden), None)
+        return next(
+            (self.forbidden[address] for address in addresses if address in self.forbidden), None
+        )
 
     @classmethod
     def of_settings(cls, settings: LakeSettings, data_dir: Path) -> Places:
@@ -165,7 +182,11 @@ class Places:
         path = spec.path or spec.name
         if _is_url(path):
             return path.rstrip("/")
-        return f"{self.directory}/{path}" if _is_url(self.directory) else str(Path(self.directory) / path)
+        return (
+            f"{self.directory}/{path}"
+            if _is_url(self.directory)
+            else str(Path(self.directory) / path)
+        )
 
     def problem(self, path: str) -> str | None:
         """Reason that a table cannot be at a path or URL, or None; creates a directory of this machine."""
@@ -212,7 +233,9 @@ def _is_url(path: str) -> bool:
     return "://" in path
 
 
-def parse_spec(spec: Spec, places: Places, streams: Sequence[str], shown_only: frozenset[str]) -> LakeTableSpec:
+def parse_spec(
+    spec: Spec, places: Places, streams: Sequence[str], shown_only: frozenset[str]
+) -> LakeTableSpec:
     """The spec with its path filled in. Members of ``shown_only`` are left out, as they come back from a GET.
 
     Raises:
@@ -231,7 +254,10 @@ def parse_spec(spec: Spec, places: Places, streams: Sequence[str], shown_only: f
             (_layout_problem(parsed), "/key"),
             (_tables_problem(parsed), "/tables"),
             (_audit_problem(parsed), "/audit_depth"),
-            (parsed.delete_when and not parsed.key and "expected a key with it, got none", "/delete_when"),
+            (
+                parsed.delete_when and not parsed.key and "expected a key with it, got none",
+                "/delete_when",
+            ),
         )
         if text
     ]
@@ -268,7 +294,9 @@ def unwritable(path: Path) -> str | None:
 
 
 def _layout_problem(spec: LakeTableSpec) -> str | None:
-    layout_settings = [name for name in ("partition_by", "sort_by", "retention") if getattr(spec, name)]
+    layout_settings = [
+        name for name in ("partition_by", "sort_by", "retention") if getattr(spec, name)
+    ]
     if not spec.key or not layout_settings:
         return None
     return f"expected no {layout_settings[0]} with a key: the files of such a table are arranged by key"

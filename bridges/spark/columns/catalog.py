@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 DEFAULT_NAMESPACE: Final = "sluice"
 _REFERENCE: Final = "`${secret:NAME}`, `${env:NAME}` or `${file:PATH}`"
-_PASSWORD: Final = re.compile(r"://[^@]*:.*@|[?&;][^=]*(?:password|passwd|pwd|secret|token)[^=]*=", re.IGNORECASE)
+_PASSWORD: Final = re.compile(
+    r"://[^@]*:.*@|[?&;][^=]*(?:password|passwd|pwd|secret|token)[^=]*=", re.IGNORECASE
+)
 # The type that a member is for.
 _OF: Final = {"password": "sql"} | dict.fromkeys(
-    ("token", "client_id", "client_secret", "oauth_uri", "scope", "signing_region", "signing_name"), "rest"
+    ("token", "client_id", "client_secret", "oauth_uri", "scope", "signing_region", "signing_name"),
+    "rest",
 )
 
 
@@ -40,27 +43,38 @@ class CatalogSettings(Settings):
         description="Address: `https://HOST/PATH` of a REST catalog, without `/v1`, or an SQLAlchemy URL such as "
         "`postgresql+psycopg2://USER@HOST/DATABASE`.",
     )
-    warehouse: str = Field(default="", description="Warehouse in the catalog. Default: the catalog's only one.")
+    warehouse: str = Field(
+        default="", description="Warehouse in the catalog. Default: the catalog's only one."
+    )
     token: SecretText | None = Field(default=None, description=f"Bearer token, as {_REFERENCE}.")
     client_id: str = Field(default="", description="Client ID for OAuth 2 client credentials.")
-    client_secret: SecretText | None = Field(default=None, description=f"Secret of the client, as {_REFERENCE}.")
-    oauth_uri: Annotated[str, ADDRESS] = Field(
-        default="", description="OAuth 2 token endpoint. Default: the catalog's own, `/v1/oauth/tokens`."
+    client_secret: SecretText | None = Field(
+        default=None, description=f"Secret of the client, as {_REFERENCE}."
     )
-    scope: str = Field(default="", description="OAuth 2 scope, such as `PRINCIPAL_ROLE:ALL`. Default: `catalog`.")
+    oauth_uri: Annotated[str, ADDRESS] = Field(
+        default="",
+        description="OAuth 2 token endpoint. Default: the catalog's own, `/v1/oauth/tokens`.",
+    )
+    scope: str = Field(
+        default="", description="OAuth 2 scope, such as `PRINCIPAL_ROLE:ALL`. Default: `catalog`."
+    )
     signing_region: str = Field(
         default="",
         description="AWS region of a catalog that requires SigV4 signatures, with the credentials of the environment "
         "or the instance.",
     )
-    signing_name: str = Field(default="glue", description="AWS service that requests are signed for.")
+    signing_name: str = Field(
+        default="glue", description="AWS service that requests are signed for."
+    )
     password: SecretText | None = Field(
         default=None, description=f"Password of the database user in `uri`, as {_REFERENCE}."
     )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        set_fields = {name for name in type(self).model_fields if getattr(self, name)} & self.model_fields_set
+        set_fields = {
+            name for name in type(self).model_fields if getattr(self, name)
+        } & self.model_fields_set
         if not self.name:
             raise ValueError("name: expected a name, got none")
         if not re.match(r"https?://." if self.type == "rest" else r"\w+(\+\w+)?://", self.uri):
@@ -68,19 +82,28 @@ class CatalogSettings(Settings):
             raise ValueError(f"uri: expected {expected}, got {without_user(self.uri)!r}")
         if _PASSWORD.search(unquote(self.uri)):
             raise ValueError(f"uri: expected no password, got one. Try: password = {_REFERENCE}.")
-        for name, url in (("uri", self.uri if self.type == "rest" else ""), ("oauth_uri", self.oauth_uri)):
+        for name, url in (
+            ("uri", self.uri if self.type == "rest" else ""),
+            ("oauth_uri", self.oauth_uri),
+        ):
             if "@" in url or "?" in url:
-                raise ValueError(f"{name}: expected no user and no query, got {without_user(url)!r} with one")
+                raise ValueError(
+                    f"{name}: expected no user and no query, got {without_user(url)!r} with one"
+                )
         for name in sorted(set_fields):
             value = getattr(self, name)
             if self.type != _OF.get(name, self.type):
-                raise ValueError(f"{name}: expected a member of type {self.type!r}, got one of type {_OF[name]!r}")
+                raise ValueError(
+                    f"{name}: expected a member of type {self.type!r}, got one of type {_OF[name]!r}"
+                )
             if isinstance(value, SecretText) and not SECRET_REFERENCE.fullmatch(value.written):
                 raise ValueError(
                     f"{name}: expected {_REFERENCE}, got a string. Try: ${{env:SLUICE_SECRET_{name.upper()}}}"
                 )
         if ("client_id" in set_fields) != ("client_secret" in set_fields):
-            raise ValueError("client_secret: expected it together with client_id, got only one of them")
+            raise ValueError(
+                "client_secret: expected it together with client_id, got only one of them"
+            )
         return self
 
     def entry(self, table: str, name: str) -> CatalogEntry:

@@ -8,7 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from bridges.spark.columns.types import JSON, MOST_COLUMNS, NESTED, ColumnType, NotAType, column_name, parse_type
+from bridges.spark.columns.types import (
+    JSON,
+    MOST_COLUMNS,
+    NESTED,
+    ColumnType,
+    NotAType,
+    column_name,
+    parse_type,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +53,19 @@ _PROVENANCE = {
     "_rule": "string",
 }
 # Provenance of a row; first in every table.
-PROVENANCE = tuple(Column(name, name, kind, (at,)) for at, (name, kind) in enumerate(_PROVENANCE.items(), 1))
+PROVENANCE = tuple(
+    Column(name, name, kind, (at,)) for at, (name, kind) in enumerate(_PROVENANCE.items(), 1)
+)
 # Columns of a table of a *topics* stream: the message as it was published.
-RAW = _fixed({"payload": "binary", "qos": "integer", "retain": "boolean", "username": "string", "properties": "string"})
+RAW = _fixed(
+    {
+        "payload": "binary",
+        "qos": "integer",
+        "retain": "boolean",
+        "username": "string",
+        "properties": "string",
+    }
+)
 # The number of a row among those of its record, from 0, in a table with a rule. Null in rows from before it was there.
 # Its key is not that of a member called ``_item``.
 ITEM = Column("sluice.item", "_item", "integer")
@@ -98,8 +116,22 @@ def _type_of_api(text: str) -> ColumnType | None:
 
 # Names of columns that readers of Iceberg and Delta make themselves; they refuse tables that have them.
 _RESERVED = frozenset(
-    {"_file", "_pos", "_partition", "_spec_id", "_deleted", "_row_id", "_last_updated_sequence_number"}
-    | {"_change_type", "_commit_version", "_commit_timestamp", "_change_ordinal", "_commit_snapshot_id"}
+    {
+        "_file",
+        "_pos",
+        "_partition",
+        "_spec_id",
+        "_deleted",
+        "_row_id",
+        "_last_updated_sequence_number",
+    }
+    | {
+        "_change_type",
+        "_commit_version",
+        "_commit_timestamp",
+        "_change_ordinal",
+        "_commit_snapshot_id",
+    }
 )
 
 

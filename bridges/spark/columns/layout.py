@@ -80,8 +80,13 @@ class PartitionField:
             encoded = column.dictionary_encode()
             transformed = partial(_bucket if self.transform == "bucket" else _truncated, self.size)
             if pa.types.is_temporal(column.type):
-                encoded = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64()).dictionary_encode()
-            unique = [None if value is None else transformed(value) for value in encoded.dictionary.to_pylist()]
+                encoded = column.cast(
+                    pa.int32() if pa.types.is_date32(column.type) else pa.int64()
+                ).dictionary_encode()
+            unique = [
+                None if value is None else transformed(value)
+                for value in encoded.dictionary.to_pylist()
+            ]
             kind = pa.int32() if self.transform == "bucket" else column.type
             return pa.array(unique, kind).take(encoded.indices)
         return _PERIODS[self.transform](column)
@@ -100,7 +105,11 @@ class Layout:
 
     @classmethod
     def parse(
-        cls, table_format: str, partition_by: Sequence[str], sort_by: Sequence[str], types: Mapping[str, str]
+        cls,
+        table_format: str,
+        partition_by: Sequence[str],
+        sort_by: Sequence[str],
+        types: Mapping[str, str],
     ) -> Layout:
         """From a table's spec and the types of its columns by name.
 
@@ -110,11 +119,18 @@ class Layout:
         fields = tuple(_field(text, table_format, types) for text in partition_by)
         if len({field.name for field in fields}) < len(fields):
             raise LayoutError(f"expected each partition once, got {', '.join(partition_by)}")
-        if taken := next((field for field in fields if field.transform != "identity" and field.name in types), None):
-            raise LayoutError(f"{taken.text} makes a column {taken.name!r}, which the table has already")
+        if taken := next(
+            (field for field in fields if field.transform != "identity" and field.name in types),
+            None,
+        ):
+            raise LayoutError(
+                f"{taken.text} makes a column {taken.name!r}, which the table has already"
+            )
         timed = [field.column for field in fields if field.transform in _PERIODS]
         if twice := next((name for name in timed if timed.count(name) > 1), None):
-            raise LayoutError(f"expected one of year, month, day and hour of {twice!r}, got {', '.join(partition_by)}")
+            raise LayoutError(
+                f"expected one of year, month, day and hour of {twice!r}, got {', '.join(partition_by)}"
+            )
         order = [_order(text, types) for text in sort_by]
         if len({name for name, _ in order}) < len(order):
             raise LayoutError(f"expected each column once, got {', '.join(sort_by)}", "sort_by")
@@ -133,11 +149,15 @@ class Layout:
     def as_read(self, columns: Mapping[str, pa.Array]) -> Mapping[str, pa.Array]:
         """Columns by name as readers of the table get them: Delta has no empty text in a column that it partitions
         by."""
-        names = {field.column for field in self.partition if field.transform == "identity"} & columns.keys()
+        names = {
+            field.column for field in self.partition if field.transform == "identity"
+        } & columns.keys()
         texts = [name for name in names if pa.types.is_string(columns[name].type)]
         if self.format != "delta" or not texts:
             return columns
-        nulls = {name: pc.if_else(pc.equal(columns[name], ""), None, columns[name]) for name in texts}
+        nulls = {
+            name: pc.if_else(pc.equal(columns[name], ""), None, columns[name]) for name in texts
+        }
         return {**columns, **nulls}
 
     @property
@@ -151,7 +171,9 @@ class Layout:
             if field.column == column and field.transform in _PERIODS:
                 fields = ("year", "month", "day", "hour")
                 kept = fields.index(field.transform) + 1
-                year, month, day, hour = [getattr(at, name) for name in fields[:kept]] + [1, 1, 0][kept - 1 :]
+                year, month, day, hour = [getattr(at, name) for name in fields[:kept]] + [1, 1, 0][
+                    kept - 1 :
+                ]
                 at = datetime(year, month, day, hour, tzinfo=UTC)
         return at
 
@@ -164,7 +186,9 @@ class Layout:
         if not self.partition:
             yield [], self.sorted(rows)
             return
-        columns = [field.values(rows.column(field.column).combine_chunks()) for field in self.partition]
+        columns = [
+            field.values(rows.column(field.column).combine_chunks()) for field in self.partition
+        ]
         codes = np.zeros(rows.num_rows, np.int64)
         for column in columns:
             encoded = pc.dictionary_encode(column, null_encoding="encode")
@@ -174,7 +198,9 @@ class Layout:
         check_partitions(int(codes.max(initial=0)) + 1, self)
         places = np.arange(rows.num_rows)
         if np.any(codes[1:] < codes[:-1]):
-            places = np.argsort(codes.astype(np.int16), kind="stable")  # a radix sort, as partitions are few
+            places = np.argsort(
+                codes.astype(np.int16), kind="stable"
+            )  # a radix sort, as partitions are few
             rows = rows.take(pa.array(places))
             codes = codes[places]
         ends = [*(np.flatnonzero(np.diff(codes)) + 1).tolist(), rows.num_rows]
@@ -202,7 +228,9 @@ def check_partitions(count: int, layout: Layout) -> None:
 def _field(text: str, table_format: str, types: Mapping[str, str]) -> PartitionField:
     match = _ENTRY.fullmatch(text)
     if match is None:
-        raise LayoutError(f"expected COLUMN or TRANSFORM(COLUMN), such as day(_published_at), got {text!r}")
+        raise LayoutError(
+            f"expected COLUMN or TRANSFORM(COLUMN), such as day(_published_at), got {text!r}"
+        )
     transform = match[1] or "identity"
     column = match[3] or match[4]
     size = None if match[2] is None else int(match[2])
@@ -213,11 +241,15 @@ def _field(text: str, table_format: str, types: Mapping[str, str]) -> PartitionF
     _check_column(column, types, "partition_by")
     if types[column] not in _TAKES[transform]:
         kinds = ", ".join(sorted(_TAKES[transform]))
-        raise LayoutError(f"{text}: expected a column of type {kinds}; {column!r} is {types[column]}")
+        raise LayoutError(
+            f"{text}: expected a column of type {kinds}; {column!r} is {types[column]}"
+        )
     if transform in _SIZED:
         low, high = _SIZED[transform]
         if size is None or not low <= size <= high:
-            raise LayoutError(f"expected {transform}(N, {column}) with N from {low} to {high:,}, got {text!r}")
+            raise LayoutError(
+                f"expected {transform}(N, {column}) with N from {low} to {high:,}, got {text!r}"
+            )
     elif size is not None:
         raise LayoutError(f"expected {transform}({column}), got {text!r}")
     return PartitionField(transform, column, types[column], size)
@@ -241,7 +273,9 @@ def _day(column: pa.Array) -> pa.Array:
 
 
 def _hour(column: pa.Array) -> pa.Array:
-    return pc.divide(pc.floor_temporal(column, unit="hour").cast(pa.int64()), 3_600_000_000).cast(pa.int32())
+    return pc.divide(pc.floor_temporal(column, unit="hour").cast(pa.int64()), 3_600_000_000).cast(
+        pa.int32()
+    )
 
 
 def _year(column: pa.Array) -> pa.Array:
@@ -266,7 +300,9 @@ def _truncated(width: int, value: Any) -> Any:
 
 
 def _bucket(count: int, value: Any) -> int:
-    data = value.encode() if isinstance(value, str) else int(value).to_bytes(8, "little", signed=True)
+    data = (
+        value.encode() if isinstance(value, str) else int(value).to_bytes(8, "little", signed=True)
+    )
     return (_murmur3(data) & 0x7FFFFFFF) % count
 
 

@@ -121,7 +121,11 @@ class Place:
         if self.is_local:
             return None
         retry = {"max_retries": str(ATTEMPTS), "retry_timeout": f"{_GIVE_UP_S}s"}
-        return {**store_options(self.url, self.options), **client_options(self.options, _ANSWER_S), **retry}
+        return {
+            **store_options(self.url, self.options),
+            **client_options(self.options, _ANSWER_S),
+            **retry,
+        }
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write a file unless there is one of that name; whether this call has written it."""
@@ -163,7 +167,9 @@ class Place:
             # Arrow would put an empty object in the place of a directory.
             import obstore
 
-            obstore.delete(self._store(), [path.removeprefix(self.path).lstrip("/") for path in paths])
+            obstore.delete(
+                self._store(), [path.removeprefix(self.path).lstrip("/") for path in paths]
+            )
             return
         for path in paths:
             with contextlib.suppress(FileNotFoundError):
@@ -179,7 +185,9 @@ class Place:
         from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
         if not self.is_local:
-            with contextlib.suppress(FileNotFoundError, PermissionDeniedError, UnauthenticatedError):
+            with contextlib.suppress(
+                FileNotFoundError, PermissionDeniedError, UnauthenticatedError
+            ):
                 obstore.head(self._store(_LOOK_S, _LOOK_S), "_answers")
 
     def _store(self, answer_s: int = _ANSWER_S, give_up_s: int = _GIVE_UP_S) -> Any:
@@ -230,11 +238,20 @@ def _file_system(scheme: str, host: str, options: tuple[tuple[str, str], ...]) -
     anonymous = {"anonymous": True} if arguments.pop("anonymous", None) else {}
     if scheme == "abfss":
         of_endpoint = (("authority", address.netloc), ("scheme", address.scheme))
-        where = {f"{api}_storage_{name}": value for api in ("blob", "dfs") for name, value in of_endpoint if value}
+        where = {
+            f"{api}_storage_{name}": value
+            for api in ("blob", "dfs")
+            for name, value in of_endpoint
+            if value
+        }
         return fs.AzureFileSystem(account(host), **arguments, **where)
-    where = {"endpoint_override": address.netloc, "scheme": address.scheme} if address.netloc else {}
+    where = (
+        {"endpoint_override": address.netloc, "scheme": address.scheme} if address.netloc else {}
+    )
     if scheme == "gs":
-        return fs.GcsFileSystem(**anonymous, **where, retry_time_limit=timedelta(seconds=_GIVE_UP_S))
+        return fs.GcsFileSystem(
+            **anonymous, **where, retry_time_limit=timedelta(seconds=_GIVE_UP_S)
+        )
     arguments = {_S3_ARGUMENTS.get(name, name): value for name, value in arguments.items()}
     return fs.S3FileSystem(
         **arguments,

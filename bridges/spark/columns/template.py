@@ -30,7 +30,9 @@ class NameTemplate:
         parts = tuple(ROW_PLACEHOLDER.split(text))
         template = cls(text, parts)
         if not template.columns or any(_is_no_column(name) for name in template.columns):
-            raise ValueError(f"expected columns as ${{NAME}}, such as telemetry_${{site}}, got {text!r}")
+            raise ValueError(
+                f"expected columns as ${{NAME}}, such as telemetry_${{site}}, got {text!r}"
+            )
         if not all(_TEXT.fullmatch(part) for part in parts[::2]) or not _BEGIN.match(text):
             raise ValueError(
                 f"expected letters, digits, '_' and '-' around the columns, and a letter or a digit first, got {text!r}"

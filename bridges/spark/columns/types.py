@@ -60,9 +60,15 @@ class ColumnType:
     def text(self) -> str:
         """The type as ``parse_type`` reads it."""
         if self.name == "struct":
-            return f"struct<{', '.join(f'{_quoted(key)}: {kind.text}' for key, kind in self.members)}>"
+            return (
+                f"struct<{', '.join(f'{_quoted(key)}: {kind.text}' for key, kind in self.members)}>"
+            )
         if self.item is not None:
-            return f"map<string, {self.item.text}>" if self.name == "map" else f"array<{self.item.text}>"
+            return (
+                f"map<string, {self.item.text}>"
+                if self.name == "map"
+                else f"array<{self.item.text}>"
+            )
         return f"decimal({self.precision}, {self.scale})" if self.name == "decimal" else self.name
 
     @cached_property
@@ -86,10 +92,20 @@ class ColumnType:
         """The Arrow type of values in files."""
         if self.name == "struct":
             kinds = (kind for _, kind in self.members)
-            return pa.struct([pa.field(name, kind.arrow) for name, kind in zip(self.names, kinds, strict=True)])
+            return pa.struct(
+                [pa.field(name, kind.arrow) for name, kind in zip(self.names, kinds, strict=True)]
+            )
         if self.item is not None:
-            return pa.map_(pa.string(), self.item.arrow) if self.name == "map" else pa.list_(self.item.arrow)
-        return pa.decimal128(self.precision, self.scale) if self.name == "decimal" else ARROW_TYPES[self.name]
+            return (
+                pa.map_(pa.string(), self.item.arrow)
+                if self.name == "map"
+                else pa.list_(self.item.arrow)
+            )
+        return (
+            pa.decimal128(self.precision, self.scale)
+            if self.name == "decimal"
+            else ARROW_TYPES[self.name]
+        )
 
     def field(self, name: str, ids: Iterator[int], *, nullable: bool = True) -> pa.Field:
         """A field of this type, with Iceberg's identifiers of it and of what is inside of it, outermost first."""
@@ -99,7 +115,9 @@ class ColumnType:
     def _with_ids(self, ids: Iterator[int]) -> pa.DataType:
         if self.name == "struct":
             kinds = (kind for _, kind in self.members)
-            return pa.struct([kind.field(name, ids) for name, kind in zip(self.names, kinds, strict=True)])
+            return pa.struct(
+                [kind.field(name, ids) for name, kind in zip(self.names, kinds, strict=True)]
+            )
         if self.item is not None and self.name == "map":
             return pa.map_(_STRING.field("key", ids, nullable=False), self.item.field("value", ids))
         return self.arrow if self.item is None else pa.list_(self.item.field("item", ids))
@@ -186,7 +204,9 @@ class _Reader:
 
     def type(self, level: int) -> ColumnType:
         if level > DEEPEST:
-            raise NotAType(f"expected at most {DEEPEST} levels of arrays, maps and structs, got more")
+            raise NotAType(
+                f"expected at most {DEEPEST} levels of arrays, maps and structs, got more"
+            )
         name = self.next
         if name in NESTED:
             self._advance()
@@ -203,7 +223,9 @@ class _Reader:
             self._take(")")
             name = "timestamp(us)"
         if name not in ARROW_TYPES:
-            names = ", ".join((*ARROW_TYPES, "decimal(P, S)", "array<T>", "map<string, T>", "struct<NAME: T>"))
+            names = ", ".join(
+                (*ARROW_TYPES, "decimal(P, S)", "array<T>", "map<string, T>", "struct<NAME: T>")
+            )
             raise NotAType(f"expected one of: {names}, got {name or self._text!r}")
         return ColumnType(name)
 
@@ -267,5 +289,7 @@ class _Reader:
             return
         token = _TOKEN.match(self._text, self._at)
         if token is None:
-            raise NotAType(f"expected a type, got {self._text[self._at :][:20]!r} at character {self._at + 1}")
+            raise NotAType(
+                f"expected a type, got {self._text[self._at :][:20]!r} at character {self._at + 1}"
+            )
         self._at, self.next = token.end(), token.group().strip()

@@ -22,7 +22,9 @@ from bridges.spark.columns.column import ITEM, PROVENANCE, Column
 # Offsets of which one sum is kept, where a commit has more.
 BLOCK: Final = 16_384
 _MASK: Final = (1 << 64) - 1
-_STEP, _FIRST, _SECOND = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_STEP, _FIRST, _SECOND = map(
+    np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
 # The hash of a null in a list or a map.
 _NOTHING: Final = np.uint64(0x5851F42D4C957F2D)
 _NAN: Final = np.uint64(0x7FF8000000000000)
@@ -35,7 +37,9 @@ _FEW: Final = 32
 Sums = dict[int, int]
 
 
-def hashed_columns(arrays: Mapping[str, pa.Array], columns: Iterable[Column]) -> dict[str, pa.Array]:
+def hashed_columns(
+    arrays: Mapping[str, pa.Array], columns: Iterable[Column]
+) -> dict[str, pa.Array]:
     """The input of a row's hash, out of arrays by the names of columns: its provenance, and its values by the
     keys of their columns. The number of a row among those of its record is left out."""
     values = {column.name: arrays[column.name] for column in PROVENANCE}
@@ -109,7 +113,9 @@ def _mixed(values: Any) -> Any:
 
 @lru_cache(maxsize=4096)
 def _seed(name: str) -> np.uint64:
-    return np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"))
+    return np.uint64(
+        int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    )
 
 
 def _member(name: str, values: pa.Array) -> Any:
@@ -140,7 +146,12 @@ def _hashes(values: pa.Array) -> Any:
         return _hashes_of_lists(values)
     if types.is_decimal(kind):
         return _hashes_of_decimals(values)
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+    if (
+        types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_binary(kind)
+    ):
         return _hashes_of_texts(values)
     if types.is_floating(kind):
         return _hashes_of_floats(values)
@@ -156,7 +167,9 @@ def _hashes(values: pa.Array) -> Any:
 
 
 def _hashes_of_floats(values: pa.Array) -> Any:
-    numbers = pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0  # no -0.0
+    numbers = (
+        pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0
+    )  # no -0.0
     bits = numbers.view(np.uint64)
     bits[np.isnan(numbers)] = _NAN
     return bits
@@ -164,7 +177,9 @@ def _hashes_of_floats(values: pa.Array) -> Any:
 
 def _hashes_of_decimals(values: pa.Array) -> Any:
     values = values.cast(pa.decimal128(38, values.type.scale))
-    words = np.frombuffer(values.buffers()[1], np.uint64)[2 * values.offset : 2 * (values.offset + len(values))]
+    words = np.frombuffer(values.buffers()[1], np.uint64)[
+        2 * values.offset : 2 * (values.offset + len(values))
+    ]
     return _mixed(words[0::2] + _STEP) + words[1::2]
 
 
@@ -188,7 +203,10 @@ def _hashes_of_maps(values: pa.MapArray) -> Any:
     start = offsets[0]
     count = offsets[-1] - offsets[0]
     # The buffers of a slice are those of the slice or of the whole, as the release of Arrow has it.
-    keys, items = (part if len(part) == count else part.slice(start, count) for part in (values.keys, values.items))
+    keys, items = (
+        part if len(part) == count else part.slice(start, count)
+        for part in (values.keys, values.items)
+    )
     return _sums_of(_mixed(_mixed(_items(keys) + _STEP) + _items(items)), offsets - start)
 
 
@@ -213,7 +231,9 @@ def _hashes_of_texts(values: pa.Array) -> Any:
         encoded = values.dictionary_encode()
         if len(encoded.dictionary) <= len(values) // 4:
             hashes = _hashes_of_bytes(encoded.dictionary)
-            return np.append(hashes, np.uint64(0))[pc.fill_null(encoded.indices, len(hashes)).to_numpy()]
+            return np.append(hashes, np.uint64(0))[
+                pc.fill_null(encoded.indices, len(hashes)).to_numpy()
+            ]
     return _hashes_of_bytes(values)
 
 
@@ -222,7 +242,9 @@ def _hashes_of_bytes(values: pa.Array) -> Any:
     is_large = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
     _, ends, data = values.buffers()
     width = np.int64 if is_large else np.int32
-    offsets = np.frombuffer(ends, width)[values.offset : values.offset + len(values) + 1].astype(np.int64)
+    offsets = np.frombuffer(ends, width)[values.offset : values.offset + len(values) + 1].astype(
+        np.int64
+    )
     size = int(offsets[-1] - offsets[0])
     padded = np.zeros(size + 8, np.uint8)
     if size:
@@ -234,7 +256,9 @@ def _hashes_of_bytes(values: pa.Array) -> Any:
     np.cumsum(counts, out=firsts[1:])
     places = np.arange(firsts[-1], dtype=np.int64) - np.repeat(firsts[:-1], counts)
     begun = places << 3
-    words = np.ndarray((size + 1,), np.dtype("<u8"), padded, strides=(1,))[np.repeat(offsets[:-1], counts) + begun]
+    words = np.ndarray((size + 1,), np.dtype("<u8"), padded, strides=(1,))[
+        np.repeat(offsets[:-1], counts) + begun
+    ]
     words &= _TAILS[np.minimum(np.repeat(lengths, counts) - begun, 8)]
     words += (places.astype(np.uint64) + np.uint64(1)) * _STEP
     totals = np.zeros(len(words) + 1, np.uint64)

@@ -64,8 +64,12 @@ class LakeApi:
             if error.code == 404:
                 raise NotFound("lake table", path.partition("/")[2]) from error
             if error.code in (401, 403):
-                raise SluiceError(f"the broker at {self.url} refuses the token; set SLUICE_API_TOKEN") from error
-            raise Unavailable(f"the broker at {self.url} answers {error.code} to {method} lake/{path}") from error
+                raise SluiceError(
+                    f"the broker at {self.url} refuses the token; set SLUICE_API_TOKEN"
+                ) from error
+            raise Unavailable(
+                f"the broker at {self.url} answers {error.code} to {method} lake/{path}"
+            ) from error
         except (OSError, HTTPException) as error:
             raise Unavailable(f"no answer from the broker at {self.url}: {error}") from error
         return json.loads(text) if text else None

@@ -21,13 +21,27 @@ import pyarrow.compute as pc
 from bridges.spark.columns.column import ITEM, PROVENANCE
 from bridges.spark.columns.value_sums import BLOCK, hashed_columns, row_hashes
 from bridges.spark.driver.api import LakeApi, Spec
-from bridges.spark.driver.audit_values import Difference, Rerun, Values, foreign_changes, wrong_blocks
+from bridges.spark.driver.audit_values import (
+    Difference,
+    Rerun,
+    Values,
+    foreign_changes,
+    wrong_blocks,
+)
 from bridges.spark.driver.batch import TableSpec, refused_records
 from bridges.spark.driver.ledger import ledger_of
 from bridges.spark.driver.member_places import open_members
 from bridges.spark.driver.progress import RangeProgress
 from bridges.spark.driver.spark_errors import sentence_of
-from bridges.spark.driver.stretches import COMMIT, LOST, REMOVED, Stretches, cells_of, is_batch, stretches_of
+from bridges.spark.driver.stretches import (
+    COMMIT,
+    LOST,
+    REMOVED,
+    Stretches,
+    cells_of,
+    is_batch,
+    stretches_of,
+)
 from bridges.spark.tables.contract import LakeTable, Range
 from bridges.spark.tables.formats import open_dead_letters, open_table
 from bridges.spark.tasks.keys import keys_of
@@ -144,19 +158,25 @@ def audit_spec(
         try:
             table = TableSpec.of_api(spec, where)
             rerun = Rerun(session, api, table) if depth == "deep" and api is not None else None
-            audit = _Audit(table, where, progress, api=api, has_values=depth != "offsets", rerun=rerun)
+            audit = _Audit(
+                table, where, progress, api=api, has_values=depth != "offsets", rerun=rerun
+            )
             report = audit.run()
             if report.ok or not audit.is_outdated():
                 break
         except (SluiceError, SourceError):
             raise
-        except FileNotFoundError as error:  # the table replaces its files, and removes them after a while
+        except (
+            FileNotFoundError
+        ) as error:  # the table replaces its files, and removes them after a while
             if attempt == _ATTEMPTS - 1:
                 raise _unreadable(spec, error) from error
         except Exception as error:
             raise _unreadable(spec, error) from error
     if not report.version and _had_records(spec):
-        raise Unreadable(f"table {spec['name']!r} is not at {spec['path']}, where its job has written it")
+        raise Unreadable(
+            f"table {spec['name']!r} is not at {spec['path']}, where its job has written it"
+        )
     return report
 
 
@@ -181,7 +201,9 @@ def audit_once(spec: TableSpec, where: Positions) -> AuditReport:
 class _Rows:
     """The rows of a table, read by ranges of offsets."""
 
-    def __init__(self, table: LakeTable, *, is_member: bool = False, has_values: bool = False) -> None:
+    def __init__(
+        self, table: LakeTable, *, is_member: bool = False, has_values: bool = False
+    ) -> None:
         self.table = table
         self.is_member = is_member
         self._has_values = has_values
@@ -190,9 +212,15 @@ class _Rows:
         everything = (column.name for column in (*PROVENANCE, *self._columns))
         self._read = table.reader([*everything] if has_values else self._names)
         self._files = table.files()
-        low, high = ([[file.get(name) for name in RANGED[:2]] for file in side] for side in self._bounds())
-        self._low = np.array([[_LEAST if value is None else value for value in entry] for entry in low]).reshape(-1, 2)
-        self._high = np.array([[_MOST if value is None else value for value in entry] for entry in high]).reshape(-1, 2)
+        low, high = (
+            [[file.get(name) for name in RANGED[:2]] for file in side] for side in self._bounds()
+        )
+        self._low = np.array(
+            [[_LEAST if value is None else value for value in entry] for entry in low]
+        ).reshape(-1, 2)
+        self._high = np.array(
+            [[_MOST if value is None else value for value in entry] for entry in high]
+        ).reshape(-1, 2)
 
     def _bounds(self) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
         return [file.low for file in self._files], [file.high for file in self._files]
@@ -237,7 +265,8 @@ def _places(batch: pa.RecordBatch) -> tuple[Any, Any, Any]:
     columns = [batch.column(at) for at in range(batch.num_columns)]
     columns += [pa.nulls(batch.num_rows, pa.int32())] * (3 - len(columns))
     shard, offset, item = (
-        pc.fill_null(column.cast(pa.int64()), -1).to_numpy(zero_copy_only=False) for column in columns
+        pc.fill_null(column.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+        for column in columns
     )
     return shard, offset, item
 
@@ -261,7 +290,9 @@ class _Found:
     def add(self, starts: Any, ends: Any) -> None:
         """Take ranges of offsets, which are above those before."""
         self.count += int((ends - starts).sum())
-        for start, end in zip(starts[:_SHOWN_RANGES].tolist(), ends[:_SHOWN_RANGES].tolist(), strict=True):
+        for start, end in zip(
+            starts[:_SHOWN_RANGES].tolist(), ends[:_SHOWN_RANGES].tolist(), strict=True
+        ):
             self.first += range(start, min(end, start + _SHOWN - len(self.first)))
             if self.ranges and self.ranges[-1]["end"] == start:
                 self.ranges[-1]["end"] = end
@@ -273,7 +304,11 @@ class _Found:
         if not self.count:
             return
         shown = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
-        sentence = f"record {shown} {singular}" if self.count == 1 else f"{self.count} records {plural} ({shown})"
+        sentence = (
+            f"record {shown} {singular}"
+            if self.count == 1
+            else f"{self.count} records {plural} ({shown})"
+        )
         report.problems.append(f"shard {shard}: {sentence}")
 
 
@@ -309,9 +344,14 @@ class _Audit:
     def is_outdated(self) -> bool:
         """True if rows or dead letters were replaced or removed since it began: it may have seen a part of that."""
         spec = self._spec
-        if self._dead is None and open_dead_letters(spec.format, spec.place, spec.binding, create=False) is not None:
+        if (
+            self._dead is None
+            and open_dead_letters(spec.format, spec.place, spec.binding, create=False) is not None
+        ):
             return True
-        return any(_were_replaced(table) for table in (self._table, self._dead) if table is not None)
+        return any(
+            _were_replaced(table) for table in (self._table, self._dead) if table is not None
+        )
 
     def run(self) -> AuditReport:
         spec = self._spec
@@ -328,7 +368,10 @@ class _Audit:
         if spec.members is not None:
             members = open_members(spec.format, spec.place, spec.binding)
             report.tables = list(members)
-            rows += [_Rows(table, is_member=True, has_values=self._has_values) for table in members.values()]
+            rows += [
+                _Rows(table, is_member=True, has_values=self._has_values)
+                for table in members.values()
+            ]
         covered = [
             Range(shard, first, end)
             for shard in {position.shard for position in self._where.shards}
@@ -343,7 +386,11 @@ class _Audit:
         for position in self._where.shards:
             ends = next((part for part in covered if part.shard == position.shard), None)
             mine = ledger.filter(pc.equal(ledger["shard"], position.shard))
-            report.shards.append(self._audit_shard(position, ends, outside.pop(position.shard, 0), rows, letters, mine))
+            report.shards.append(
+                self._audit_shard(
+                    position, ends, outside.pop(position.shard, 0), rows, letters, mine
+                )
+            )
         if strays := outside.total():
             report.problems.append(f"{are(strays, 'row')} of no shard of the stream")
         if spec.upsert is not None:
@@ -381,10 +428,17 @@ class _Audit:
         for [piece] in self._progress.through([piece] for piece in self._pieces(ends, stretches)):
             in_rows, items, hashes = _together([each.within(piece) for each in rows])
             in_dead, _, _ = _together([each.within(piece) for each in letters])
-            audit.rows, audit.dead_letters = audit.rows + len(in_rows), audit.dead_letters + len(in_dead)
+            audit.rows, audit.dead_letters = (
+                audit.rows + len(in_rows),
+                audit.dead_letters + len(in_dead),
+            )
             # A rule may give several rows a record: a record is then there once, however many rows it has.
-            places = np.sort(np.concatenate([np.unique(in_rows) if self._has_rule else in_rows, in_dead]))
-            repeated, partial = _by_item(in_rows, items) if self._has_rule else (in_rows[:0], in_rows[:0])
+            places = np.sort(
+                np.concatenate([np.unique(in_rows) if self._has_rule else in_rows, in_dead])
+            )
+            repeated, partial = (
+                _by_item(in_rows, items) if self._has_rule else (in_rows[:0], in_rows[:0])
+            )
             repeated = np.union1d(places[1:][places[1:] == places[:-1]], repeated)
             doubled.add(repeated, repeated + 1)
             incomplete.add(partial, partial + 1)
@@ -412,13 +466,17 @@ class _Audit:
             audit.compared = audit.rows - outside if self._rerun is not None else values.compared
             self._say_values(shard, values, differing, rows)
         if outside:
-            report.problems.append(f"shard {shard}: {counted(outside, 'row')} with offsets outside of [{first}, {end})")
+            report.problems.append(
+                f"shard {shard}: {counted(outside, 'row')} with offsets outside of [{first}, {end})"
+            )
         if audit.expired:
             report.problems.append(
                 f"shard {shard}: retention removed the records [{end}, {position.first}) before the table had them"
             )
         if position.next < end:
-            report.problems.append(f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}")
+            report.problems.append(
+                f"shard {shard}: the table ends at {end}, the stream before it, at {position.next}"
+            )
         audit.lag = max(0, position.next - max(end, position.first))
         audit.expired += pc.sum(ledger["lost"]).as_py() or 0
         audit.missing = lacking.count
@@ -427,26 +485,36 @@ class _Audit:
         audit.doubled_at = doubled.ranges
         return audit
 
-    def _differing(self, position: ShardPosition, piece: Range, offsets: Any, hashes: Any) -> list[Range]:
+    def _differing(
+        self, position: ShardPosition, piece: Range, offsets: Any, hashes: Any
+    ) -> list[Range]:
         """The blocks of a piece in which the stream, as far as it has the records, gives other rows now."""
-        piece = replace(piece, start=max(piece.start, position.first), end=min(piece.end, position.next))
+        piece = replace(
+            piece, start=max(piece.start, position.first), end=min(piece.end, position.next)
+        )
         if self._rerun is None or piece.start >= piece.end:
             return []
         mine = slice(*np.searchsorted(offsets, [piece.start, piece.end]))
         return wrong_blocks(piece, (offsets[mine], hashes[mine]), self._rerun.sums(piece))
 
-    def _say_values(self, shard: int, values: Values, differing: Sequence[Range], rows: Sequence[_Rows]) -> None:
+    def _say_values(
+        self, shard: int, values: Values, differing: Sequence[Range], rows: Sequence[_Rows]
+    ) -> None:
         """Add the ranges with other values than were written, and the records that give other rows now."""
         for at, (start, end, since) in enumerate(values.wrong()):
             if at == _SHOWN_RANGES:
-                self._report.problems.append(f"shard {shard}: further ranges have other values than were written")
+                self._report.problems.append(
+                    f"shard {shard}: further ranges have other values than were written"
+                )
                 break
             text = f"shard {shard}: rows of [{start}, {end}) have other values than were written"
             part = Range(shard, start, min(end, start + _COMPARED))
             changes = list(self._changes(part, since, rows)) if at < _EXPLAINED else []
             if changes and part.end < end:
                 text += f" (the first {_COMPARED:,} records were compared with those of before)"
-            self._report.problems.append(": ".join([text, "; ".join(changes)] if changes else [text]))
+            self._report.problems.append(
+                ": ".join([text, "; ".join(changes)] if changes else [text])
+            )
         for block in differing[:_EXPLAINED]:
             assert self._rerun is not None
             offsets, _, hashes = _together([table_rows.within(block) for table_rows in rows])
@@ -507,7 +575,9 @@ class _Audit:
         """Hold the records of a table with a key that are not there against those that later ones replaced."""
         _check_dead_letters(self._report.problems, audit.shard, audit.dead_letters, ledger)
         audit.superseded = missing - audit.filtered
-        if pc.any(pc.is_valid(ledger["replay"])).as_py():  # it may have filtered others than the batches
+        if pc.any(
+            pc.is_valid(ledger["replay"])
+        ).as_py():  # it may have filtered others than the batches
             audit.superseded = max(0, audit.superseded)
         elif audit.superseded < 0:
             self._report.problems.append(
@@ -549,7 +619,12 @@ class _Audit:
         return gone
 
     def _lacking(
-        self, shard: int, stretches: Stretches, gone: Any, rows: Sequence[_Rows], letters: Sequence[_Rows]
+        self,
+        shard: int,
+        stretches: Stretches,
+        gone: Any,
+        rows: Sequence[_Rows],
+        letters: Sequence[_Rows],
     ) -> _Found:
         """The first places of records that are in neither, of some stretches, which are read again."""
         totals = _Found()
@@ -570,18 +645,27 @@ def _were_replaced(table: LakeTable) -> bool:
     before = table.version()
     table.refresh()
     fresh = [version.details for version in table.versions(after=before)]
-    return any(entry is None or entry.replay is not None or entry.kind not in ("rows", "dead") for entry in fresh)
+    return any(
+        entry is None or entry.replay is not None or entry.kind not in ("rows", "dead")
+        for entry in fresh
+    )
 
 
 def _nothing(position: ShardPosition) -> ShardAudit:
     """A shard of which the table has nothing yet."""
-    return ShardAudit(position.shard, position.first, position.first, lag=position.next - position.first)
+    return ShardAudit(
+        position.shard, position.first, position.first, lag=position.next - position.first
+    )
 
 
 def _cut(span: Range, count: int) -> Iterator[Range]:
     """A range in a number of parts of about the same length."""
     count = min(count, span.end - span.start)
-    edges = [span.start + (span.end - span.start) * at // count for at in range(count + 1)] if count > 0 else []
+    edges = (
+        [span.start + (span.end - span.start) * at // count for at in range(count + 1)]
+        if count > 0
+        else []
+    )
     yield from (Range(span.shard, start, end) for start, end in pairwise(edges))
 
 
@@ -589,7 +673,8 @@ def _together(parts: Sequence[tuple[Any, Any, Any]]) -> tuple[Any, Any, Any]:
     """Offsets, item numbers and hashes of several parts, in order."""
     kinds = (np.int64, np.int64, np.uint64)
     offsets, items, hashes = (
-        np.concatenate([np.empty(0, kind), *(part[at] for part in parts)]) for at, kind in enumerate(kinds)
+        np.concatenate([np.empty(0, kind), *(part[at] for part in parts)])
+        for at, kind in enumerate(kinds)
     )
     order = np.lexsort((items, offsets))
     return offsets[order], items[order], hashes[order]
@@ -617,7 +702,9 @@ def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger:
     batches = ledger.filter(pc.and_(is_batch(ledger), pc.is_null(ledger["replay"])))
     batches = batches.sort_by([("from_offset", "ascending"), ("to_offset", "ascending")])
     names = ("from_offset", "to_offset", "read", "written", "filtered", "dead", "lost")
-    start, stop, read, written, filtered, dead, lost = (pc.fill_null(batches[name], 0).to_numpy() for name in names)
+    start, stop, read, written, filtered, dead, lost = (
+        pc.fill_null(batches[name], 0).to_numpy() for name in names
+    )
     before = np.concatenate([[first], stop[:-1]]) if len(stop) else start
     breaks = start != before
     wrong = (read != stop - start - lost) | (read != written + filtered + dead)
@@ -628,14 +715,18 @@ def _check_ledger(report: AuditReport, shard: int, first: int, end: int, ledger:
                 f"shard {shard}: the ledger has a {kind}: a batch ends at {before[at]}, the next starts at {start[at]}"
             )
         if wrong[at]:
-            report.problems.append(f"shard {shard}: the batch [{start[at]}, {stop[at]}) does not add up in the ledger")
+            report.problems.append(
+                f"shard {shard}: the batch [{start[at]}, {stop[at]}) does not add up in the ledger"
+            )
     last = stop[-1] if len(stop) else first
     if last != end:
         report.problems.append(f"shard {shard}: the ledger ends at {last}, the table at {end}")
     return int(filtered.sum())
 
 
-def _check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledger: pa.Table) -> None:
+def _check_keys(
+    problems: list[str], table: LakeTable, key: Sequence[str], ledger: pa.Table
+) -> None:
     """Add a sentence for each way in which keys and rows are not as the commits say.
 
     The rows that later records replaced are gone, so that each was there once cannot be seen in the table. Instead:
@@ -653,7 +744,9 @@ def _check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledge
     without = [name for name in key if rows.column(name).null_count]
     if without:
         nulls = rows.column(without[0]).null_count
-        problems.append(f"{counted(nulls, 'row')} without a value for the key's column {without[0]!r}")
+        problems.append(
+            f"{counted(nulls, 'row')} without a value for the key's column {without[0]!r}"
+        )
     else:
         count = pc.count_distinct(keys_of(rows, key)).as_py()
         if count < rows.num_rows:
@@ -664,7 +757,9 @@ def _check_keys(problems: list[str], table: LakeTable, key: Sequence[str], ledge
     with_keys = ledger.filter(pc.is_valid(ledger["keys"])).sort_by("table_version")
     if with_keys.num_rows and with_keys["keys"][-1].as_py() != rows.num_rows:
         last = with_keys["keys"][-1].as_py()
-        problems.append(f"the last commit of the lake job left {counted(last, 'row')}, the table has {rows.num_rows}")
+        problems.append(
+            f"the last commit of the lake job left {counted(last, 'row')}, the table has {rows.num_rows}"
+        )
     problems += [
         f"shard {row['shard']}: the batch [{row['from_offset']}, {row['to_offset']}) has more superseded and deleted "
         f"rows than rows"
@@ -683,11 +778,19 @@ def _check_dead_letters(problems: list[str], shard: int, letters: int, ledger: p
         start = row["from_offset"]
         end = row["to_offset"]
         kept = [
-            entry if entry[1] <= start else (entry[0], start, entry[2], False) for entry in kept if entry[0] < start
+            entry if entry[1] <= start else (entry[0], start, entry[2], False)
+            for entry in kept
+            if entry[0] < start
         ]
         kept.append((start, end, row["dead"], True))
     least = sum(entry[2] for entry in kept if entry[3])
     most = sum(entry[2] for entry in kept)
     if not least <= letters <= most:
-        written = counted(most, "dead letter") if least == most else f"{least} to {counted(most, 'dead letter')}"
-        problems.append(f"shard {shard}: the batches have written {written}, the table has {letters}")
+        written = (
+            counted(most, "dead letter")
+            if least == most
+            else f"{least} to {counted(most, 'dead letter')}"
+        )
+        problems.append(
+            f"shard {shard}: the batches have written {written}, the table has {letters}"
+        )

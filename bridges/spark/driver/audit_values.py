@@ -114,7 +114,9 @@ def _shown(offsets: Any) -> str:
     return f"{subject} {first}" if len(offsets) == 1 else f"{subject} ({first})"
 
 
-def foreign_changes(table: LakeTable, read: Callable[[LakeTable], Places], since: int) -> Iterator[str]:
+def foreign_changes(
+    table: LakeTable, read: Callable[[LakeTable], Places], since: int
+) -> Iterator[str]:
     """A clause for each commit that is not of the lake job, or several in a row, that changed rows after a version.
 
     Args:
@@ -125,7 +127,9 @@ def foreign_changes(table: LakeTable, read: Callable[[LakeTable], Places], since
     versions = [commit for commit in table.versions(_LOOKED_AT) if commit.version >= since]
     before: dict[int, Version] = {commit.version: other for commit, other in pairwise(versions)}
     groups = [
-        list(group) for is_ours, group in groupby(versions, lambda version: version.details is not None) if not is_ours
+        list(group)
+        for is_ours, group in groupby(versions, lambda version: version.details is not None)
+        if not is_ours
     ]
     for group in groups[:_GROUPS]:
         foreign = [version for version in group if version.operation not in WORDS]
@@ -155,7 +159,9 @@ class Rerun:
         self._spec = spec
         self._reading: Reading | None = None
 
-    def prepare(self, table: LakeTable, refusals: dict[int, dict[int, Refusal]], where: Positions) -> None:
+    def prepare(
+        self, table: LakeTable, refusals: dict[int, dict[int, Refusal]], where: Positions
+    ) -> None:
         """Take the columns of the table as it is, the records that it did not take, and where the stream is."""
         spec = self._spec
         columns = table.columns()
@@ -163,7 +169,9 @@ class Rerun:
             stream=spec.binding.stream,
             kind=spec.kind,
             columns=columns,
-            pending=tuple(key for key in spec.pending if key not in {column.key for column in columns}),
+            pending=tuple(
+                key for key in spec.pending if key not in {column.key for column in columns}
+            ),
             table=spec.place.directory,
             dead=dead_letters_place(spec.place.directory),
             rule=spec.rule,
@@ -194,7 +202,9 @@ class Rerun:
         for batch in read_by(self._reading, [span]):
             writer.add(batch)
         writer.finish()
-        offsets, hashes = (np.concatenate([np.empty(0, kind), *parts]) for kind, parts in writer.kept())
+        offsets, hashes = (
+            np.concatenate([np.empty(0, kind), *parts]) for kind, parts in writer.kept()
+        )
         order = np.argsort(offsets, kind="stable")
         return offsets[order], hashes[order]
 
@@ -211,8 +221,17 @@ def wrong_blocks(span: Range, mine: Places, theirs: Sums) -> list[Range]:
     """The blocks of a range in which the rows of the table are not those that the stream gives."""
     sums: Sums = {}
     add_rows(sums, *mine)
-    blocks = sorted({block for block in sums.keys() | theirs.keys() if sums.get(block, 0) != theirs.get(block, 0)})
-    return [Range(span.shard, max(span.start, block * BLOCK), min(span.end, (block + 1) * BLOCK)) for block in blocks]
+    blocks = sorted(
+        {
+            block
+            for block in sums.keys() | theirs.keys()
+            if sums.get(block, 0) != theirs.get(block, 0)
+        }
+    )
+    return [
+        Range(span.shard, max(span.start, block * BLOCK), min(span.end, (block + 1) * BLOCK))
+        for block in blocks
+    ]
 
 
 class _Summing(PartitionWriter):

@@ -23,7 +23,15 @@ from typing import Any, TypeVar
 
 import pyarrow.compute as pc
 
-from bridges.spark.columns.column import DEAD_LETTER, ITEM, PROVENANCE, RAW, Column, columns_of_api, taken
+from bridges.spark.columns.column import (
+    DEAD_LETTER,
+    ITEM,
+    PROVENANCE,
+    RAW,
+    Column,
+    columns_of_api,
+    taken,
+)
 from bridges.spark.columns.layout import Layout, LayoutError
 from bridges.spark.columns.place import Place
 from bridges.spark.columns.store import place_of
@@ -190,7 +198,9 @@ class TableSpec:
         Raises:
             Invalid: the table's rule cannot run in Spark.
         """
-        columns: tuple[str, ...] = RAW_COLUMNS if self.kind == "topics" and self.rule is None else ROWS_COLUMNS
+        columns: tuple[str, ...] = (
+            RAW_COLUMNS if self.kind == "topics" and self.rule is None else ROWS_COLUMNS
+        )
         if self.rule is not None:
             from bridges.spark.tasks.rule_run import RuleRun
 
@@ -353,7 +363,9 @@ class TableWriter:
         layout = spec.layout(spec.columns)
         was = spec.expected.get("")
         if was is None:
-            self.table: LakeTable = open_or_create(spec.format, spec.place, spec.binding, spec.columns, layout)
+            self.table: LakeTable = open_or_create(
+                spec.format, spec.place, spec.binding, spec.columns, layout
+            )
         else:
             with of_part(spec.name):
                 self.table = open_expected(spec.format, spec.place, spec.binding, was)
@@ -370,7 +382,10 @@ class TableWriter:
         """Refuse a table with another key: its files are where that one puts their rows."""
         wanted = () if self.spec.upsert is None else self.spec.upsert.key
         commits = (version.details for version in self.table.versions(_LOOKED_AT))
-        last = next((version for version in commits if version is not None and version.keys is not None), None)
+        last = next(
+            (version for version in commits if version is not None and version.keys is not None),
+            None,
+        )
         if last is not None and last.key != wanted:
             raise TableRefused(
                 f"the table at {self.spec.place.url} has the key {', '.join(last.key)}, table {self.spec.name!r} "
@@ -382,7 +397,11 @@ class TableWriter:
         wanted = "" if self.spec.members is None else self.spec.members.template.text
         commits = (version.details for version in self.table.versions(_LOOKED_AT))
         for version in commits:
-            if version is not None and version.kind == "rows" and any(part.written for part in version.ranges):
+            if (
+                version is not None
+                and version.kind == "rows"
+                and any(part.written for part in version.ranges)
+            ):
                 if version.tables != wanted:
                     raise TableRefused(
                         f"the table at {self.spec.place} was filled with 'tables' {version.tables or 'none'}, table "
@@ -420,7 +439,10 @@ class TableWriter:
             return self._write_in_parts(run, refused)
 
     def _write(
-        self, run: RunTasks, until: Mapping[int, int] | None = None, refused: tuple[int, int, str] | None = None
+        self,
+        run: RunTasks,
+        until: Mapping[int, int] | None = None,
+        refused: tuple[int, int, str] | None = None,
     ) -> Outcome:
         """Commit a batch up to these offsets, without a record (shard, offset and reason) that the table refuses."""
 
@@ -474,7 +496,9 @@ class TableWriter:
             except RecordsRefused as error:
                 suspects = size
                 if size == 1:
-                    [(shard, offset)] = [(shard, start) for shard, (start, _) in left.items() if until[shard] > start]
+                    [(shard, offset)] = [
+                        (shard, start) for shard, (start, _) in left.items() if until[shard] > start
+                    ]
                     log.warning(
                         "lake.record_refused table=%s shard=%s offset=%s reason=%s",
                         self.spec.name,
@@ -490,7 +514,10 @@ class TableWriter:
     def _left(self, seen: Mapping[int, tuple[int, int]]) -> dict[int, tuple[int, int]]:
         """The records that the table does not have yet."""
         ends = self.ends(self.table)
-        return {shard: (max(start, ends.get(shard, 0)), end) for shard, (start, end) in sorted(seen.items())}
+        return {
+            shard: (max(start, ends.get(shard, 0)), end)
+            for shard, (start, end) in sorted(seen.items())
+        }
 
     def accept_gap(self, where: Positions) -> tuple[tuple[ShardRange, ...], int]:
         """Move the table's ends to the first records that the stream has; the ranges, and the table's version.
@@ -501,7 +528,9 @@ class TableWriter:
 
         def accept() -> tuple[tuple[ShardRange, ...], int]:
             gaps = gaps_of(self.ends(self.table), where)
-            return gaps, self.table.commit(Change(Details(self.job, gaps))) if gaps else self.table.version()
+            return gaps, self.table.commit(
+                Change(Details(self.job, gaps))
+            ) if gaps else self.table.version()
 
         return self.until_committed(accept)
 
@@ -516,9 +545,15 @@ class TableWriter:
         gaps = gaps_of(starts, where)
         fresh = {shard: start for shard, start in begins.items() if self.table.next(shard) is None}
         shards = {gap.shard for gap in gaps}
-        starting = (ShardRange(shard, start, start, 0, 0, 0) for shard, start in fresh.items() if shard not in shards)
+        starting = (
+            ShardRange(shard, start, start, 0, 0, 0)
+            for shard, start in fresh.items()
+            if shard not in shards
+        )
         if ranges := (*gaps, *starting):
-            self.table.commit(Change(Details(self.job, tuple(sorted(ranges, key=lambda span: span.shard)))))
+            self.table.commit(
+                Change(Details(self.job, tuple(sorted(ranges, key=lambda span: span.shard))))
+            )
 
     def begin(self, starts: Mapping[int, int]) -> None:
         """Let a table without records begin at these offsets.
@@ -526,7 +561,9 @@ class TableWriter:
         Raises:
             CommitConflict: another writer was first.
         """
-        ranges = tuple(ShardRange(shard, start, start, 0, 0, 0) for shard, start in sorted(starts.items()))
+        ranges = tuple(
+            ShardRange(shard, start, start, 0, 0, 0) for shard, start in sorted(starts.items())
+        )
         self.table.commit(Change(Details(self.job, ranges)))
 
     def tidy(self, session: Any = None) -> None:
@@ -536,7 +573,11 @@ class TableWriter:
         """Remove files that batches have replaced a while ago, where they replace any."""
 
     def replace_both(
-        self, ranges: Sequence[Range], rows: Sequence[DataFile], letters: Sequence[DataFile], details: Details
+        self,
+        ranges: Sequence[Range],
+        rows: Sequence[DataFile],
+        letters: Sequence[DataFile],
+        details: Details,
     ) -> int:
         """Replace the rows of ranges, and then the dead letters; returns the version of the rows.
 
@@ -565,7 +606,11 @@ class TableWriter:
         return {}
 
     def retyped(
-        self, columns: Sequence[Column], results: Sequence[TaskResult], details: Details, dead: Mapping[int, int]
+        self,
+        columns: Sequence[Column],
+        results: Sequence[TaskResult],
+        details: Details,
+        dead: Mapping[int, int],
     ) -> int:
         """Put the rows of results in the place of all, with these columns; the version. ``dead`` are the dead letters
         that there are afterwards, by shard.
@@ -662,7 +707,9 @@ class TableWriter:
                 for shard, end in ((part.shard, part.end) for part in ranges)
             }
             dead_ranges = tuple(replace(part, end=ends[part.shard]) for part in ranges)
-            self.dead_letters.commit(Change(Details(self.job, dead_ranges, kind="dead"), dead_files))
+            self.dead_letters.commit(
+                Change(Details(self.job, dead_ranges, kind="dead"), dead_files)
+            )
         self.add_columns(plan, results)
         files = [file for result in results for file in result.files]
         version = self._append(results, details, plan, columns)
@@ -674,9 +721,13 @@ class TableWriter:
         written = sum(file.size for file in files)
         took_s = time.monotonic() - began
         over = sum(result.over for result in results)
-        return Outcome(version, ranges, size, len(files), written, took_s, misfits=misfits, over=over)
+        return Outcome(
+            version, ranges, size, len(files), written, took_s, misfits=misfits, over=over
+        )
 
-    def _valid_through(self, results: Sequence[TaskResult], ranges: Sequence[ShardRange]) -> int | None:
+    def _valid_through(
+        self, results: Sequence[TaskResult], ranges: Sequence[ShardRange]
+    ) -> int | None:
         """The time of publishing up to which every record is in the table with a batch: the least of all shards. Of a
         shard that the batch has read to its end, that is a moment ago; of another one, just before its last record,
         which others may have been published at the same time as."""
@@ -686,8 +737,14 @@ class TableWriter:
             where = self.positions()
         except (SluiceError, SourceError):
             return self.table.valid_through()
-        ends = {**where.first(), **self.ends(self.table), **{part.shard: part.end for part in ranges}}
-        counts = sorted((count for result in results for count in result.shards), key=lambda count: count.last)
+        ends = {
+            **where.first(),
+            **self.ends(self.table),
+            **{part.shard: part.end for part in ranges},
+        }
+        counts = sorted(
+            (count for result in results for count in result.shards), key=lambda count: count.last
+        )
         last = {count.shard: count.last_us for count in counts if count.last_us is not None}
         now_us = where.now_us
         times = list[int]()
@@ -710,14 +767,21 @@ class TableWriter:
         """True if the table's columns are these, or become these when members are added that tasks have found."""
         columns_by_key = {column.key: column for column in self.table.columns()}
         return all(
-            both(columns_by_key.get(column.key, column).parsed, column.parsed).text == column.type for column in columns
+            both(columns_by_key.get(column.key, column).parsed, column.parsed).text == column.type
+            for column in columns
         )
 
-    def _append(self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
+    def _append(
+        self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]
+    ) -> int:
         """Commit the files with these columns; where others only rewrote or compacted, on top of that."""
         files = [file for result in results for file in result.files]
         return self.append(
-            self.table, Change(details, files), plan, columns, lambda: self.ends(self.table) == plan.floors
+            self.table,
+            Change(details, files),
+            plan,
+            columns,
+            lambda: self.ends(self.table) == plan.floors,
         )
 
     def append(
@@ -734,13 +798,17 @@ class TableWriter:
             CommitConflict: they do not, or no longer fit the table.
         """
         for _ in range(_ATTEMPTS):
-            if not (is_next() and has_types(table, columns) and table.partitions() == plan.layout.texts):
+            if not (
+                is_next() and has_types(table, columns) and table.partitions() == plan.layout.texts
+            ):
                 break
             try:
                 return table.commit(change)
             except CommitConflict:
                 table.refresh()
-        raise CommitConflict(f"{table.place}: the offsets moved, or the columns or partitions changed")
+        raise CommitConflict(
+            f"{table.place}: the offsets moved, or the columns or partitions changed"
+        )
 
     def _ranges(self, results: Iterable[TaskResult]) -> tuple[ShardRange, ...]:
         """The ranges that the batch adds, per shard.
@@ -750,7 +818,9 @@ class TableWriter:
         """
         shard_ranges: dict[int, ShardRange] = {}
         sums: dict[int, Sums] = {}
-        for count in sorted((c for result in results for c in result.shards), key=lambda c: (c.shard, c.first)):
+        for count in sorted(
+            (c for result in results for c in result.shards), key=lambda c: (c.shard, c.first)
+        ):
             floor = self.table.next(count.shard)
             expected = shard_ranges[count.shard].end if count.shard in shard_ranges else floor
             if expected is not None and count.first > expected:
@@ -758,7 +828,9 @@ class TableWriter:
                     f"table {self.spec.name!r} ends at offset {expected} of shard {count.shard} and the batch starts "
                     f"at {count.first}: the records between would be missing"
                 )
-            before = shard_ranges.get(count.shard) or ShardRange(count.shard, max(count.first, floor or 0), 0, 0, 0, 0)
+            before = shard_ranges.get(count.shard) or ShardRange(
+                count.shard, max(count.first, floor or 0), 0, 0, 0, 0
+            )
             fresh = count.last + 1 - count.first - count.skipped
             shard_ranges[count.shard] = replace(
                 before,
@@ -773,7 +845,9 @@ class TableWriter:
         if self.spec.upsert is not None:
             sums = {}
         return tuple(
-            replace(entry, sums=packed(sums[entry.shard], entry.start, entry.end)) if entry.shard in sums else entry
+            replace(entry, sums=packed(sums[entry.shard], entry.start, entry.end))
+            if entry.shard in sums
+            else entry
             for entry in shard_ranges.values()
             if entry.read > 0
         )
@@ -830,7 +904,13 @@ def gaps_of(ends: Mapping[int, int], where: Positions) -> tuple[ShardRange, ...]
     """The records that retention removed from the stream before a table with these ends had them."""
     return tuple(
         ShardRange(
-            position.shard, ends[position.shard], position.first, 0, 0, 0, lost=position.first - ends[position.shard]
+            position.shard,
+            ends[position.shard],
+            position.first,
+            0,
+            0,
+            0,
+            lost=position.first - ends[position.shard],
         )
         for position in where.shards
         if ends.get(position.shard, position.first) < position.first
@@ -868,7 +948,9 @@ def starts_of(positions: PositionsAt, place: Point) -> dict[int, int]:
     for position in positions(None).shards:
         if starts.get(position.shard, 0) > position.next:
             text = f"expected at most offset {position.next} of shard {position.shard}, got {starts[position.shard]}"
-            raise Invalid("the table cannot begin after the end of its stream", [Problem(text, "/start")])
+            raise Invalid(
+                "the table cannot begin after the end of its stream", [Problem(text, "/start")]
+            )
         starts[position.shard] = max(starts.get(position.shard, 0), position.first)
     return starts
 
@@ -883,7 +965,8 @@ def settle(
     added different members to gets all of them.
     """
     discoveries = sorted(
-        (column for result in results for column in result.discovered), key=lambda column: (column.offset, column.shard)
+        (column for result in results for column in result.discovered),
+        key=lambda column: (column.offset, column.shard),
     )
     columns_by_key = {column.key: column for column in columns}
     by_key: dict[str, Column] = {}
@@ -895,13 +978,17 @@ def settle(
             by_key[discovery.column.key] = replace(before, type=kind.text)
     for discovery in discoveries:
         key = discovery.column.key
-        by_key.setdefault(key, replace(discovery.column, type=(votes[key].most_common(1) or [("", 0)])[0][0]))
+        by_key.setdefault(
+            key, replace(discovery.column, type=(votes[key].most_common(1) or [("", 0)])[0][0])
+        )
     settled = [by_key.pop(column.key, column) for column in columns]
     for column in by_key.values():
         settled.append(replace(column, name=column_name(column.key, taken(settled, partitions))))
     chosen = {column.key: column for column in settled}
     return (
-        None if all(chosen[discovery.column.key] == discovery.column for discovery in discoveries) else tuple(settled)
+        None
+        if all(chosen[discovery.column.key] == discovery.column for discovery in discoveries)
+        else tuple(settled)
     )
 
 
@@ -918,7 +1005,9 @@ def discard(plan: Plan, results: Iterable[TaskResult]) -> None:
     """Remove files that were never offered to a commit."""
     for result in results:
         for base, files in ((plan.table, result.files), (plan.dead, result.dead_files)):
-            with contextlib.suppress(Exception):  # of three libraries; what is left is cleaned later
+            with contextlib.suppress(
+                Exception
+            ):  # of three libraries; what is left is cleaned later
                 base.remove([base.path_of(file.path) for file in files])
 
 
@@ -950,7 +1039,9 @@ def evolved(table: LakeTable, columns: Sequence[Column], table_format: str) -> N
     names = {column.name.lower() for column in table.columns()}
     changed = in_place(table.columns(), columns, table_format)
     # One whose name another column has is left out: tasks find a name for it, and do without ``ITEM``.
-    if changed := [column for column in changed if column.key in keys or column.name.lower() not in names]:
+    if changed := [
+        column for column in changed if column.key in keys or column.name.lower() not in names
+    ]:
         table.commit(Change(columns=changed))
 
 

@@ -40,7 +40,9 @@ class Pace:
 
     def is_due(self, waiting: int, since_s: float) -> bool:
         """Return whether a batch begins with ``records`` records, some seconds after the previous one began."""
-        return waiting > 0 and (waiting >= min(self.rows, self.most_rows) or since_s >= self.interval_s)
+        return waiting > 0 and (
+            waiting >= min(self.rows, self.most_rows) or since_s >= self.interval_s
+        )
 
     def pause_s(self, waiting: int, since_s: float) -> float:
         """Seconds to wait until the stream is asked again."""

@@ -50,11 +50,14 @@ class Side:
 
     def rows(self, ranges: Sequence[Range]) -> pa.Table:
         # Rows from before tables had item numbers are the same rows.
-        schema = arrow_schema((*PROVENANCE, *(column for column in self.columns if column.key != ITEM.key)))
+        schema = arrow_schema(
+            (*PROVENANCE, *(column for column in self.columns if column.key != ITEM.key))
+        )
         paths = [path for path, _ in self.files]
         constants = {path: values for path, values in self.files if values}
         kept = [
-            batch.filter(pa.array(inside(batch, ranges))) for batch in batches_of(self.place, paths, schema, constants)
+            batch.filter(pa.array(inside(batch, ranges)))
+            for batch in batches_of(self.place, paths, schema, constants)
         ]
         return pa.Table.from_batches([batch for batch in kept if batch.num_rows], schema)
 
@@ -99,14 +102,23 @@ def compare(session: Any, spec: TableSpec, progress: RangeProgress) -> dict[str,
     diffs = (Diff(), Diff())
     for wave in progress.over(ranges, _WAVE * _RECORDS):
         for diff, (table_side, other) in zip(diffs, sides, strict=True):
-            work_of_wave = [(table_side(piece), other(piece), tuple(piece)) for piece in pieces(wave, _RECORDS)]
-            for text in in_workers(session, work("bridges.spark.driver.diff", "compared", None), work_of_wave):
+            work_of_wave = [
+                (table_side(piece), other(piece), tuple(piece)) for piece in pieces(wave, _RECORDS)
+            ]
+            for text in in_workers(
+                session, work("bridges.spark.driver.diff", "compared", None), work_of_wave
+            ):
                 part_diff = msgspec.json.decode(text, type=Diff)
                 if part_diff.failure is not None:
                     raise TableRefused(sentence_of(part_diff.failure, spec.place.url))
                 diff.add(part_diff)
     rows, letters = (diff.as_dict() for diff in diffs)
-    about = {"table": spec.name, "replay": shadow.replay, "records": progress.done, "is_complete": not left}
+    about = {
+        "table": spec.name,
+        "replay": shadow.replay,
+        "records": progress.done,
+        "is_complete": not left,
+    }
     return {**about, "rows": rows, "dead_letters": letters}
 
 
@@ -120,7 +132,11 @@ def _sides_of(table: LakeTable | None) -> Callable[[Sequence[Range]], Side | Non
 
     def side(ranges: Sequence[Range]) -> Side:
         touched = table.unmasked([file for file in files if not file.is_apart(ranges)])
-        return Side(place.directory, columns, tuple((place.path_of(file.path), file.constants) for file in touched))
+        return Side(
+            place.directory,
+            columns,
+            tuple((place.path_of(file.path), file.constants) for file in touched),
+        )
 
     return side
 
@@ -142,7 +158,11 @@ def _compared(before: pa.Table, after: pa.Table) -> Diff:
     fresh = np.setdiff1d(np.arange(len(other)), theirs)
     left = before.take(pa.array(mine))
     right = after.take(pa.array(theirs))
-    names = [name for name in dict.fromkeys((*before.column_names, *after.column_names)) if name not in _OWN]
+    names = [
+        name
+        for name in dict.fromkeys((*before.column_names, *after.column_names))
+        if name not in _OWN
+    ]
     differing = {name: _differ(_column(left, name), _column(right, name)) for name in names}
     changed = np.logical_or.reduce([np.zeros(len(mine), bool), *differing.values()])
     diff = Diff(int((~changed).sum()), int(changed.sum()), len(gone), len(fresh))
@@ -168,13 +188,17 @@ def _ordered(rows: pa.Table) -> pa.Table:
     order = np.arange(len(places))
     names = sorted(set(rows.column_names) - _OWN)
     for start, count in zip(starts[counts > 1].tolist(), counts[counts > 1].tolist(), strict=True):
-        texts = [repr([row[name] for name in names]) for row in rows.slice(start, count).to_pylist()]
+        texts = [
+            repr([row[name] for name in names]) for row in rows.slice(start, count).to_pylist()
+        ]
         order[start : start + count] = start + np.array(sorted(range(count), key=texts.__getitem__))
     return rows.take(pa.array(order))
 
 
 def _places(rows: pa.Table) -> Any:
-    return (rows.column("_shard").to_numpy().astype(np.int64) << 48) | rows.column("_offset").to_numpy()
+    return (rows.column("_shard").to_numpy().astype(np.int64) << 48) | rows.column(
+        "_offset"
+    ).to_numpy()
 
 
 def _keys(before: pa.Table, after: pa.Table) -> tuple[Any, Any]:
@@ -190,7 +214,11 @@ def _keys(before: pa.Table, after: pa.Table) -> tuple[Any, Any]:
 
 
 def _column(rows: pa.Table, name: str) -> pa.ChunkedArray:
-    return rows.column(name) if name in rows.column_names else pa.chunked_array([pa.nulls(rows.num_rows)])
+    return (
+        rows.column(name)
+        if name in rows.column_names
+        else pa.chunked_array([pa.nulls(rows.num_rows)])
+    )
 
 
 def _differ(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Any:
@@ -201,18 +229,34 @@ def _differ(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Any:
         if pa.types.is_floating(left.type):
             differs &= ~(pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False).to_numpy())
         return differs
-    return np.array([a != b for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)], bool)
+    return np.array(
+        [a != b for a, b in zip(left.to_pylist(), right.to_pylist(), strict=True)], bool
+    )
 
 
 def _sample(
-    kind: str, before: pa.Table | None, after: pa.Table | None, mine: int, theirs: int, columns: Sequence[str]
+    kind: str,
+    before: pa.Table | None,
+    after: pa.Table | None,
+    mine: int,
+    theirs: int,
+    columns: Sequence[str],
 ) -> dict[str, Any]:
     rows = [
-        None if entry is None else entry.slice(at, 1).to_pylist()[0] for entry, at in ((before, mine), (after, theirs))
+        None if entry is None else entry.slice(at, 1).to_pylist()[0]
+        for entry, at in ((before, mine), (after, theirs))
     ]
     sample: dict[str, Any] = next(row for row in rows if row is not None)
-    shown = [None if row is None else {name: _text(row.get(name)) for name in columns} for row in rows]
-    return {"kind": kind, "shard": sample["_shard"], "offset": sample["_offset"], "table": shown[0], "shadow": shown[1]}
+    shown = [
+        None if row is None else {name: _text(row.get(name)) for name in columns} for row in rows
+    ]
+    return {
+        "kind": kind,
+        "shard": sample["_shard"],
+        "offset": sample["_offset"],
+        "table": shown[0],
+        "shadow": shown[1],
+    }
 
 
 def _text(value: Any) -> str | None:

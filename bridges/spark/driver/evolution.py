@@ -42,7 +42,9 @@ class Held:
     wanted: str
 
     def as_dict(self, table: str) -> dict[str, str]:
-        command = shlex.join(["sluice", "lake", "tables", "retype", table, self.column, self.wanted])
+        command = shlex.join(
+            ["sluice", "lake", "tables", "retype", table, self.column, self.wanted]
+        )
         effect = (
             f"column {self.column!r} is {self.type} and would be {self.wanted}, which cannot be done in place; until "
             f"then it is filled as it is. Try: {command}, which converts all rows and dead letters again."
@@ -82,7 +84,9 @@ def both(first: ColumnType, second: ColumnType) -> ColumnType:
     return _evolved(first, second, _ALL)[0]
 
 
-def _evolved_column(has: ColumnType, wanted: ColumnType, table_format: str) -> tuple[ColumnType, ColumnType]:
+def _evolved_column(
+    has: ColumnType, wanted: ColumnType, table_format: str
+) -> tuple[ColumnType, ColumnType]:
     if wanted.name == "json" and has.name not in (*NESTED, "json"):
         return has, wanted
     return _evolved(has, wanted, _FORMATS[table_format])
@@ -106,7 +110,9 @@ def _evolved(has: ColumnType, wanted: ColumnType, able: Format) -> tuple[ColumnT
     return has, wanted
 
 
-def _evolved_struct(has: ColumnType, wanted: ColumnType, able: Format) -> tuple[ColumnType, ColumnType]:
+def _evolved_struct(
+    has: ColumnType, wanted: ColumnType, able: Format
+) -> tuple[ColumnType, ColumnType]:
     kinds = dict(has.members)
     targets = dict(has.members)
     for key, kind in wanted.members:
@@ -119,7 +125,9 @@ def _evolved_struct(has: ColumnType, wanted: ColumnType, able: Format) -> tuple[
     return replace(has, members=tuple(kinds.items())), replace(has, members=tuple(targets.items()))
 
 
-def _evolved_decimal(has: ColumnType, wanted: ColumnType, able: Format) -> tuple[ColumnType, ColumnType]:
+def _evolved_decimal(
+    has: ColumnType, wanted: ColumnType, able: Format
+) -> tuple[ColumnType, ColumnType]:
     scale = max(has.scale, wanted.scale)
     precision = scale + max(has.precision - has.scale, wanted.precision - wanted.scale)
     target = replace(has, precision=min(precision, 38), scale=scale)

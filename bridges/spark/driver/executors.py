@@ -50,7 +50,9 @@ class ExecutorsLack(Unavailable):
     def __init__(self, sentences: list[str]) -> None:
         self.sentences = sentences
         more = len(sentences) - _SHOWN
-        super().__init__(" ".join([*sentences[:_SHOWN], *([f"There are {more} more."] if more > 0 else [])]))
+        super().__init__(
+            " ".join([*sentences[:_SHOWN], *([f"There are {more} more."] if more > 0 else [])])
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,16 @@ class Executors:
             ExecutorsLack: one lacks something, or none has started.
         """
         place = spec.place
-        waiting = {executor for executor in self._started() if (executor, place.url) not in self._passed}
+        waiting = {
+            executor for executor in self._started() if (executor, place.url) not in self._passed
+        }
         probe = f"{PROBE}{uuid.uuid4().hex}.parquet"
         needs = Needs(
-            (*_COMPILED, "bridges.spark.tasks.mapping", *(["bridges.spark.tasks.rule_run"] if spec.rule else [])),
+            (
+                *_COMPILED,
+                "bridges.spark.tasks.mapping",
+                *(["bridges.spark.tasks.rule_run"] if spec.rule else []),
+            ),
             _minimum_versions(),
             (place.url, dict(place.options)),
             probe,
@@ -116,7 +124,9 @@ class Executors:
                 answers = self._ask(needs, tasks)
             finally:
                 _remove(place, probe, tasks)
-            if lacking := sorted({f"host {host!r}: {lack}" for host, lacks in answers.values() for lack in lacks}):
+            if lacking := sorted(
+                {f"host {host!r}: {lack}" for host, lacks in answers.values() for lack in lacks}
+            ):
                 raise ExecutorsLack(lacking)
             self._passed |= {(executor, place.url) for executor in answers}
             waiting -= answers.keys()
@@ -124,11 +134,15 @@ class Executors:
     def check_any(self) -> None:
         """Raise ``ExecutorsLack`` unless there is an executor."""
         if not self._identifiers():
-            raise ExecutorsLack([f"no executor of {self.session.sparkContext.master} is left. {self._remedy}"])
+            raise ExecutorsLack(
+                [f"no executor of {self.session.sparkContext.master} is left. {self._remedy}"]
+            )
 
     @property
     def _remedy(self) -> str:
-        return f"{_FREE} the driver at {self.session.sparkContext.getConf().get('spark.driver.host')}."
+        return (
+            f"{_FREE} the driver at {self.session.sparkContext.getConf().get('spark.driver.host')}."
+        )
 
     def _started(self) -> set[str]:
         """The identifiers of all executors, once there is one and no more come."""
@@ -137,7 +151,9 @@ class Executors:
         while not self.are_local and (not identifiers or time.monotonic() - changed < _SETTLED_S):
             if not identifiers and time.monotonic() - began > _START_S:
                 master = self.session.sparkContext.master
-                raise ExecutorsLack([f"no executor of {master} has started after {_START_S:g} s. {self._remedy}"])
+                raise ExecutorsLack(
+                    [f"no executor of {master} has started after {_START_S:g} s. {self._remedy}"]
+                )
             time.sleep(_POLL_S)
             before = identifiers
             identifiers = self._identifiers()
@@ -157,7 +173,9 @@ class Executors:
         answers: dict[int, list[str]] = {}
         context.setLocalProperty("spark.jobGroup.id", group)
         try:
-            asked = context.parallelize(range(tasks), tasks).map(lambda number: (number, lacks(needs, number)))
+            asked = context.parallelize(range(tasks), tasks).map(
+                lambda number: (number, lacks(needs, number))
+            )
             answers = dict(asked.collect())
         except Py4JJavaError:
             pass  # which task failed where, and why, is below
@@ -207,7 +225,9 @@ def _packages(needs: Needs) -> list[str]:
         except ImportError as error:
             name = (error.name or module).partition(".")[0]
             extra = "pyspark-sluice" if name in _COMPILED else "'sluicemq[spark]'"
-            lacks[name] = f"package {name!r} is missing in {sys.executable}. Try: pip install {extra}"
+            lacks[name] = (
+                f"package {name!r} is missing in {sys.executable}. Try: pip install {extra}"
+            )
     for name, wanted in needs.versions.items():
         version = getattr(sys.modules.get(name), "__version__", wanted)
         if _numbers(version) < _numbers(wanted):
@@ -230,7 +250,9 @@ def _store(needs: Needs, number: int) -> list[str]:
             file.read()
         _write(place, f"{needs.probe}-{number}.parquet")
     except FileNotFoundError:
-        return [f"it does not see the driver's files in {place}. Try: a directory that all hosts share."]
+        return [
+            f"it does not see the driver's files in {place}. Try: a directory that all hosts share."
+        ]
     except OSError as error:
         return [sentence_of(f"OSError: {error}", place.url)]
     return []

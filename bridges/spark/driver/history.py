@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from bridges.spark.tables.contract import EXPIRED, RETYPED, SMALL_FILE_BYTES, LakeTable, SchemaVersion, Version
+from bridges.spark.tables.contract import (
+    EXPIRED,
+    RETYPED,
+    SMALL_FILE_BYTES,
+    LakeTable,
+    SchemaVersion,
+    Version,
+)
 from broker.core.times import MILLISECONDS, rfc3339_or_none
 
 _SCHEMAS = 20
@@ -59,4 +66,8 @@ def _version(version: Version) -> dict[str, Any]:
 
 def _schema(schema: SchemaVersion) -> dict[str, Any]:
     columns = [{"name": column.name, "type": column.type} for column in schema.columns]
-    return {"version": schema.version, "at": rfc3339_or_none(schema.at_ms, MILLISECONDS), "columns": columns}
+    return {
+        "version": schema.version,
+        "at": rfc3339_or_none(schema.at_ms, MILLISECONDS),
+        "columns": columns,
+    }

@@ -43,7 +43,9 @@ class JavaRuntime:
         environ["JAVA_HOME"] = str(self.home)
 
 
-def find_java(cache_dir: Path, environ: Mapping[str, str] | None = None, *, deadline_s: float = 20.0) -> JavaRuntime:
+def find_java(
+    cache_dir: Path, environ: Mapping[str, str] | None = None, *, deadline_s: float = 20.0
+) -> JavaRuntime:
     """The first Java of a supported version that answers ``java -version`` within ``deadline_s`` seconds.
 
     ``cache_dir`` takes the wrapper for the wheel's runtime; it is made when needed.
@@ -85,7 +87,9 @@ def _candidates(environ: Mapping[str, str]) -> list[tuple[Path, str]]:
 def _version(java: Path, deadline_s: float) -> int | None:
     """The major version, or None when it does not start, or not in time."""
     try:
-        answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=deadline_s, check=True)
+        answer = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=deadline_s, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     match = _VERSION.search(answer.stderr + answer.stdout)

@@ -76,7 +76,9 @@ class Ledger:
         for attempt in range(_ATTEMPTS):
             try:
                 return self._add(spec, table)
-            except CommitFailedError:  # another driver was first, or it was this call, and the answer was lost
+            except (
+                CommitFailedError
+            ):  # another driver was first, or it was this call, and the answer was lost
                 if attempt == _ATTEMPTS - 1:
                     raise
         raise AssertionError  # never: the last attempt returns or raises
@@ -108,7 +110,9 @@ class Ledger:
         if ledger is None or last_version is None or int(last_version) <= table.version():
             return
         marks = CommitProperties(app_transactions=[Transaction(self._mark(id), table.version())])
-        ledger.delete(f"table_id = '{id}' AND table_version > {table.version()}", commit_properties=marks)
+        ledger.delete(
+            f"table_id = '{id}' AND table_version > {table.version()}", commit_properties=marks
+        )
 
     def rows(self, table_id: str) -> pa.Table:
         """The ledger of the table with this identity."""
@@ -149,7 +153,11 @@ def ledger_of(spec: TableSpec, table: LakeTable) -> pa.Table:
 
 def ledger_rows(spec: TableSpec, table_id: str, commits: Sequence[Committed]) -> pa.Table:
     """The commits as rows of the ledger."""
-    rows = [row for version in commits for row in _rows(spec.name, table_id, spec.binding.stream, version)]
+    rows = [
+        row
+        for version in commits
+        for row in _rows(spec.name, table_id, spec.binding.stream, version)
+    ]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 

@@ -34,7 +34,9 @@ def member_place(place: Place, name: str) -> Place:
     located = members_place(place).child(name)
     entry = place.entry
     return (
-        located if entry is None else replace(located, entry=replace(entry, identifier=(*entry.identifier[:-1], name)))
+        located
+        if entry is None
+        else replace(located, entry=replace(entry, identifier=(*entry.identifier[:-1], name)))
     )
 
 
@@ -68,13 +70,23 @@ def open_members(table_format: str, place: Place, binding: Binding) -> dict[str,
     directory = members_place(place)
     folders = [folder.base_name for folder in _folders(directory)]
     # In others are files for tables that were not created.
-    logs = directory.files.get_file_info([directory.path_of(f"{name}/{_LOGS[table_format]}") for name in folders])
-    names = sorted(name for name, log in zip(folders, logs, strict=True) if log.type is not fs.FileType.NotFound)
-    opened = at_once(lambda name: open_table(table_format, member_place(place, name), binding), names)
+    logs = directory.files.get_file_info(
+        [directory.path_of(f"{name}/{_LOGS[table_format]}") for name in folders]
+    )
+    names = sorted(
+        name
+        for name, log in zip(folders, logs, strict=True)
+        if log.type is not fs.FileType.NotFound
+    )
+    opened = at_once(
+        lambda name: open_table(table_format, member_place(place, name), binding), names
+    )
     return {name: table for name, table in zip(names, opened, strict=True) if table is not None}
 
 
-def clean_unused(place: Place, tables: Sequence[LakeTable], older_than_s: float, *, dry_run: bool) -> int:
+def clean_unused(
+    place: Place, tables: Sequence[LakeTable], older_than_s: float, *, dry_run: bool
+) -> int:
     """Remove older data files in directories for members that were never created, or count them; how many."""
     directory = members_place(place)
     used = {table.place.path for table in tables}
@@ -84,7 +96,11 @@ def clean_unused(place: Place, tables: Sequence[LakeTable], older_than_s: float,
         if folder.path in used:
             continue
         files = directory.files.get_file_info(fs.FileSelector(folder.path))
-        old = [file.path for file in files if file.extension == "parquet" and file.mtime.timestamp() < before]
+        old = [
+            file.path
+            for file in files
+            if file.extension == "parquet" and file.mtime.timestamp() < before
+        ]
         unused += old
     if not dry_run:
         directory.remove(unused)

@@ -27,7 +27,14 @@ from bridges.spark.driver.batch import (
     evolved,
     figures_of,
 )
-from bridges.spark.driver.member_places import at_once, member_of, member_place, members_place, open_members, part_of
+from bridges.spark.driver.member_places import (
+    at_once,
+    member_of,
+    member_place,
+    members_place,
+    open_members,
+    part_of,
+)
 from bridges.spark.driver.upkeep import in_one_worker, tidy_one
 from bridges.spark.tables.contract import (
     MANY_SMALL_FILES,
@@ -64,7 +71,9 @@ class Member:
         was = self.figures
         rows = sum(file.rows for file in files)
         size = sum(file.size for file in files)
-        self.figures = replace(was, rows=was.rows + rows, files=was.files + len(files), bytes=was.bytes + size)
+        self.figures = replace(
+            was, rows=was.rows + rows, files=was.files + len(files), bytes=was.bytes + size
+        )
         self.fresh += len(files)
         self.committed_at = rfc3339(time.time_ns())
 
@@ -79,7 +88,9 @@ class _Share:
     def range(self, span: ShardRange, ends: Mapping[int, int]) -> ShardRange:
         """The range that the batch adds to the member; ``ends`` are those that are above those of the table."""
         rows = self.rows[span.shard]
-        return ShardRange(span.shard, max(span.start, ends.get(span.shard, 0)), span.end, rows, rows, 0)
+        return ShardRange(
+            span.shard, max(span.start, ends.get(span.shard, 0)), span.end, rows, rows, 0
+        )
 
 
 def _shares(results: Sequence[TaskResult]) -> dict[str, _Share]:
@@ -100,7 +111,9 @@ class MembersWriter(TableWriter):
         assert spec.members is not None
         super().__init__(spec, job)
         if self.table.rows():
-            raise TableRefused(f"the table at {spec.place} has rows of its own. Try: another 'path' for 'tables'.")
+            raise TableRefused(
+                f"the table at {spec.place} has rows of its own. Try: another 'path' for 'tables'."
+            )
         self._template = spec.members.template
         self._most = spec.members.most
         self._refused: dict[str, str] = {}
@@ -131,7 +144,9 @@ class MembersWriter(TableWriter):
             member.check_is(was)
 
     def parts(self) -> dict[str, Part]:
-        return super().parts() | {part_of(name): member.table.part for name, member in self._members.copy().items()}
+        return super().parts() | {
+            part_of(name): member.table.part for name, member in self._members.copy().items()
+        }
 
     def refresh_all(self) -> None:
         self._seen = None
@@ -151,7 +166,10 @@ class MembersWriter(TableWriter):
 
     def figures(self) -> Figures:
         sizes = [member.figures for member in list(self._members.values())]
-        counts = {name: sum(getattr(size, name) for size in sizes) for name in ("rows", "files", "bytes", "partitions")}
+        counts = {
+            name: sum(getattr(size, name) for size in sizes)
+            for name in ("rows", "files", "bytes", "partitions")
+        }
         return Figures(**counts)
 
     def member_figures(self) -> list[dict[str, Any]]:
@@ -169,7 +187,9 @@ class MembersWriter(TableWriter):
 
     def plan(self) -> Plan:
         base_plan = super().plan()
-        ahead = {name: self._ahead(member.table, base_plan) for name, member in self._members.items()}
+        ahead = {
+            name: self._ahead(member.table, base_plan) for name, member in self._members.items()
+        }
         split = Split(
             self._template.parts,
             self._most,
@@ -202,7 +222,11 @@ class MembersWriter(TableWriter):
 
     def _ahead(self, member: LakeTable, plan: Plan) -> dict[int, int]:
         """The ends of a member's shards that are above those of the table: of a batch that was not finished."""
-        return {shard: end for shard, end in self.ends(member).items() if end > plan.floors.get(shard, 0)}
+        return {
+            shard: end
+            for shard, end in self.ends(member).items()
+            if end > plan.floors.get(shard, 0)
+        }
 
     def run_agreed(self, run: RunTasks, plan: Plan) -> tuple[list[TaskResult], Plan]:
         """Also until tasks write for no member that cannot be created, and for no more than there may be."""
@@ -216,7 +240,9 @@ class MembersWriter(TableWriter):
                 break
             discard(plan, results)
             room = self._room if attempt < _ATTEMPTS - 2 else 0
-            split = replace(plan.split, names=frozenset(self._members), room=room, refused=dict(self._refused))
+            split = replace(
+                plan.split, names=frozenset(self._members), room=room, refused=dict(self._refused)
+            )
             plan = replace(plan, split=split)
         return results, plan
 
@@ -239,13 +265,19 @@ class MembersWriter(TableWriter):
     def _created(self, name: str) -> LakeTable:
         columns = self.table.columns()
         place = member_place(self.spec.place, name)
-        return open_or_create(self.spec.format, place, self.spec.binding, columns, self.spec.layout(columns))
+        return open_or_create(
+            self.spec.format, place, self.spec.binding, columns, self.spec.layout(columns)
+        )
 
-    def _append(self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
+    def _append(
+        self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]
+    ) -> int:
         self._seen = None
         details = replace(details, tables=self._template.text)
         shares = _shares(results)
-        at_once(lambda name: self._commit_member(name, shares[name], details, plan, columns), shares)
+        at_once(
+            lambda name: self._commit_member(name, shares[name], details, plan, columns), shares
+        )
         version = super()._append([], details, plan, columns)
         self._seen = self.ends(self.table)
         return version
@@ -253,19 +285,25 @@ class MembersWriter(TableWriter):
     def _check_there(self) -> None:
         """Raise ``TableLost`` where the open version of a member is gone, on which a commit would build."""
         tables = {name: member.table for name, member in self._members.items()}
-        infos = self.spec.place.files.get_file_info([table.newest_file() for table in tables.values()])
+        infos = self.spec.place.files.get_file_info(
+            [table.newest_file() for table in tables.values()]
+        )
         for (name, table), info in zip(tables.items(), infos, strict=True):
             if info.type is fs.FileType.NotFound:
                 with of_part(self.spec.name, part_of(name)):
                     table.refresh()
 
-    def _commit_member(self, name: str, share: _Share, details: Details, plan: Plan, columns: Sequence[Column]) -> None:
+    def _commit_member(
+        self, name: str, share: _Share, details: Details, plan: Plan, columns: Sequence[Column]
+    ) -> None:
         assert plan.split is not None
         member = self._members[name]
         member_floors = plan.split.floors.get(name, {})
         table = member.table
         evolved(table, columns, self.spec.format)
-        details = replace(details, ranges=tuple(share.range(part, member_floors) for part in details.ranges))
+        details = replace(
+            details, ranges=tuple(share.range(part, member_floors) for part in details.ranges)
+        )
         change = Change(details, share.files)
         self.append(table, change, plan, columns, lambda: self._ahead(table, plan) == member_floors)
         member.add(share.files)

@@ -36,7 +36,9 @@ class RangeProgress:
     def over(self, ranges: Sequence[Range], records: int | None = None) -> Iterator[list[Range]]:
         """Ranges in pieces of this number of records, or of fewer where there is a rate; see ``through``."""
         most = records or PIECE
-        return self.through(pieces(ranges, most if self._rate is None else max(1, min(most, self._rate * _PIECE_S))))
+        return self.through(
+            pieces(ranges, most if self._rate is None else max(1, min(most, self._rate * _PIECE_S)))
+        )
 
     def through(self, parts: Iterable[list[Range]]) -> Iterator[list[Range]]:
         """Pieces, each once the one before is done and the rate permits more.

@@ -100,7 +100,12 @@ class TableQuery:
     """The query of one table. ``step`` is called about once a second by the job's one thread."""
 
     def __init__(
-        self, session: Any, api: LakeApi, spec: Spec, settings: QuerySettings, clock: Callable[[], float]
+        self,
+        session: Any,
+        api: LakeApi,
+        spec: Spec,
+        settings: QuerySettings,
+        clock: Callable[[], float],
     ) -> None:
         self.spec = spec
         self.expected: Spec = spec.get("expected") or {}
@@ -153,7 +158,11 @@ class TableQuery:
 
     def tend(self) -> None:
         """Tidy the table when it is due, which may take long; on another thread than ``step``."""
-        if self._batches is not None and self._ledger is not None and self._ledger.due(self._clock()):
+        if (
+            self._batches is not None
+            and self._ledger is not None
+            and self._ledger.due(self._clock())
+        ):
             self._tidy()
 
     def stop(self) -> None:
@@ -207,7 +216,9 @@ class TableQuery:
             "commit_s": None if progress.commit_s is None else round(progress.commit_s, 3),
             "table_version": progress.version,
             "last_error": error,
-            "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()] if writer else [],
+            "columns": [{"name": c.name, "type": c.type} for c in writer.table.columns()]
+            if writer
+            else [],
             "tables": writer.member_figures() if writer else [],
             "over_max_tables": progress.over,
             "held": [entry.as_dict(self.spec["name"]) for entry in writer.held] if writer else [],
@@ -232,7 +243,9 @@ class TableQuery:
                     self._settings.executors.check_any()
                 with suppress(Unreachable):  # the broker gets no report then
                     asks(f"the broker at {self._api.url}")
-                    self._check_gaps(self._api.stream(self.spec["stream"], deadline_s=5.0).positions())
+                    self._check_gaps(
+                        self._api.stream(self.spec["stream"], deadline_s=5.0).positions()
+                    )
         except Exception as error:  # noqa: BLE001 - of many libraries
             self._catalog = None
             return self._sentence(error)
@@ -244,7 +257,9 @@ class TableQuery:
         for part in self.expected:
             name = member_of(part)
             where = part_place(place, part)
-            self._is_gone = not (name in folders if name is not None else exists(self.spec["format"], where))
+            self._is_gone = not (
+                name in folders if name is not None else exists(self.spec["format"], where)
+            )
             if self._is_gone:
                 with of_part(self.spec["name"], part):
                     raise TableLost.gone(where)
@@ -291,10 +306,15 @@ class TableQuery:
             self._settings.executors.check(spec)
         place = self.spec.get("start")
         if self.begins is not None:
-            writer.begin_again({int(shard): int(first) for shard, first in self.begins.items()}, where)
+            writer.begin_again(
+                {int(shard): int(first) for shard, first in self.begins.items()}, where
+            )
         elif place is not None and not writer.ends(writer.table):
             writer.begin(
-                starts_of(lambda at: stream.positions(None if at is None else rfc3339_of(at)), parse_place(place))
+                starts_of(
+                    lambda at: stream.positions(None if at is None else rfc3339_of(at)),
+                    parse_place(place),
+                )
             )
         ends = writer.ends(writer.table)
         self._progress = Progress(ends=ends, batch_ended=self._clock())
@@ -328,7 +348,9 @@ class TableQuery:
         writer = self._writer
         with self._turn:
             outcome = writer.write(
-                stream_tasks(self._session, self._api, writer.spec, where, [[part] for part in ranges])
+                stream_tasks(
+                    self._session, self._api, writer.spec, where, [[part] for part in ranges]
+                )
             )
             retyped = self._early_types.follow(outcome)
         self._note(outcome)
@@ -373,7 +395,9 @@ class TableQuery:
 
     def _failed(self, reason: str, *, is_busy: bool = False) -> None:
         pause_s = max(self._back_off_s, _BUSY_BACK_OFF_S) if is_busy else self._back_off_s
-        log.error("lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], pause_s, reason)
+        log.error(
+            "lake.failed table=%s retry_in_s=%s reason=%s", self.spec["name"], pause_s, reason
+        )
         self._state, self._error = "failed", {"message": reason, "at": rfc3339(time.time_ns())}
         self._start_at = self._clock() + pause_s
         self._back_off_s = min(self._back_off_s * 2, _LONGEST_BACK_OFF_S)
@@ -396,14 +420,18 @@ class TableQuery:
         try:
             table = tidy(writer.spec, ledger, self._clock(), self._session, self._turn)
             writer.tidy(self._session)
-            removed = self._retention.apply(writer.spec, self._settings.job, self._clock(), self._session, self._turn)
+            removed = self._retention.apply(
+                writer.spec, self._settings.job, self._clock(), self._session, self._turn
+            )
             with self._turn:
                 if removed:
                     writer.refresh_all()
                     self._progress.count(writer)
                 elif table is not None:
                     table.refresh()
-                    self._progress.take(figures_of(table) if writer.spec.members is None else writer.figures())
+                    self._progress.take(
+                        figures_of(table) if writer.spec.members is None else writer.figures()
+                    )
                 writer.forget_replaced()
         except Exception as error:  # noqa: BLE001 - a table that cannot be tidied now is tidied later
             log.warning("lake.tidy_failed table=%s reason=%s", self.spec["name"], error)
@@ -441,7 +469,9 @@ class Watch:
     """Calls ``look`` on a thread of its own, one at a time. It gets a function that it tells what it asks now, and
     returns a sentence for a missing or bad answer."""
 
-    def __init__(self, look: Callable[[Callable[[str], None]], str | None], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, look: Callable[[Callable[[str], None]], str | None], clock: Callable[[], float]
+    ) -> None:
         self._look = look
         self._clock = clock
         self._began: float | None = None

@@ -49,7 +49,14 @@ from bridges.spark.driver.retype import retype
 from bridges.spark.driver.spark_errors import sentence_of
 from bridges.spark.driver.upkeep import compact_all, expire, in_one_worker, retain, tables_of
 from bridges.spark.driver.upserts import open_writer
-from bridges.spark.tables.contract import CommitConflict, Details, LakeTable, Range, ShardRange, TableLost
+from bridges.spark.tables.contract import (
+    CommitConflict,
+    Details,
+    LakeTable,
+    Range,
+    ShardRange,
+    TableLost,
+)
 from bridges.spark.tables.formats import (
     dead_letters_place,
     exists,
@@ -105,7 +112,11 @@ class ReplayReport:
 
 
 def planned(
-    spec: TableSpec, positions: PositionsAt, start: Point, end: Point, records: Sequence[tuple[int, int]] = ()
+    spec: TableSpec,
+    positions: PositionsAt,
+    start: Point,
+    end: Point,
+    records: Sequence[tuple[int, int]] = (),
 ) -> ReplayReport:
     """The ranges that a replay would read again and replace, without changing anything.
 
@@ -127,9 +138,18 @@ def planned(
     starts = offsets_of(positions, start, "/from")
     ends = offsets_of(positions, end, "/to")
     if records and (start is not None or end is not None):
-        raise Invalid(_WHAT, [Problem("records: expected no range in addition to single records", "/records")])
+        raise Invalid(
+            _WHAT, [Problem("records: expected no range in addition to single records", "/records")]
+        )
     if isinstance(start, datetime) and isinstance(end, datetime) and end < start:
-        raise Invalid(_WHAT, [Problem(f"it ends at {rfc3339_of(end)}, before its start at {rfc3339_of(start)}", "/to")])
+        raise Invalid(
+            _WHAT,
+            [
+                Problem(
+                    f"it ends at {rfc3339_of(end)}, before its start at {rfc3339_of(start)}", "/to"
+                )
+            ],
+        )
     chosen = _joined(records)
     if unknown := {part.shard for part in chosen} - {position.shard for position in where.shards}:
         raise Invalid(_WHAT, [Problem(f"the stream has no shard {min(unknown)}", "/records")])
@@ -153,7 +173,9 @@ def planned(
             if isinstance(end, datetime):
                 high = min(high, following)
             if isinstance(start, int | dict) and isinstance(end, int | dict) and high < low:
-                raise Invalid(_WHAT, [Problem(f"it ends at offset {high}, before its start at {low}", "/to")])
+                raise Invalid(
+                    _WHAT, [Problem(f"it ends at offset {high}, before its start at {low}", "/to")]
+                )
             wanted = [Range(shard, low, high)] if high > low else []
         for part in wanted:
             low = part.start
@@ -169,11 +191,16 @@ def planned(
                     f"table {spec.name!r} has offsets [{first}, {following}) of shard {shard}, not all of [{low}, "
                     f"{high}); a replay replaces what is in the table, the job adds the rest"
                 )
-                raise Invalid(_WHAT, [Problem(text, "/records" if records else "/from" if low < first else "/to")])
+                raise Invalid(
+                    _WHAT,
+                    [Problem(text, "/records" if records else "/from" if low < first else "/to")],
+                )
             try:
                 check_held(where, shard, low, high)
             except RangeGone as error:
-                raise Invalid(_WHAT, [Problem(str(error), "/records" if records else "/from")]) from error
+                raise Invalid(
+                    _WHAT, [Problem(str(error), "/records" if records else "/from")]
+                ) from error
         ranges_of_records += wanted
     return _before(spec, table, dead, ranges_of_records)
 
@@ -213,29 +240,50 @@ def planned_again(
         return replace(planned(spec, positions, None, None), missing=missing, recreates=True)
     plan = _before(spec, table, None, [])
     records = sum(part.end - part.start for part in ranges)
-    return replace(plan, ranges=ranges, records=records, missing=missing, recreates=True, fills=True)
+    return replace(
+        plan, ranges=ranges, records=records, missing=missing, recreates=True, fills=True
+    )
 
 
 def _joined(records: Sequence[tuple[int, int]]) -> list[Range]:
     """Records by shard and offset, in order, as ranges."""
     ranges_in_table: list[Range] = []
     for shard, offset in records:
-        if ranges_in_table and (ranges_in_table[-1].shard, ranges_in_table[-1].end) == (shard, offset):
+        if ranges_in_table and (ranges_in_table[-1].shard, ranges_in_table[-1].end) == (
+            shard,
+            offset,
+        ):
             ranges_in_table[-1] = Range(shard, ranges_in_table[-1].start, offset + 1)
         else:
             ranges_in_table.append(Range(shard, offset, offset + 1))
     return ranges_in_table
 
 
-def _before(spec: TableSpec, table: LakeTable | None, dead: LakeTable | None, ranges: Sequence[Range]) -> ReplayReport:
+def _before(
+    spec: TableSpec, table: LakeTable | None, dead: LakeTable | None, ranges: Sequence[Range]
+) -> ReplayReport:
     """The present rows and dead letters."""
-    rows, letters = (_Held() if lake_table is None else _held(lake_table, ranges) for lake_table in (table, dead))
+    rows, letters = (
+        _Held() if lake_table is None else _held(lake_table, ranges) for lake_table in (table, dead)
+    )
     first = min(rows.first_us, letters.first_us)
     last = max(rows.last_us, letters.last_us)
     records = sum(part.end - part.start for part in ranges)
     rule = None if spec.rule is None else spec.rule.name
-    first_at, last_at = (rfc3339(time_ms * 1000) if rows.rows or letters.rows else None for time_ms in (first, last))
-    return ReplayReport(spec.name, True, list(ranges), records, rows.rows, letters.rows, first_at, last_at, rule=rule)
+    first_at, last_at = (
+        rfc3339(time_ms * 1000) if rows.rows or letters.rows else None for time_ms in (first, last)
+    )
+    return ReplayReport(
+        spec.name,
+        True,
+        list(ranges),
+        records,
+        rows.rows,
+        letters.rows,
+        first_at,
+        last_at,
+        rule=rule,
+    )
 
 
 @dataclass(slots=True)
@@ -271,14 +319,19 @@ class Replayed:
         self.spec = spec
         self._writer = open_writer(spec, f"replay-{uuid.uuid4().hex[:12]}", session)
 
-    def run(self, ranges: Sequence[Range], read: Callable[[Sequence[Range]], RunTasks]) -> ReplayReport:
+    def run(
+        self, ranges: Sequence[Range], read: Callable[[Sequence[Range]], RunTasks]
+    ) -> ReplayReport:
         """Read the ranges again and replace what they gave before.
 
         Raises:
             CommitConflict: the table is changed by others all the time.
         """
         if self.spec.upsert is not None:  # it may have got further since the replay was planned
-            ranges = [replace(part, end=self._writer.table.next(part.shard) or part.end) for part in ranges]
+            ranges = [
+                replace(part, end=self._writer.table.next(part.shard) or part.end)
+                for part in ranges
+            ]
         before = _before(self.spec, self._writer.table, self._writer.dead_letters, ranges)
         replay = uuid.uuid4().hex
         try:
@@ -310,7 +363,11 @@ class Replayed:
         plan = replace(self._writer.plan(), floors={}, dead_floors={}, refusals=refusals)
         results, plan = self._writer.run_agreed(read(ranges), plan)
         try:
-            details = Details(self._writer.job, _counted(ranges, results, has_sums=self.spec.upsert is None), replay)
+            details = Details(
+                self._writer.job,
+                _counted(ranges, results, has_sums=self.spec.upsert is None),
+                replay,
+            )
             with refusing(results):
                 return details, self._replace(ranges, results, plan, details)
         finally:
@@ -325,7 +382,9 @@ class Replayed:
                 refusals.setdefault(shard, {})[offset] = Refusal(reason, is_buried=False)
         return refusals
 
-    def _replace(self, ranges: Sequence[Range], results: Sequence[TaskResult], plan: Plan, details: Details) -> int:
+    def _replace(
+        self, ranges: Sequence[Range], results: Sequence[TaskResult], plan: Plan, details: Details
+    ) -> int:
         writer = self._writer
         rows = [file for result in results for file in result.files]
         letters = [file for result in results for file in result.dead_files]
@@ -333,22 +392,33 @@ class Replayed:
         return writer.replace_both(ranges, rows, letters, details)
 
 
-def _counted(ranges: Sequence[Range], results: Sequence[TaskResult], *, has_sums: bool) -> tuple[ShardRange, ...]:
+def _counted(
+    ranges: Sequence[Range], results: Sequence[TaskResult], *, has_sums: bool
+) -> tuple[ShardRange, ...]:
     counted = []
     for part in ranges:
-        counts = [count for result in results for count in result.shards if count.shard == part.shard]
+        counts = [
+            count for result in results for count in result.shards if count.shard == part.shard
+        ]
         mine = [count for count in counts if part.start <= count.first < part.end]
         read = sum(count.last + 1 - count.first for count in mine)
         if read != part.end - part.start:
-            raise CommitConflict(f"{read} records came for [{part.start}, {part.end}) of shard {part.shard}")
+            raise CommitConflict(
+                f"{read} records came for [{part.start}, {part.end}) of shard {part.shard}"
+            )
         written, dead, filtered, rows = (
-            sum(getattr(count, name) for count in mine) for name in ("written", "dead", "filtered", "rows")
+            sum(getattr(count, name) for count in mine)
+            for name in ("written", "dead", "filtered", "rows")
         )
         sums: Sums = {}
         for count in mine:
             add_sums(sums, count.sums)
         text = packed(sums, part.start, part.end) if has_sums else ""
-        counted.append(ShardRange(part.shard, part.start, part.end, read, written, dead, filtered, rows, sums=text))
+        counted.append(
+            ShardRange(
+                part.shard, part.start, part.end, read, written, dead, filtered, rows, sums=text
+            )
+        )
     return tuple(counted)
 
 
@@ -411,7 +481,9 @@ def is_alone(table: Spec) -> bool:
 class ReplayRun:
     """A replay that the broker asked for, on a thread of its own. ``order`` is the ``replay`` of the table."""
 
-    def __init__(self, session: Any, api: LakeApi, table: Spec, on_end: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, session: Any, api: LakeApi, table: Spec, on_end: Callable[[], None] = lambda: None
+    ) -> None:
         self._session = session
         self._api = api
         self._order = table["replay"]
@@ -424,7 +496,9 @@ class ReplayRun:
         self._progress = RangeProgress(order.get("rate"), is_paused=bool(order.get("pause")))
         self._state = "running"
         self._outcome: dict[str, Any] = {"error": None, "result": None}
-        self._thread = threading.Thread(target=self._run, name=f"replay {table['name']}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"replay {table['name']}", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -445,7 +519,13 @@ class ReplayRun:
     def report(self) -> dict[str, Any]:
         """Progress, as the API takes it; ``at`` changes while it runs."""
         at = rfc3339(time.time_ns()) if self._state == "running" else None
-        return {"id": self.id, "state": self._state, "done": self._progress.done, "at": at, **self._outcome}
+        return {
+            "id": self.id,
+            "state": self._state,
+            "done": self._progress.done,
+            "at": at,
+            **self._outcome,
+        }
 
     def _run(self) -> None:
         if self._session is not None:  # tasks of the queries get their share of the workers
@@ -460,7 +540,10 @@ class ReplayRun:
             self._outcome["error"], self._state = str(error), "failed"
         except Exception as error:
             log.exception("lake.replay_failed table=%s", self._spec["name"])
-            self._outcome["error"], self._state = sentence_of(str(error), self._spec["path"]), "failed"
+            self._outcome["error"], self._state = (
+                sentence_of(str(error), self._spec["path"]),
+                "failed",
+            )
         self._on_end()
 
     def _result(self, spec: TableSpec, where: Positions) -> dict[str, Any]:
@@ -474,7 +557,12 @@ class ReplayRun:
             writer = TableWriter(spec, f"gap-{self.id}")
             gaps, version = writer.accept_gap(where)
             ranges = [{"shard": gap.shard, "start": gap.start, "end": gap.end} for gap in gaps]
-            return {"table": spec.name, "ranges": ranges, "records": sum(gap.lost for gap in gaps), "version": version}
+            return {
+                "table": spec.name,
+                "ranges": ranges,
+                "records": sum(gap.lost for gap in gaps),
+                "version": version,
+            }
         if wanted := self._order["clean"]:
             return cleaned(spec, wanted["older_than_s"], wanted["dry_run"])
         if depth := self._order.get("audit"):
@@ -486,7 +574,13 @@ class ReplayRun:
         if wanted := self._order.get("expire"):
             return expire(spec.name, tables_of(spec), wanted["older_than_s"], dry_run=False)
         if wanted := self._order.get("retain"):
-            return retain(spec, f"retain-{self.id}", wanted["older_than_s"], dry_run=False, session=self._session)
+            return retain(
+                spec,
+                f"retain-{self.id}",
+                wanted["older_than_s"],
+                dry_run=False,
+                session=self._session,
+            )
         if self._order.get("diff"):
             return compare(self._session, spec, self._progress)
         if self._order.get("swap"):
@@ -496,7 +590,9 @@ class ReplayRun:
         if self._order.get("into"):
             with suppress(NotFound):
                 self._progress.done = shadow.Shadow.open(spec).as_dict(spec.name)["done"]
-            return shadow.fill(spec, self._order["replay"], self._ranges, partial(self._reads, spec)).as_dict(spec.name)
+            return shadow.fill(
+                spec, self._order["replay"], self._ranges, partial(self._reads, spec)
+            ).as_dict(spec.name)
         read = partial(in_spark, self._session, self._api, spec, progress=self._progress)
         return Replayed(spec, self._session).run(self._ranges, read).as_dict()
 

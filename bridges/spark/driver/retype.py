@@ -22,7 +22,14 @@ from bridges.spark.columns.types import ARROW_TYPES, ColumnType, NotAType, parse
 from bridges.spark.columns.value_sums import Sums, add_sums, packed
 from bridges.spark.driver.batch import Outcome, TableSpec, TableWriter, columns_after, discard
 from bridges.spark.driver.evolution import held
-from bridges.spark.tables.contract import RETYPED, Change, Details, LakeTable, ShardRange, verify_files
+from bridges.spark.tables.contract import (
+    RETYPED,
+    Change,
+    Details,
+    LakeTable,
+    ShardRange,
+    verify_files,
+)
 from bridges.spark.tables.files import copied
 from bridges.spark.tasks.task import ShardCount
 from bridges.spark.tasks.values import plain
@@ -104,14 +111,20 @@ def check_retype(spec: TableSpec, columns: Sequence[Column], column: str, kind: 
         text = f"the table is partitioned by {column!r}. Try: another 'path', which is filled from the stream again."
         problems.append(Problem(text, "/column"))
     elif spec.rule is not None:
-        if kind not in {field.wanted for field in held(columns, spec.columns, spec.format) if field.column == column}:
+        if kind not in {
+            field.wanted
+            for field in held(columns, spec.columns, spec.format)
+            if field.column == column
+        }:
             text = f"rule {spec.rule.name!r} gives its types. Try: CAST in the rule, then what the table says is held."
             problems.append(Problem(text, "/column"))
     elif spec.kind == "topics":
         text = "the columns of a table of messages are fixed. Try: a table with a 'rule' that selects typed columns."
         problems.append(Problem(text, "/column"))
     elif column not in names:
-        problems.append(Problem(f"expected one of: {', '.join(names) or 'none'}, got {column!r}", "/column"))
+        problems.append(
+            Problem(f"expected one of: {', '.join(names) or 'none'}, got {column!r}", "/column")
+        )
     try:
         parse_type(kind)
     except NotAType as error:
@@ -134,12 +147,16 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
     dead = writer.dead_letters
     before = table.rows(), dead.rows() if dead is not None else 0
     ends = {shard: table.next(shard) or 0 for shard in writer.spec.shards}
-    wanted = [replace(column, type=kind) if column.name == name else column for column in table.columns()]
+    wanted = [
+        replace(column, type=kind) if column.name == name else column for column in table.columns()
+    ]
     columns = table.columns_after_rewrite(wanted)
     plan = replace(writer.plan(), columns=columns, floors={}, dead_floors={})
     rows = writer.reconverter(plan)
     letters = writer.reconverter(plan)
-    waiting = _concatenated([_places(batch) for batch in dead.batches()] if dead is not None else [])
+    waiting = _concatenated(
+        [_places(batch) for batch in dead.batches()] if dead is not None else []
+    )
     doubled = []
     for batch in table.batches():
         places = _places(batch)
@@ -171,7 +188,10 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         lost = sum(file.rows for file in kept.dead_files)
         hint = "Try: another 'path' for the table, which is filled from the stream."
         text = f"{counted(lost, 'row')} cannot become {kind}. {hint}"
-        raise Invalid(f"column {name!r} of lake table {writer.spec.name!r} stays as it is", [Problem(text, "/type")])
+        raise Invalid(
+            f"column {name!r} of lake table {writer.spec.name!r} stays as it is",
+            [Problem(text, "/type")],
+        )
     verify_files(plan.table, [*kept.files, *letter_files.files], kept.host)
     details = Details(writer.job, (), kind=RETYPED)
     if kept.dead_files:
@@ -179,21 +199,35 @@ def _retyped(writer: TableWriter, name: str, kind: str) -> RetypeReport:
         assert dead is not None
         dead.commit(Change(details, kept.dead_files))
     rewritten = (
-        () if writer.spec.upsert is not None else tuple(_rewritten(table, ends, [*kept.shards, *letter_files.shards]))
+        ()
+        if writer.spec.upsert is not None
+        else tuple(_rewritten(table, ends, [*kept.shards, *letter_files.shards]))
     )
     converted = replace(details, rewritten=rewritten)
-    version = writer.retyped(columns_after(columns, [kept, letter_files]), [kept, letter_files], converted, left)
+    version = writer.retyped(
+        columns_after(columns, [kept, letter_files]), [kept, letter_files], converted, left
+    )
     if dead is not None and writer.spec.rule is None:
         copies = [copied(plan.dead, file, plan.dead) for file in kept.dead_files]
         # Letters of a batch that is not in the table yet are left out: it comes again, and is converted as it is now.
-        ranges = [ShardRange(shard, end, end, 0, 0, 0) for shard, end in ends.items() if dead.next(shard) is not None]
+        ranges = [
+            ShardRange(shard, end, end, 0, 0, 0)
+            for shard, end in ends.items()
+            if dead.next(shard) is not None
+        ]
         moved = replace(details, ranges=tuple(ranges))
-        dead.commit(Change(moved, [*copies, *letter_files.dead_files], columns=DEAD_LETTER, removes_all=True))
+        dead.commit(
+            Change(
+                moved, [*copies, *letter_files.dead_files], columns=DEAD_LETTER, removes_all=True
+            )
+        )
     after = table.rows(), dead.rows() if dead is not None else 0
     return RetypeReport(writer.spec.name, name, kind, *before, *after, version)
 
 
-def _rewritten(table: LakeTable, ends: Mapping[int, int], counts: Sequence[ShardCount]) -> Iterator[ShardRange]:
+def _rewritten(
+    table: LakeTable, ends: Mapping[int, int], counts: Sequence[ShardCount]
+) -> Iterator[ShardRange]:
     """The sums that all rows have since."""
     for shard, end in ends.items():
         mine = [count for count in counts if count.shard == shard]
@@ -208,7 +242,9 @@ def _rewritten(table: LakeTable, ends: Mapping[int, int], counts: Sequence[Shard
 
 def _places(batch: pa.RecordBatch) -> Any:
     """Shard and offset of each row as one number."""
-    return (batch.column("_shard").to_numpy().astype(np.int64) << 48) | batch.column("_offset").to_numpy()
+    return (batch.column("_shard").to_numpy().astype(np.int64) << 48) | batch.column(
+        "_offset"
+    ).to_numpy()
 
 
 def _limits(batch: pa.RecordBatch, ends: Mapping[int, int]) -> Any:
@@ -217,7 +253,9 @@ def _limits(batch: pa.RecordBatch, ends: Mapping[int, int]) -> Any:
 
 
 def _ends_of(places: Any, ends: Mapping[int, int]) -> Any:
-    return np.array([(shard << 48) | ends.get(shard, 0) for shard in (places >> 48).tolist()], np.int64)
+    return np.array(
+        [(shard << 48) | ends.get(shard, 0) for shard in (places >> 48).tolist()], np.int64
+    )
 
 
 def _concatenated(places: Sequence[Any]) -> Any:
@@ -227,7 +265,9 @@ def _concatenated(places: Sequence[Any]) -> Any:
 def _records(batch: pa.RecordBatch, payloads: pa.Array) -> pa.RecordBatch:
     """Rows of a table, or of its dead letters, as the source gives records."""
     types = {column.name: ARROW_TYPES[column.type] for column in PROVENANCE}
-    arrays = {source: batch.column(name).cast(types[name]) for name, source in _SOURCE_NAMES.items()}
+    arrays = {
+        source: batch.column(name).cast(types[name]) for name, source in _SOURCE_NAMES.items()
+    }
     return pa.RecordBatch.from_pydict({**arrays, "payload": payloads})
 
 
@@ -236,7 +276,10 @@ def _payloads(batch: pa.RecordBatch, columns: Sequence[Column]) -> pa.Array:
     keys = [column.key for column in columns]
     values = [_plain(batch.column(column.name), column.parsed) for column in columns]
     rows = zip(*values, strict=True) if values else [()] * batch.num_rows
-    texts = [_encode({key: entry for key, entry in zip(keys, row, strict=True) if entry is not None}) for row in rows]
+    texts = [
+        _encode({key: entry for key, entry in zip(keys, row, strict=True) if entry is not None})
+        for row in rows
+    ]
     return pa.array(texts, pa.binary())
 
 

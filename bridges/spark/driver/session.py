@@ -68,7 +68,12 @@ def lake_session(directory: Path, master: str, driver_memory: str) -> Iterator[T
     """
     require_pyspark()
     if remote := next(
-        (entry for entry in (os.environ.get("SPARK_REMOTE", ""), master) if entry.startswith("sc://")), None
+        (
+            entry
+            for entry in (os.environ.get("SPARK_REMOTE", ""), master)
+            if entry.startswith("sc://")
+        ),
+        None,
     ):
         raise SluiceError(
             f"Spark's master: expected a cluster manager such as spark://HOST:7077, got {remote}: Spark Connect reads "
@@ -100,7 +105,9 @@ def prepare_environment(directory: Path, environ: MutableMapping[str, str]) -> N
     environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
 
 
-def start_session(master: str, *, driver_memory: str, work_dir: Path, java_options: str = JAVA_OPTIONS) -> Any:
+def start_session(
+    master: str, *, driver_memory: str, work_dir: Path, java_options: str = JAVA_OPTIONS
+) -> Any:
     """A session with SQL on a context of ``start_context``."""
     require_pyspark()
     from pyspark.sql import SparkSession
@@ -109,7 +116,9 @@ def start_session(master: str, *, driver_memory: str, work_dir: Path, java_optio
     return SparkSession.builder.getOrCreate()
 
 
-def start_context(master: str, *, driver_memory: str, work_dir: Path, java_options: str = JAVA_OPTIONS) -> Any:
+def start_context(
+    master: str, *, driver_memory: str, work_dir: Path, java_options: str = JAVA_OPTIONS
+) -> Any:
     """A Spark context. What the user configured for Spark wins over our settings; where spark-submit did not start this
     process, the arguments win over both.
 
@@ -146,7 +155,9 @@ def _given(launch: dict[str, str]) -> dict[str, str]:
     spark-submit did not start is started with ``launch``."""
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(launch.items())))
+    SparkContext._ensure_initialized(
+        conf=SparkConf(loadDefaults=False).setAll(list(launch.items()))
+    )
     configured = dict(SparkConf().getAll())
     return configured if "PYSPARK_GATEWAY_PORT" in os.environ else {**configured, **launch}
 

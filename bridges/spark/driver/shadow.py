@@ -54,7 +54,9 @@ class Shadow:
             NotFound: it has none.
         """
         if (shadow := cls.find(spec)) is None:
-            raise NotFound("shadow of table", spec.name, f"make one: sluice replay {spec.name} --into shadow")
+            raise NotFound(
+                "shadow of table", spec.name, f"make one: sluice replay {spec.name} --into shadow"
+            )
         return shadow
 
     @classmethod
@@ -62,7 +64,11 @@ class Shadow:
         """The shadow of a table, if it has one."""
         beside = shadow_of(spec)
         rows = open_table(spec.format, beside.place, spec.binding)
-        ordered = [] if rows is None else [version for version in rows.commits() if version.details.kind == _ORDERED]
+        ordered = (
+            []
+            if rows is None
+            else [version for version in rows.commits() if version.details.kind == _ORDERED]
+        )
         if rows is None or not ordered:
             return None
         details = ordered[0].details
@@ -73,23 +79,37 @@ class Shadow:
     def left(self) -> list[Range]:
         """The ranges that are not in it yet."""
         starts = [max(part.start, self.rows.next(part.shard) or 0) for part in self.ranges]
-        return [replace(part, start=start) for part, start in zip(self.ranges, starts, strict=True) if start < part.end]
+        return [
+            replace(part, start=start)
+            for part, start in zip(self.ranges, starts, strict=True)
+            if start < part.end
+        ]
 
     def counted(self) -> tuple[ShardRange, ...]:
         """The outcome of the records of each range, by the commits."""
         done = [
-            part for version in self.rows.commits() if version.details.kind == "rows" for part in version.details.ranges
+            part
+            for version in self.rows.commits()
+            if version.details.kind == "rows"
+            for part in version.details.ranges
         ]
         shard_counts = []
         for span in self.ranges:
-            mine = [part for part in done if part.shard == span.shard and span.start <= part.start < span.end]
+            mine = [
+                part
+                for part in done
+                if part.shard == span.shard and span.start <= part.start < span.end
+            ]
             counts = {
-                name: sum(getattr(part, name) for part in mine) for name in ("read", "written", "dead", "filtered")
+                name: sum(getattr(part, name) for part in mine)
+                for name in ("read", "written", "dead", "filtered")
             }
             sums = together((part.sums, part.start, part.end) for part in mine)
             text = "" if sums is None else packed(sums, span.start, span.end)
             rows = sum(part.row_count for part in mine)
-            shard_counts.append(ShardRange(span.shard, span.start, span.end, **counts, rows=rows, sums=text))
+            shard_counts.append(
+                ShardRange(span.shard, span.start, span.end, **counts, rows=rows, sums=text)
+            )
         return tuple(shard_counts)
 
     def as_dict(self, table: str) -> dict[str, Any]:
@@ -99,7 +119,9 @@ class Shadow:
             "table": table,
             "replay": self.replay,
             "started_at": rfc3339(self.started_ms * 1_000_000),
-            "ranges": [{"shard": part.shard, "start": part.start, "end": part.end} for part in self.ranges],
+            "ranges": [
+                {"shard": part.shard, "start": part.start, "end": part.end} for part in self.ranges
+            ],
             "records": sum(part.end - part.start for part in self.ranges),
             "done": sum(count.read for count in counts),
             "rows": sum(count.row_count for count in counts),
@@ -121,7 +143,10 @@ def check_new(spec: TableSpec) -> None:
 
 
 def fill(
-    spec: TableSpec, replay: str, ranges: Sequence[Range], read: Callable[[Sequence[Range]], Iterator[RunTasks]]
+    spec: TableSpec,
+    replay: str,
+    ranges: Sequence[Range],
+    read: Callable[[Sequence[Range]], Iterator[RunTasks]],
 ) -> Shadow:
     """Fill the shadow from where it is; ``read`` gives the reads of ranges, each of one piece."""
     live = open_table(spec.format, spec.place, spec.binding)
@@ -136,7 +161,9 @@ def fill(
         writer.table.commit(Change(Details(writer.job, ordered, replay, kind=_ORDERED), marks=()))
     shadow = Shadow.open(spec)
     if shadow.replay != replay:
-        raise Conflict(f"table {spec.name!r} has the shadow of another replay. Try: sluice lake tables discard.")
+        raise Conflict(
+            f"table {spec.name!r} has the shadow of another replay. Try: sluice lake tables discard."
+        )
     for part in shadow.left():
         if writer.table.next(part.shard) != part.start:
             writer.begin({part.shard: part.start})
@@ -157,10 +184,14 @@ def swap(spec: TableSpec, writer: TableWriter) -> dict[str, Any]:
             f"the shadow of table {spec.name!r} lacks {counted(left, 'record')}. Try: sluice jobs resume, or discard."
         )
     if shadow.rows.partitions() != writer.table.partitions():
-        raise Conflict(f"table {spec.name!r} has other partitions than its shadow. Try: discard it, and replay again.")
+        raise Conflict(
+            f"table {spec.name!r} has other partitions than its shadow. Try: discard it, and replay again."
+        )
     writer.evolve(shadow.rows.columns())
     if not has_types(writer.table, shadow.rows.columns()):
-        raise Conflict(f"table {spec.name!r} has other columns than its shadow. Try: discard it, and replay again.")
+        raise Conflict(
+            f"table {spec.name!r} has other columns than its shadow. Try: discard it, and replay again."
+        )
     details = Details(writer.job, shadow.counted(), shadow.replay)
     version = _taken(writer.table, shadow.rows, shadow.ranges, details, writer)
     dead = writer.open_dead_letters(create=shadow.dead is not None)
@@ -173,7 +204,11 @@ def swap(spec: TableSpec, writer: TableWriter) -> dict[str, Any]:
 
 
 def _taken(
-    table: LakeTable, shadow: LakeTable | None, ranges: Sequence[Range], details: Details, writer: TableWriter
+    table: LakeTable,
+    shadow: LakeTable | None,
+    ranges: Sequence[Range],
+    details: Details,
+    writer: TableWriter,
 ) -> int:
     """Commit what a shadow has, where a swap that was killed did not; the version."""
     for commit in table.commits():
@@ -185,7 +220,11 @@ def _taken(
     is_same = all(ids.get(column.key) == column.ids for column in shadow.columns())
     schema = None if is_same else arrow_schema((*PROVENANCE, *table.columns()))
     with ThreadPoolExecutor(_COPIES) as copies:
-        files = list(copies.map(lambda file: copied(shadow.place, file, table.place, schema), shadow.written()))
+        files = list(
+            copies.map(
+                lambda file: copied(shadow.place, file, table.place, schema), shadow.written()
+            )
+        )
     return replace_ranges(table, ranges, files, details, writer.rewrite)
 
 

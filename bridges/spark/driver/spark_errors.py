@@ -8,7 +8,9 @@ from broker.core.store_clients import store_says
 
 _OUR_ERRORS = ("pyspark_sluice.", "bridges.spark.", "broker.core.")
 _DEAD_PYTHON = ("Python worker exited", "Stream closed", "EOFException", "Connection reset")
-_PYTHON_ERROR = re.compile(r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?:Error|Exception|Invalid)): (.+)")
+_PYTHON_ERROR = re.compile(
+    r"(?!org\.|java\.|py4j\.|pyspark\.)((?:\w+\.)*)(\w+(?:Error|Exception|Invalid)): (.+)"
+)
 _NO_MODULE = re.compile(r"No module named '(\w+)")
 # Words of Spark about a Python process that it started and that did not answer within 10 s.
 NOT_CONNECTED = "Python worker failed to connect back"
@@ -35,7 +37,11 @@ def sentence_of(trace: str, path: str = "") -> str:
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith(_OUR_ERRORS)]
     causes = [line for line in lines if line.startswith(("Caused by: ", ": "))]
-    sentences = [text.format(**matched.groupdict()) for pattern, text in _KNOWN if (matched := pattern.search(trace))]
+    sentences = [
+        text.format(**matched.groupdict())
+        for pattern, text in _KNOWN
+        if (matched := pattern.search(trace))
+    ]
     if sentences:
         chosen = sentences[0]
     elif ours:
@@ -56,9 +62,8 @@ def sentence_of(trace: str, path: str = "") -> str:
 def _plain(where: str, error: str, text: str) -> str:
     """The meaning of a Python error for a table: ``where`` is the module that the error is of."""
     if package := _NO_MODULE.search(text):
-        return (
-            f"a Python process of Spark lacks package {package[1]!r}. Try: pip install 'sluicemq[spark]' on every host."
-        )
+        lacks = f"a Python process of Spark lacks package {package[1]!r}"
+        return f"{lacks}. Try: pip install 'sluicemq[spark]' on every host."
     if where.startswith(("sqlalchemy.", "pyiceberg.")):
         return f"the table's catalog cannot be used: {text}"
     if error in ("OSError", "PermissionError"):

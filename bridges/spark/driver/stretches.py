@@ -40,7 +40,10 @@ class Stretches:
 
     def within(self, start: int, end: int) -> slice:
         """The stretches with offsets of a range."""
-        return slice(int(np.searchsorted(self.end, start, "right")), int(np.searchsorted(self.start, end, "left")))
+        return slice(
+            int(np.searchsorted(self.end, start, "right")),
+            int(np.searchsorted(self.start, end, "left")),
+        )
 
 
 def is_batch(ledger: pa.Table) -> pa.ChunkedArray:
@@ -64,21 +67,41 @@ def stretches_of(ledger: pa.Table, first: int, end: int) -> Stretches:
 
     batches = ledger.filter(is_batch(ledger))
     for start, stop, removed in _removals(ledger):
-        overlapping = pc.and_(pc.less(batches["from_offset"], stop), pc.greater(batches["to_offset"], start))
+        overlapping = pc.and_(
+            pc.less(batches["from_offset"], stop), pc.greater(batches["to_offset"], start)
+        )
         filtered = pc.sum(batches.filter(overlapping)["filtered"]).as_py() or 0
         for left, right in covered.add(start, stop):
             add(
-                start=left, end=right, kind=REMOVED, removed=removed, filtered=filtered, is_whole=1, weight=right - left
+                start=left,
+                end=right,
+                kind=REMOVED,
+                removed=removed,
+                filtered=filtered,
+                is_whole=1,
+                weight=right - left,
             )
     newest_first = batches.sort_by([("table_version", "descending")])
     written = pc.coalesce(newest_first["rows"], newest_first["written"])
-    columns = [newest_first[name] for name in ("from_offset", "to_offset", "filtered", "lost", "dead")]
+    columns = [
+        newest_first[name] for name in ("from_offset", "to_offset", "filtered", "lost", "dead")
+    ]
     columns = [pc.fill_null(column, 0).to_numpy() for column in (*columns, written)]
-    for start, stop, filtered, lost, dead, rows in zip(*(column.tolist() for column in columns), strict=True):
+    for start, stop, filtered, lost, dead, rows in zip(
+        *(column.tolist() for column in columns), strict=True
+    ):
         kind = LOST if lost else COMMIT
         for left, right in covered.add(start, stop):
             is_whole = int((left, right) == (start, stop))
-            add(start=left, end=right, kind=kind, rows=rows, filtered=filtered, is_whole=is_whole, weight=rows + dead)
+            add(
+                start=left,
+                end=right,
+                kind=kind,
+                rows=rows,
+                filtered=filtered,
+                is_whole=is_whole,
+                weight=rows + dead,
+            )
     for left, right in covered.add(first, end):
         add(start=left, end=right, kind=UNKNOWN, is_whole=1, weight=right - left)
     arrays = {name: np.array(fields[name], np.int64) for name in _FIELDS}
@@ -98,7 +121,10 @@ class Cells:
 
     def within(self, start: int, end: int) -> slice:
         """The cells with offsets of a range."""
-        return slice(int(np.searchsorted(self.end, start, "right")), int(np.searchsorted(self.start, end, "left")))
+        return slice(
+            int(np.searchsorted(self.end, start, "right")),
+            int(np.searchsorted(self.start, end, "left")),
+        )
 
 
 def cells_of(ledger: pa.Table) -> Cells:
@@ -113,7 +139,10 @@ def cells_of(ledger: pa.Table) -> Cells:
         covered.add(start, stop)
     is_removal = pc.greater(pc.fill_null(ledger["expired"], 0), 0)
     newest_first = ledger.filter(pc.invert(is_removal)).sort_by([("table_version", "descending")])
-    columns = [newest_first[name].to_pylist() for name in ("from_offset", "to_offset", "table_version", "sums")]
+    columns = [
+        newest_first[name].to_pylist()
+        for name in ("from_offset", "to_offset", "table_version", "sums")
+    ]
     for start, stop, version, text in zip(*columns, strict=True):
         sums_by_block = unpacked(text or "", start, stop) or {}
         for left, right in covered.add(start, stop):
@@ -166,6 +195,8 @@ def _removals(ledger: pa.Table) -> Iterator[tuple[int, int, int]]:
         if count and start >= last:
             yield first, last, count
             count = 0
-        first, last, count = (first, max(last, end), count + removed) if count else (start, end, removed)
+        first, last, count = (
+            (first, max(last, end), count + removed) if count else (start, end, removed)
+        )
     if count:
         yield first, last, count

@@ -96,7 +96,9 @@ def called(plan: tuple[str, str, tuple[Any, ...]], _: None) -> str:
         return json.dumps({"failure": traceback.format_exc()})
 
 
-def tidy(spec: TableSpec, ledger: Ledger, now: float, session: Any = None, turn: Turn = _NO_TURN) -> LakeTable | None:
+def tidy(
+    spec: TableSpec, ledger: Ledger, now: float, session: Any = None, turn: Turn = _NO_TURN
+) -> LakeTable | None:
     """Bring the ledger up to date, then remove what the table has of old versions and small files; the table.
 
     Many small files are joined in a worker of the session during batches; quick work, in a turn between them.
@@ -105,7 +107,9 @@ def tidy(spec: TableSpec, ledger: Ledger, now: float, session: Any = None, turn:
     rows = open_table(spec.format, spec.place, spec.binding)
     tables = _tidied(spec)
     ledger.sync(spec, now)
-    if session is not None and any(table.compact(dry_run=True).files >= MANY_SMALL_FILES for table in _tidied(spec)):
+    if session is not None and any(
+        table.compact(dry_run=True).files >= MANY_SMALL_FILES for table in _tidied(spec)
+    ):
         in_one_worker(session, tidy_all, spec)
         return rows
     with turn:
@@ -143,21 +147,32 @@ def tables_of(spec: TableSpec) -> list[LakeTable]:
     """The table, its dead letters and its members, as far as they are there."""
     rows = open_table(spec.format, spec.place, spec.binding)
     dead = open_dead_letters(spec.format, spec.place, spec.binding, create=False)
-    members = [] if spec.members is None else open_members(spec.format, spec.place, spec.binding).values()
+    members = (
+        [] if spec.members is None else open_members(spec.format, spec.place, spec.binding).values()
+    )
     return [table for table in (rows, dead, *members) if table is not None]
 
 
 def compact(name: str, tables: list[LakeTable], *, dry_run: bool) -> dict[str, Any]:
     """Join small files of the tables, or count them; the report."""
     done = [table.until_committed(partial(table.compact, dry_run=dry_run)) for table in tables]
-    counts = {key: sum(getattr(entry, key) for entry in done) for key in ("files", "bytes", "files_after")}
+    counts = {
+        key: sum(getattr(entry, key) for entry in done) for key in ("files", "bytes", "files_after")
+    }
     return {"table": name, "dry_run": dry_run, **counts}
 
 
-def expire(name: str, tables: list[LakeTable], older_than_s: float, *, dry_run: bool) -> dict[str, Any]:
+def expire(
+    name: str, tables: list[LakeTable], older_than_s: float, *, dry_run: bool
+) -> dict[str, Any]:
     """Remove versions that are older with the files that only they have, or count them; the report."""
-    done = [table.until_committed(partial(table.expire, older_than_s, dry_run=dry_run)) for table in tables]
-    counts = {key: sum(getattr(entry, key) for entry in done) for key in ("snapshots", "files", "bytes")}
+    done = [
+        table.until_committed(partial(table.expire, older_than_s, dry_run=dry_run))
+        for table in tables
+    ]
+    counts = {
+        key: sum(getattr(entry, key) for entry in done) for key in ("snapshots", "files", "bytes")
+    }
     return {"table": name, "dry_run": dry_run, **counts}
 
 
@@ -186,7 +201,9 @@ class Retention:
         return removed
 
 
-def retain(spec: TableSpec, job: str, older_than_s: float, *, dry_run: bool, session: Any = None) -> dict[str, Any]:
+def retain(
+    spec: TableSpec, job: str, older_than_s: float, *, dry_run: bool, session: Any = None
+) -> dict[str, Any]:
     """Remove rows and dead letters that were published longer ago, in a worker, or count them; the report."""
     before = datetime.fromtimestamp(time.time() - older_than_s, UTC)
     if dry_run:
@@ -231,5 +248,7 @@ def _ranges(places: pa.Table, *, has_rule: bool) -> tuple[ShardRange, ...]:
     for shard in np.unique(shards).tolist():
         mine = offsets[shards == shard]
         records = len(np.unique(mine)) if has_rule else len(mine)
-        removed.append(ShardRange(shard, int(mine.min()), int(mine.max()) + 1, 0, 0, 0, expired=records))
+        removed.append(
+            ShardRange(shard, int(mine.min()), int(mine.max()) + 1, 0, 0, 0, expired=records)
+        )
     return tuple(removed)

@@ -101,11 +101,22 @@ class UpsertWriter(TableWriter):
             return ends
         ledger = ledger_of(self.spec, self.table)
         last = pc.max(ledger.filter(pc.greater(ledger["deleted"], 0))["table_version"]).as_py()
-        before = [] if last is None else ledger.filter(pc.less_equal(ledger["table_version"], last)).to_pylist()
-        return {shard: max([row["to_offset"] for row in before if row["shard"] == shard], default=0) for shard in ends}
+        before = (
+            []
+            if last is None
+            else ledger.filter(pc.less_equal(ledger["table_version"], last)).to_pylist()
+        )
+        return {
+            shard: max([row["to_offset"] for row in before if row["shard"] == shard], default=0)
+            for shard in ends
+        }
 
     def retyped(
-        self, columns: Sequence[Column], results: Sequence[TaskResult], details: Details, dead: Mapping[int, int]
+        self,
+        columns: Sequence[Column],
+        results: Sequence[TaskResult],
+        details: Details,
+        dead: Mapping[int, int],
     ) -> int:
         files = [file for result in results for file in result.files]
         try:
@@ -117,7 +128,14 @@ class UpsertWriter(TableWriter):
             for count in (count for result in results for count in result.shards):
                 rows[count.shard] += count.rows
             ranges = [
-                ShardRange(shard, self.table.first(shard) or 0, end, rows[shard] + letters, rows[shard], letters)
+                ShardRange(
+                    shard,
+                    self.table.first(shard) or 0,
+                    end,
+                    rows[shard] + letters,
+                    rows[shard],
+                    letters,
+                )
                 for shard, end in self.ends(self.table).items()
                 for letters in (dead.get(shard, 0),)
             ]
@@ -125,12 +143,16 @@ class UpsertWriter(TableWriter):
             keys = sum(file.rows for file in added)
             counted = _counted(ranges, files, merged)
             # Details of a replay: the ranges that came before are covered again.
-            details = replace(details, ranges=counted, replay=self.job, keys=keys, key=self._upsert.key)
+            details = replace(
+                details, ranges=counted, replay=self.job, keys=keys, key=self._upsert.key
+            )
             return self.table.commit(Change(details, added, columns=columns, removes_all=True))
         finally:
             self._discard(files)
 
-    def _append(self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]) -> int:
+    def _append(
+        self, results: Sequence[TaskResult], details: Details, plan: Plan, columns: Sequence[Column]
+    ) -> int:
         files = [file for result in results for file in result.files]
         try:
             if self.ends(self.table) != plan.floors or not has_types(self.table, columns):
@@ -154,7 +176,9 @@ class UpsertWriter(TableWriter):
         if any(self.table.next(part.shard) != part.end for part in ranges):
             raise CommitConflict("the table has further records since the replay began")
         # Marks, so that a batch which is committed at the same time is refused, or this one is.
-        marks = tuple(ShardRange(shard, end, end, 0, 0, 0) for shard, end in self.ends(self.table).items())
+        marks = tuple(
+            ShardRange(shard, end, end, 0, 0, 0) for shard, end in self.ends(self.table).items()
+        )
         return self._merged(files, details, ranges, marks)
 
     def _merged(
@@ -166,7 +190,9 @@ class UpsertWriter(TableWriter):
     ) -> int:
         present_files = self.table.data_files()
         leaves, foreign = leaves_of(present_files)
-        units = units_of(leaves, _all_leaves(leaves, foreign), foreign, files, everything=bool(ranges))
+        units = units_of(
+            leaves, _all_leaves(leaves, foreign), foreign, files, everything=bool(ranges)
+        )
         replaced = tuple((part.shard, part.start, part.end) for part in ranges)
         plan = MergePlan(self.spec.place.directory, self.table.columns(), self._upsert, replaced)
         results = self._run(plan, units)
@@ -177,7 +203,12 @@ class UpsertWriter(TableWriter):
             - sum(present_files[path] for path in removed)
             + sum(file.rows for file in added)
         )
-        details = replace(details, ranges=_counted(details.ranges, files, results), keys=keys, key=self._upsert.key)
+        details = replace(
+            details,
+            ranges=_counted(details.ranges, files, results),
+            keys=keys,
+            key=self._upsert.key,
+        )
         return self.table.commit(Change(details, added, removed, marks=marks))
 
     def _run(self, plan: MergePlan, units: Sequence[Unit]) -> list[Merged]:
@@ -208,5 +239,6 @@ def _counted(
         superseded.update(result.superseded)
         deleted.update(result.deleted)
     return tuple(
-        replace(part, superseded=superseded.pop(part.shard, 0), deleted=deleted.pop(part.shard, 0)) for part in ranges
+        replace(part, superseded=superseded.pop(part.shard, 0), deleted=deleted.pop(part.shard, 0))
+        for part in ranges
     )

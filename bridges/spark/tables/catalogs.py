@@ -67,11 +67,15 @@ def answered(place: Place) -> Iterator[None]:
         Unavailable: it does not answer, or refuses the credentials.
     """
     entry = place.entry
-    catalog_text = "the table's catalog" if entry is None else f"catalog {entry.catalog!r} at {entry.uri}"
+    catalog_text = (
+        "the table's catalog" if entry is None else f"catalog {entry.catalog!r} at {entry.uri}"
+    )
     try:
         yield
     except (NoSuchTableError, NoSuchNamespaceError) as error:
-        raise TableRefused(f"{entry or place} no longer exists: it was dropped or renamed") from error
+        raise TableRefused(
+            f"{entry or place} no longer exists: it was dropped or renamed"
+        ) from error
     except (UnauthorizedError, ForbiddenError, OAuthError) as error:
         raise Unavailable(f"{catalog_text} refuses the credentials: {_last(error)}") from error
     except Timeout as error:
@@ -86,7 +90,9 @@ def answered(place: Place) -> Iterator[None]:
 
 def _last(error: BaseException) -> str:
     """The innermost cause, as its first line says it."""
-    while (cause := error.__cause__ or error.__context__) is not None and not isinstance(error, RESTError):
+    while (cause := error.__cause__ or error.__context__) is not None and not isinstance(
+        error, RESTError
+    ):
         error = cause
     text = str(error) if not isinstance(error, OSError) else error.strerror or str(error)
     return (text.splitlines() or [type(error).__name__])[0][:200]

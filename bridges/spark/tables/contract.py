@@ -90,7 +90,9 @@ class Binding:
     def check(self, stored: Binding, place: Place) -> None:
         """Refuse a table that was filled from something else. Raises ``TableRefused``."""
         if stored.stream != self.stream:
-            raise TableRefused(f"{place} holds rows of stream {stored.stream!r}; choose another path")
+            raise TableRefused(
+                f"{place} holds rows of stream {stored.stream!r}; choose another path"
+            )
         if stored.epoch != self.epoch:
             raise TableRefused(
                 f"{place} holds rows of an older stream {stored.stream!r} that was deleted and created again since; "
@@ -227,7 +229,9 @@ class Compaction:
     @classmethod
     def of(cls, groups: Sequence[Sequence[TableFile]]) -> Self:
         """One file made of each group."""
-        return cls(sum(map(len, groups)), sum(file.size for group in groups for file in group), len(groups))
+        return cls(
+            sum(map(len, groups)), sum(file.size for group in groups for file in group), len(groups)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +289,11 @@ class TableFile:
             return False
         low = self.low
         high = self.high
-        covering = {span.shard for span in ranges if span.start <= low["_offset"] and high["_offset"] < span.end}
+        covering = {
+            span.shard
+            for span in ranges
+            if span.start <= low["_offset"] and high["_offset"] < span.end
+        }
         return covering.issuperset(range(low["_shard"], high["_shard"] + 1))
 
     @property
@@ -330,7 +338,9 @@ def bins(sizes: Sequence[int]) -> list[list[int]]:
     return [group for group in groups if len(group) > 1]
 
 
-def until_committed(change: Callable[[], T], refresh: Callable[[], None], name: str, attempts: int = ATTEMPTS) -> T:
+def until_committed(
+    change: Callable[[], T], refresh: Callable[[], None], name: str, attempts: int = ATTEMPTS
+) -> T:
     """Make a change again on the newest version where another writer was first.
 
     Raises:
@@ -394,7 +404,11 @@ class LakeTable(ABC):
 
     @classmethod
     def open_or_create(
-        cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout = AS_THEY_COME
+        cls,
+        place: Place,
+        binding: Binding,
+        columns: Sequence[Column],
+        layout: Layout = AS_THEY_COME,
     ) -> Self:
         """The table at a place, made with ``columns`` after those of provenance when there is none."""
         table = cls.open(place, binding)
@@ -406,7 +420,9 @@ class LakeTable(ABC):
 
     @classmethod
     @abstractmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
+    def _create(
+        cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout
+    ) -> None:
         """Make a table; another driver may be first, and what it made decides."""
 
     @abstractmethod
@@ -445,7 +461,9 @@ class LakeTable(ABC):
         where = self.place.entry or self.place
         now = self.part
         if was.id not in (None, now.id):
-            raise TableLost(f"is another one: the table at {where} has identifier {now.id}, not {was.id}")
+            raise TableLost(
+                f"is another one: the table at {where} has identifier {now.id}, not {was.id}"
+            )
         if now.version < was.version or self.has_left(was.version):
             raise TableLost(
                 f"no longer has version {was.version}, which its job has written: it is at version {now.version} at "
@@ -484,7 +502,9 @@ class LakeTable(ABC):
         """
         has = set(self.paths())
         for column in self.columns():
-            if missing := next((path for path in column.parsed.paths(column.name) if path not in has), None):
+            if missing := next(
+                (path for path in column.parsed.paths(column.name) if path not in has), None
+            ):
                 raise TableRefused(
                     f"{self.place}: column {column.name!r} has no member {missing!r}, which is what this version calls "
                     f"it since another member begins with the same name. Try: another 'path', filled from the stream."
@@ -569,14 +589,18 @@ class LakeTable(ABC):
         if place.is_local:
             place.files.delete_dir(place.path)
             return
-        infos = place.files.get_file_info(fs.FileSelector(place.path, recursive=True, allow_not_found=True))
+        infos = place.files.get_file_info(
+            fs.FileSelector(place.path, recursive=True, allow_not_found=True)
+        )
         place.remove([info.path for info in infos if info.type is fs.FileType.File])
 
     def rest(self, file: TableFile, ranges: Sequence[Range]) -> Rest:
         """The parameters of a task that writes a data file again without the rows of ranges."""
         names = {column.name for column in (*PROVENANCE, *self.columns())}
         shared = {name: value for name, value in file.constants.items() if name in names}
-        return Rest(self.place.directory, file.path, self.columns(), self.layout(), tuple(ranges), shared)
+        return Rest(
+            self.place.directory, file.path, self.columns(), self.layout(), tuple(ranges), shared
+        )
 
     def layout(self) -> Layout:
         """The layout of new files."""
@@ -709,7 +733,9 @@ class LakeTable(ABC):
                 tables.append(read_tail(self.place, file.path, missing, schema, file.constants))
             missing -= tables[-1].num_rows
         rows = pa.concat_tables(tables)
-        return rows.sort_by([("_published_at", "descending"), ("_offset", "descending")]).slice(0, limit)
+        return rows.sort_by([("_published_at", "descending"), ("_offset", "descending")]).slice(
+            0, limit
+        )
 
     def has_renamed(self) -> bool:
         """True if a column may have another name in a file."""

@@ -99,20 +99,33 @@ class DeltaLakeTable(LakeTable):
             ) from error
         stored = _binding(table)
         if stored is None:
-            raise TableRefused(f"{place} holds a Delta table that Sluice did not make; choose another path")
+            raise TableRefused(
+                f"{place} holds a Delta table that Sluice did not make; choose another path"
+            )
         binding.check(stored, place)
         return cls(table, place, binding)
 
     @classmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
-        derived = [_partition_field(field) for field in layout.partition if field.transform != "identity"]
-        schema = Schema([*(_field(column, binding) for column in (*PROVENANCE, *columns)), *derived])
+    def _create(
+        cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout
+    ) -> None:
+        derived = [
+            _partition_field(field) for field in layout.partition if field.transform != "identity"
+        ]
+        schema = Schema(
+            [*(_field(column, binding) for column in (*PROVENANCE, *columns)), *derived]
+        )
         about = f"rows of stream {binding.stream}"
         options = place.storage_options
         names = [field.name for field in layout.partition]
         try:
             DeltaTable.create(
-                place.url, schema, mode="ignore", partition_by=names, description=about, storage_options=options
+                place.url,
+                schema,
+                mode="ignore",
+                partition_by=names,
+                description=about,
+                storage_options=options,
             )
         except DeltaError:
             # Another driver may have been first; what it made decides.
@@ -170,7 +183,9 @@ class DeltaLakeTable(LakeTable):
         derived = {field.name for field in self._made()}
         names = self._partition_names()
         return {
-            name: _EPOCH_DAY + timedelta(days=value) if name in derived and value is not None else value
+            name: _EPOCH_DAY + timedelta(days=value)
+            if name in derived and value is not None
+            else value
             for name, value in zip(names, file.partition, strict=True)
         }
 
@@ -198,7 +213,9 @@ class DeltaLakeTable(LakeTable):
     def reader(self, columns: Sequence[str]) -> FileReader:
         wanted = self._schema(columns)
         masks = self._masks()
-        constants = {self.place.path_of(file.path): file.constants for file in self.files() if file.constants}
+        constants = {
+            self.place.path_of(file.path): file.constants for file in self.files() if file.constants
+        }
 
         def read(paths: Sequence[str], within: Range | None) -> Iterator[pa.RecordBatch]:
             full = [self.place.path_of(path) for path in paths]
@@ -281,7 +298,9 @@ class DeltaLakeTable(LakeTable):
             for column in (column for column in columns if column.name in fields):
                 # delta-rs merges members, not metadata. A death in between leaves members that are added again.
                 metadata = fields[column.name].metadata
-                self._table.alter.add_columns([Field(column.name, _type(column.parsed), metadata=metadata)])
+                self._table.alter.add_columns(
+                    [Field(column.name, _type(column.parsed), metadata=metadata)]
+                )
                 metadata = _field(column, self._binding).metadata
                 self._table.alter.set_column_metadata(column.name, metadata)
         except DeltaError as error:
@@ -299,7 +318,10 @@ class DeltaLakeTable(LakeTable):
     def files(self) -> list[TableFile]:
         actions = pa.table(self._table.get_add_actions(flatten=True))
         bounds = {name: _bounds_of(actions, name) for name in RANGED}
-        partitions = {name: actions.column(f"partition.{name}").to_pylist() for name in self._partition_names()}
+        partitions = {
+            name: actions.column(f"partition.{name}").to_pylist()
+            for name in self._partition_names()
+        }
         sizes = actions.column("size_bytes").to_pylist()
         counts = actions.column("num_records").to_pylist()
         masks = self._masks()
@@ -314,7 +336,18 @@ class DeltaLakeTable(LakeTable):
             constants = {name: values[at] for name, values in partitions.items()}
             partition = tuple(constants.values())
             rows = (counts[at] or 0) - hidden
-            files.append(TableFile(path, sizes[at], rows, low, high, partition, constants, is_masked=mask is not None))
+            files.append(
+                TableFile(
+                    path,
+                    sizes[at],
+                    rows,
+                    low,
+                    high,
+                    partition,
+                    constants,
+                    is_masked=mask is not None,
+                )
+            )
         return files
 
     def written(self) -> list[DataFile]:
@@ -354,7 +387,9 @@ class DeltaLakeTable(LakeTable):
         return forgotten
 
     def _partition_texts(self, file: DataFile) -> dict[str, str | None]:
-        return {name: _partition_text(value) for name, value in self._partition_values(file).items()}
+        return {
+            name: _partition_text(value) for name, value in self._partition_values(file).items()
+        }
 
     def versions(self, limit: int | None = None, after: int = -1) -> Sequence[Version]:
         newest = self.version()
@@ -362,7 +397,9 @@ class DeltaLakeTable(LakeTable):
         first = after + 1 if limit is None else max(after, newest - limit) + 1
         with ThreadPoolExecutor(_LOG_READERS) as readers:
             for end in range(newest, first - 1, -_LOG_PART):
-                part = list(readers.map(self._logged, range(end, max(first, end + 1 - _LOG_PART) - 1, -1)))
+                part = list(
+                    readers.map(self._logged, range(end, max(first, end + 1 - _LOG_PART) - 1, -1))
+                )
                 versions += [version for version in part if version is not None]
                 if None in part:  # the log before it was cleaned
                     break
@@ -375,7 +412,9 @@ class DeltaLakeTable(LakeTable):
         except FileNotFoundError:
             return None
         info = infos[0] if infos else {}
-        return Version(version, int(info.get("timestamp", 0)), str(info.get("operation", "")), _details(info))
+        return Version(
+            version, int(info.get("timestamp", 0)), str(info.get("operation", "")), _details(info)
+        )
 
     def _entries(self, version: int, start: bytes) -> list[dict[str, Any]]:
         """The entries of a version in the log that begin so. Raises ``FileNotFoundError``."""
@@ -386,13 +425,18 @@ class DeltaLakeTable(LakeTable):
         changes = [
             version
             for version in self.versions(_MOST_ENTRIES)
-            if version.operation in _SCHEMA_CHANGES or (version.details is not None and version.details.kind == RETYPED)
+            if version.operation in _SCHEMA_CHANGES
+            or (version.details is not None and version.details.kind == RETYPED)
         ][:limit]
         schemas = []
         for change in changes:
             with contextlib.suppress(DeltaError):  # the log before it was cleaned
                 schemas.append(
-                    SchemaVersion(change.version, change.at_ms, _columns(delta_table(self.place, change.version)))
+                    SchemaVersion(
+                        change.version,
+                        change.at_ms,
+                        _columns(delta_table(self.place, change.version)),
+                    )
                 )
         return schemas or [SchemaVersion(None, None, self.columns())]
 
@@ -402,7 +446,11 @@ class DeltaLakeTable(LakeTable):
         except DeltaError as error:
             raise CommitConflict(str(error)) from error
         self.refresh()
-        removed = json.loads(done["filesRemoved"]) if isinstance(done["filesRemoved"], str) else done["filesRemoved"]
+        removed = (
+            json.loads(done["filesRemoved"])
+            if isinstance(done["filesRemoved"], str)
+            else done["filesRemoved"]
+        )
         return Compaction(done["numFilesRemoved"], int(removed["totalSize"]), done["numFilesAdded"])
 
     def expire(self, older_than_s: float, *, dry_run: bool = False) -> Expiry:
@@ -415,10 +463,16 @@ class DeltaLakeTable(LakeTable):
             )
         hours = ceil(older_than_s / 3600)
         # Not full: only files that versions had; what no version ever had is left to ``clean``.
-        unused = self._table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False)
-        infos = self.place.files.get_file_info([self.place.path_of(unquote(path)) for path in unused])
+        unused = self._table.vacuum(
+            retention_hours=hours, dry_run=True, enforce_retention_duration=False, full=False
+        )
+        infos = self.place.files.get_file_info(
+            [self.place.path_of(unquote(path)) for path in unused]
+        )
         if unused and not dry_run:
-            self._table.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False)
+            self._table.vacuum(
+                retention_hours=hours, dry_run=False, enforce_retention_duration=False, full=False
+            )
             self.refresh()
         return Expiry(0, len(unused), sum(info.size or 0 for info in infos))
 
@@ -427,16 +481,24 @@ class DeltaLakeTable(LakeTable):
         return str(self._table.metadata().configuration.get(_PROMISE, ""))
 
     def delete_before(self, at: datetime, details: Details) -> None:
-        days = [field.name for field in self._made() if field.metadata[_PARTITION] == "day(_published_at)"]
+        days = [
+            field.name
+            for field in self._made()
+            if field.metadata[_PARTITION] == "day(_published_at)"
+        ]
         # By partition no file is read.
-        condition = f"{days[0]} < DATE '{at.date()}'" if days else f"_published_at < '{at.isoformat()}'"
+        condition = (
+            f"{days[0]} < DATE '{at.date()}'" if days else f"_published_at < '{at.isoformat()}'"
+        )
         change = Change(details, marks=())
         try:
             done = self._table.delete(condition, commit_properties=self._properties(change))
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         self.refresh()
-        if not done["num_removed_files"] and details.ranges:  # of dead letters alone: delta-rs commits nothing then
+        if (
+            not done["num_removed_files"] and details.ranges
+        ):  # of dead letters alone: delta-rs commits nothing then
             self.commit(change)
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
@@ -468,7 +530,9 @@ class DeltaLakeTable(LakeTable):
             return CommitProperties(custom_metadata=metadata, max_commit_retries=0)
         ids = [Transaction(self._next_id(end.shard), end.end) for end in change.ends]
         ids += [
-            Transaction(self._first_id(end.shard), end.start) for end in change.ends if self.first(end.shard) is None
+            Transaction(self._first_id(end.shard), end.start)
+            for end in change.ends
+            if self.first(end.shard) is None
         ]
         if details is not None and details.valid_through is not None:
             ids.append(Transaction(VALID_THROUGH, details.valid_through))
@@ -500,12 +564,18 @@ def _bounds_of(files: pa.Table, column: str) -> list[tuple[int, int] | None]:
     if pa.types.is_timestamp(low.type):
         low, high = (values.cast(pa.timestamp("us", values.type.tz)) for values in (low, high))
     low, high = (values.cast(pa.int64()).to_pylist() for values in (low, high))
-    return [None if pair[0] is None or pair[1] is None else pair for pair in zip(low, high, strict=True)]
+    return [
+        None if pair[0] is None or pair[1] is None else pair for pair in zip(low, high, strict=True)
+    ]
 
 
 def _details(entry: dict[str, Any]) -> Details | None:
     details = entry.get(DETAILS_KEY)
-    return None if details is None else Details.parse(json.loads(details) if isinstance(details, str) else details)
+    return (
+        None
+        if details is None
+        else Details.parse(json.loads(details) if isinstance(details, str) else details)
+    )
 
 
 def _columns(table: DeltaTable) -> tuple[Column, ...]:
@@ -545,9 +615,15 @@ def _field(column: Column, binding: Binding) -> Field:
 def _type(kind: ColumnType) -> PrimitiveType | StructType | ArrayType | MapType:
     if kind.name == "struct":
         kinds = (inner for _, inner in kind.members)
-        return StructType([Field(name, _type(inner)) for name, inner in zip(kind.names, kinds, strict=True)])
+        return StructType(
+            [Field(name, _type(inner)) for name, inner in zip(kind.names, kinds, strict=True)]
+        )
     if kind.item is not None:
-        return MapType(PrimitiveType("string"), _type(kind.item)) if kind.name == "map" else ArrayType(_type(kind.item))
+        return (
+            MapType(PrimitiveType("string"), _type(kind.item))
+            if kind.name == "map"
+            else ArrayType(_type(kind.item))
+        )
     if kind.name == "decimal":
         return PrimitiveType(f"decimal({kind.precision},{kind.scale})")
     return PrimitiveType(_PRIMITIVES.get(kind.name, kind.name))
@@ -573,14 +649,19 @@ def _partition_text(value: Any) -> str | None:
 
 
 def _column(field: Field) -> Column:
-    return Column(field.metadata.get(_KEY, field.name), field.name, field.metadata.get(_TYPE, _type_text(field.type)))
+    return Column(
+        field.metadata.get(_KEY, field.name),
+        field.name,
+        field.metadata.get(_TYPE, _type_text(field.type)),
+    )
 
 
 def _type_text(kind: Any) -> str:
     """The type of a column that another writer has added."""
     if isinstance(kind, StructType):
         return ColumnType(
-            "struct", tuple((member.name, parse_type(_type_text(member.type))) for member in kind.fields)
+            "struct",
+            tuple((member.name, parse_type(_type_text(member.type))) for member in kind.fields),
         ).text
     if isinstance(kind, ArrayType):
         return f"array<{_type_text(kind.element_type)}>"

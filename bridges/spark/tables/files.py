@@ -60,9 +60,13 @@ def copied(place: Place, file: DataFile, into: Place, schema: pa.Schema | None =
 def join_files(place: Place, paths: Sequence[str], into: str, schema: pa.Schema) -> None:
     """Write the rows of files, oldest first, into a new one."""
     files = place.files
-    with pq.ParquetWriter(into, schema, filesystem=files, compression="zstd", compression_level=1) as file:
+    with pq.ParquetWriter(
+        into, schema, filesystem=files, compression="zstd", compression_level=1
+    ) as file:
         waiting: list[pa.RecordBatch] = []
-        for batch in ds.dataset(list(paths), schema=schema, format="parquet", filesystem=files).to_batches():
+        for batch in ds.dataset(
+            list(paths), schema=schema, format="parquet", filesystem=files
+        ).to_batches():
             waiting.append(batch)
             if sum(part.nbytes for part in waiting) >= _ROW_GROUP_BYTES:
                 file.write_table(pa.Table.from_batches(waiting, schema))
@@ -81,23 +85,37 @@ def batches_of(
     """The rows of files in parts, null where an older file lacks a column."""
     if paths:
         dataset = _dataset(place, paths, schema, constants)
-        yield from dataset.to_batches(filter=where, batch_size=_BATCH_ROWS, batch_readahead=4, fragment_readahead=1)
+        yield from dataset.to_batches(
+            filter=where, batch_size=_BATCH_ROWS, batch_readahead=4, fragment_readahead=1
+        )
 
 
-def _dataset(place: Place, paths: Sequence[str], schema: pa.Schema, constants: Constants) -> ds.Dataset:
+def _dataset(
+    place: Place, paths: Sequence[str], schema: pa.Schema, constants: Constants
+) -> ds.Dataset:
     if not constants:
         return ds.dataset(list(paths), schema=schema, format="parquet", filesystem=place.files)
     form = ds.ParquetFileFormat()
     fragments = []
     for path in paths:
-        shared = [pc.field(name) == value for name, value in constants.get(path, {}).items() if value is not None]
+        shared = [
+            pc.field(name) == value
+            for name, value in constants.get(path, {}).items()
+            if value is not None
+        ]
         condition = reduce(and_, shared) if shared else None
-        fragments.append(form.make_fragment(path, filesystem=place.files, partition_expression=condition))
+        fragments.append(
+            form.make_fragment(path, filesystem=place.files, partition_expression=condition)
+        )
     return ds.FileSystemDataset(fragments, schema, form, place.files)
 
 
 def read_tail(
-    place: Place, path: str, limit: int, schema: pa.Schema, constants: Mapping[str, Any] = _NO_CONSTANTS
+    place: Place,
+    path: str,
+    limit: int,
+    schema: pa.Schema,
+    constants: Mapping[str, Any] = _NO_CONSTANTS,
 ) -> pa.Table:
     """At least the last ``limit`` rows of a file, or all of them if it has fewer; a column that it lacks has its
     constant, or null."""

@@ -12,7 +12,14 @@ import pyarrow.fs as fs
 from bridges.spark.columns.column import DEAD_LETTER, Column
 from bridges.spark.columns.layout import Layout
 from bridges.spark.columns.place import Place
-from bridges.spark.tables.contract import AS_THEY_COME, Binding, LakeTable, Part, TableLost, TableRefused
+from bridges.spark.tables.contract import (
+    AS_THEY_COME,
+    Binding,
+    LakeTable,
+    Part,
+    TableLost,
+    TableRefused,
+)
 
 DEAD_LETTERS_SUFFIX: Final = "__dead_letters"
 
@@ -87,7 +94,11 @@ def open_expected(table_format: str, place: Place, binding: Binding, was: Part) 
 
 
 def open_or_create(
-    table_format: str, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout = AS_THEY_COME
+    table_format: str,
+    place: Place,
+    binding: Binding,
+    columns: Sequence[Column],
+    layout: Layout = AS_THEY_COME,
 ) -> LakeTable:
     """The table at a place, made with these columns after provenance when there is none.
 
@@ -104,10 +115,14 @@ def open_or_create(
         return _format(table_format).open_or_create(place, binding, columns, layout)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise TableRefused(f"table path {place} cannot be written: {reason}; choose another path") from error
+        raise TableRefused(
+            f"table path {place} cannot be written: {reason}; choose another path"
+        ) from error
 
 
-def open_dead_letters(table_format: str, place: Place, binding: Binding, *, create: bool) -> LakeTable | None:
+def open_dead_letters(
+    table_format: str, place: Place, binding: Binding, *, create: bool
+) -> LakeTable | None:
     """The dead-letter table of the table at a place; None when there is none and ``create`` is false."""
     letters_place = dead_letters_place(place)
     if create:

@@ -54,8 +54,20 @@ from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, Par
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table, TableProperties, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import MetadataLogEntry, Operation, Snapshot, SnapshotLogEntry, Summary
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.snapshots import (
+    MetadataLogEntry,
+    Operation,
+    Snapshot,
+    SnapshotLogEntry,
+    Summary,
+)
+from pyiceberg.table.sorting import (
+    UNSORTED_SORT_ORDER,
+    NullOrder,
+    SortDirection,
+    SortField,
+    SortOrder,
+)
 from pyiceberg.table.update import AssertCurrentSchemaId, TableUpdate
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.table.update.snapshot import _OverwriteFiles
@@ -116,7 +128,9 @@ Project = Callable[..., pa.Array | None]
 
 def _keeping_nulls(project: Project) -> Project:
     @wraps(project)
-    def projected(self: Any, kind: Any, array: pa.Array | None, *inner: pa.Array | None) -> pa.Array | None:
+    def projected(
+        self: Any, kind: Any, array: pa.Array | None, *inner: pa.Array | None
+    ) -> pa.Array | None:
         result = project(self, kind, array, *inner)
         if array is None or result is None or result.null_count == array.null_count:
             return result
@@ -206,28 +220,42 @@ class IcebergLakeTable(LakeTable):
                     f"metadata back, or move the directory away."
                 ) from error
         if _STREAM not in table.properties:
-            raise TableRefused(f"{place.entry or place} is an Iceberg table that Sluice did not make; choose another")
+            raise TableRefused(
+                f"{place.entry or place} is an Iceberg table that Sluice did not make; choose another"
+            )
         if path_of(table.location()) != place.path:
-            raise TableRefused(f"{place.entry or place}: expected it at {place}, got {table.location()}")
-        binding.check(Binding(table.properties[_STREAM], table.properties.get(_STREAM_EPOCH, "")), place)
+            raise TableRefused(
+                f"{place.entry or place}: expected it at {place}, got {table.location()}"
+            )
+        binding.check(
+            Binding(table.properties[_STREAM], table.properties.get(_STREAM_EPOCH, "")), place
+        )
         return cls(table, place, binding)
 
     @classmethod
-    def _create(cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout) -> None:
+    def _create(
+        cls, place: Place, binding: Binding, columns: Sequence[Column], layout: Layout
+    ) -> None:
         metadata = place.files.get_file_info(place.path_of("metadata"))
         if place.entry is not None and metadata.type is not fs.FileType.NotFound:
             raise TableRefused(
                 f"{place.entry} is not there, and {place} has the files of a table that was dropped or renamed. "
                 f"Try: register it in the catalog again, remove its files, or choose another path."
             )
-        properties = {_STREAM: binding.stream, _STREAM_EPOCH: binding.epoch, "commit.retry.num-retries": "0"}
+        properties = {
+            _STREAM: binding.stream,
+            _STREAM_EPOCH: binding.epoch,
+            "commit.retry.num-retries": "0",
+        }
         identifier = _identifier(place)
         with answered(place), contextlib.suppress(TableAlreadyExistsError):
             catalog = catalog_of(place)
             schema = _schema_at_first(columns)
             spec = _partition_spec(schema, layout)
             order = _sort_order(schema, layout)
-            create = partial(catalog.create_table, identifier, schema, place.uri, spec, order, properties)
+            create = partial(
+                catalog.create_table, identifier, schema, place.uri, spec, order, properties
+            )
             try:
                 create()
             except NoSuchNamespaceError:
@@ -238,16 +266,25 @@ class IcebergLakeTable(LakeTable):
 
     def _load(self) -> None:
         place = self.place
-        if place.entry is None and place.files.get_file_info(place.path_of("metadata")).type is fs.FileType.NotFound:
+        if (
+            place.entry is None
+            and place.files.get_file_info(place.path_of("metadata")).type is fs.FileType.NotFound
+        ):
             raise TableLost.gone(place)
         with answered(place):
             try:
-                catalog = self._table.catalog if place.entry is not None else reopened(self._table.catalog)
+                catalog = (
+                    self._table.catalog
+                    if place.entry is not None
+                    else reopened(self._table.catalog)
+                )
                 fresh = catalog.load_table(self._table.name())
             except (NoSuchTableError, NoSuchNamespaceError) as error:
                 raise TableLost.gone(place) from error
             except FileNotFoundError as error:
-                raise TableLost(f"lacks the metadata of its newest version at {place}: {error}") from error
+                raise TableLost(
+                    f"lacks the metadata of its newest version at {place}: {error}"
+                ) from error
         # Not with its own ``refresh``, which refuses another table with an error that has no class.
         self._table.metadata = fresh.metadata
         self._table.metadata_location = fresh.metadata_location
@@ -268,7 +305,11 @@ class IcebergLakeTable(LakeTable):
             line[ancestor.snapshot_id] = ancestor
             ancestor = by_id.get(ancestor.parent_snapshot_id or 0)
         oldest = min((snapshot.sequence_number or 0 for snapshot in line.values()), default=0)
-        others = {key: int(snapshot.sequence_number or 0) for key, snapshot in by_id.items() if key not in line}
+        others = {
+            key: int(snapshot.sequence_number or 0)
+            for key, snapshot in by_id.items()
+            if key not in line
+        }
         left = {key: version for key, version in others.items() if version > oldest}
         self._left = self._table.metadata_location, left
         return left
@@ -278,10 +319,16 @@ class IcebergLakeTable(LakeTable):
 
     def partitions(self) -> tuple[str, ...]:
         fields = self._partition_fields()
-        return tuple(_partition_text(field.transform, self._name_of(field.source_id)) for field in fields)
+        return tuple(
+            _partition_text(field.transform, self._name_of(field.source_id)) for field in fields
+        )
 
     def _partition_fields(self) -> list[PartitionField]:
-        return [field for field in self._table.spec().fields if not isinstance(field.transform, VoidTransform)]
+        return [
+            field
+            for field in self._table.spec().fields
+            if not isinstance(field.transform, VoidTransform)
+        ]
 
     def set_layout(self, layout: Layout) -> None:
         now = set(self.partitions())
@@ -307,7 +354,8 @@ class IcebergLakeTable(LakeTable):
 
     def sort_texts(self) -> tuple[str, ...]:
         return tuple(
-            self._name_of(field.source_id) + (" desc" if field.direction == SortDirection.DESC else "")
+            self._name_of(field.source_id)
+            + (" desc" if field.direction == SortDirection.DESC else "")
             for field in self._table.sort_order().fields
         )
 
@@ -315,9 +363,16 @@ class IcebergLakeTable(LakeTable):
         self, metadata: TableMetadata, files: Sequence[DataFile], *, is_sorted: bool = True
     ) -> list[IcebergFile]:
         """Files that tasks wrote, with the statistics of their footers."""
-        read = partial(_data_file, self._table.io, metadata, metadata.default_sort_order_id if is_sorted else None)
+        read = partial(
+            _data_file,
+            self._table.io,
+            metadata,
+            metadata.default_sort_order_id if is_sorted else None,
+        )
         return list(
-            ExecutorFactory.get_or_create().map(lambda file: read(self.place.child(file.path).uri, file), files)
+            ExecutorFactory.get_or_create().map(
+                lambda file: read(self.place.child(file.path).uri, file), files
+            )
         )
 
     def version(self) -> int:
@@ -387,7 +442,9 @@ class IcebergLakeTable(LakeTable):
         removed = files.values() if change.removes_all else [files[path] for path in change.remove]
         with self._committing(details), _Transaction(self._table) as transaction:
             if details is not None:
-                transaction.set_properties(self._marks(details, change.ends) | self._remember(details))
+                transaction.set_properties(
+                    self._marks(details, change.ends) | self._remember(details)
+                )
             if change.columns:
                 self._change_columns(transaction, change)
             if details is not None or change.keeps_rows:
@@ -395,16 +452,22 @@ class IcebergLakeTable(LakeTable):
                 self._add_snapshot(transaction, change, removed)
         return self.version()
 
-    def _add_snapshot(self, transaction: Transaction, change: Change, removed: Collection[IcebergFile]) -> None:
+    def _add_snapshot(
+        self, transaction: Transaction, change: Change, removed: Collection[IcebergFile]
+    ) -> None:
         _map_names(transaction)
-        update = transaction.update_snapshot({} if change.details is None else _summary(change.details))
+        update = transaction.update_snapshot(
+            {} if change.details is None else _summary(change.details)
+        )
         producer = update.overwrite() if removed else update.merge_append()
         if change.keeps_rows:
             producer = _JoinFiles(Operation.OVERWRITE, transaction, self._table.io)
         with producer as snapshot:
             for file in removed:
                 snapshot.delete_data_file(file)
-            for file in self._data_files(transaction.table_metadata, change.add, is_sorted=not change.keeps_rows):
+            for file in self._data_files(
+                transaction.table_metadata, change.add, is_sorted=not change.keeps_rows
+            ):
                 snapshot.append_data_file(file)
 
     def _change_columns(self, transaction: Transaction, change: Change) -> None:
@@ -418,14 +481,20 @@ class IcebergLakeTable(LakeTable):
                     _widen(update, (column.name,), current[column.name].parsed, column.parsed)
                     update.update_column(column.name, doc=_doc(column))
                 else:
-                    update.add_column((column.name,), _type(column.parsed, count()), doc=_doc(column))
+                    update.add_column(
+                        (column.name,), _type(column.parsed, count()), doc=_doc(column)
+                    )
 
     def files(self) -> list[TableFile]:
         if self._table.current_snapshot() is None:
             return []
         numbers = {name: self._table.schema().find_field(name).field_id for name in RANGED}
         spec = self._table.metadata.default_spec_id
-        masked = {path_of(task.file.file_path) for task in self._table.scan().plan_files() if task.delete_files}
+        masked = {
+            path_of(task.file.file_path)
+            for task in self._table.scan().plan_files()
+            if task.delete_files
+        }
         return [
             TableFile(
                 path,
@@ -442,7 +511,9 @@ class IcebergLakeTable(LakeTable):
 
     def data_files(self) -> dict[str, int]:
         files = super().data_files()
-        if self.has_renamed() and not all(self._is_named_alike(self.place.path_of(path)) for path in files):
+        if self.has_renamed() and not all(
+            self._is_named_alike(self.place.path_of(path)) for path in files
+        ):
             raise TableRefused(
                 f"{self.place}: expected columns with the names that its files give them, got one that another engine "
                 f"renamed. Try: rename it back in that engine."
@@ -450,7 +521,10 @@ class IcebergLakeTable(LakeTable):
         return files
 
     def written(self) -> list[DataFile]:
-        return [DataFile(file.path, file.size, file.rows, {}, list(file.partition)) for file in self.files()]
+        return [
+            DataFile(file.path, file.size, file.rows, {}, list(file.partition))
+            for file in self.files()
+        ]
 
     def drop(self) -> None:
         if self.place.entry is not None:
@@ -459,22 +533,35 @@ class IcebergLakeTable(LakeTable):
         super().drop()
 
     def rest(self, file: TableFile, ranges: Sequence[Range]) -> Rest:
-        if file.is_masked or not self._is_named_alike(self.place.path_of(file.path)):  # a task reads files as they are
+        if file.is_masked or not self._is_named_alike(
+            self.place.path_of(file.path)
+        ):  # a task reads files as they are
             path = f"applied-{uuid.uuid4().hex}.parquet"
-            pq.write_table(self.read(None, [file.path]), self.place.path_of(path), filesystem=self.place.files)
+            pq.write_table(
+                self.read(None, [file.path]), self.place.path_of(path), filesystem=self.place.files
+            )
             file = replace(file, path=path)
         return super().rest(file, ranges)
 
     def has_renamed(self) -> bool:
         """True if another engine ever renamed a column."""
-        return _RENAMED.search(self._table.properties.get(TableProperties.DEFAULT_NAME_MAPPING, "")) is not None
+        return (
+            _RENAMED.search(self._table.properties.get(TableProperties.DEFAULT_NAME_MAPPING, ""))
+            is not None
+        )
 
     def _is_named_alike(self, path: str) -> bool:
         """True if columns are called in a file as in the table, and so can be read by name: another engine may have
         renamed one, or dropped it and made another one of its name."""
-        has = dict(_leaf_ids(pq.read_metadata(path, filesystem=self.place.files).schema.to_arrow_schema()))
+        has = dict(
+            _leaf_ids(pq.read_metadata(path, filesystem=self.place.files).schema.to_arrow_schema())
+        )
         ids = parquet_path_to_id_mapping(self._table.schema())
-        return all(ids.get(name) == its_id for name, its_id in has.items()) if has else not self.has_renamed()
+        return (
+            all(ids.get(name) == its_id for name, its_id in has.items())
+            if has
+            else not self.has_renamed()
+        )
 
     def _planned(self) -> dict[str, IcebergFile]:
         """The data files by their paths, relative to the table's directory."""
@@ -508,7 +595,11 @@ class IcebergLakeTable(LakeTable):
                 self._table.maintenance.expire_snapshots().by_ids(list(ids)).commit()
             self.refresh()
         return files - self._held_by(
-            [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in ids]
+            [
+                snapshot
+                for snapshot in self._table.metadata.snapshots
+                if snapshot.snapshot_id not in ids
+            ]
         )
 
     def _held_by(self, snapshots: Iterable[Snapshot], *, missing_ok: bool = False) -> set[str]:
@@ -519,7 +610,9 @@ class IcebergLakeTable(LakeTable):
         missing = (FileNotFoundError,) if missing_ok else ()
         for snapshot in snapshots:
             with contextlib.suppress(*missing):
-                manifests |= {part.manifest_path: part for part in snapshot.manifests(self._table.io)}
+                manifests |= {
+                    part.manifest_path: part for part in snapshot.manifests(self._table.io)
+                }
                 files.add(path_of(snapshot.manifest_list))
         for manifest in manifests.values():
             with contextlib.suppress(*missing):
@@ -557,7 +650,11 @@ class IcebergLakeTable(LakeTable):
     def _remember(self, details: Details) -> dict[str, str]:
         """Properties of a commit other than its offsets."""
         has = self._table.properties
-        missing = {name: value for name, value in _BOUNDS.items() if has.get(name) in (None, _EARLIER_BOUNDS.get(name))}
+        missing = {
+            name: value
+            for name, value in _BOUNDS.items()
+            if has.get(name) in (None, _EARLIER_BOUNDS.get(name))
+        }
         version = self._table.metadata.last_sequence_number + 1
         lines = [*self._remembered(), f"{version} {_now_ms()} {json.dumps(details.as_dict())}"]
         while sum(map(len, lines)) > _COMMITS_BYTES:
@@ -578,7 +675,9 @@ class IcebergLakeTable(LakeTable):
         by_details: dict[str | int, Version] = {}
         for line in self._remembered():
             version, at_ms, kept = line.split(" ", 2)
-            by_details[kept] = Version(int(version), int(at_ms), "append", Details.parse(json.loads(kept)))
+            by_details[kept] = Version(
+                int(version), int(at_ms), "append", Details.parse(json.loads(kept))
+            )
         left = self._left_behind()
         for snapshot in self._table.metadata.snapshots:
             if snapshot.snapshot_id in left:
@@ -596,12 +695,18 @@ class IcebergLakeTable(LakeTable):
         return sorted(newer, key=lambda entry: entry.version, reverse=True)[:limit]
 
     def schemas(self, limit: int) -> Sequence[SchemaVersion]:
-        first = {snapshot.schema_id: snapshot for snapshot in reversed(self._table.metadata.snapshots)}
+        first = {
+            snapshot.schema_id: snapshot for snapshot in reversed(self._table.metadata.snapshots)
+        }
         schemas = []
-        for schema in sorted(self._table.metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)[:limit]:
+        for schema in sorted(
+            self._table.metadata.schemas, key=lambda schema: schema.schema_id, reverse=True
+        )[:limit]:
             snapshot = first.get(schema.schema_id)
             version, at_ms = (
-                (None, None) if snapshot is None else (int(snapshot.sequence_number or 0), snapshot.timestamp_ms)
+                (None, None)
+                if snapshot is None
+                else (int(snapshot.sequence_number or 0), snapshot.timestamp_ms)
             )
             schemas.append(SchemaVersion(version, at_ms, _columns(schema)))
         return schemas
@@ -623,8 +728,16 @@ class IcebergLakeTable(LakeTable):
         before_ms = _now_ms() - longer_ago_s * 1000
         named = self._named()
         replaced = self._replaced_ms()
-        ended = [snapshot for snapshot in self._table.metadata.snapshots if snapshot.snapshot_id not in named]
-        return [snapshot for snapshot in ended if replaced.get(snapshot.snapshot_id, before_ms) < before_ms]
+        ended = [
+            snapshot
+            for snapshot in self._table.metadata.snapshots
+            if snapshot.snapshot_id not in named
+        ]
+        return [
+            snapshot
+            for snapshot in ended
+            if replaced.get(snapshot.snapshot_id, before_ms) < before_ms
+        ]
 
     def _named(self) -> set[int]:
         return {ref.snapshot_id for ref in self._table.metadata.refs.values()}
@@ -635,12 +748,17 @@ class IcebergLakeTable(LakeTable):
         metadata = self._table.metadata
         ordered = pairwise(self._in_order())
         replaced_ms = {earlier.snapshot_id: later.timestamp_ms for earlier, later in ordered}
-        replaced_ms |= {earlier.snapshot_id: later.timestamp_ms for earlier, later in pairwise(metadata.snapshot_log)}
+        replaced_ms |= {
+            earlier.snapshot_id: later.timestamp_ms
+            for earlier, later in pairwise(metadata.snapshot_log)
+        }
         replaced_ms.pop(metadata.current_snapshot_id or 0, None)
         return replaced_ms
 
     def _in_order(self) -> list[Snapshot]:
-        return sorted(self._table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+        return sorted(
+            self._table.metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0
+        )
 
     def _expire_old(self) -> bool:
         """Remove old snapshots; their files are left to ``_clean_old``."""
@@ -697,7 +815,9 @@ class IcebergLakeTable(LakeTable):
             pairs = [pair for pair in joined if present.issuperset(file.path for file in pair[0])]
             removed = [file.path for files, _ in pairs for file in files]
             if pairs:
-                self.commit(Change(add=[file for _, file in pairs], remove=removed, keeps_rows=True))
+                self.commit(
+                    Change(add=[file for _, file in pairs], remove=removed, keeps_rows=True)
+                )
             return Compaction.of([files for files, _ in pairs])
 
         compaction = self.until_committed(commit)
@@ -712,9 +832,13 @@ class IcebergLakeTable(LakeTable):
             join_files(self.place, paths, target, self._schema(None))
         else:
             rows = self.read(None, [file.path for file in files])
-            pq.write_table(rows, target, filesystem=self.place.files, compression="zstd", compression_level=1)
+            pq.write_table(
+                rows, target, filesystem=self.place.files, compression="zstd", compression_level=1
+            )
         count = sum(file.rows for file in files)
-        return DataFile(name, self.place.files.get_file_info(target).size, count, {}, list(files[0].partition))
+        return DataFile(
+            name, self.place.files.get_file_info(target).size, count, {}, list(files[0].partition)
+        )
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:
         return self._sweep(older_than_s, older_than_s, dry_run=dry_run)
@@ -735,8 +859,14 @@ class IcebergLakeTable(LakeTable):
         kept_s = {".parquet": data_s, ".avro": metadata_s, ".metadata.json": metadata_s}
         unused = []
         for info in there:
-            longest = next((age_s for suffix, age_s in kept_s.items() if info.path.endswith(suffix)), None)
-            if longest is not None and info.path not in used and now - info.mtime.timestamp() > longest:
+            longest = next(
+                (age_s for suffix, age_s in kept_s.items() if info.path.endswith(suffix)), None
+            )
+            if (
+                longest is not None
+                and info.path not in used
+                and now - info.mtime.timestamp() > longest
+            ):
                 unused.append(info.path)
         if not dry_run:
             self.place.remove(unused)
@@ -744,7 +874,11 @@ class IcebergLakeTable(LakeTable):
 
     def at(self, version: int) -> Self:
         table = self._table
-        [snapshot] = [candidate for candidate in table.metadata.snapshots if candidate.sequence_number == version]
+        [snapshot] = [
+            candidate
+            for candidate in table.metadata.snapshots
+            if candidate.sequence_number == version
+        ]
         metadata = table.metadata.model_copy(update={"current_snapshot_id": snapshot.snapshot_id})
         older = Table(table.name(), metadata, table.metadata_location, table.io, table.catalog)
         return type(self)(older, self.place, self._binding)
@@ -767,7 +901,11 @@ class IcebergLakeTable(LakeTable):
 
     def _marks(self, details: Details, ends: Sequence[ShardRange]) -> dict[str, str]:
         """The ends of shards that a commit moves to, as properties."""
-        firsts = {f"sluice.first.{end.shard}": str(end.start) for end in ends if self.first(end.shard) is None}
+        firsts = {
+            f"sluice.first.{end.shard}": str(end.start)
+            for end in ends
+            if self.first(end.shard) is None
+        }
         return {f"sluice.next.{end.shard}": str(end.end) for end in ends} | firsts | details.about
 
     def _property(self, name: str) -> int | None:
@@ -783,19 +921,29 @@ class _Transaction(Transaction):
 
     @property
     def table_metadata(self) -> TableMetadata:
-        if self._seen is None or self._seen[0] is not self._table.metadata or self._seen[1] is not self._updates:
+        if (
+            self._seen is None
+            or self._seen[0] is not self._table.metadata
+            or self._seen[1] is not self._updates
+        ):
             self._seen = self._table.metadata, self._updates, super().table_metadata
         return self._seen[2]
 
     def commit_transaction(self) -> Table:
         producers = self._snapshot_producers
         schema_id = self._table.metadata.current_schema_id  # whose identifiers files have
-        self._requirements += (AssertCurrentSchemaId.model_validate({"current-schema-id": schema_id}),)
+        self._requirements += (
+            AssertCurrentSchemaId.model_validate({"current-schema-id": schema_id}),
+        )
         table = super().commit_transaction()
         for producer in producers:
             if len(producer._written_manifests) > 1:
                 snapshot = table.snapshot_by_id(producer.snapshot_id)
-                used = {manifest.manifest_path for manifest in snapshot.manifests(table.io)} if snapshot else set()
+                used = (
+                    {manifest.manifest_path for manifest in snapshot.manifests(table.io)}
+                    if snapshot
+                    else set()
+                )
                 for path in set(producer._written_manifests) - used:
                     table.io.delete(path)
         return table
@@ -816,14 +964,20 @@ def _identifier(place: Place) -> tuple[str, ...]:
 def _bounds(bounds: dict[int, bytes] | None, numbers: Mapping[str, int]) -> dict[str, int]:
     """Bounds of whole numbers and times, as Iceberg keeps them."""
     encoded = {name: (bounds or {}).get(number) for name, number in numbers.items()}
-    return {name: int.from_bytes(value, "little", signed=True) for name, value in encoded.items() if value is not None}
+    return {
+        name: int.from_bytes(value, "little", signed=True)
+        for name, value in encoded.items()
+        if value is not None
+    }
 
 
 def _map_names(transaction: Transaction) -> None:
     """Let readers find columns by their names in files without identifiers, as earlier releases wrote them."""
     mapping = TableProperties.DEFAULT_NAME_MAPPING
     if mapping not in transaction.table_metadata.properties:
-        transaction.set_properties({mapping: transaction.table_metadata.schema().name_mapping.model_dump_json()})
+        transaction.set_properties(
+            {mapping: transaction.table_metadata.schema().name_mapping.model_dump_json()}
+        )
 
 
 def _now_ms() -> int:
@@ -834,12 +988,18 @@ def _is_within(span: Range) -> str:
     return f"_shard = {span.shard} AND _offset >= {span.start} AND _offset < {span.end}"
 
 
-def _data_file(io: FileIO, metadata: TableMetadata, order: int | None, uri: str, file: DataFile) -> IcebergFile:
+def _data_file(
+    io: FileIO, metadata: TableMetadata, order: int | None, uri: str, file: DataFile
+) -> IcebergFile:
     """The entry that pyiceberg makes of a footer, with the writer's partition: it finds no bucket by statistics."""
     schema = metadata.schema()
     footer = pq.read_metadata(io.new_input(uri).open())
     ids = parquet_path_to_id_mapping(schema)
-    if wrong := [path for path, its_id in _leaf_ids(footer.schema.to_arrow_schema()) if ids.get(path) != its_id]:
+    if wrong := [
+        path
+        for path, its_id in _leaf_ids(footer.schema.to_arrow_schema())
+        if ids.get(path) != its_id
+    ]:
         raise CommitConflict(f"{uri}: column {wrong[0]!r} has another identifier than in the table")
     statistics = data_file_statistics_from_parquet_metadata(
         footer, compute_statistics_plan(schema, metadata.properties), ids
@@ -878,7 +1038,9 @@ def _schema_at_first(columns: Sequence[Column]) -> Schema:
     everything = (*PROVENANCE, *columns)
     numbers = count(len(everything) + 1)
     fields = [
-        NestedField(number, column.name, _type(column.parsed, numbers), required=False, doc=_doc(column))
+        NestedField(
+            number, column.name, _type(column.parsed, numbers), required=False, doc=_doc(column)
+        )
         for number, column in enumerate(everything, start=1)
     ]
     return Schema(*fields)
@@ -888,7 +1050,10 @@ def _partition_spec(schema: Schema, layout: Layout) -> PartitionSpec:
     return PartitionSpec(
         *(
             PartitionField(
-                schema.find_field(part.column).field_id, PARTITION_FIELD_ID_START + at, _transform(part), part.name
+                schema.find_field(part.column).field_id,
+                PARTITION_FIELD_ID_START + at,
+                _transform(part),
+                part.name,
             )
             for at, part in enumerate(layout.partition)
         )
@@ -911,7 +1076,9 @@ def _sort_order(schema: Schema, layout: Layout) -> SortOrder:
 
 
 def _transform(field: OurField) -> Transform[Any, Any]:
-    return parse_transform(field.transform if field.size is None else f"{field.transform}[{field.size}]")
+    return parse_transform(
+        field.transform if field.size is None else f"{field.transform}[{field.size}]"
+    )
 
 
 def _partition_text(transform: Transform[Any, Any], column: str) -> str:
@@ -926,16 +1093,31 @@ def _type(kind: ColumnType, numbers: Iterator[int]) -> IcebergType:
     """``numbers`` are those of members; a catalog gives its own."""
     if kind.name == "struct":
         members = zip(kind.names, (inner for _, inner in kind.members), strict=True)
-        fields = [NestedField(next(numbers), name, _type(inner, numbers), required=False) for name, inner in members]
+        fields = [
+            NestedField(next(numbers), name, _type(inner, numbers), required=False)
+            for name, inner in members
+        ]
         return StructType(*fields)
     if kind.item is not None and kind.name == "map":
-        return MapType(next(numbers), StringType(), next(numbers), _type(kind.item, numbers), value_required=False)
+        return MapType(
+            next(numbers),
+            StringType(),
+            next(numbers),
+            _type(kind.item, numbers),
+            value_required=False,
+        )
     if kind.item is not None:
         return ListType(next(numbers), _type(kind.item, numbers), element_required=False)
-    return DecimalType(kind.precision, kind.scale) if kind.name == "decimal" else _PRIMITIVES[kind.name]
+    return (
+        DecimalType(kind.precision, kind.scale)
+        if kind.name == "decimal"
+        else _PRIMITIVES[kind.name]
+    )
 
 
-def _widen(update: UpdateSchema, path: tuple[str, ...], has: ColumnType, wanted: ColumnType) -> None:
+def _widen(
+    update: UpdateSchema, path: tuple[str, ...], has: ColumnType, wanted: ColumnType
+) -> None:
     """Make one type the other, where that is done in place."""
     if has == wanted:
         return
@@ -964,8 +1146,12 @@ def _columns(schema: Schema) -> tuple[Column, ...]:
 
 def _column(field: NestedField) -> Column:
     kept: dict[str, Any] = json.loads(field.doc or "{}")
-    column = Column(kept.get("key", field.name), field.name, kept.get("type", str(field.field_type)))
-    with contextlib.suppress(NotAType, AttributeError, ValueError):  # of a column that another engine added or changed
+    column = Column(
+        kept.get("key", field.name), field.name, kept.get("type", str(field.field_type))
+    )
+    with contextlib.suppress(
+        NotAType, AttributeError, ValueError
+    ):  # of a column that another engine added or changed
         return replace(column, ids=(field.field_id, *_inner_ids(column.parsed, field.field_type)))
     return column
 

@@ -95,27 +95,38 @@ class PlaceCatalog(NoopCatalog):
         properties: Properties = EMPTY_DICT,
     ) -> Table:
         assert isinstance(schema, Schema)
-        metadata = new_table_metadata(schema, partition_spec, sort_order, self._place.uri, properties)
+        metadata = new_table_metadata(
+            schema, partition_spec, sort_order, self._place.uri, properties
+        )
         if not self._put(1, metadata):
             raise TableAlreadyExistsError(f"there is a table at {self._place}")
         self._name_newest(1)
         return self.load_table(identifier)
 
     def commit_table(
-        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+        self,
+        table: Table,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         current = self.load_table(table.name())
         for requirement in requirements:
             requirement.validate(current.metadata)
-        metadata = update_table_metadata(current.metadata, updates, metadata_location=current.metadata_location)
+        metadata = update_table_metadata(
+            current.metadata, updates, metadata_location=current.metadata_location
+        )
         version = _number(current.metadata_location) + 1
         if not self._put(version, metadata):
             raise CommitFailedException(f"{self._place} was changed by another writer")
         # A driver that was held up until its number was removed again puts a version that no one sees.
         if self._newest() - version >= int(metadata.properties.get(_KEPT, _KEPT_DEFAULT)):
-            raise CommitStateUnknownException(f"{self._place} was changed by other writers many times")
+            raise CommitStateUnknownException(
+                f"{self._place} was changed by other writers many times"
+            )
         self._name_newest(version)
-        return CommitTableResponse.model_construct(metadata=metadata, metadata_location=self._location(version))
+        return CommitTableResponse.model_construct(
+            metadata=metadata, metadata_location=self._location(version)
+        )
 
     def _put(self, version: int, metadata: TableMetadata) -> bool:
         name = f"metadata/v{version}.metadata.json"

@@ -63,7 +63,9 @@ def rewritten(_: None, rest: Rest) -> str:
     full = rest.place.path_of(rest.path)
     writer = TableFiles(rest.place, rest.layout)
     schema = arrow_schema((*PROVENANCE, *columns))
-    for batch in batches_of(rest.place, [full], schema, {full: rest.constants} if rest.constants else {}):
+    for batch in batches_of(
+        rest.place, [full], schema, {full: rest.constants} if rest.constants else {}
+    ):
         left = batch.filter(pa.array(~inside(batch, rest.ranges)))
         writer.add(dict(zip(schema.names, left.columns, strict=True)), left.num_rows, columns)
     return TaskResult(files=writer.close(columns)).to_json()
@@ -74,7 +76,9 @@ def rewritten_here(rests: Sequence[Rest]) -> list[TaskResult]:
     return [TaskResult.from_json(rewritten(None, rest)) for rest in rests]
 
 
-def overlapping(table: LakeTable, ranges: Sequence[Range]) -> tuple[list[TableFile], list[TableFile]]:
+def overlapping(
+    table: LakeTable, ranges: Sequence[Range]
+) -> tuple[list[TableFile], list[TableFile]]:
     """The data files with rows of the ranges alone, and those that may have others too.
 
     Raises:
@@ -87,7 +91,9 @@ def overlapping(table: LakeTable, ranges: Sequence[Range]) -> tuple[list[TableFi
     return whole, [file for file in touched if not file.is_inside(ranges)]
 
 
-def places_in(table: LakeTable, paths: Sequence[str], ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
+def places_in(
+    table: LakeTable, paths: Sequence[str], ranges: Sequence[Range]
+) -> Iterator[pa.RecordBatch]:
     """The columns ``RANGED`` of the rows of files that are in ranges, in parts."""
     for batch in table.reader(RANGED)(paths, None):
         yield batch.filter(pa.array(inside(batch, ranges)))
@@ -114,10 +120,14 @@ def replace_ranges(
         if files and {file.path for file in whole}.issuperset(file.path for file in files):
             return table.version()  # only the answer of the commit was lost
         fresh = [file for file in part if file.path not in rests]
-        for file, result in zip(fresh, rewrite([table.rest(file, ranges) for file in fresh]), strict=True):
+        for file, result in zip(
+            fresh, rewrite([table.rest(file, ranges) for file in fresh]), strict=True
+        ):
             verify_files(table.place, result.files, result.host)
             rests[file.path] = result.files
-        changed = [edge.path for edge in part if sum(file.rows for file in rests[edge.path]) < edge.rows]
+        changed = [
+            edge.path for edge in part if sum(file.rows for file in rests[edge.path]) < edge.rows
+        ]
         removed = [*(file.path for file in whole), *changed]
         added = [*files, *(file for path in changed for file in rests[path])]
         version = table.commit(Change(details, added, removed, marks=()))

@@ -20,7 +20,9 @@ class Condition(RuleRun):
 
     def __init__(self, text: str, node: str = "") -> None:
         # On a line of its own, so that a comment ends there.
-        super().__init__(RuleText("delete_when", f'SELECT 1 AS found FROM "#" WHERE (\n{text}\n)', node))
+        super().__init__(
+            RuleText("delete_when", f'SELECT 1 AS found FROM "#" WHERE (\n{text}\n)', node)
+        )
 
     def holds(self, batch: pa.RecordBatch) -> tuple[list[int], dict[int, str]]:
         """The indexes of the records for which it holds, and by index why it failed."""
@@ -31,7 +33,11 @@ class Condition(RuleRun):
         return True
 
     def _sentence(self, error: BaseException) -> str:
-        return super()._sentence(error).replace(f"rule {self.rule.name!r}, line 2", f"{self.rule.name}", 1)
+        return (
+            super()
+            ._sentence(error)
+            .replace(f"rule {self.rule.name!r}, line 2", f"{self.rule.name}", 1)
+        )
 
 
 def condition_problem(text: str) -> Problem | None:

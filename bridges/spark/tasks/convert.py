@@ -49,13 +49,17 @@ class Converted:
     """By key, of how many rows that did not fit its column the value has which type."""
 
 
-def convert(payloads: pa.BinaryArray, columns: Sequence[Column], pending: Sequence[str] = ()) -> Converted:
+def convert(
+    payloads: pa.BinaryArray, columns: Sequence[Column], pending: Sequence[str] = ()
+) -> Converted:
     """Columns of a batch of rows. ``pending`` are keys known to come, of which only nulls were seen so far."""
     fast = _convert_at_once(payloads, columns, pending)
     return fast if fast is not None else _convert_by_row(payloads, columns)
 
 
-def _convert_at_once(payloads: pa.BinaryArray, columns: Sequence[Column], pending: Sequence[str]) -> Converted | None:
+def _convert_at_once(
+    payloads: pa.BinaryArray, columns: Sequence[Column], pending: Sequence[str]
+) -> Converted | None:
     """Everything in one call, or None when a row might not fit (or a type is beyond the reader)."""
     count = len(payloads)
     if count == 0:
@@ -68,7 +72,9 @@ def _convert_at_once(payloads: pa.BinaryArray, columns: Sequence[Column], pendin
         fields = [pa.field(key, reading_type(kind, sample.get(key))) for key, kind in kinds.items()]
     except NotAtOnce:
         return None
-    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), payloads), b"\n")[0].as_buffer()
+    lines = pc.binary_join(
+        pa.ListArray.from_arrays(pa.array([0, count], pa.int32()), payloads), b"\n"
+    )[0].as_buffer()
     if np.count_nonzero(np.frombuffer(lines, np.uint8) == 0x0A) != count - 1:
         return None
     fields += [pa.field(key, pa.null()) for key in pending]
@@ -83,7 +89,9 @@ def _convert_at_once(payloads: pa.BinaryArray, columns: Sequence[Column], pendin
         )
         if table.num_rows != count:
             return None
-        return Converted({key: finished(table.column(key).combine_chunks(), kind) for key, kind in kinds.items()})
+        return Converted(
+            {key: finished(table.column(key).combine_chunks(), kind) for key, kind in kinds.items()}
+        )
     except (pa.ArrowException, NotAtOnce):
         return None
 
@@ -96,7 +104,9 @@ def _convert_by_row(payloads: pa.BinaryArray, columns: Sequence[Column]) -> Conv
     result = Converted({})
     for key, kind in kinds.items():
         if kind.name in ("struct", "array"):
-            kinds[key] = grown(kind, [row[key] for row in objects if row.get(key) is not None], room)
+            kinds[key] = grown(
+                kind, [row[key] for row in objects if row.get(key) is not None], room
+            )
             room -= kinds[key].width - kind.width
             if kinds[key] is not kind:
                 result.discovered[key] = Discovery(
@@ -167,7 +177,9 @@ def _object(payload: bytes | None) -> dict[str, Any] | Misfit:
     return row
 
 
-def _votes(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], room: int) -> dict[str, Counter[str]]:
+def _votes(
+    rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any], room: int
+) -> dict[str, Counter[str]]:
     """Votes for the types of keys without a column, the type of a key's first value first; of as many keys as
     there is room for."""
     votes: dict[str, Counter[str]] = {}
@@ -188,7 +200,10 @@ def _take(key: str, value: Any, take: Callable[[Any], Any]) -> Any:
 
 
 def _take_unknown(
-    row: Mapping[str, Any], columns: Mapping[str, Any], votes: Mapping[str, Counter[str]], null_keys: set[str]
+    row: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    votes: Mapping[str, Counter[str]],
+    null_keys: set[str],
 ) -> dict[str, tuple[str, Any]]:
     """Type and value of each key that has no column; it gets the type of most of its values in the batch."""
     fresh = {}

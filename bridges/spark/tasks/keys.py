@@ -86,7 +86,9 @@ def _canonical_double(values: pa.Array) -> pa.Array:
 def hashes_of(keys: pa.Array) -> Any:
     """The hash of each key, ``uint32``."""
     encoded = keys.dictionary_encode()
-    hashes = np.fromiter(map(zlib.crc32, encoded.dictionary.to_pylist()), np.uint32, len(encoded.dictionary))
+    hashes = np.fromiter(
+        map(zlib.crc32, encoded.dictionary.to_pylist()), np.uint32, len(encoded.dictionary)
+    )
     # The first bits decide about the file, and those of a CRC are alike for keys of one length that differ at the end.
     mixed = (hashes.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(64 - HASH_BITS)
     return mixed.astype(np.uint32)[encoded.indices.to_numpy()]
@@ -100,7 +102,10 @@ def last_of_each(rows: pa.Table, upsert: Upsert) -> tuple[Any, pa.Array]:
         codes = keys.dictionary_encode().indices.to_numpy()
         places = [rows.column("_offset").to_numpy()]
         if upsert.by_time:
-            places += [rows.column("_shard").to_numpy(), rows.column("_published_at").cast(pa.int64()).to_numpy()]
+            places += [
+                rows.column("_shard").to_numpy(),
+                rows.column("_published_at").cast(pa.int64()).to_numpy(),
+            ]
         order = np.lexsort((*places, codes))
         is_last[order[np.append(np.diff(codes[order]) != 0, True)]] = True
     return is_last, keys

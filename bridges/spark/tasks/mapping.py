@@ -63,7 +63,11 @@ def in_workers(session: Any, run: Callable[[Any], str], pieces: Sequence[Any]) -
     it runs in this process."""
     if session is None:
         return [run(piece) for piece in pieces]
-    return list(session.sparkContext.parallelize(pieces, len(pieces)).map(run).collect()) if pieces else []
+    return (
+        list(session.sparkContext.parallelize(pieces, len(pieces)).map(run).collect())
+        if pieces
+        else []
+    )
 
 
 # The column with the name of each row's member, which no file has; no column of a row is called so.
@@ -86,12 +90,18 @@ class MemberWriter(PartitionWriter):
         return result
 
     def _keep(
-        self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array], count: ShardCount, records: int | None = None
+        self,
+        batch: pa.RecordBatch,
+        arrays: Mapping[str, pa.Array],
+        count: ShardCount,
+        records: int | None = None,
     ) -> None:
         """Take rows that have a member; a record of which one row has none gives none, and is a dead letter."""
         if batch.num_rows == 0:
             return
-        named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
+        named = {
+            column.name: arrays[column.key] for column in self._columns if column.key in arrays
+        }
         named = {**provenance_of(self._plan.stream, batch), **named}
         rendered = render(self._split.parts, named, batch.num_rows)
         offsets = batch.column("offset").to_numpy()
@@ -106,7 +116,9 @@ class MemberWriter(PartitionWriter):
         names = pa.array([text.lower() for text in rendered.texts], pa.string())
         # A row without a name is left out with its record.
         mine = names.take(pa.array(rendered.places, mask=rendered.places < 0))
-        batch, arrays, records, kept = self._without(bad, "lake.tables", batch, arrays, count, records)
+        batch, arrays, records, kept = self._without(
+            bad, "lake.tables", batch, arrays, count, records
+        )
         if batch.num_rows:
             self._members.names.append(mine.filter(kept))
             super()._keep(batch, arrays, count, records)
@@ -115,7 +127,9 @@ class MemberWriter(PartitionWriter):
         """By the index of a rendered name, why rows with it have no member."""
         problems: dict[int, str] = {}
         used, first = np.unique(places, return_index=True)
-        for at, row in sorted(zip(used.tolist(), first.tolist(), strict=True), key=lambda pair: pair[1]):
+        for at, row in sorted(
+            zip(used.tolist(), first.tolist(), strict=True), key=lambda pair: pair[1]
+        ):
             if at < 0:
                 continue
             name = texts[at].lower()
@@ -124,7 +138,10 @@ class MemberWriter(PartitionWriter):
             sentence = unsafe(texts[at]) or split.refused.get(name)
             if sentence is None and name not in split.names and name not in fresh:
                 if len(fresh) < split.room:
-                    fresh[name] = (batch.column("offset")[row].as_py(), batch.column("shard")[row].as_py())
+                    fresh[name] = (
+                        batch.column("offset")[row].as_py(),
+                        batch.column("shard")[row].as_py(),
+                    )
                 else:
                     sentence = split.too_many(name)
                     self._result.over += int((places == at).sum())

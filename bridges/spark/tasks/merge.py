@@ -123,7 +123,9 @@ def merge(plan: MergePlan, unit: Unit) -> Merged:
     staged = _staged(plan, unit, schema)
     if not staged.num_rows and not unit.foreign and not plan.replaced and not plan.is_whole:
         return result
-    before = [] if plan.is_whole else [_with_flag(table, schema) for table in _held(plan, unit, schema)]
+    before = (
+        [] if plan.is_whole else [_with_flag(table, schema) for table in _held(plan, unit, schema)]
+    )
     if plan.upsert.by_time and unit.file is not None:
         before.append(_deletions_of(plan, unit.file, schema))
     old = pa.concat_tables([schema.empty_table(), *before])
@@ -193,7 +195,9 @@ def _complete(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     have = set(rows.column_names)
     return pa.table(
         [
-            rows.column(field.name).cast(field.type) if field.name in have else pa.nulls(rows.num_rows, field.type)
+            rows.column(field.name).cast(field.type)
+            if field.name in have
+            else pa.nulls(rows.num_rows, field.type)
             for field in schema
         ],
         schema=schema,
@@ -248,7 +252,9 @@ def _write(plan: MergePlan, leaf: str, rows: pa.Table, deletions: pa.Table | Non
     files = plan.table.files
     path = plan.table.path_of(name)
     rows = rows.drop_columns([DELETED])
-    with pq.ParquetWriter(path, rows.schema, filesystem=files, compression="zstd", compression_level=1) as file:
+    with pq.ParquetWriter(
+        path, rows.schema, filesystem=files, compression="zstd", compression_level=1
+    ) as file:
         file.write_table(rows, row_group_size=_ROW_GROUP)
         if deletions is not None and deletions.num_rows:
             file.add_key_value_metadata({_DELETIONS: _packed(deletions, plan.upsert)})
@@ -258,25 +264,38 @@ def _write(plan: MergePlan, leaf: str, rows: pa.Table, deletions: pa.Table | Non
         bounds = pc.min_max(rows.column(column)).as_py()
         if bounds["min"] is not None:
             low[column], high[column] = bounds["min"], bounds["max"]
-    stats = {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
+    stats = {
+        "numRecords": rows.num_rows,
+        "minValues": low,
+        "maxValues": high,
+        "nullCount": dict.fromkeys(low, 0),
+    }
     return DataFile(name, files.get_file_info(path).size, rows.num_rows, stats)
 
 
 def _packed(deletions: pa.Table, upsert: Upsert) -> bytes:
     """The last deletions with their keys and places, as text."""
     names = list(dict.fromkeys((*upsert.key, "_shard", "_offset", "_published_at")))
-    last = deletions.select(names).sort_by([("_published_at", "descending")]).slice(0, KEPT_DELETIONS)
+    last = (
+        deletions.select(names).sort_by([("_published_at", "descending")]).slice(0, KEPT_DELETIONS)
+    )
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, last.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+    with pa.ipc.new_stream(
+        sink, last.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as stream:
         stream.write_table(last)
     return base64.b64encode(sink.getvalue())
 
 
 def _deletions_of(plan: MergePlan, file: str, schema: pa.Schema) -> pa.Table:
     """The deletions that a file remembers."""
-    metadata = pq.read_metadata(plan.table.path_of(file), filesystem=plan.table.files).metadata or {}
+    metadata = (
+        pq.read_metadata(plan.table.path_of(file), filesystem=plan.table.files).metadata or {}
+    )
     if _DELETIONS not in metadata:
         return schema.empty_table()
     with pa.ipc.open_stream(base64.b64decode(metadata[_DELETIONS])) as stream:
         deletions = stream.read_all()
-    return _complete(deletions.append_column(DELETED, pa.repeat(pa.scalar(True), deletions.num_rows)), schema)
+    return _complete(
+        deletions.append_column(DELETED, pa.repeat(pa.scalar(True), deletions.num_rows)), schema
+    )

@@ -121,7 +121,11 @@ class RuleRun:
     def _with_jq(self, message: Message) -> Result:
         """The rule with its jq programs, those that may not end in a worker process with a deadline."""
         context = (self.rule.node, {"rule_id": self.rule.name}, self._now_ms)
-        return evaluate(lambda: self._program.run(message), lambda: all_columns(message, *context), worker=self._worker)
+        return evaluate(
+            lambda: self._program.run(message),
+            lambda: all_columns(message, *context),
+            worker=self._worker,
+        )
 
     def close(self) -> None:
         """End the worker of jq programs, if one was started."""
@@ -141,10 +145,18 @@ class RuleRun:
         if "properties" in needs.columns:
             properties = map(properties_of, batch.column("properties").to_pylist())
         clients = map(self._client, column("client_id", ""), column("username", None))
-        published = (topics, batch.column("payload").to_pylist(), column("qos", 0), column("retain", False), clients)
+        published = (
+            topics,
+            batch.column("payload").to_pylist(),
+            column("qos", 0),
+            column("retain", False),
+            clients,
+        )
         if not needs.identity:
             return map(Message, *published, times, properties)
-        identities = map(_identity, *(batch.column(name).to_pylist() for name in ("ts", "shard", "offset")))
+        identities = map(
+            _identity, *(batch.column(name).to_pylist() for name in ("ts", "shard", "offset"))
+        )
         return (
             Message(topic, payload, qos, retain, client, received_ns, own_properties, _id=identity)
             for topic, payload, qos, retain, client, received_ns, own_properties, identity in zip(
@@ -158,7 +170,9 @@ class RuleRun:
         if is_matching is None:
             if len(self._matching) >= _KEPT:
                 self._matching.clear()
-            is_matching = self._matching[topic] = any(levels_match(levels, topic) for levels in self.filters)
+            is_matching = self._matching[topic] = any(
+                levels_match(levels, topic) for levels in self.filters
+            )
         return is_matching
 
     def _client(self, client_id: str | None, username: str | None) -> Client:
@@ -210,7 +224,11 @@ def _elsewhere(tree: exp.Select, filters: Sequence[Any]) -> Iterator[Problem]:
     """The reason why a rule cannot run outside of the broker."""
     if not filters:
         yield Problem(
-            "it reads events only, and a stream keeps messages", "/sql", 1, 1, "name topics in FROM, or use the rows"
+            "it reads events only, and a stream keeps messages",
+            "/sql",
+            1,
+            1,
+            "name topics in FROM, or use the rows",
         )
     for call in tree.find_all(exp.Anonymous):
         for start, reason in _BOUND_TO_THE_BROKER.items():
@@ -272,7 +290,9 @@ def _typed_by_row(ran: RuleRows, columns: Sequence[Column], pending: Sequence[st
     texts = []
     for row, place in zip(rows, places, strict=True):
         if ITEM.key in row:
-            errors.setdefault(place, f"column {ITEM.key!r} is reserved for the table's column {ITEM.name!r}")
+            errors.setdefault(
+                place, f"column {ITEM.key!r} is reserved for the table's column {ITEM.name!r}"
+            )
         try:
             texts.append(json_bytes(_defined(row)))
         except EvaluationError as error:
@@ -287,7 +307,9 @@ def _typed_by_row(ran: RuleRows, columns: Sequence[Column], pending: Sequence[st
             errors.setdefault(places[kept[at]], text)
 
 
-def _columns_at_once(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> dict[str, pa.Array] | None:
+def _columns_at_once(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]
+) -> dict[str, pa.Array] | None:
     """Arrow columns made of lists, or None when a row may not fit or has members without a column."""
     keys = {column.key for column in columns}
     if not rows or not all(column.type in _FITTING for column in columns):

@@ -76,7 +76,9 @@ def render(parts: Sequence[str], columns: Mapping[str, pa.Array], rows: int) -> 
         values.append(texts)
     joined = pc.binary_join_element_wise(*values, pa.scalar(""))
     encoded = pc.dictionary_encode(joined)
-    return Rendered(encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy(), lacking)
+    return Rendered(
+        encoded.dictionary.to_pylist(), encoded.indices.fill_null(-1).to_numpy(), lacking
+    )
 
 
 def _texts(column: pa.Array | None, rows: int) -> pa.Array:

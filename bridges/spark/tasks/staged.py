@@ -20,7 +20,15 @@ from bridges.spark.columns.column import PROVENANCE, Column, arrow_schema
 from bridges.spark.columns.place import Place
 from bridges.spark.tasks.keys import DELETED, HASH_BITS, Upsert, hashes_of, last_of_each
 from bridges.spark.tasks.leaves import GROUP_BITS
-from bridges.spark.tasks.task import DataFile, FileWriter, PartitionWriter, Plan, ShardCount, provenance_of, whole_array
+from bridges.spark.tasks.task import (
+    DataFile,
+    FileWriter,
+    PartitionWriter,
+    Plan,
+    ShardCount,
+    provenance_of,
+    whole_array,
+)
 
 if TYPE_CHECKING:
     from bridges.spark.tasks.condition import Condition
@@ -55,7 +63,9 @@ class StagedWriter(PartitionWriter):
         self._deleting = np.empty(0, np.int64)
         is_read = np.ones(batch.num_rows, bool)
         if self._rule is not None:
-            is_read = np.array([self._rule.reads(topic) for topic in batch.column("topic").to_pylist()], bool)
+            is_read = np.array(
+                [self._rule.reads(topic) for topic in batch.column("topic").to_pylist()], bool
+            )
         if self._upsert.has_tombstones:
             empty = pc.equal(pc.binary_length(batch.column("payload")), 0).fill_null(True)
             tombstones = is_read & empty.to_numpy(zero_copy_only=False)
@@ -83,7 +93,11 @@ class StagedWriter(PartitionWriter):
         self._keep(batch, {}, count)
 
     def _keep(
-        self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array], count: ShardCount, records: int | None = None
+        self,
+        batch: pa.RecordBatch,
+        arrays: Mapping[str, pa.Array],
+        count: ShardCount,
+        records: int | None = None,
     ) -> None:
         """Take rows that have their whole key; a record of which one row lacks it gives none, and is a dead letter."""
         if batch.num_rows == 0:
@@ -93,7 +107,9 @@ class StagedWriter(PartitionWriter):
         bad: dict[int, str] = {}
         for name, is_null in lacking.items():
             for offset in offsets[is_null].tolist():
-                bad.setdefault(offset, f"column {name!r} is part of the key, and the row has no value for it")
+                bad.setdefault(
+                    offset, f"column {name!r} is part of the key, and the row has no value for it"
+                )
         batch, arrays, records, _ = self._without(bad, "lake.key", batch, arrays, count, records)
         if batch.num_rows == 0:
             return
@@ -103,8 +119,14 @@ class StagedWriter(PartitionWriter):
 
     def _lacking(self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array]) -> dict[str, Any]:
         """Masks of the rows without a value, by column of the key."""
-        named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
-        named |= {name: array for name, array in provenance_of(self._plan.stream, batch).items() if name not in named}
+        named = {
+            column.name: arrays[column.key] for column in self._columns if column.key in arrays
+        }
+        named |= {
+            name: array
+            for name, array in provenance_of(self._plan.stream, batch).items()
+            if name not in named
+        }
         masks = {}
         for name in self._upsert.key:
             values = named.get(name)
@@ -135,7 +157,9 @@ class _StagedFiles(FileWriter):
         batches = []
         for arrays, deleted in zip(self._parts, self.deleted, strict=True):
             named = {**arrays, DELETED: deleted}
-            whole = [whole_array(named.get(column.name), column.type, len(deleted)) for column in schema]
+            whole = [
+                whole_array(named.get(column.name), column.type, len(deleted)) for column in schema
+            ]
             batches.append(pa.RecordBatch.from_arrays(whole, schema=schema))
         rows = pa.Table.from_batches(batches, schema)
         is_last, keys = last_of_each(rows, self._upsert)

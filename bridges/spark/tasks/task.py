@@ -22,7 +22,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from bridges.spark.columns.column import DEAD_LETTER, ITEM, PROVENANCE, RAW, Column, arrow_schema, taken
+from bridges.spark.columns.column import (
+    DEAD_LETTER,
+    ITEM,
+    PROVENANCE,
+    RAW,
+    Column,
+    arrow_schema,
+    taken,
+)
 from bridges.spark.columns.layout import Layout
 from bridges.spark.columns.place import Place
 from bridges.spark.columns.types import ARROW_TYPES, column_name
@@ -236,9 +244,13 @@ class PartitionWriter:
         offsets = batch.column("offset").to_pylist()
         is_refused = [offset in refusals for offset in offsets]
         count.dead += sum(is_refused)
-        fresh = [offset for offset in offsets if offset in refusals and not refusals[offset].is_buried]
+        fresh = [
+            offset for offset in offsets if offset in refusals and not refusals[offset].is_buried
+        ]
         letters = batch.filter(pa.array([offset in fresh for offset in offsets], pa.bool_()))
-        self._write_letters(letters, [refusals[offset].reason for offset in fresh], [REFUSED] * len(fresh))
+        self._write_letters(
+            letters, [refusals[offset].reason for offset in fresh], [REFUSED] * len(fresh)
+        )
         return batch.filter(pc.invert(pa.array(is_refused, pa.bool_())))
 
     def _add_fresh(self, shard: int, batch: pa.RecordBatch, count: ShardCount) -> None:
@@ -280,18 +292,29 @@ class PartitionWriter:
         self._learn(converted, batch, shard)
         good, bad = _parts(batch, converted.errors)
         self._keep(good, converted.arrays, count)
-        self._bury(bad, list(converted.errors.values()), ["lake.columns"] * bad.num_rows, shard, count)
+        self._bury(
+            bad, list(converted.errors.values()), ["lake.columns"] * bad.num_rows, shard, count
+        )
 
-    def _run_rule(self, rule: RuleRun, batch: pa.RecordBatch, shard: int, count: ShardCount) -> None:
+    def _run_rule(
+        self, rule: RuleRun, batch: pa.RecordBatch, shard: int, count: ShardCount
+    ) -> None:
         """The rule's rows instead of the messages; each is where its message was."""
         from bridges.spark.tasks.rule_run import typed
 
         ran = rule.run(batch)
-        typed_rows = typed(ran, [column for column in self._columns if column.key != ITEM.key], self._plan.pending)
+        typed_rows = typed(
+            ran, [column for column in self._columns if column.key != ITEM.key], self._plan.pending
+        )
         good = _with_rule(batch.take(pa.array(typed_rows.places, pa.int64())), rule.rule.name)
         self._learn(typed_rows.converted, good, shard)
         records = len(set(typed_rows.places))
-        self._keep(good, {**typed_rows.converted.arrays, ITEM.key: _items(typed_rows.places)}, count, records)
+        self._keep(
+            good,
+            {**typed_rows.converted.arrays, ITEM.key: _items(typed_rows.places)},
+            count,
+            records,
+        )
         places = sorted(typed_rows.errors)
         bad = _with_rule(batch.take(pa.array(places, pa.int64())), rule.rule.name)
         stages = ["lake.rule" if place in ran.errors else "lake.columns" for place in places]
@@ -307,7 +330,9 @@ class PartitionWriter:
         else:
             counts.append(ShardCount(shard, first, last))
         if last - first + 1 != len(offsets):
-            raise SourceError(f"shard {shard}: {len(offsets)} records came for offsets {first} to {last}")
+            raise SourceError(
+                f"shard {shard}: {len(offsets)} records came for offsets {first} to {last}"
+            )
         return counts[-1]
 
     def _learn(self, converted: Converted, batch: pa.RecordBatch, shard: int) -> None:
@@ -329,14 +354,20 @@ class PartitionWriter:
             self._result.misfits[key] = dict(votes + Counter(self._result.misfits.get(key, {})))
 
     def _keep(
-        self, batch: pa.RecordBatch, arrays: Mapping[str, pa.Array], count: ShardCount, records: int | None = None
+        self,
+        batch: pa.RecordBatch,
+        arrays: Mapping[str, pa.Array],
+        count: ShardCount,
+        records: int | None = None,
     ) -> None:
         """Take rows that ``records`` records gave; one each by default."""
         if batch.num_rows == 0:
             return
         count.written += batch.num_rows if records is None else records
         count.rows += batch.num_rows
-        named = {column.name: arrays[column.key] for column in self._columns if column.key in arrays}
+        named = {
+            column.name: arrays[column.key] for column in self._columns if column.key in arrays
+        }
         named = {**provenance_of(self._plan.stream, batch), **named}
         if self._plan.upsert is None:  # of rows that later ones replace, a sum says nothing
             hashed = hashed_columns(self._plan.layout.as_read(named), self._columns)
@@ -368,24 +399,42 @@ class PartitionWriter:
         shard = batch.column("shard")[0].as_py()
         self._bury(letters, [bad[row] for row in sorted(bad)], [stage] * len(bad), shard, count)
         records = None if records is None else len(np.unique(offsets[~is_bad]))
-        return batch.filter(good), {key: array.filter(good) for key, array in arrays.items()}, records, good
+        return (
+            batch.filter(good),
+            {key: array.filter(good) for key, array in arrays.items()},
+            records,
+            good,
+        )
 
     def _bury(
-        self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str], shard: int, count: ShardCount
+        self,
+        batch: pa.RecordBatch,
+        errors: Sequence[str],
+        stages: Sequence[str],
+        shard: int,
+        count: ShardCount,
     ) -> None:
         if batch.num_rows == 0:
             return
         count.dead += batch.num_rows
-        written = int(np.searchsorted(batch.column("offset").to_numpy(), self._plan.dead_floors.get(shard, 0)))
+        written = int(
+            np.searchsorted(batch.column("offset").to_numpy(), self._plan.dead_floors.get(shard, 0))
+        )
         self._write_letters(batch.slice(written), errors[written:], stages[written:])
 
-    def _write_letters(self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str]) -> None:
+    def _write_letters(
+        self, batch: pa.RecordBatch, errors: Sequence[str], stages: Sequence[str]
+    ) -> None:
         letters = {
             "payload": batch.column("payload"),
             "_error": pa.array(errors, pa.string()),
             "_error_stage": pa.array(stages, pa.string()),
         }
-        self._dead.add({**provenance_of(self._plan.stream, batch), **letters}, batch.num_rows, self._plan.dead_columns)
+        self._dead.add(
+            {**provenance_of(self._plan.stream, batch), **letters},
+            batch.num_rows,
+            self._plan.dead_columns,
+        )
 
 
 class FileWriter(ABC):
@@ -457,9 +506,15 @@ def _write_file(place: Place, rows: pa.Table, layout: Layout, values: list[Any])
     files = place.files
     path = place.path_of(name)
     stats = _stats(rows, layout)
-    if layout.format == "delta":  # where the log has the value, as Delta does not look for it in files
-        rows = rows.drop_columns([field.column for field in layout.partition if field.transform == "identity"])
-    with pq.ParquetWriter(path, rows.schema, filesystem=files, compression="zstd", compression_level=1) as file:
+    if (
+        layout.format == "delta"
+    ):  # where the log has the value, as Delta does not look for it in files
+        rows = rows.drop_columns(
+            [field.column for field in layout.partition if field.transform == "identity"]
+        )
+    with pq.ParquetWriter(
+        path, rows.schema, filesystem=files, compression="zstd", compression_level=1
+    ) as file:
         if layout:
             file.write_table(rows, row_group_size=FILE_ROWS)
         else:
@@ -507,7 +562,9 @@ def _items(places: Sequence[int]) -> pa.Array:
     return pa.array(np.arange(len(records)) - np.repeat(starts, counts), pa.int32())
 
 
-def _parts(batch: pa.RecordBatch, errors: Mapping[int, str]) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+def _parts(
+    batch: pa.RecordBatch, errors: Mapping[int, str]
+) -> tuple[pa.RecordBatch, pa.RecordBatch]:
     """The records that fit and those that do not."""
     if not errors:
         return batch, batch.slice(0, 0)
@@ -536,7 +593,10 @@ def _stats(rows: pa.Table, layout: Layout) -> dict[str, Any]:
         bounds = pc.min_max(column).as_py()
         # A bound that only some files have is taken for none by delta-rs, and so are the rows of the others.
         if bounds["min"] is not None:
-            low[name], high[name] = _bound(bounds["min"], is_high=False), _bound(bounds["max"], is_high=True)
+            low[name], high[name] = (
+                _bound(bounds["min"], is_high=False),
+                _bound(bounds["max"], is_high=True),
+            )
             if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
                 low[name], high[name] = -_LARGEST, _LARGEST
     return {"numRecords": rows.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
@@ -544,7 +604,10 @@ def _stats(rows: pa.Table, layout: Layout) -> dict[str, Any]:
 
 def _has_bounds(kind: pa.DataType) -> bool:
     types = pa.types
-    return any(is_it(kind) for is_it in (types.is_integer, types.is_floating, types.is_temporal, types.is_string))
+    return any(
+        is_it(kind)
+        for is_it in (types.is_integer, types.is_floating, types.is_temporal, types.is_string)
+    )
 
 
 def _bound(value: Any, *, is_high: bool) -> Any:

@@ -72,7 +72,10 @@ def taker(kind: ColumnType) -> Take:
 
 
 def _struct_taker(kind: ColumnType) -> Take:
-    members = [(key, name, taker(inner)) for (key, inner), name in zip(kind.members, kind.names, strict=True)]
+    members = [
+        (key, name, taker(inner))
+        for (key, inner), name in zip(kind.members, kind.names, strict=True)
+    ]
     member_keys = {key for key, _ in kind.members}
 
     def take(value: Any) -> Any:
@@ -140,7 +143,9 @@ def _decimal_taker(kind: ColumnType) -> Take:
     def take(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise Misfit(wanted)
-        if isinstance(value, str) and not (len(value) <= _LONGEST_DECIMAL and re.fullmatch(DECIMAL_TEXT, value)):
+        if isinstance(value, str) and not (
+            len(value) <= _LONGEST_DECIMAL and re.fullmatch(DECIMAL_TEXT, value)
+        ):
             raise Misfit(wanted)
         number = Decimal(value if isinstance(value, str | int) else repr(value))
         _, digits, exponent = number.as_tuple()
@@ -174,12 +179,17 @@ def grown(kind: ColumnType, values: Sequence[Any], room: int) -> ColumnType:
             for key, value in object.items():
                 if value is not None and key not in kinds:
                     unknown.setdefault(key, Counter())[type_of(value)] += 1
-    fresh = {key: ColumnType(votes.most_common(1)[0][0]) for key, votes in list(unknown.items())[: max(room, 0)]}
+    fresh = {
+        key: ColumnType(votes.most_common(1)[0][0])
+        for key, votes in list(unknown.items())[: max(room, 0)]
+    }
     room -= len(fresh)
     is_same = not fresh
     for key, inner_kind in kind.members:
         if inner_kind.name in ("struct", "array"):
-            inner_grown = grown(inner_kind, [object[key] for object in objects if object.get(key) is not None], room)
+            inner_grown = grown(
+                inner_kind, [object[key] for object in objects if object.get(key) is not None], room
+            )
             room -= inner_grown.width - inner_kind.width
             is_same = is_same and inner_grown is inner_kind
             kinds[key] = inner_grown
@@ -233,7 +243,11 @@ def _boolean(value: Any) -> bool:
 
 
 def _long(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or (isinstance(value, float) and value % 1):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or (isinstance(value, float) and value % 1)
+    ):
         raise Misfit("a whole number")
     if not -(2**63) <= value < 2**63:
         raise Misfit("a whole number of 64 bits")
@@ -340,7 +354,8 @@ def plain(kind: ColumnType, value: Any) -> Any:
         return None
     if kind.name == "struct":
         plain_members = {
-            key: plain(inner, value[name]) for (key, inner), name in zip(kind.members, kind.names, strict=True)
+            key: plain(inner, value[name])
+            for (key, inner), name in zip(kind.members, kind.names, strict=True)
         }
         return {key: member for key, member in plain_members.items() if member is not None}
     if kind.item is not None and kind.name == "array":

@@ -36,7 +36,9 @@ class Piece:
     expired: int
 
 
-def read_piece(logs: Logs, shard: LogShard, start: int, end: int, topic_filter: TopicFilter | None) -> Piece:
+def read_piece(
+    logs: Logs, shard: LogShard, start: int, end: int, topic_filter: TopicFilter | None
+) -> Piece:
     """The next records of ``[start, end)``. Blocks for milliseconds: for a thread.
 
     Raises:
@@ -95,7 +97,9 @@ class Step(NamedTuple):
 class MergedReading:
     """All ranges of a replay, merged by the records' times. Used on the event loop, which only ``fill`` leaves."""
 
-    def __init__(self, logs: Logs, shards: list[ShardReading], topic_filter: TopicFilter | None) -> None:
+    def __init__(
+        self, logs: Logs, shards: list[ShardReading], topic_filter: TopicFilter | None
+    ) -> None:
         self._logs = logs
         self._shards = shards
         self._filter = topic_filter
@@ -111,7 +115,12 @@ class MergedReading:
         for reading in self._shards:
             if not reading.found and not reading.is_read:
                 piece = await asyncio.to_thread(
-                    read_piece, self._logs, reading.shard, reading.following, reading.end, self._filter
+                    read_piece,
+                    self._logs,
+                    reading.shard,
+                    reading.following,
+                    reading.end,
+                    self._filter,
                 )
                 reading.found = piece.found
                 reading.following = piece.following
@@ -121,7 +130,9 @@ class MergedReading:
                     if not piece.found:
                         reading.position = piece.following
                     skipped = reading.position - begin - piece.expired
-                    steps.append(Step(reading.shard.shard, reading.position, piece.expired, skipped))
+                    steps.append(
+                        Step(reading.shard.shard, reading.position, piece.expired, skipped)
+                    )
         return steps
 
     def next(self) -> Step | None:
@@ -139,4 +150,11 @@ class MergedReading:
         offset, record = earliest.found.popleft()
         begin = earliest.position
         earliest.position = offset + 1 if earliest.found else earliest.following
-        return Step(earliest.shard.shard, earliest.position, 0, earliest.position - begin - 1, offset, record)
+        return Step(
+            earliest.shard.shard,
+            earliest.position,
+            0,
+            earliest.position - begin - 1,
+            offset,
+            record,
+        )

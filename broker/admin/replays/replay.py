@@ -15,7 +15,12 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final
 
 from broker.admin.replays.reading import MergedReading, ShardReading, Step
-from broker.admin.replays.request import ReplayProblem, ReplayState, StreamReplayReport, StreamReplayRequest
+from broker.admin.replays.request import (
+    ReplayProblem,
+    ReplayState,
+    StreamReplayReport,
+    StreamReplayRequest,
+)
 from broker.admin.replays.targets import Full, Sending, Target
 from broker.core import jsontext
 from broker.core.action import Row
@@ -105,7 +110,10 @@ class Progress:
     def stored(self) -> bytes:
         """The progress as bytes."""
         members = asdict(self)
-        shards = [[shard, start, end, self.cursors[shard]] for shard, (start, end) in members.pop("ranges").items()]
+        shards = [
+            [shard, start, end, self.cursors[shard]]
+            for shard, (start, end) in members.pop("ranges").items()
+        ]
         del members["cursors"]
         return jsontext.encode({**members, "shards": shards})
 
@@ -116,7 +124,12 @@ class Progress:
         shards = members.pop("shards")
         counts = Counts(**members.pop("counts"))
         ranges = {shard: (start, end) for shard, start, end, _ in shards}
-        return cls(ranges=ranges, cursors={shard: at for shard, _, _, at in shards}, counts=counts, **members)
+        return cls(
+            ranges=ranges,
+            cursors={shard: at for shard, _, _, at in shards},
+            counts=counts,
+            **members,
+        )
 
     def report(self) -> StreamReplayReport:
         """The results so far."""
@@ -185,7 +198,9 @@ class Slot:
         """Keep a problem, if it is one of the first."""
         if len(self.problems) < _PROBLEMS:
             step = self.step
-            self.problems.append({"shard": step.shard, "offset": str(step.offset), "reason": reason[:500]})
+            self.problems.append(
+                {"shard": step.shard, "offset": str(step.offset), "reason": reason[:500]}
+            )
 
 
 class Replay:
@@ -216,7 +231,9 @@ class Replay:
         wanted = None if request.filter is None else TopicFilter.parse(request.filter)
         self._reading = MergedReading(logs, shards, wanted)
         rate = request.rate
-        self._bucket = None if rate is None else TokenBucket(rate, rate * _BURST_S, clock.monotonic_s())
+        self._bucket = (
+            None if rate is None else TokenBucket(rate, rate * _BURST_S, clock.monotonic_s())
+        )
         self._slots: deque[Slot] = deque()
         self._stalled: Sending | None = None
         self._stored = b""
@@ -281,7 +298,9 @@ class Replay:
             if self._is_cancelled:
                 return
             await self._turn()
-            self._slots += [Slot(step, self.progress.problems) for step in await self._reading.fill()]
+            self._slots += [
+                Slot(step, self.progress.problems) for step in await self._reading.fill()
+            ]
             if self._source.is_gone:
                 raise SluiceError(f"stream {self.progress.stream!r} was deleted")
             waiting = self._slice()
@@ -304,7 +323,11 @@ class Replay:
 
     def _slice(self) -> list[Awaitable[object]]:
         """Send some records; what must be waited for before they count as sent."""
-        most = float(_SLICE_RECORDS) if self._bucket is None else min(_SLICE_RECORDS, max(1.0, self._bucket.burst))
+        most = (
+            float(_SLICE_RECORDS)
+            if self._bucket is None
+            else min(_SLICE_RECORDS, max(1.0, self._bucket.burst))
+        )
         ends_s = time.perf_counter() + _SLICE_S
         rows = 0
         waiting: list[Awaitable[object]] = []
@@ -357,7 +380,11 @@ class Replay:
     def _advance(self) -> None:
         """Note the steps whose rows are all settled, in their order."""
         slots = self._slots
-        while slots and not slots[0].pending and (self._stalled is None or slots[0] is not self._stalled.ledger):
+        while (
+            slots
+            and not slots[0].pending
+            and (self._stalled is None or slots[0] is not self._stalled.ledger)
+        ):
             slot = slots.popleft()
             self.progress.cursors[slot.step.shard] = slot.step.following
             self.progress.counts.add(slot.counts)
@@ -394,5 +421,7 @@ class Replay:
 
     def _stop_clock(self) -> None:
         if self._since_s is not None:
-            self.progress.active_s = round(self.progress.active_s + self._clock.monotonic_s() - self._since_s, 3)
+            self.progress.active_s = round(
+                self.progress.active_s + self._clock.monotonic_s() - self._since_s, 3
+            )
             self._since_s = None

@@ -20,7 +20,9 @@ MAX_RATE: Final = 1_000_000
 def _checked_target(text: str) -> str:
     kind, colon, name = text.partition(":")
     if text != MQTT and not (kind and colon and name):
-        raise ValueError(f"expected {MQTT!r}, 'stream:NAME', or an action as 'TYPE:NAME', got {text!r}")
+        raise ValueError(
+            f"expected {MQTT!r}, 'stream:NAME', or an action as 'TYPE:NAME', got {text!r}"
+        )
     return text
 
 
@@ -56,7 +58,10 @@ class StreamReplayRequest(BaseModel):
         description="Rule to run on each message; its rows are sent in place of the messages. Its actions do not run.",
     )
     rate: int | None = Field(
-        1000, ge=1, le=MAX_RATE, description="Maximum messages or rows per second. Null means no limit."
+        1000,
+        ge=1,
+        le=MAX_RATE,
+        description="Maximum messages or rows per second. Null means no limit.",
     )
     topic: str = Field(
         TOPIC_AS_IT_WAS,
@@ -64,7 +69,9 @@ class StreamReplayRequest(BaseModel):
         max_length=65_535,
         description="With `to: mqtt`: the topic of each message, a template over its columns, as `replay/${topic}`.",
     )
-    retain: bool = Field(False, description="With `to: mqtt`: whether messages keep their retain flag.")
+    retain: bool = Field(
+        False, description="With `to: mqtt`: whether messages keep their retain flag."
+    )
 
     @field_validator("topic", "retain")
     @classmethod

@@ -112,7 +112,9 @@ class StreamReplays(Contributor):
         ranges = await asyncio.to_thread(self._ranges, source, request)
         total = sum(end - start for start, end in ranges.values())
         wanted = None if request.filter is None else TopicFilter.parse(request.filter)
-        looked, matched, size, oldest, newest, first = await asyncio.to_thread(self._look, source, ranges, wanted)
+        looked, matched, size, oldest, newest, first = await asyncio.to_thread(
+            self._look, source, ranges, wanted
+        )
         is_estimate = looked < total
         if is_estimate and looked:
             matched = round(matched * total / looked)
@@ -121,7 +123,9 @@ class StreamReplays(Contributor):
         return {
             "stream": name,
             "to": request.to,
-            "ranges": [{"shard": shard, "start": str(a), "end": str(b)} for shard, (a, b) in ranges.items()],
+            "ranges": [
+                {"shard": shard, "start": str(a), "end": str(b)} for shard, (a, b) in ranges.items()
+            ],
             "records": total,
             "matched": matched,
             "bytes": size,
@@ -134,7 +138,9 @@ class StreamReplays(Contributor):
             "notes": self._notes(source, request, samples, oldest),
         }
 
-    def _look(self, source: Stream, ranges: Mapping[int, Range], wanted: TopicFilter | None) -> _Look:
+    def _look(
+        self, source: Stream, ranges: Mapping[int, Range], wanted: TopicFilter | None
+    ) -> _Look:
         """Count, and read the first records. Blocks for as long as some hundred frames take to read."""
         logs = self._logs
         looked = matched = size = 0
@@ -143,7 +149,9 @@ class StreamReplays(Contributor):
         for shard, (start, end) in ranges.items():
             place = source.shards[shard]
             times += [logs.read(place, at, 1)[0][1].ts_us for at in (start, end - 1)]
-            for batch in logs.read_arrow(place, start, min(end, start + _LOOKED_THROUGH // len(ranges))):
+            for batch in logs.read_arrow(
+                place, start, min(end, start + _LOOKED_THROUGH // len(ranges))
+            ):
                 matching = batch if wanted is None else records.of_topics(batch, wanted)
                 looked = looked + batch.num_rows
                 matched = matched + matching.num_rows
@@ -151,13 +159,22 @@ class StreamReplays(Contributor):
             piece = read_piece(logs, place, start, end, wanted)
             first += [(shard, offset, record) for offset, record in list(piece.found)[:_SAMPLES]]
         first.sort(key=lambda item: item[2].ts_us)
-        return looked, matched, size, min(times, default=None), max(times, default=None), first[:_SAMPLES]
+        return (
+            looked,
+            matched,
+            size,
+            min(times, default=None),
+            max(times, default=None),
+            first[:_SAMPLES],
+        )
 
     def _checked(self, name: str, request: StreamReplayRequest) -> tuple[Stream, RowsOf | None]:
         """The stream, and what makes rows of its messages, where rows are sent."""
         source = self._catalogue.get(name)
         check_target(source, request, self._catalogue, self._sinks)
-        has_rows = request.rule is not None or not (request.to == MQTT or request.to.startswith(STREAM_PREFIX))
+        has_rows = request.rule is not None or not (
+            request.to == MQTT or request.to.startswith(STREAM_PREFIX)
+        )
         return source, self._contributors.rows_of(request.rule) if has_rows else None
 
     def _ranges(self, source: Stream, request: StreamReplayRequest) -> dict[int, Range]:
@@ -167,8 +184,14 @@ class StreamReplays(Contributor):
             stored = self._logs.range_of(shard)
             if leaves_out(shard.shard, request.start, request.until):
                 continue
-            start = max(stored.first_offset, self._offset(source, shard.shard, request.start, stored.first_offset))
-            end = min(stored.next_offset, self._offset(source, shard.shard, request.until, stored.next_offset))
+            start = max(
+                stored.first_offset,
+                self._offset(source, shard.shard, request.start, stored.first_offset),
+            )
+            end = min(
+                stored.next_offset,
+                self._offset(source, shard.shard, request.until, stored.next_offset),
+            )
             if start < end:
                 ranges[shard.shard] = (start, end)
         return ranges
@@ -210,22 +233,34 @@ class StreamReplays(Contributor):
         return samples
 
     def _notes(
-        self, source: Stream, request: StreamReplayRequest, samples: Sequence[ReplaySample], oldest_us: int | None
+        self,
+        source: Stream,
+        request: StreamReplayRequest,
+        samples: Sequence[ReplaySample],
+        oldest_us: int | None,
     ) -> list[str]:
         """Other effects of the replay."""
         notes = []
         stages: dict[str, None] = {}
-        for topic in dict.fromkeys(sample["topic"] for sample in samples if sample["topic"] is not None):
+        for topic in dict.fromkeys(
+            sample["topic"] for sample in samples if sample["topic"] is not None
+        ):
             for stage in self._acts_on(topic):
                 if (
                     stage.get("count") != 0
                     and stage["enabled"]
                     and (stage["stage"], stage["name"]) != ("stream", source.name)
                 ):
-                    about = stage["does"] if stage["stage"] == "subscribers" else f"{stage['stage']} {stage['name']!r}"
+                    about = (
+                        stage["does"]
+                        if stage["stage"] == "subscribers"
+                        else f"{stage['stage']} {stage['name']!r}"
+                    )
                     stages[about] = None
         if stages:
-            notes.append(f"The messages go through all stages of their topics: {', '.join(stages)}.")
+            notes.append(
+                f"The messages go through all stages of their topics: {', '.join(stages)}."
+            )
         if request.to.startswith(STREAM_PREFIX) and oldest_us is not None:
             target = self._catalogue.get(request.to.removeprefix(STREAM_PREFIX))
             if oldest_us < self._clock.now_ns() // 1000 - target.spec.retention.age * 1_000_000:
@@ -239,7 +274,11 @@ class StreamReplays(Contributor):
         if request.to == MQTT:
             return Topics(id, source.name, request, self._publisher, self._clock.now_ns)
         if request.to.startswith(STREAM_PREFIX):
-            return IntoStream(self._catalogue.get(request.to.removeprefix(STREAM_PREFIX)), self._writer, request.rule)
+            return IntoStream(
+                self._catalogue.get(request.to.removeprefix(STREAM_PREFIX)),
+                self._writer,
+                request.rule,
+            )
         return IntoAction(id, source.name, request.to, self._sinks)
 
     # Work
@@ -258,7 +297,10 @@ class StreamReplays(Contributor):
             raise Unavailable(text, retry_after_s=10)
         ranges = await asyncio.to_thread(self._ranges, source, request)
         if not ranges:
-            raise Invalid("the replay cannot be started", [Problem(f"stream {name!r} has no record there", "/from")])
+            raise Invalid(
+                "the replay cannot be started",
+                [Problem(f"stream {name!r} has no record there", "/from")],
+            )
         progress = Progress(
             secrets.token_hex(8),
             name,
@@ -297,7 +339,11 @@ class StreamReplays(Contributor):
             if source.log != progress.log:
                 raise SluiceError(f"stream {progress.stream!r} was deleted and created again")
         except SluiceError as error:
-            progress.state, progress.error, progress.ended_ns = "failed", str(error), self._clock.now_ns()
+            progress.state, progress.error, progress.ended_ns = (
+                "failed",
+                str(error),
+                self._clock.now_ns(),
+            )
             self._kept.put(progress.id, progress.stored())
             return
         progress.error = progress.ended_ns = None
@@ -306,7 +352,11 @@ class StreamReplays(Contributor):
             replay.pause()
 
     def _begin(
-        self, progress: Progress, source: Stream, request: StreamReplayRequest, rows_of: RowsOf | None
+        self,
+        progress: Progress,
+        source: Stream,
+        request: StreamReplayRequest,
+        rows_of: RowsOf | None,
     ) -> Replay:
         target = self._target(progress.id, source, request)
         replay = Replay(progress, source, self._kept, self._logs, target, rows_of, self._clock)
@@ -343,7 +393,9 @@ class StreamReplays(Contributor):
     def pause(self, id: str) -> None:
         """See ``JobSource``."""
         if id not in self._at_work:
-            raise Conflict(f"replay {id} is {self._known[id].state}; only one that runs can be paused")
+            raise Conflict(
+                f"replay {id} is {self._known[id].state}; only one that runs can be paused"
+            )
         self._at_work[id][0].pause()
 
     def resume(self, id: str) -> None:
@@ -353,9 +405,13 @@ class StreamReplays(Contributor):
             return
         progress = self._known[id]
         if progress.state != "failed":
-            raise Conflict(f"replay {id} is {progress.state}; only one that is paused or failed can be resumed")
+            raise Conflict(
+                f"replay {id} is {progress.state}; only one that is paused or failed can be resumed"
+            )
         if len(self._at_work) >= MAX_RUNNING:
-            raise Unavailable(f"{MAX_RUNNING} replays of streams run already; wait for one", retry_after_s=10)
+            raise Unavailable(
+                f"{MAX_RUNNING} replays of streams run already; wait for one", retry_after_s=10
+            )
         progress.state = "running"
         self._continue(progress)
 

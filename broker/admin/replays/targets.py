@@ -78,7 +78,12 @@ class Topics:
     """Publishes on topics of this broker, through all stages. Streams that a message came from do not take it again."""
 
     def __init__(
-        self, id: str, stream: str, request: StreamReplayRequest, publisher: Publisher, now_ns: Callable[[], int]
+        self,
+        id: str,
+        stream: str,
+        request: StreamReplayRequest,
+        publisher: Publisher,
+        now_ns: Callable[[], int],
     ):
         self._id = id
         self._stream = stream
@@ -86,7 +91,9 @@ class Topics:
         self._now_ns = now_ns
         self._keeps_retain = request.retain
         self._via = (replayed_from(stream), *([request.rule] if request.rule else ()))
-        self._template = None if request.topic == TOPIC_AS_IT_WAS else Template(request.topic, _text)
+        self._template = (
+            None if request.topic == TOPIC_AS_IT_WAS else Template(request.topic, _text)
+        )
 
     def topic_of(self, message: Message, row: Row | None) -> str:
         """See ``Target``."""
@@ -118,7 +125,11 @@ class Topics:
 
     def _marked(self, message: Message, shard: int, offset: int) -> Properties:
         marked: dict[str, Any] = dict(message.properties or ())
-        marks = ((REPLAY, self._id), (RECORD, f"{self._stream}/{shard}/{offset}"), (TIME, rfc3339(message.received_ns)))
+        marks = (
+            (REPLAY, self._id),
+            (RECORD, f"{self._stream}/{shard}/{offset}"),
+            (TIME, rfc3339(message.received_ns)),
+        )
         kept = [pair for pair in marked.get(_USER, ()) if pair[0] not in (REPLAY, RECORD, TIME)]
         marked[_USER] = [*kept, *marks]
         return marked
@@ -175,7 +186,12 @@ class IntoAction:
             raise NotFound("action", self._name, "list all: sluice actions ls")
         assert sending.message is not None
         assert sending.rows is not None
-        mark = {"id": self._id, "stream": self._stream, "shard": sending.shard, "offset": sending.offset}
+        mark = {
+            "id": self._id,
+            "stream": self._stream,
+            "shard": sending.shard,
+            "offset": sending.offset,
+        }
         while sending.rows:
             if not sink.has_room:
                 raise Full(f"the action {self._name!r} has rows enough to send ({sink.state})")
@@ -206,7 +222,9 @@ def _text(value: Any) -> str | bytes:
     return value if isinstance(value, str | bytes) else str(value)
 
 
-def check_target(source: Stream, request: StreamReplayRequest, catalogue: Catalogue, sinks: Sinks) -> None:
+def check_target(
+    source: Stream, request: StreamReplayRequest, catalogue: Catalogue, sinks: Sinks
+) -> None:
     """Check that records of a stream can go to the target of a request.
 
     Raises:
@@ -216,13 +234,19 @@ def check_target(source: Stream, request: StreamReplayRequest, catalogue: Catalo
     pointer = "/to"
     problem = "the replay cannot be started"
     if request.rule is not None and source.spec.kind != "topics":
-        raise Invalid(problem, [Problem(f"stream {source.name!r} has rows; rules run on messages", "/rule")])
+        raise Invalid(
+            problem, [Problem(f"stream {source.name!r} has rows; rules run on messages", "/rule")]
+        )
     if to == MQTT:
         return
     if not to.startswith(STREAM_PREFIX):
         state = sinks.state_of(to)
         if state in (MISSING, DISABLED):
-            reason = f"there is no action {to!r}" if state == MISSING else f"the action {to!r} is disabled"
+            reason = (
+                f"there is no action {to!r}"
+                if state == MISSING
+                else f"the action {to!r} is disabled"
+            )
             raise Invalid(problem, [Problem(reason, pointer, suggestion="sluice actions ls")])
         return
     name = to.removeprefix(STREAM_PREFIX)

@@ -35,10 +35,12 @@ class BuiltinSettings(Settings):
         default=None, description="It is asked only when this gives exactly 'true'."
     )
     user_id_type: ClientName = Field(
-        default="username", description="Whether users are found by the user name or by the client identifier."
+        default="username",
+        description="Whether users are found by the user name or by the client identifier.",
     )
     methods: list[ScramMethod] = Field(
-        default=["SCRAM-SHA-256", "SCRAM-SHA-512"], description="Methods of enhanced authentication that are offered."
+        default=["SCRAM-SHA-256", "SCRAM-SHA-512"],
+        description="Methods of enhanced authentication that are offered.",
     )
 
 
@@ -108,7 +110,9 @@ class BuiltinAuthenticator:
         address = network_of(attempt.peer_host)
         try:
             async with self._pool.turn(address):
-                if self._limits.refuses(address, name, attempt.client_id):  # others have failed while it waited
+                if self._limits.refuses(
+                    address, name, attempt.client_id
+                ):  # others have failed while it waited
                     return LIMITED
                 is_right = await self._pool.work(matches)
         except Unavailable:

@@ -19,9 +19,14 @@ class CinfoCheck(Settings):
     """One check; the first that matches decides."""
 
     is_match: Annotated[
-        list[ExpressionText], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-    ] = Field(min_length=1, description="Expressions over the client that must all give exactly 'true'.")
-    result: Verdict = Field(description="allow accepts, deny refuses, ignore asks the next authenticator.")
+        list[ExpressionText],
+        BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    ] = Field(
+        min_length=1, description="Expressions over the client that must all give exactly 'true'."
+    )
+    result: Verdict = Field(
+        description="allow accepts, deny refuses, ignore asks the next authenticator."
+    )
     verifies: list[ClientName] = Field(
         default_factory=list, description="With allow: the names that these expressions prove to be the client's own, "
         "`username`, `clientid`; access rules believe no others."
@@ -36,7 +41,9 @@ class CinfoSettings(Settings):
     precondition: ExpressionText | None = Field(
         default=None, description="It is asked only when this gives exactly 'true'."
     )
-    checks: list[CinfoCheck] = Field(min_length=1, max_length=1000, description="In order; the first match decides.")
+    checks: list[CinfoCheck] = Field(
+        min_length=1, max_length=1000, description="In order; the first match decides."
+    )
 
 
 class CinfoAuthenticator:
@@ -52,7 +59,12 @@ class CinfoAuthenticator:
         for condition, decision in self._checks:
             holds, error = condition.holds(bindings)
             if error is not None:
-                log.warning("authn.check_failed", mechanism="cinfo", client_id=attempt.client_id, reason=error)
+                log.warning(
+                    "authn.check_failed",
+                    mechanism="cinfo",
+                    client_id=attempt.client_id,
+                    reason=error,
+                )
             if holds:
                 return decision
         return IGNORED

@@ -62,7 +62,9 @@ class JwtSettings(Settings):
     precondition: ExpressionText | None = Field(
         default=None, description="It is asked only when this gives exactly 'true'."
     )
-    token_in: Literal["password", "username"] = Field(default="password", description="Where the token is.")
+    token_in: Literal["password", "username"] = Field(
+        default="password", description="Where the token is."
+    )
     algorithms: list[AlgorithmName] = Field(
         default=_ALL, min_length=1, description="Algorithms that are allowed; of these each key is used for those of "
         "its own kind: a secret for HS256, HS384 and HS512, a public key for the others."
@@ -71,7 +73,9 @@ class JwtSettings(Settings):
         default=None, description="The secret that tokens are signed with, or `${secret:NAME}`, `${env:NAME}`, "
         "`${file:PATH}`; 32 bytes or more."
     )  # fmt: skip
-    secret_base64_encoded: bool = Field(default=False, description="Whether the secret is written in Base64.")
+    secret_base64_encoded: bool = Field(
+        default=False, description="Whether the secret is written in Base64."
+    )
     public_key: str | None = Field(
         default=None, min_length=1, description="The public key, or certificate, of the signer: a file in PEM form, or "
         "the PEM text itself."
@@ -85,10 +89,16 @@ class JwtSettings(Settings):
         "any client in."
     )  # fmt: skip
     refresh_interval: Duration = Field(
-        default=300, ge=10, le=86_400, description="How often the keys of `jwks_url` are read; a duration."
+        default=300,
+        ge=10,
+        le=86_400,
+        description="How often the keys of `jwks_url` are read; a duration.",
     )
     request_timeout: Duration = Field(
-        default=5, gt=0, le=60, description="A request for keys that takes longer has failed; a duration."
+        default=5,
+        gt=0,
+        le=60,
+        description="A request for keys that takes longer has failed; a duration.",
     )
     ssl: ClientTls = Field(default_factory=ClientTls, description="TLS of `jwks_url`.")
     leeway: Duration = Field(
@@ -107,7 +117,9 @@ class JwtSettings(Settings):
         default=None, min_length=1, description="The claim that is the client's user name, whatever it said itself. "
         "Default: `sub` where the token is the user name, else none."
     )  # fmt: skip
-    acl_claim_name: str = Field(default="acl", min_length=1, description="The claim with access rules of this client.")
+    acl_claim_name: str = Field(
+        default="acl", min_length=1, description="The claim with access rules of this client."
+    )
     scope_prefix: str | None = Field(
         default=None, description="OAuth scopes `PREFIXread:FILTER` and `PREFIXwrite:FILTER` in the claim `scope` let "
         "the client subscribe and publish; an empty text for no prefix. Default: scopes are not read."
@@ -128,19 +140,29 @@ class JwtSettings(Settings):
         if self.jwks_url is not None:
             self._check_url(self.jwks_url.reveal())
         expected = [ExpectedClaim(name, value) for name, value in self.verify_claims.items()]
-        if self.token_in == "username" and any("username" in claim.placeholders for claim in expected):
-            raise ValueError("verify_claims cannot have ${username} where token_in = username; name the claim itself")
+        if self.token_in == "username" and any(
+            "username" in claim.placeholders for claim in expected
+        ):
+            raise ValueError(
+                "verify_claims cannot have ${username} where token_in = username; name the claim itself"
+            )
         kinds = {"secret": HMAC, "public_key": PUBLIC, "jwks_url": PUBLIC}
         for name, kind in kinds.items():
             if getattr(self, name) is not None and not set(kind) & set(self.algorithms):
-                raise ValueError(f"{name} is of no use: algorithms allows none of {', '.join(kind)}")
+                raise ValueError(
+                    f"{name} is of no use: algorithms allows none of {', '.join(kind)}"
+                )
         return self
 
     def _check_url(self, text: str) -> None:
         parts = urlsplit(text)
         if parts.scheme == "http" and not self.allow_http:
             raise ValueError("jwks_url must begin with https://; allow_http = true takes http")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.username is not None
+        ):
             raise ValueError("jwks_url must begin with https:// and name a host, without a user")
         _ = parts.port  # raises if it is not a port
 
@@ -153,7 +175,9 @@ class JwtSettings(Settings):
 class JwtAuthenticator:
     """Checks signed tokens. Raises ``ConfigError`` for keys of no use when it is made."""
 
-    def __init__(self, settings: JwtSettings, guard: AddressGuard, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, settings: JwtSettings, guard: AddressGuard, metrics: Metrics, clock: Clock
+    ) -> None:
         self.methods: Sequence[str] = settings.methods
         self._settings = settings
         self._clock = clock
@@ -161,12 +185,15 @@ class JwtAuthenticator:
         self._keys, self._read_s = _own_keys(settings), clock.monotonic_s()
         self._is_read_again = any(map(_is_in_file, (settings.secret, settings.public_key)))
         self._published = _published_keys(settings, guard, metrics, clock)
-        self._expected = [ExpectedClaim(name, value) for name, value in settings.verify_claims.items()]
+        self._expected = [
+            ExpectedClaim(name, value) for name, value in settings.verify_claims.items()
+        ]
         verified: set[ClientName] = {"username"} if settings.name_claim else set()
         self._verified = frozenset(verified.union(*(claim.proves for claim in self._expected)))
         text = "clients refused for their token, by reason"
         self._refused = {
-            reason_name: metrics.counter("jwt_refused", text, reason=reason_name) for reason_name in REASONS
+            reason_name: metrics.counter("jwt_refused", text, reason=reason_name)
+            for reason_name in REASONS
         }
 
     # -- life --
@@ -214,16 +241,24 @@ class JwtAuthenticator:
         """An exchange in which the client sends its token."""
         return BearerExchange(method, lambda text: self._judge(text, attempt))
 
-    def _judge(self, text: str, attempt: ConnectAttempt) -> Decision | Coroutine[Any, Any, Decision]:
+    def _judge(
+        self, text: str, attempt: ConnectAttempt
+    ) -> Decision | Coroutine[Any, Any, Decision]:
         token = Token.parse(text)
         if token is None:
             return IGNORED
         published = self._published
-        if published is not None and self._is_for_published(token) and published.may_have_more(token.kid):
+        if (
+            published is not None
+            and self._is_for_published(token)
+            and published.may_have_more(token.kid)
+        ):
             return self._once_read(published, token, attempt)
         return self._decision(token, attempt)
 
-    async def _once_read(self, published: KeySet, token: Token, attempt: ConnectAttempt) -> Decision:
+    async def _once_read(
+        self, published: KeySet, token: Token, attempt: ConnectAttempt
+    ) -> Decision:
         await published.newest()
         return self._decision(token, attempt)
 
@@ -236,7 +271,9 @@ class JwtAuthenticator:
         except Refused as refused:
             self._refused[refused.reason].value += 1
             code = _CODES.get(refused.reason, DENIED.reason_code)
-            unsaid = "" if self._settings.token_in == "username" else None  # a token must not be shown as a name
+            unsaid = (
+                "" if self._settings.token_in == "username" else None
+            )  # a token must not be shown as a name
             return Decision("deny", code, username=unsaid, mechanism="jwt", why=str(refused))
 
     def _candidates(self, token: Token) -> list[VerifyingKey]:
@@ -249,9 +286,14 @@ class JwtAuthenticator:
         if published is not None and self._is_for_published(token):
             keys += [key for key in published.keys(token.kid) if token.algorithm in key.algorithms]
             if not keys and not published.is_loaded:
-                raise Refused("keys_unavailable", "the keys that tokens are signed with could not be read yet")
+                raise Refused(
+                    "keys_unavailable", "the keys that tokens are signed with could not be read yet"
+                )
             if not keys:
-                raise Refused("unknown_key", "the token is signed with a key that is not among those published")
+                raise Refused(
+                    "unknown_key",
+                    "the token is signed with a key that is not among those published",
+                )
         if not keys:
             raise Refused("algorithm", f"tokens signed by {token.algorithm[:20]!r} are not taken")
         return keys
@@ -276,7 +318,9 @@ class JwtAuthenticator:
             username=name_in(claims, settings.name_claim) if settings.name_claim else None,
             attributes=attributes,
             mechanism="jwt",
-            expires_s=None if ends_s is None or not settings.disconnect_after_expire else ends_s + settings.leeway,
+            expires_s=None
+            if ends_s is None or not settings.disconnect_after_expire
+            else ends_s + settings.leeway,
             rules=rules,
         )
 
@@ -322,7 +366,9 @@ def _public(settings: JwtSettings, written: str) -> VerifyingKey:
     is_text = _is_pem(written)
     where = "the public_key of jwt" if is_text else f"the public_key of jwt, {written},"
     try:
-        return jwt_keys.pem_key(written.encode() if is_text else Path(written).read_bytes(), settings.algorithms)
+        return jwt_keys.pem_key(
+            written.encode() if is_text else Path(written).read_bytes(), settings.algorithms
+        )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
     except jwt_keys.KeyOfNoUse as error:
@@ -330,7 +376,9 @@ def _public(settings: JwtSettings, written: str) -> VerifyingKey:
     raise ConfigError([f"authentication: {where} cannot be used: {reason}"])
 
 
-def _published_keys(settings: JwtSettings, guard: AddressGuard, metrics: Metrics, clock: Clock) -> KeySet | None:
+def _published_keys(
+    settings: JwtSettings, guard: AddressGuard, metrics: Metrics, clock: Clock
+) -> KeySet | None:
     if settings.jwks_url is None:
         return None
     return KeySet(

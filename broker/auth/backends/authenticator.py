@@ -25,7 +25,9 @@ from broker.auth.passwords import MAX_PASSWORD_BYTES
 from broker.core import reason
 
 _NS: Final = 1_000_000_000
-EXPIRED: Final = Decision("deny", reason.BAD_USER_NAME_OR_PASSWORD, why="the credentials have expired")
+EXPIRED: Final = Decision(
+    "deny", reason.BAD_USER_NAME_OR_PASSWORD, why="the credentials have expired"
+)
 
 
 class OutsideAuthenticatorSettings(BackendSettings):
@@ -67,13 +69,19 @@ class OutsideAuthenticator(Generic[T]):
     """Decides by the answer of an outside service."""
 
     def __init__(
-        self, mechanism: str, settings: OutsideAuthenticatorSettings, verifier: Verifier[T], outside: Outside
+        self,
+        mechanism: str,
+        settings: OutsideAuthenticatorSettings,
+        verifier: Verifier[T],
+        outside: Outside,
     ) -> None:
         self._mechanism = mechanism
         self._verifier = verifier
         self._clock = outside.clock
         self._verified = frozenset(settings.verifies)
-        self._names = sorted({name for template in verifier.templates for name in template.names} | {"password"})
+        self._names = sorted(
+            {name for template in verifier.templates for name in template.names} | {"password"}
+        )
         place = f"@{outside.listener}" if outside.listener else ""
         self.backend = Backend(f"authenticator {mechanism}{place}", settings, verifier, outside)
         self._results: ResultCache[Decision] = ResultCache(settings.cache, outside.clock)
@@ -89,7 +97,9 @@ class OutsideAuthenticator(Generic[T]):
             return IGNORED
         if not self._results.is_on:
             return self._asked(facts, None)
-        key = self._results.key([facts[name] if name != "password" else password for name in self._known(facts)])
+        key = self._results.key(
+            [facts[name] if name != "password" else password for name in self._known(facts)]
+        )
         remembered = self._results.get(key)
         return self._asked(facts, key) if remembered is None else remembered
 
@@ -126,7 +136,12 @@ class OutsideAuthenticator(Generic[T]):
             size = 200 * len(decision.rules or ()) + sum(
                 map(len, [*decision.attributes, *decision.attributes.values()])
             )
-            self._results.put(key, decision, size, None if decision.expires_s is None else decision.expires_s - now_s)
+            self._results.put(
+                key,
+                decision,
+                size,
+                None if decision.expires_s is None else decision.expires_s - now_s,
+            )
         return decision
 
     def tick(self) -> None:

@@ -50,7 +50,9 @@ class ResultCacheSettings(Settings):
         "asks the service every time. Only accepted clients are remembered."
     )  # fmt: skip
     max_bytes: Size = Field(
-        default=16 * 1024 * 1024, ge=0, description="Memory for results; the oldest are forgotten first."
+        default=16 * 1024 * 1024,
+        ge=0,
+        description="Memory for results; the oldest are forgotten first.",
     )
 
 
@@ -58,9 +60,14 @@ class BackendSettings(Settings):
     """Settings of every outside service."""
 
     enable: bool = Field(default=True, description="Whether it is asked.")
-    pool_size: int = Field(default=8, ge=1, le=128, description="Maximum requests, and connections, at the same time.")
+    pool_size: int = Field(
+        default=8, ge=1, le=128, description="Maximum requests, and connections, at the same time."
+    )
     timeout: Duration = Field(
-        default=5, gt=0, le=60, description="Time limit of a request, with the wait for a connection; a duration."
+        default=5,
+        gt=0,
+        le=60,
+        description="Time limit of a request, with the wait for a connection; a duration.",
     )
     max_waiting: int = Field(
         default=1000, ge=1, le=100_000, description="Maximum clients that wait for a connection to the service. More "
@@ -134,7 +141,9 @@ class Driver(Protocol):
 class Backend:
     """State and limits of one service. ``name`` is what it does and its type: ``authenticator http``."""
 
-    def __init__(self, name: str, settings: BackendSettings, driver: Driver, outside: Outside) -> None:
+    def __init__(
+        self, name: str, settings: BackendSettings, driver: Driver, outside: Outside
+    ) -> None:
         self.name = name
         self._settings = settings
         self._driver = driver
@@ -154,9 +163,15 @@ class Backend:
         kind, _, type_name = name.partition(" ")
         labels = {"kind": kind, "type": type_name}
         help = "requests to outside services about clients, by outcome"
-        self._answered = outside.metrics.counter("access_backend_requests", help, outcome="success", **labels)
-        self._failed = outside.metrics.counter("access_backend_requests", help, outcome="failure", **labels)
-        self._turned_away = outside.metrics.counter("access_backend_requests", help, outcome="away", **labels)
+        self._answered = outside.metrics.counter(
+            "access_backend_requests", help, outcome="success", **labels
+        )
+        self._failed = outside.metrics.counter(
+            "access_backend_requests", help, outcome="failure", **labels
+        )
+        self._turned_away = outside.metrics.counter(
+            "access_backend_requests", help, outcome="away", **labels
+        )
         outside.metrics.gauge(
             "access_backend_waiting",
             lambda: self._waiting,
@@ -256,7 +271,9 @@ class Backend:
         if self._outside.alarms is not None:
             self._outside.alarms.deactivate(self._alarm)
         try:
-            self._closing = asyncio.get_running_loop().create_task(self._close(), name=f"end of {self.name}")
+            self._closing = asyncio.get_running_loop().create_task(
+                self._close(), name=f"end of {self.name}"
+            )
         except RuntimeError:  # it was never used
             return
 
@@ -282,7 +299,9 @@ class Backend:
             self._went_away(f"no answer within {self._settings.timeout:g} s")
         except BackendUnavailable as error:
             self._went_away(str(error))
-        except Exception as error:  # a library's own error: the service counts as away, with the log to say why
+        except (
+            Exception
+        ) as error:  # a library's own error: the service counts as away, with the log to say why
             log.exception("access.backend_check_failed", backend=self.name)
             self._went_away(type(error).__name__)
         else:
@@ -313,9 +332,13 @@ class Backend:
         self._status = "away"
         self._reason = why
         if self._outside.alarms is not None and self._closing is None:
-            effect = "refused" if self._settings.on_unavailable == "deny" else "decided on without it"
+            effect = (
+                "refused" if self._settings.on_unavailable == "deny" else "decided on without it"
+            )
             text = f"the {self.name} is away, and clients are {effect}: {why}"
-            self._outside.alarms.activate(self._alarm, text, type=self.name.partition(" ")[2], reason=why)
+            self._outside.alarms.activate(
+                self._alarm, text, type=self.name.partition(" ")[2], reason=why
+            )
 
 
 class ResultCache(Generic[T]):
@@ -337,7 +360,9 @@ class ResultCache(Generic[T]):
 
     def key(self, parts: Sequence[Any]) -> bytes:
         """Key of a request. A changed secret changes all keys."""
-        return hmac.digest(self._key, repr((NAMED_SECRETS.version, parts)).encode(errors="surrogatepass"), "sha256")
+        return hmac.digest(
+            self._key, repr((NAMED_SECRETS.version, parts)).encode(errors="surrogatepass"), "sha256"
+        )
 
     def get(self, key: bytes) -> T | None:
         """A remembered result."""
@@ -353,7 +378,9 @@ class ResultCache(Generic[T]):
         """Remember a result; ``lasts_s`` is how long it holds, where that may be shorter than ``ttl``."""
         if key in self._results:
             self._forget(key)
-        ends_s = self._clock.monotonic_s() + (self._ttl_s if lasts_s is None else min(self._ttl_s, lasts_s))
+        ends_s = self._clock.monotonic_s() + (
+            self._ttl_s if lasts_s is None else min(self._ttl_s, lasts_s)
+        )
         size_bytes += _ENTRY_BYTES
         if size_bytes > self._max_bytes:
             return

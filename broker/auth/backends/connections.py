@@ -20,7 +20,9 @@ from broker.core.hosts import split_address
 def check_installed(module: str, extra: str) -> None:
     """Raise ``ConfigError`` unless the library of a server is installed."""
     if find_spec(module) is None:
-        raise ConfigError([f"{extra}: {module} is not installed. Try: pip install 'sluicemq[{extra}]'"])
+        raise ConfigError(
+            [f"{extra}: {module} is not installed. Try: pip install 'sluicemq[{extra}]'"]
+        )
 
 
 class OptionalTls(ClientTls):
@@ -54,7 +56,9 @@ class Servers:
         self.host, self.port = split_address(settings.server)
         self._secrets_version = NAMED_SECRETS.version
         try:
-            self.context: ssl.SSLContext | None = settings.ssl.context() if settings.ssl.enable else None
+            self.context: ssl.SSLContext | None = (
+                settings.ssl.context() if settings.ssl.enable else None
+            )
         except TlsUnusable as error:
             raise ConfigError([f"{settings.server}: {error}"]) from None
         if self.context is not None:
@@ -87,7 +91,9 @@ def _verify_name(context: ssl.SSLContext, name: str) -> None:
     """Check certificates for a name though connections go to an address."""
     wrap = context.wrap_bio
 
-    def wrap_bio(incoming: Any, outgoing: Any, *, server_side: bool = False, **_: Any) -> ssl.SSLObject:
+    def wrap_bio(
+        incoming: Any, outgoing: Any, *, server_side: bool = False, **_: Any
+    ) -> ssl.SSLObject:
         return wrap(incoming, outgoing, server_side=server_side, server_hostname=name)
 
     setattr(context, "wrap_bio", wrap_bio)  # noqa: B010 - a method of the class for types

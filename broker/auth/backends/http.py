@@ -44,7 +44,15 @@ else:
 
 _MOST_BYTES: Final = 256 * 1024
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_OURS: Final = ("connection", "content-length", "host", "te", "trailer", "transfer-encoding", "upgrade")
+_OURS: Final = (
+    "connection",
+    "content-length",
+    "host",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+)
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f]")
 _FORM: Final = "application/x-www-form-urlencoded"
 _TRUE: Final = (True, 1, "1", "true")
@@ -52,16 +60,22 @@ _TRUE: Final = (True, 1, "1", "true")
 
 def _header_name(name: str) -> str:
     if not _HEADER_NAME.fullmatch(name):
-        raise ValueError(f"expected the name of a header, got {name!r}. Try: letters, digits and '-'")
+        raise ValueError(
+            f"expected the name of a header, got {name!r}. Try: letters, digits and '-'"
+        )
     if name.lower() in _OURS:
-        raise ValueError(f"expected no header {name!r}, since the broker sets it. Try: leave it out")
+        raise ValueError(
+            f"expected no header {name!r}, since the broker sets it. Try: leave it out"
+        )
     return name
 
 
 def _whole_reference(value: SecretText) -> SecretText:
     text = value.written
     if NAMED_SECRET.search(text) and not SECRET_REFERENCE.fullmatch(text):
-        raise ValueError("expected a reference to a secret alone. Try: the whole value in the secret")
+        raise ValueError(
+            "expected a reference to a secret alone. Try: the whole value in the secret"
+        )
     return value
 
 
@@ -73,7 +87,8 @@ class HttpRequestSettings(Settings):
     """A request to an HTTP service."""
 
     method: Literal["post", "get"] = Field(
-        default="post", description="With `post` the values are in the body, with `get` in the query."
+        default="post",
+        description="With `post` the values are in the body, with `get` in the query.",
     )
     url: Annotated[SecretUrl, ADDRESS] = Field(
         description="Address of the service; its path and query may have placeholders. Values of the query show as "
@@ -109,7 +124,9 @@ class HttpAuthenticatorSettings(OutsideAuthenticatorSettings, HttpRequestSetting
 
     mechanism: Literal["http"]
     body: dict[str, str] = Field(
-        default_factory=lambda: {name: f"${{{name}}}" for name in ("username", "password", "clientid", "peerhost")},
+        default_factory=lambda: {
+            name: f"${{{name}}}" for name in ("username", "password", "clientid", "peerhost")
+        },
         max_length=64,
         description="Members and their templates, with `${username}`, `${password}`, `${clientid}`, `${peerhost}`, "
         "`${peerport}`, `${listener}`, `${zone}`, `${proto_ver}`, `${cert_common_name}`, `${cert_subject}` and "
@@ -122,7 +139,9 @@ class HttpAuthenticatorSettings(OutsideAuthenticatorSettings, HttpRequestSetting
         return self
 
 
-def check_request(request: HttpRequestSettings, body: Mapping[str, str], names: tuple[str, ...]) -> None:
+def check_request(
+    request: HttpRequestSettings, body: Mapping[str, str], names: tuple[str, ...]
+) -> None:
     """Raise ``ValueError`` where a placeholder of a request is unknown."""
     checked_template(request.url.reveal(), names)
     for value in request.headers.values():
@@ -157,7 +176,11 @@ class HttpRequests:
     """Requests about clients to one service."""
 
     def __init__(
-        self, settings: HttpRequestSettings, body: Mapping[str, str], pool_size: int, outside: Outside
+        self,
+        settings: HttpRequestSettings,
+        body: Mapping[str, str],
+        pool_size: int,
+        outside: Outside,
     ) -> None:
         self._settings = settings
         self._method = settings.method.upper()
@@ -202,7 +225,9 @@ class HttpRequests:
         except ValueError:
             answer = None
         if not isinstance(answer, dict) or answer.get("result") not in ("allow", "deny", "ignore"):
-            raise BackendUnavailable("expected JSON with result allow, deny or ignore, got another answer")
+            raise BackendUnavailable(
+                "expected JSON with result allow, deny or ignore, got another answer"
+            )
         return answer
 
     async def _sent(self, facts: Facts) -> tuple[int, bytes]:
@@ -230,17 +255,23 @@ class HttpRequests:
                 # The service may have closed an idle connection just now: then a new one is tried.
                 is_new = isinstance(error, (httpcore.ConnectError, AddressDenied))
                 if is_last or is_new:
-                    raise Unreachable(f"it cannot be reached ({error or type(error).__name__})") from None
+                    raise Unreachable(
+                        f"it cannot be reached ({error or type(error).__name__})"
+                    ) from None
             except CallFailed as error:
                 raise BackendUnavailable(str(error)) from None
         raise AssertionError("the second attempt returns or raises")
 
-    async def _once(self, url: str, headers: list[tuple[str, str]], content: bytes | None) -> tuple[int, bytes]:
+    async def _once(
+        self, url: str, headers: list[tuple[str, str]], content: bytes | None
+    ) -> tuple[int, bytes]:
         assert self._pool is not None
         name = self._settings.ssl.server_name_indication
         extensions = {} if name is None else {"sni_hostname": name}
         sent = [(key.encode(), value.encode()) for key, value in headers]
-        async with self._pool.stream(self._method, url, headers=sent, content=content, extensions=extensions) as answer:
+        async with self._pool.stream(
+            self._method, url, headers=sent, content=content, extensions=extensions
+        ) as answer:
             return answer.status, await body_of(answer, _MOST_BYTES)
 
     def _filled_headers(self, facts: Facts) -> list[tuple[str, str]]:
@@ -250,7 +281,9 @@ class HttpRequests:
         for name, template in self._headers:
             value = template.filled(facts)
             if _UNPRINTABLE.search(value):
-                raise BackendUnavailable(f"header {name}: expected a value without control characters")
+                raise BackendUnavailable(
+                    f"header {name}: expected a value without control characters"
+                )
             headers.append((name, value))
         return headers
 
@@ -261,7 +294,9 @@ class HttpRequests:
         if self._method == "POST":
             headers["content-type"] = "application/json"
         try:
-            headers |= {name.lower(): value.reveal() for name, value in self._settings.headers.items()}
+            headers |= {
+                name.lower(): value.reveal() for name, value in self._settings.headers.items()
+            }
         except SecretUnreadable as error:
             raise BackendUnavailable(str(error)) from None
         self._is_form = headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
@@ -297,9 +332,13 @@ class HttpVerifier(HttpRequests):
             return DENIED if answer["result"] == "deny" else IGNORED
         attributes, bad = attributes_of(answer)
         if bad:
-            raise BackendUnavailable(f"client_attrs: expected short strings by name, got others in {bad[:10]}")
+            raise BackendUnavailable(
+                f"client_attrs: expected short strings by name, got others in {bad[:10]}"
+            )
         expires = answer.get("expire_at")
-        if expires is not None and (not isinstance(expires, (int, float)) or isinstance(expires, bool)):
+        if expires is not None and (
+            not isinstance(expires, (int, float)) or isinstance(expires, bool)
+        ):
             raise BackendUnavailable("expire_at: expected seconds since 1970, got another value")
         try:
             rules = rules_of(answer, "acl", None)
@@ -333,7 +372,9 @@ def http_source(settings: HttpSourceSettings, outside: Outside, max_answers: int
     return RequestSource("http", settings, driver, outside, max_answers)
 
 
-def http_authenticator(settings: HttpAuthenticatorSettings, outside: Outside) -> OutsideAuthenticator[Decision]:
+def http_authenticator(
+    settings: HttpAuthenticatorSettings, outside: Outside
+) -> OutsideAuthenticator[Decision]:
     """The authenticator ``http``."""
     verifier = HttpVerifier(settings, settings.body, settings.pool_size, outside)
     return OutsideAuthenticator("http", settings, verifier, outside)

@@ -52,15 +52,24 @@ class LdapSettings(Settings):
     """A directory, and the search for entries."""
 
     server: Annotated[str, ADDRESS] = Field(description="`host:port` of the server.")
-    username: str = Field(default="", description="Distinguished name that the broker searches as; empty: anonymous.")
+    username: str = Field(
+        default="", description="Distinguished name that the broker searches as; empty: anonymous."
+    )
     password: SecretText | None = Field(
-        default=None, description="Its password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
+        default=None,
+        description="Its password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`.",
     )
-    ssl: OptionalTls = Field(default_factory=OptionalTls, description="TLS of the connections (ldaps).")
+    ssl: OptionalTls = Field(
+        default_factory=OptionalTls, description="TLS of the connections (ldaps)."
+    )
     base_dn: str = Field(
-        min_length=1, max_length=2000, description="Entry below which is searched; placeholders are escaped."
+        min_length=1,
+        max_length=2000,
+        description="Entry below which is searched; placeholders are escaped.",
     )
-    scope: Scope = Field(default="sub", description="Depth of the search: the entry itself, one level, or all below.")
+    scope: Scope = Field(
+        default="sub", description="Depth of the search: the entry itself, one level, or all below."
+    )
 
     @field_validator("server")
     @classmethod
@@ -87,12 +96,15 @@ class LdapAuthenticatorSettings(OutsideAuthenticatorSettings, LdapSettings):
         default="bind", description="`bind` logs in to the server with the client's password; `hash` reads the hash in "
         "`password_attribute`."
     )  # fmt: skip
-    password_attribute: AttributeName = Field(default="userPassword", description="Attribute with the hash.")
+    password_attribute: AttributeName = Field(
+        default="userPassword", description="Attribute with the hash."
+    )
     is_superuser_attribute: AttributeName = Field(
         default="isSuperuser", description="Attribute that is `TRUE` for superusers."
     )
     allow_weak: bool = Field(
-        default=False, description="Whether weak hashes are accepted: plain, MD5, SHA-1, and those without a salt."
+        default=False,
+        description="Whether weak hashes are accepted: plain, MD5, SHA-1, and those without a salt.",
     )
 
     @model_validator(mode="after")
@@ -111,10 +123,12 @@ class LdapSourceSettings(OutsideSourceSettings, LdapSettings):
         description="Filter for the entries with rules; values of placeholders are escaped.",
     )
     publish_attribute: AttributeName = Field(
-        default="mqttPublishTopic", description="Attribute with topics that the client may publish to."
+        default="mqttPublishTopic",
+        description="Attribute with topics that the client may publish to.",
     )
     subscribe_attribute: AttributeName = Field(
-        default="mqttSubscriptionTopic", description="Attribute with topics that it may subscribe to."
+        default="mqttSubscriptionTopic",
+        description="Attribute with topics that it may subscribe to.",
     )
     all_attribute: AttributeName = Field(
         default="mqttPubSubTopic", description="Attribute with topics that it may do both with."
@@ -181,22 +195,31 @@ class Directory:
         return await self._with(self._binding, bind)
 
     async def _login(self, connection: LdapConnection) -> None:
-        self._check(await connection.bind(self.settings.username, self._servers.password().encode()), is_own=True)
+        self._check(
+            await connection.bind(self.settings.username, self._servers.password().encode()),
+            is_own=True,
+        )
 
     def _check(self, result: Result, *, is_own: bool = False) -> None:
         if result.code == SUCCESS:
             return
         text = f"{self.settings.server} says: result {result.code} {result.text}".rstrip()
-        raise Unreachable(text) if is_own or result.code in _AWAY_CODES else BackendUnavailable(text)
+        raise (
+            Unreachable(text) if is_own or result.code in _AWAY_CODES else BackendUnavailable(text)
+        )
 
-    async def _with(self, idle: list[LdapConnection], work: Callable[[LdapConnection], Awaitable[T]]) -> T:
+    async def _with(
+        self, idle: list[LdapConnection], work: Callable[[LdapConnection], Awaitable[T]]
+    ) -> T:
         """Result of work with a connection, which is closed where it fails."""
         if self._servers.has_new_secrets:
             await self.close()
         try:
             for is_last in (False, True):
                 is_used = bool(idle)
-                connection = idle.pop() if is_used else await self._connected(idle is self._searching)
+                connection = (
+                    idle.pop() if is_used else await self._connected(idle is self._searching)
+                )
                 is_done = False
                 try:
                     result = await work(connection)
@@ -228,7 +251,9 @@ class Directory:
         failure: OSError | None = None
         for address in await self._servers.addresses():
             try:
-                connection = await LdapConnection.open(address, self._servers.port, self._servers.context)
+                connection = await LdapConnection.open(
+                    address, self._servers.port, self._servers.context
+                )
             except OSError as error:
                 failure = error
                 continue
@@ -293,7 +318,9 @@ class LdapVerifier:
                 return _BUSY
         return Decision("deny", DENIED.reason_code, why=problem)
 
-    async def _is_right(self, password: bytes, stored: str, facts: Mapping[str, str | None]) -> bool:
+    async def _is_right(
+        self, password: bytes, stored: str, facts: Mapping[str, str | None]
+    ) -> bool:
         def check() -> bool:
             return matches_ldap(password, stored, allow_weak=self._settings.allow_weak)
 
@@ -303,7 +330,10 @@ class LdapVerifier:
 
     def _allowed(self, entry: Entry) -> Decision:
         values = entry.attributes.get(self._settings.is_superuser_attribute.lower(), [])
-        return Decision("allow", is_superuser=any(is_true(value.decode(errors="replace").lower()) for value in values))
+        return Decision(
+            "allow",
+            is_superuser=any(is_true(value.decode(errors="replace").lower()) for value in values),
+        )
 
 
 class LdapRules:
@@ -330,7 +360,9 @@ class LdapRules:
         ]
 
 
-def ldap_authenticator(settings: LdapAuthenticatorSettings, outside: Outside) -> OutsideAuthenticator[Decision | Entry]:
+def ldap_authenticator(
+    settings: LdapAuthenticatorSettings, outside: Outside
+) -> OutsideAuthenticator[Decision | Entry]:
     """The authenticator ``ldap``."""
     return OutsideAuthenticator("ldap", settings, LdapVerifier(settings, outside), outside)
 

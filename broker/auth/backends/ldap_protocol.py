@@ -67,7 +67,9 @@ class LdapConnection:
     async def open(cls, address: str, port: int, context: ssl.SSLContext | None) -> LdapConnection:
         """Connect; with TLS from the first byte (ldaps) where there is a context."""
         name = None if context is None else address
-        reader, writer = await asyncio.open_connection(address, port, ssl=context, server_hostname=name)
+        reader, writer = await asyncio.open_connection(
+            address, port, ssl=context, server_hostname=name
+        )
         return cls(reader, writer)
 
     def close(self) -> None:
@@ -267,5 +269,10 @@ def _comparison(text: str) -> bytes:
 
 def _value(text: str) -> bytes:
     if "".join(match[0] for match in _ESCAPED.finditer(text)) != text:
-        raise ValueError(f"expected a backslash before two hexadecimal digits in a filter, got {text[:60]!r}")
-    return b"".join(bytes((int(match[1], 16),)) if match[1] else match[2].encode() for match in _ESCAPED.finditer(text))
+        raise ValueError(
+            f"expected a backslash before two hexadecimal digits in a filter, got {text[:60]!r}"
+        )
+    return b"".join(
+        bytes((int(match[1], 16),)) if match[1] else match[2].encode()
+        for match in _ESCAPED.finditer(text)
+    )

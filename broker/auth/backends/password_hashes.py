@@ -36,7 +36,9 @@ _MAX_BCRYPT_COST: Final = 16
 _MAX_ITERATIONS: Final = 10_000_000
 _MAX_SCRYPT_BYTES: Final = 256 * 1024 * 1024
 _BCRYPT: Final = re.compile(r"\$2[abxy]\$([0-9]{2})\$[./A-Za-z0-9]{53}")
-_PASSLIB_PBKDF2: Final = re.compile(r"\$pbkdf2(?:-(sha1|sha224|sha256|sha384|sha512))?\$([0-9]+)\$([^$]*)\$([^$]+)")
+_PASSLIB_PBKDF2: Final = re.compile(
+    r"\$pbkdf2(?:-(sha1|sha224|sha256|sha384|sha512))?\$([0-9]+)\$([^$]*)\$([^$]+)"
+)
 _DJANGO_PBKDF2: Final = re.compile(r"pbkdf2_(sha1|sha256|sha512)\$([0-9]+)\$([^$]*)\$([^$]+)")
 _SCRYPT: Final = re.compile(r"\$scrypt\$ln=([0-9]+),r=([0-9]+),p=([0-9]+)\$([^$]*)\$([^$]+)")
 _LDAP: Final = re.compile(r"\{(S?)(SHA|SHA256|SHA384|SHA512|MD5)\}(.+)", re.IGNORECASE)
@@ -62,18 +64,27 @@ class PasswordHashSettings(Settings):
     )  # fmt: skip
     mac_fun: MacName = Field(default="sha256", description="Hash function of `pbkdf2`.")
     iterations: int = Field(
-        default=0, ge=0, le=_MAX_ITERATIONS, description="Rounds of `pbkdf2`; 0 for hashes that have theirs in them."
+        default=0,
+        ge=0,
+        le=_MAX_ITERATIONS,
+        description="Rounds of `pbkdf2`; 0 for hashes that have theirs in them.",
     )
     dk_length: int = Field(
-        default=0, ge=0, le=1024, description="Bytes of a `pbkdf2` hash; 0 is the length of the hash function."
+        default=0,
+        ge=0,
+        le=1024,
+        description="Bytes of a `pbkdf2` hash; 0 is the length of the hash function.",
     )
     allow_weak: bool = Field(
-        default=False, description="Whether weak hashes are accepted; a stolen table of them gives the passwords away."
+        default=False,
+        description="Whether weak hashes are accepted; a stolen table of them gives the passwords away.",
     )
 
     @model_validator(mode="after")
     def _is_strong(self) -> Self:
-        is_weak = self.name in _WEAK or (self.name in ("sha256", "sha512") and self.salt_position == "disable")
+        is_weak = self.name in _WEAK or (
+            self.name in ("sha256", "sha512") and self.salt_position == "disable"
+        )
         if is_weak and not self.allow_weak:
             raise ValueError(
                 f"expected a strong hash, got {self.name}. Try: bcrypt, or allow_weak = true while passwords are moved"
@@ -107,12 +118,16 @@ def matches_ldap(password: bytes, stored: str, *, allow_weak: bool) -> bool:
     match = _LDAP.fullmatch(stored)
     if match is None:
         if stored.startswith("{") or not allow_weak:
-            raise HashUnusable("expected a salted hash of userPassword, such as {SSHA256}, got another form")
+            raise HashUnusable(
+                "expected a salted hash of userPassword, such as {SSHA256}, got another form"
+            )
         return hmac.compare_digest(stored.encode(), password)
     is_salted = bool(match[1])
     digest = {"sha": "sha1"}.get(match[2].lower(), match[2].lower())
     if (digest in ("sha1", "md5") or not is_salted) and not allow_weak:
-        raise HashUnusable(f"the hash {{{match[1]}{match[2]}}} is weak. Try: {{SSHA256}}, or allow_weak = true")
+        raise HashUnusable(
+            f"the hash {{{match[1]}{match[2]}}} is weak. Try: {{SSHA256}}, or allow_weak = true"
+        )
     value = _of_base64(match[3])
     size = hashlib.new(digest).digest_size
     if len(value) < size or (is_salted and len(value) == size):
@@ -167,7 +182,9 @@ def _pbkdf2(settings: PasswordHashSettings, password: bytes, stored: str, salt: 
     if not 0 < iterations <= _MAX_ITERATIONS:
         raise HashUnusable("expected the rounds of pbkdf2 in the hash or in `iterations`")
     size = settings.dk_length or len(expected)
-    return hmac.compare_digest(hashlib.pbkdf2_hmac(digest, password, salt_bytes, iterations, size), expected)
+    return hmac.compare_digest(
+        hashlib.pbkdf2_hmac(digest, password, salt_bytes, iterations, size), expected
+    )
 
 
 def _plain(settings: PasswordHashSettings, password: bytes, stored: str, salt: str) -> bool:
@@ -177,7 +194,9 @@ def _plain(settings: PasswordHashSettings, password: bytes, stored: str, salt: s
     if settings.salt_position == "disable":
         salt_bytes = b""
     elif not salt_bytes and not settings.allow_weak:
-        raise HashUnusable(f"the {settings.name} hash has no salt. Try: a column salt, or allow_weak = true")
+        raise HashUnusable(
+            f"the {settings.name} hash has no salt. Try: a column salt, or allow_weak = true"
+        )
     text = password + salt_bytes if settings.salt_position == "suffix" else salt_bytes + password
     digest = hashlib.new(_DIGESTS.get(settings.name, settings.name), text).digest()
     return hmac.compare_digest(digest, _of_hex_or_base64(stored))

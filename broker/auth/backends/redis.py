@@ -47,7 +47,9 @@ class RedisSettings(Settings):
 
     server: Annotated[str, ADDRESS] = Field(description="`host:port` of the server.")
     database: int = Field(default=0, ge=0, le=65_535, description="Number of the database.")
-    username: str = Field(default="", description="Name of the broker's user there (ACL); empty for the default user.")
+    username: str = Field(
+        default="", description="Name of the broker's user there (ACL); empty for the default user."
+    )
     password: SecretText | None = Field(
         default=None, description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
     )
@@ -63,9 +65,15 @@ def _check_command(text: str, allowed: Sequence[str], names: tuple[str, ...]) ->
     checked_template(text, names)
     words = text.split()
     name = words[0].upper() if words else ""
-    if name not in allowed or len(words) < _LEAST_WORDS[name] or (name == "HGETALL" and len(words) > 2):
+    if (
+        name not in allowed
+        or len(words) < _LEAST_WORDS[name]
+        or (name == "HGETALL" and len(words) > 2)
+    ):
         example = (
-            "HMGET mqtt_user:${username} password_hash salt" if "HMGET" in allowed else "HGETALL mqtt_acl:${username}"
+            "HMGET mqtt_user:${username} password_hash salt"
+            if "HMGET" in allowed
+            else "HGETALL mqtt_acl:${username}"
         )
         raise ValueError(f"expected {' or '.join(allowed)} with its arguments. Try: {example}")
 
@@ -173,7 +181,12 @@ class RedisCommand:
                 else:
                     self._idle.append(connection)
                     return answer
-        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError, AddressDenied) as error:
+        except (
+            exceptions.ConnectionError,
+            exceptions.TimeoutError,
+            OSError,
+            AddressDenied,
+        ) as error:
             raise Unreachable(f"{self._settings.server}: {error}") from None
         except exceptions.RedisError as error:
             raise BackendUnavailable(f"{self._settings.server} says: {error}") from None
@@ -198,7 +211,9 @@ class RedisCommand:
             connection.tls = servers.context
             connection.tls_name = settings.ssl.server_name_indication or servers.host
             try:
-                await connection.connect_check_health(check_health=False, retry_socket_connect=False)
+                await connection.connect_check_health(
+                    check_health=False, retry_socket_connect=False
+                )
             except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
                 await connection.disconnect(nowait=True)
                 failure = error
@@ -276,7 +291,9 @@ def _rule(topic: str, value: str) -> dict[str, Any]:
     return {"permission": "allow", "action": "", **rule, "topic": topic}
 
 
-def redis_authenticator(settings: RedisAuthenticatorSettings, outside: Outside) -> OutsideAuthenticator[Row | None]:
+def redis_authenticator(
+    settings: RedisAuthenticatorSettings, outside: Outside
+) -> OutsideAuthenticator[Row | None]:
     """The authenticator ``redis``."""
     verifier = RowVerifier(settings, RedisCommand(settings, outside), outside)
     return OutsideAuthenticator("redis", settings, verifier, outside)

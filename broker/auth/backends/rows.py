@@ -48,7 +48,9 @@ class RowVerifier:
 
     needs_password = True
 
-    def __init__(self, settings: RowAuthenticatorSettings, lookup: Lookup, outside: Outside) -> None:
+    def __init__(
+        self, settings: RowAuthenticatorSettings, lookup: Lookup, outside: Outside
+    ) -> None:
         self.templates = lookup.templates
         self._hash = settings.password_hash_algorithm
         self._lookup = lookup
@@ -76,7 +78,9 @@ class RowVerifier:
             return IGNORED
         stored = answer.get("password_hash")
         if not isinstance(stored, (str, bytes)) or not stored:
-            return Decision("deny", DENIED.reason_code, why="the row of the client has no password_hash")
+            return Decision(
+                "deny", DENIED.reason_code, why="the row of the client has no password_hash"
+            )
         text = stored.decode(errors="replace") if isinstance(stored, bytes) else stored
         salt = answer.get("salt")
         salt_text = salt.decode(errors="replace") if isinstance(salt, bytes) else str(salt or "")
@@ -87,7 +91,11 @@ class RowVerifier:
         except Unavailable:
             return _BUSY
         self._decoy = (text, salt_text)
-        return Decision("allow", is_superuser=is_true(answer.get("is_superuser"))) if is_right else DENIED
+        return (
+            Decision("allow", is_superuser=is_true(answer.get("is_superuser")))
+            if is_right
+            else DENIED
+        )
 
     async def _is_right(self, password: bytes, stored: str, salt: str, facts: Facts) -> bool:
         def check() -> bool:

@@ -13,7 +13,13 @@ from typing import Any, Final, Literal, Protocol
 
 from pydantic import Field, ValidationError
 
-from broker.auth.backends.backend import Backend, BackendSettings, BackendUnavailable, Driver, Outside
+from broker.auth.backends.backend import (
+    Backend,
+    BackendSettings,
+    BackendUnavailable,
+    Driver,
+    Outside,
+)
 from broker.auth.rules import Bound, BoundRule, Rule, RuleSettings, subscribe_kind
 from broker.auth.subject import Subject
 from broker.config.units import Duration
@@ -62,7 +68,9 @@ class OutsideSource:
 
     is_empty = False
 
-    def __init__(self, type: str, settings: OutsideSourceSettings, driver: Driver, outside: Outside) -> None:
+    def __init__(
+        self, type: str, settings: OutsideSourceSettings, driver: Driver, outside: Outside
+    ) -> None:
         self.type = type
         self.settings = settings
         self.clock = outside.clock
@@ -70,7 +78,11 @@ class OutsideSource:
 
     def facts(self, subject: Subject) -> Mapping[str, str | None]:
         """Values of a client for templates."""
-        return subject.facts if self.settings.require_trusted_attributes else {**subject.claimed, **subject.facts}
+        return (
+            subject.facts
+            if self.settings.require_trusted_attributes
+            else {**subject.claimed, **subject.facts}
+        )
 
     def rules_for(self, subject: Subject) -> Sequence[BoundRule | AskedRules]:
         """Rules of a client, as far as they are here."""
@@ -88,7 +100,9 @@ class OutsideSource:
 class RowSource(OutsideSource):
     """A source that is asked for all rules of a client."""
 
-    def __init__(self, type: str, settings: OutsideSourceSettings, driver: RowDriver, outside: Outside) -> None:
+    def __init__(
+        self, type: str, settings: OutsideSourceSettings, driver: RowDriver, outside: Outside
+    ) -> None:
         super().__init__(type, settings, driver, outside)
         self._driver = driver
 
@@ -106,7 +120,11 @@ class RowSource(OutsideSource):
         facts = self.facts(subject)
         try:
             rows = await self.backend.ask(lambda: self._driver.rows(facts))
-            rules = [bound for rule in self._rules(rows) if (bound := rule.bind(subject.facts)) is not None]
+            rules = [
+                bound
+                for rule in self._rules(rows)
+                if (bound := rule.bind(subject.facts)) is not None
+            ]
         except BackendUnavailable:
             if self.settings.on_unavailable == "deny" or not self.lacks(subject):
                 raise
@@ -117,7 +135,9 @@ class RowSource(OutsideSource):
 
     def _rules(self, rows: Sequence[Mapping[str, Any]]) -> list[Rule]:
         if len(rows) > MOST_ROWS:
-            raise BackendUnavailable(f"{self.backend.name}: expected at most {MOST_ROWS} rules for a client")
+            raise BackendUnavailable(
+                f"{self.backend.name}: expected at most {MOST_ROWS} rules for a client"
+            )
         return [self._rule(row, number) for number, row in enumerate(rows, 1)]
 
     def _rule(self, row: Mapping[str, Any], number: int) -> Rule:
@@ -126,7 +146,9 @@ class RowSource(OutsideSource):
             return Rule(RuleSettings.model_validate(rule_of_row(row)), f"row {number}", self.type)
         except (ValidationError, KeyError) as error:
             detail = f"no {error}" if isinstance(error, KeyError) else str(error.errors()[0]["msg"])
-            raise BackendUnavailable(f"{self.backend.name}: row {number} is not a rule: {detail}") from None
+            raise BackendUnavailable(
+                f"{self.backend.name}: row {number} is not a rule: {detail}"
+            ) from None
 
 
 def rule_of_row(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,13 +160,19 @@ def rule_of_row(row: Mapping[str, Any]) -> dict[str, Any]:
         rule["action"] = {"pubsub": "all"}.get(columns["action"], columns["action"])
     if columns.get("qos") is not None:
         qos = columns["qos"]
-        rule["qos"] = [int(number) for number in str(qos).split(",")] if not isinstance(qos, list) else qos
+        rule["qos"] = (
+            [int(number) for number in str(qos).split(",")] if not isinstance(qos, list) else qos
+        )
     if columns.get("retain") is not None:
         retain = columns["retain"]
         rule["retain"] = bool(int(retain)) if str(retain) in ("0", "1") else retain
     conditions = {"ipaddr": columns.get("ipaddress"), "username": columns.get("username")}
     conditions["clientid"] = columns.get("clientid")
-    who = {name: str(value) for name, value in conditions.items() if value is not None and value not in _ANY_NAME}
+    who = {
+        name: str(value)
+        for name, value in conditions.items()
+        if value is not None and value not in _ANY_NAME
+    }
     return {**rule, "who": who} if who else rule
 
 
@@ -152,7 +180,12 @@ class RequestSource(OutsideSource):
     """A source that is asked about each topic of a client. ``max_answers`` are remembered for a client."""
 
     def __init__(
-        self, type: str, settings: OutsideSourceSettings, driver: RequestDriver, outside: Outside, max_answers: int
+        self,
+        type: str,
+        settings: OutsideSourceSettings,
+        driver: RequestDriver,
+        outside: Outside,
+        max_answers: int,
     ) -> None:
         super().__init__(type, settings, driver, outside)
         self.driver = driver
@@ -200,7 +233,9 @@ class AskedRules:
         before = self._answers.pop((kind, topic), None)
         try:
             result = await source.backend.ask(lambda: source.driver.result(facts))
-            rule = None if result == "ignore" else self._rule(kind, topic, is_allow=result == "allow")
+            rule = (
+                None if result == "ignore" else self._rule(kind, topic, is_allow=result == "allow")
+            )
         except BackendUnavailable:
             lasts_s = _UNAVAILABLE_S
             is_denied = source.settings.on_unavailable == "deny"
@@ -212,7 +247,13 @@ class AskedRules:
         self._answers[kind, topic] = (source.clock.monotonic_s() + lasts_s, rule)
 
     def _rule(self, kind: int, topic: str, *, is_allow: bool) -> BoundRule:
-        return BoundRule("answer", self._source.type, is_allow, 1 << kind, (Bound(tuple(topic.split("/")), True),))
+        return BoundRule(
+            "answer",
+            self._source.type,
+            is_allow,
+            1 << kind,
+            (Bound(tuple(topic.split("/")), True),),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,5 +272,15 @@ class Unanswered:
 def _request(kind: int, topic: str) -> dict[str, str | None]:
     first_subscribe = subscribe_kind(0)
     if kind >= first_subscribe:
-        return {"action": "subscribe", "topic": topic, "qos": str(kind - first_subscribe), "retain": "false"}
-    return {"action": "publish", "topic": topic, "qos": str(kind >> 1), "retain": str(bool(kind & 1)).lower()}
+        return {
+            "action": "subscribe",
+            "topic": topic,
+            "qos": str(kind - first_subscribe),
+            "retain": "false",
+        }
+    return {
+        "action": "publish",
+        "topic": topic,
+        "qos": str(kind >> 1),
+        "retain": str(bool(kind & 1)).lower(),
+    }

@@ -35,8 +35,12 @@ else:
 
 _QUOTED: Final = re.compile(r"'[^']*\$\{[^']*'|\"[^\"]*\$\{[^\"]*\"")
 _CLOSE_S: Final = 3.0
-_LOGIN: Final = "SELECT password_hash, salt, is_superuser FROM mqtt_user WHERE username = ${username} LIMIT 1"
-_RULES: Final = "SELECT permission, action, topic FROM mqtt_acl WHERE username = ${username} ORDER BY id"
+_LOGIN: Final = (
+    "SELECT password_hash, salt, is_superuser FROM mqtt_user WHERE username = ${username} LIMIT 1"
+)
+_RULES: Final = (
+    "SELECT permission, action, topic FROM mqtt_acl WHERE username = ${username} ORDER BY id"
+)
 
 
 class SqlSettings(Settings):
@@ -44,7 +48,9 @@ class SqlSettings(Settings):
 
     server: Annotated[str, ADDRESS] = Field(description="`host:port` of the server.")
     database: str = Field(min_length=1, description="Name of the database.")
-    username: str = Field(min_length=1, description="Name of the broker's user there; rights to read are enough.")
+    username: str = Field(
+        min_length=1, description="Name of the broker's user there; rights to read are enough."
+    )
     password: SecretText | None = Field(
         default=None, description="Password, or `${secret:NAME}`, `${env:NAME}`, `${file:PATH}`."
     )
@@ -59,7 +65,9 @@ class SqlSettings(Settings):
 def _checked_query(query: str, names: tuple[str, ...]) -> str:
     checked_template(query, names)
     if _QUOTED.search(query):
-        raise ValueError("expected placeholders without quotes around them, since they are parameters")
+        raise ValueError(
+            "expected placeholders without quotes around them, since they are parameters"
+        )
     return query
 
 
@@ -174,7 +182,9 @@ class SqlQuery:
 class _Connections:
     """Settings of connections to either server."""
 
-    def __init__(self, settings: SqlSettings, pool_size: int, timeout_s: float, guard: AddressGuard) -> None:
+    def __init__(
+        self, settings: SqlSettings, pool_size: int, timeout_s: float, guard: AddressGuard
+    ) -> None:
         self.settings = settings
         self.pool_size = pool_size
         self.timeout_s = timeout_s
@@ -258,7 +268,12 @@ class Postgresql(_Connections):
     def _failure(self, error: Exception) -> BackendUnavailable:
         text = str(error).strip() or type(error).__name__
         state = getattr(error, "sqlstate", None) or ""
-        broken = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.PostgresConnectionError)
+        broken = (
+            OSError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+            asyncpg.PostgresConnectionError,
+        )
         if state.startswith(_AWAY_STATES) or (not state and isinstance(error, broken)):
             return Unreachable(f"{self.settings.server}: {text}")
         return BackendUnavailable(f"{self.settings.server} says: {text}")
@@ -276,7 +291,9 @@ class Mysql(_Connections):
 
     _idle: list[Any]
 
-    def __init__(self, settings: SqlSettings, pool_size: int, timeout_s: float, guard: AddressGuard) -> None:
+    def __init__(
+        self, settings: SqlSettings, pool_size: int, timeout_s: float, guard: AddressGuard
+    ) -> None:
         super().__init__(settings, pool_size, timeout_s, guard)
         self._idle = []
 
@@ -293,7 +310,11 @@ class Mysql(_Connections):
             connection = self._idle.pop() if is_used else await self._connected()
             try:
                 rows = await self._rows(connection, statement, values, most)
-            except (asyncmy.errors.OperationalError, asyncmy.errors.InterfaceError, OSError) as error:
+            except (
+                asyncmy.errors.OperationalError,
+                asyncmy.errors.InterfaceError,
+                OSError,
+            ) as error:
                 connection.close()
                 if not is_used or not _is_broken(error):
                     raise
@@ -311,7 +332,9 @@ class Mysql(_Connections):
         self._idle.append(connection)
         return rows
 
-    async def _rows(self, connection: Any, statement: str, values: Sequence[str | None], most: int) -> list[Row]:
+    async def _rows(
+        self, connection: Any, statement: str, values: Sequence[str | None], most: int
+    ) -> list[Row]:
         is_done = False
         try:
             async with connection.cursor(cursor=asyncmy.cursors.DictCursor) as cursor:
@@ -365,7 +388,9 @@ def _with_values(statement: str, values: Sequence[str | None]) -> str:
     """A statement with values as hexadecimal literals. The driver has no prepared statements; a literal of digits ends
     where it ends whatever the value, the character set and ``sql_mode`` are."""
     parts = statement.split("\0")
-    literals = ["NULL" if value is None else f"_utf8mb4 X'{value.encode().hex()}'" for value in values]
+    literals = [
+        "NULL" if value is None else f"_utf8mb4 X'{value.encode().hex()}'" for value in values
+    ]
     return "".join(text for pair in zip(parts, [*literals, ""], strict=True) for text in pair)
 
 

@@ -13,7 +13,14 @@ from broker.auth.attempt import ConnectAttempt
 from broker.core.placeholders import ANY_PLACEHOLDER, CLIENT_PLACEHOLDER, NAMED_SECRET
 
 # Values of a client that connects, of one that is authenticated, and of a request to publish or subscribe.
-OF_CLIENT: Final = ("username", "clientid", "peerhost", "listener", "cert_common_name", "cert_subject")
+OF_CLIENT: Final = (
+    "username",
+    "clientid",
+    "peerhost",
+    "listener",
+    "cert_common_name",
+    "cert_subject",
+)
 OF_LOGIN: Final = (*OF_CLIENT, "password", "zone", "peerport", "proto_ver")
 OF_REQUEST: Final = (*OF_CLIENT, "action", "topic", "qos", "retain")
 _ATTRIBUTE: Final = "client_attrs."
@@ -40,9 +47,13 @@ def checked_template(text: str, names: tuple[str, ...]) -> str:
         ValueError: a placeholder is unknown.
     """
     for name in ANY_PLACEHOLDER.findall(NAMED_SECRET.sub("", text)):
-        if name not in names and not (name.startswith(_ATTRIBUTE) and CLIENT_PLACEHOLDER.fullmatch(f"${{{name}}}")):
+        if name not in names and not (
+            name.startswith(_ATTRIBUTE) and CLIENT_PLACEHOLDER.fullmatch(f"${{{name}}}")
+        ):
             allowed = ", ".join(names)
-            raise ValueError(f"expected one of {allowed} or client_attrs.NAME in a placeholder, got ${{{name}}}")
+            raise ValueError(
+                f"expected one of {allowed} or client_attrs.NAME in a placeholder, got ${{{name}}}"
+            )
     return text
 
 

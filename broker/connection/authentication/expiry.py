@@ -31,8 +31,14 @@ class Expiries:
         metrics = context.metrics
         self._by_second: SortedDict[int, set[Peer]] = SortedDict()
         self._of: dict[Peer, int] = {}
-        self._expired = metrics.counter("credentials_expired", "clients disconnected since their token had ended")
-        metrics.gauge("credentials_watched", lambda: len(self._of), "clients that are disconnected when a token ends")
+        self._expired = metrics.counter(
+            "credentials_expired", "clients disconnected since their token had ended"
+        )
+        metrics.gauge(
+            "credentials_watched",
+            lambda: len(self._of),
+            "clients that are disconnected when a token ends",
+        )
 
     def watch(self, c: Peer, expires_s: float | None) -> None:
         """From now on the connection's credentials end at this Unix time, None for never."""

@@ -61,7 +61,9 @@ class Logins:
         self._again: set[Connection] = set()
         """Connected, and an exchange of AUTH is under way."""
 
-    def begin(self, c: Connection, attempt: ConnectAttempt, properties: Properties, done: LoginDone) -> None:
+    def begin(
+        self, c: Connection, attempt: ConnectAttempt, properties: Properties, done: LoginDone
+    ) -> None:
         """Authenticate a client that connects; ``done`` is called now or later, or never when the connection ends."""
         method = properties.get(METHOD)
         chain = self._access.chain_of(attempt.listener)
@@ -84,17 +86,29 @@ class Logins:
         self, attempt: ConnectAttempt, verdict: Decision | Coroutine[Any, Any, Decision]
     ) -> Decision | Coroutine[Any, Any, Decision]:
         """The verdict with the rules of outside sources, which are awaited."""
-        is_plain = isinstance(verdict, Decision) and (not verdict.is_allowed or verdict.is_superuser)
-        return verdict if is_plain or not self._access.authorizer.outside else self._prepared(attempt, verdict)
+        is_plain = isinstance(verdict, Decision) and (
+            not verdict.is_allowed or verdict.is_superuser
+        )
+        return (
+            verdict
+            if is_plain or not self._access.authorizer.outside
+            else self._prepared(attempt, verdict)
+        )
 
-    async def _prepared(self, attempt: ConnectAttempt, verdict: Decision | Coroutine[Any, Any, Decision]) -> Decision:
+    async def _prepared(
+        self, attempt: ConnectAttempt, verdict: Decision | Coroutine[Any, Any, Decision]
+    ) -> Decision:
         decision = verdict if isinstance(verdict, Decision) else await verdict
         if not decision.is_allowed or decision.is_superuser:
             return decision
-        return await self._access.authorizer.prepared(decision, self._subject(attempt.after(decision), decision))
+        return await self._access.authorizer.prepared(
+            decision, self._subject(attempt.after(decision), decision)
+        )
 
     def _subject(self, attempt: ConnectAttempt, decision: Decision) -> Subject:
-        return self._access.authorizer.subject_of(attempt, decision, self.attributes.roots, attempt.zone)
+        return self._access.authorizer.subject_of(
+            attempt, decision, self.attributes.roots, attempt.zone
+        )
 
     def read_exchange(self, c: Connection, data: bytes, position: int) -> int:
         """Take AUTH and DISCONNECT of a client that has no CONNACK yet; returns how many bytes were used."""
@@ -130,19 +144,27 @@ class Logins:
         login = c.login
         assert login is not None  # by the order of packets
         if packet.properties.get(METHOD) != login.method:
-            raise protocol_error("AUTH names another authentication method than CONNECT did")  # [MQTT-4.12.0-5]
+            raise protocol_error(
+                "AUTH names another authentication method than CONNECT did"
+            )  # [MQTT-4.12.0-5]
         if packet.reason_code == reason.REAUTHENTICATE and c.is_connected:
             if login.exchange is not None:
                 raise protocol_error("AUTH asks to authenticate again while that is under way")
-            exchange = self._access.chain_of(login.attempt.listener).begin(login.method, login.attempt)
+            exchange = self._access.chain_of(login.attempt.listener).begin(
+                login.method, login.attempt
+            )
             if isinstance(exchange, Decision):
                 self._not_again(c, login)
                 return
             login.exchange = exchange
             login.deadline_s = self._context.now_s + self._context.settings.connect_timeout
             self._again.add(c)
-        elif packet.reason_code != reason.CONTINUE_AUTHENTICATION or login.exchange is None:  # [MQTT-3.15.2-1]
-            raise protocol_error(f"AUTH with reason code 0x{packet.reason_code:02X} has no meaning now")
+        elif (
+            packet.reason_code != reason.CONTINUE_AUTHENTICATION or login.exchange is None
+        ):  # [MQTT-3.15.2-1]
+            raise protocol_error(
+                f"AUTH with reason code 0x{packet.reason_code:02X} has no meaning now"
+            )
         self._step(c, login, packet.properties.get(DATA))
 
     def tick(self) -> None:
@@ -177,7 +199,9 @@ class Logins:
         else:
             if c.is_connected:
                 c.hold(PARKED_LOGIN)
-            self.waiting.wait(c, result, lambda decision: self._finish(c, login, Finished(decision)))
+            self.waiting.wait(
+                c, result, lambda decision: self._finish(c, login, Finished(decision))
+            )
 
     def _finish(self, c: Connection, login: Login, result: Finished) -> None:
         verdict = self._with_rules(login.attempt, result.decision)
@@ -186,7 +210,11 @@ class Logins:
             return
         if c.is_connected:
             c.hold(PARKED_LOGIN)
-        self.waiting.wait(c, verdict, lambda decision: self._finished(c, login, replace(result, decision=decision)))
+        self.waiting.wait(
+            c,
+            verdict,
+            lambda decision: self._finished(c, login, replace(result, decision=decision)),
+        )
 
     def _finished(self, c: Connection, login: Login, result: Finished) -> None:
         login.exchange = None
@@ -194,9 +222,13 @@ class Logins:
             result.decision, login.attempt, login.method, result.user
         )
         if not c.is_connected:
-            answer = {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
+            answer = (
+                {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
+            )
             login.done(decision, answer)
-            del login.done  # it holds the CONNECT, its will included; the rest is kept to authenticate again
+            del (
+                login.done
+            )  # it holds the CONNECT, its will included; the rest is kept to authenticate again
             return
         self._authenticated_again(c, login, result)
 
@@ -207,12 +239,16 @@ class Logins:
         if not (decision.is_allowed and is_same and self._access.still_admits(decision)):
             self._not_again(c, login)
             return
-        c.client = c.session.client = self.let_in(c, c.client, login.attempt.after(decision), decision)
+        c.client = c.session.client = self.let_in(
+            c, c.client, login.attempt.after(decision), decision
+        )
         self._permissions.recheck(c)
         if not c.is_closed:
             self._send(c, login, reason.SUCCESS, result.data)
 
-    def when_answered(self, c: Connection, unanswered: Unanswered, finish: Callable[[], None]) -> None:
+    def when_answered(
+        self, c: Connection, unanswered: Unanswered, finish: Callable[[], None]
+    ) -> None:
         """Ask an outside source about a request of a client that connects; then ``finish``."""
 
         async def answered() -> Decision:
@@ -234,10 +270,14 @@ class Logins:
         if not decision.is_allowed:
             raise ConnectRefused(decision.reason_code, detail=decision.why)
         if not self._access.still_admits(decision):
-            raise ConnectRefused(reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login")
+            raise ConnectRefused(
+                reason.BAD_USER_NAME_OR_PASSWORD, detail="the user was changed during the login"
+            )
         self.check_ban(attempt)  # by the name that the authenticator knows
 
-    def let_in(self, c: Connection, client: Client, attempt: ConnectAttempt, decision: Decision) -> Client:
+    def let_in(
+        self, c: Connection, client: Client, attempt: ConnectAttempt, decision: Decision
+    ) -> Client:
         """Keep what is certain of a client that was authenticated, and for how long; give it its permits. Returns the
         client with its standing."""
         c.subject = self._subject(attempt, decision)
@@ -254,10 +294,14 @@ class Logins:
         """Authenticating again failed: disconnect [MQTT-4.12.1-2]."""
         login.exchange = None
         self._context.figures.reauthentication_failed.value += 1
-        c.disconnect(reason.NOT_AUTHORIZED, "not_authorized", text="authenticating again has failed")
+        c.disconnect(
+            reason.NOT_AUTHORIZED, "not_authorized", text="authenticating again has failed"
+        )
 
     def _send(self, c: Connection, login: Login, code: int, data: bytes) -> None:
-        properties: Properties = {METHOD: login.method, DATA: data} if data else {METHOD: login.method}
+        properties: Properties = (
+            {METHOD: login.method, DATA: data} if data else {METHOD: login.method}
+        )
         encoded = encode_fitting(Auth(code, properties), 5, c.max_sent_bytes)
         if len(encoded) <= c.max_sent_bytes:
             c.reply(encoded)

@@ -38,7 +38,9 @@ class PendingLogins:
         help = "clients that wait for an authenticator or a source of access rules"
         context.metrics.gauge("logins_waiting", lambda: len(self._tasks), help)
 
-    def wait(self, c: Peer, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
+    def wait(
+        self, c: Peer, decision: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]
+    ) -> None:
         """Take nothing more of a connection until the decision; then ``finish``."""
         self.park(c)
         self._tasks[c] = asyncio.create_task(self._decide(c, decision, finish), name="login")
@@ -76,7 +78,9 @@ class PendingLogins:
         """Resume connections that have waited long enough."""
         now_s = self._context.now_s
         self._jail.forget_old(now_s)
-        for client_id in [jailed_id for jailed_id in self._jailed if not self._jail.is_held(jailed_id, now_s)]:
+        for client_id in [
+            jailed_id for jailed_id in self._jailed if not self._jail.is_held(jailed_id, now_s)
+        ]:
             jailed = self._jailed.pop(client_id)
             self.go_on(jailed.c, jailed.finish)
 
@@ -88,7 +92,9 @@ class PendingLogins:
         if task is not None:
             task.cancel()
 
-    async def _decide(self, c: Peer, waits: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]) -> None:
+    async def _decide(
+        self, c: Peer, waits: Coroutine[Any, Any, Decision], finish: Callable[[Decision], None]
+    ) -> None:
         try:
             decision = await waits
         except Exception:  # noqa: BLE001  one authenticator's trouble refuses this client, and no other

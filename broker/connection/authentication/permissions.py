@@ -54,14 +54,18 @@ class Permissions:
         self.refresh.watch(c)
         if self._access.authorizer.lacks(c.subject):
             return
-        c.permits = self._permits(c, client) if self._access.authorizer.restricts(c.subject) else None
+        c.permits = (
+            self._permits(c, client) if self._access.authorizer.restricts(c.subject) else None
+        )
 
     def _permits(self, c: Connection, client: Client) -> Permits:
         assert c.subject is not None
         authorizer = self._access.authorizer
         rulings = authorizer.rulings(c.subject)
         context = self._context
-        return Permits(client, rulings, authorizer.settings, self._plans, context.events, context.now_s)
+        return Permits(
+            client, rulings, authorizer.settings, self._plans, context.events, context.now_s
+        )
 
     def check_filter(self, c: Connection, topic_filter: TopicFilter, qos: int) -> None:
         """Raise ``PeerError`` 0x87 when a client may not subscribe to this."""
@@ -72,13 +76,18 @@ class Permissions:
             self._context.figures.subscriptions_filtered.value += 1
             self._subscriptions.limit(c.session, permits.rulings.withheld)
 
-    def asking(self, c: Connection, filters: Sequence[tuple[TopicFilter, int]]) -> Coroutine[Any, Any, Decision] | None:
+    def asking(
+        self, c: Connection, filters: Sequence[tuple[TopicFilter, int]]
+    ) -> Coroutine[Any, Any, Decision] | None:
         """Questions to outside sources about subscriptions, with their QoS, or None."""
         permits = c.permits
         if permits is None or not self._access.authorizer.outside:
             return None
         rulings = permits.rulings
-        if any(rulings.subscribe(topic_filter, qos).unanswered is not None for topic_filter, qos in filters):
+        if any(
+            rulings.subscribe(topic_filter, qos).unanswered is not None
+            for topic_filter, qos in filters
+        ):
             return _answered(rulings, filters)
         return None
 
@@ -90,10 +99,14 @@ class Permissions:
         """Take from a client what is no longer permitted: subscriptions, its will."""
         permits = c.permits
         session = c.session
-        if session.will is not None and session.will.client is not c.client:  # it has authenticated again
+        if (
+            session.will is not None and session.will.client is not c.client
+        ):  # it has authenticated again
             self._wills.keep(session, replace(session.will, client=c.client))
         if permits is None:
-            if not any(is_wide(subscription.filter) for subscription in session.subscriptions.values()):
+            if not any(
+                is_wide(subscription.filter) for subscription in session.subscriptions.values()
+            ):
                 self._subscriptions.limit(session, None)
                 return
             permits = self._permits(c, c.client)
@@ -127,7 +140,9 @@ class Permissions:
 async def _answered(rulings: Rulings, filters: Sequence[tuple[TopicFilter, int]]) -> Decision:
     for topic_filter, qos in filters:
         before = None
-        while (unanswered := rulings.subscribe(topic_filter, qos).unanswered) is not None and unanswered != before:
+        while (
+            unanswered := rulings.subscribe(topic_filter, qos).unanswered
+        ) is not None and unanswered != before:
             await unanswered.answer()
             before = unanswered
     return IGNORED
@@ -249,7 +264,9 @@ class AccessChanges:
         for c in self._connections:
             account = None if c.subject is None else c.subject.account
             if account is not None and account.name in names:
-                if c.is_connected and not c.is_closed:  # a waiting one is checked when it is accepted
+                if (
+                    c.is_connected and not c.is_closed
+                ):  # a waiting one is checked when it is accepted
                     self._user_changed(c, account)
                 yield
         for session in self._life.sessions:

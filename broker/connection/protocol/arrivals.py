@@ -89,7 +89,9 @@ class Arrivals:
         now_s = context.now_s
         find_any: FindPlan = self._plans.by_topic.get
         scheduler = context.scheduler
-        is_known = forwarding.is_allowed() and not (self._topic_counts.is_on or context.restricts_publish)
+        is_known = forwarding.is_allowed() and not (
+            self._topic_counts.is_on or context.restricts_publish
+        )
         began_s = clock.monotonic_s()
         now_ns = clock.now_ns()
         run: list[tuple[Connection, bytes]] = []
@@ -122,10 +124,19 @@ class Arrivals:
                         if permits is not None:
                             find = permits.find if first == _QOS_0 else permits.find_qos1
                         if is_v5:
-                            payload_at = size + 1 if payload_at >= end or data[payload_at] else payload_at + 1
-                        if payload_at <= end and (plan := find(data[body + 2 : topic_end])) is not None:
+                            payload_at = (
+                                size + 1
+                                if payload_at >= end or data[payload_at]
+                                else payload_at + 1
+                            )
+                        if (
+                            payload_at <= end
+                            and (plan := find(data[body + 2 : topic_end])) is not None
+                        ):
                             routes = plan.routes
-                            if len(routes.entries) > WIDE:  # one may take long: the other way looks at the time
+                            if (
+                                len(routes.entries) > WIDE
+                            ):  # one may take long: the other way looks at the time
                                 kind = 0
                             elif end < size:
                                 is_ready = plan.is_staged and not (plan.waits or plan.resolve)
@@ -204,7 +215,9 @@ class Arrivals:
         else:
             figures.packets_received.value += 1
             figures.published_bytes_received.value += len(data)
-            if not plan.is_staged and self._forwarding.hand_on(c, plan, data, topic_end, payload_at):
+            if not plan.is_staged and self._forwarding.hand_on(
+                c, plan, data, topic_end, payload_at
+            ):
                 figures.note_pubacks(0, 1)
             else:
                 self._publishing.take_qos1(c, plan, data, topic_end, payload_at)

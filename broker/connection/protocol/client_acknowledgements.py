@@ -68,7 +68,9 @@ class Acknowledgements:
         else:
             self._figures.note_sent(_PUBREL)
 
-    def completed(self, c: Connection, packet_id: int, properties: Properties | None = None) -> None:
+    def completed(
+        self, c: Connection, packet_id: int, properties: Properties | None = None
+    ) -> None:
         """PUBCOMP."""
         if not acks.pubcomp(c.session, packet_id, properties):
             self.unfit(c, "PUBCOMP", packet_id)
@@ -89,7 +91,11 @@ class Acknowledgements:
         is_stored = inbound is not None and (session.is_durable or packet_id in inbound.recent)
         if inbound is None or not inbound.release(packet_id, forget=session.is_durable):
             code = reason.PACKET_IDENTIFIER_NOT_FOUND if c.is_v5 else reason.SUCCESS
-            c.answers.add(c, encode_fitting(PubComp(packet_id, code), c.version, c.max_sent_bytes), waits=False)
+            c.answers.add(
+                c,
+                encode_fitting(PubComp(packet_id, code), c.version, c.max_sent_bytes),
+                waits=False,
+            )
             return
         if is_stored:
             self._inbounds.changed(session)
@@ -101,5 +107,7 @@ def _check_unknown(c: Connection, name: str, packet_id: int) -> None:
         raise malformed(f"{name} has packet identifier 0")
     delivery = c.session.window.inflight.get(packet_id)
     if delivery is not None:
-        expected = "PUBACK" if delivery.qos == 1 else "PUBCOMP" if delivery.is_released else "PUBREC"
+        expected = (
+            "PUBACK" if delivery.qos == 1 else "PUBCOMP" if delivery.is_released else "PUBREC"
+        )
         raise protocol_error(f"packet identifier {packet_id}: expected {expected}, got {name}")

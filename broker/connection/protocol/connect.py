@@ -93,7 +93,9 @@ class Connecting:
             c.refuse_silently("protocol_error", "the first packet is not a CONNECT")
             return len(data)
         if data.startswith(_TLS_HANDSHAKE):
-            c.refuse_silently("protocol_error", "the client began TLS, which this listener does not speak")
+            c.refuse_silently(
+                "protocol_error", "the client began TLS, which this listener does not speak"
+            )
             return len(data)
         try:
             frame = frame_at(data, 0, c.max_packet_bytes)
@@ -159,7 +161,9 @@ class Connecting:
             return
         if isinstance(checked, Unanswered):  # an outside source has to be asked about the will
             self._logins.when_answered(
-                c, checked, partial(self._admit, c, packet, attempt, client, decision, answer, again)
+                c,
+                checked,
+                partial(self._admit, c, packet, attempt, client, decision, answer, again),
             )
             return
         client = checked
@@ -167,7 +171,12 @@ class Connecting:
             self._accept(c, packet, client, answer)
 
     def _check_decided(
-        self, c: Connection, packet: Connect, attempt: ConnectAttempt, client: Client, decision: Decision
+        self,
+        c: Connection,
+        packet: Connect,
+        attempt: ConnectAttempt,
+        client: Client,
+        decision: Decision,
     ) -> Client | Unanswered:
         """Refuse a client that authentication does not admit, or that may not connect as who it is. Sets its permits;
         returns it with its standing, or what must be asked about first.
@@ -182,10 +191,16 @@ class Connecting:
         client = self._logins.let_in(c, client, attempt, decision)
         will = None if packet.will is None else Will.of(packet.will, client)
         self._check_room(packet, client.client_id, will)
-        if c.permits is not None and will is not None and (unanswered := c.permits.leaving(will)) is not None:
+        if (
+            c.permits is not None
+            and will is not None
+            and (unanswered := c.permits.leaving(will)) is not None
+        ):
             return unanswered
         if c.permits is not None and will is not None and not c.permits.may_leave(will):
-            raise ConnectRefused(reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {will.topic!r}")
+            raise ConnectRefused(
+                reason.NOT_AUTHORIZED, detail=f"it may not publish its will to {will.topic!r}"
+            )
         return client
 
     def _is_of_another(self, c: Connection, client: Client) -> bool:
@@ -193,7 +208,9 @@ class Connecting:
         session = self._life.sessions.get(client.client_id)
         if session is not None and self._logins.has_lost_its_user(session.client):
             if isinstance(session.owner, Connection):
-                session.owner.disconnect(reason.NOT_AUTHORIZED, "user_changed", text="the user was deleted")
+                session.owner.disconnect(
+                    reason.NOT_AUTHORIZED, "user_changed", text="the user was deleted"
+                )
             if not session.is_ended:
                 self._life.end_session(session)
             return False
@@ -205,14 +222,22 @@ class Connecting:
         """True if a client's identifier goes from one connection to the next too fast; then ``finish`` is called
         later."""
         old = self._life.sessions.get(client_id)
-        return old is not None and old.owner is not None and self._logins.waiting.hold_in_jail(c, client_id, finish)
+        return (
+            old is not None
+            and old.owner is not None
+            and self._logins.waiting.hold_in_jail(c, client_id, finish)
+        )
 
     def _refuse(self, c: Connection, packet: Connect, client: Client, error: PeerError) -> None:
-        self._client_events.connack(c, packet, client, error.reason_code, self._session_expiry(c, packet, {}))
+        self._client_events.connack(
+            c, packet, client, error.reason_code, self._session_expiry(c, packet, {})
+        )
         detail = error.detail if isinstance(error, ConnectRefused) else ""
         c.refuse_connect(error.reason_code, str(error), client.client_id, detail=detail)
 
-    def _accept(self, c: Connection, packet: Connect, client: Client, answer: dict[str, Any]) -> None:
+    def _accept(
+        self, c: Connection, packet: Connect, client: Client, answer: dict[str, Any]
+    ) -> None:
         """Give a client that may connect a place, its session, and the CONNACK."""
         if code := c.link.admit():
             self._refuse(c, packet, client, ConnectRefused(code))
@@ -224,10 +249,14 @@ class Connecting:
         self._set_keep_alive(c, packet.keep_alive_s, answer)
         expiry_s = self._session_expiry(c, packet, answer)
         answer |= response_information(self._context.settings, properties, client_id)
-        if any(name == MARK for name, _ in properties.get("User-Property", ())):  # a bridge says who it is: so do we
+        if any(
+            name == MARK for name, _ in properties.get("User-Property", ())
+        ):  # a bridge says who it is: so do we
             answer["User-Property"] = [(MARK, self._context.identity.origin)]
         if c.max_sent_bytes < inf and len(self._connack(c, False, answer)) > c.max_sent_bytes:
-            c.refuse_connect(reason.PACKET_TOO_LARGE)  # the properties that it must have do not fit [MQTT-3.1.2-24]
+            c.refuse_connect(
+                reason.PACKET_TOO_LARGE
+            )  # the properties that it must have do not fit [MQTT-3.1.2-24]
             return
         c.client = client
         left = self._life.sessions.get(client_id)
@@ -280,15 +309,21 @@ class Connecting:
         """Refuse what no authenticator has to be asked about. Raises ``PeerError``."""
         if c.link.refusal:
             raise ConnectRefused(c.link.refusal)
-        if not packet.client_id and (packet.version == 3 or (packet.version == 4 and not packet.clean_start)):
+        if not packet.client_id and (
+            packet.version == 3 or (packet.version == 4 and not packet.clean_start)
+        ):
             text = "an empty client identifier"  # [MQTT-3.1.3-8] of 3.1.1
             raise ConnectRefused(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
         check_connect(self._context.settings, self._figures, packet, attempt.client_id)
         self._logins.check_ban(attempt)
-        is_above = 0 < c.terms.max_keep_alive < packet.keep_alive_s  # 0 is off: such a client is held to the maximum
+        is_above = (
+            0 < c.terms.max_keep_alive < packet.keep_alive_s
+        )  # 0 is off: such a client is held to the maximum
         if is_above and packet.version < 5 and c.terms.keep_alive_above_max == "refuse":
             text = f"keep alive is {packet.keep_alive_s} seconds; it may be at most {c.terms.max_keep_alive}"
-            raise ConnectRefused(reason.KEEP_ALIVE_TIMEOUT, text)  # return code 2 is the nearest that 3.1.1 has
+            raise ConnectRefused(
+                reason.KEEP_ALIVE_TIMEOUT, text
+            )  # return code 2 is the nearest that 3.1.1 has
 
     def _set_keep_alive(self, c: Connection, asked_s: int, answer: dict[str, Any]) -> None:
         settings = c.terms
@@ -306,7 +341,9 @@ class Connecting:
             answer[EXPIRY] = limit_s
         return min(asked_s, limit_s)
 
-    def _session(self, c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool) -> tuple[Session, bool]:
+    def _session(
+        self, c: Connection, client_id: str, clean_start: bool, *, is_to_last: bool
+    ) -> tuple[Session, bool]:
         """The session to continue with, and whether it was there before; a connection that has it is closed."""
         zone = self._zones.of_listener(c.link.listener)
         old = self._life.sessions.get(client_id)
@@ -315,16 +352,22 @@ class Connecting:
             self._logins.waiting.taken_over(client_id)
         existing = self._life.sessions.get(client_id)
         if existing is None or clean_start:
-            return self._life.new_session(client_id, zone, is_durable=is_to_last and zone.keeps_on_disk), False
+            return self._life.new_session(
+                client_id, zone, is_durable=is_to_last and zone.keeps_on_disk
+            ), False
         self._zones.enter(existing, zone, is_to_last=is_to_last)
         return existing, True
 
     def _alias_topics(self, c: Connection, packet: Connect) -> None:
         """Use an outbox that writes topic aliases, for a client that takes some [MQTT-3.1.2-26]."""
-        maximum = min(packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out)
+        maximum = min(
+            packet.properties.get("Topic-Alias-Maximum", 0), c.terms.topic_alias_maximum_out
+        )
         if maximum:
             c.box.flush()
-            c.box = AliasingOutbox(self._context.pending_writes, c.link.write, maximum, c.max_sent_bytes)
+            c.box = AliasingOutbox(
+                self._context.pending_writes, c.link.write, maximum, c.max_sent_bytes
+            )
 
     def _attach(self, c: Connection, packet: Connect) -> None:
         self._life.attach(
@@ -358,19 +401,27 @@ class Connecting:
         added = memory_of(packet.properties)
         if old is not None and isinstance(old.owner, Connection):
             added -= memory_of(old.owner.greeting.properties)
-        if added > 0 and self._context.greeted.bytes + added > (most := settings.max_user_property_bytes_total):
+        if added > 0 and self._context.greeted.bytes + added > (
+            most := settings.max_user_property_bytes_total
+        ):
             text = f"user properties of all clients may take {most} bytes of memory"
             raise over_limit("max_user_property_bytes_total", text)
 
-    def _on_bad_connect(self, c: Connection, error: PeerError, data: bytes, start: int, stop: int) -> None:
+    def _on_bad_connect(
+        self, c: Connection, error: PeerError, data: bytes, start: int, stop: int
+    ) -> None:
         """A CONNECT that breaks the rules: a CONNACK where the standard allows one, else just the end."""
         version = connect_version(data, start, stop)
         if version == 5:
             c.version = 5
             c.is_v5 = True
-            may_limit_us = _MAXIMUM_PACKET_SIZE in data[start:stop]  # the packet could not be decoded
+            may_limit_us = (
+                _MAXIMUM_PACKET_SIZE in data[start:stop]
+            )  # the packet could not be decoded
             c.refuse_connect(error.reason_code, "" if may_limit_us else str(error))
-        elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(_PROTOCOLS, start):
+        elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(
+            _PROTOCOLS, start
+        ):
             c.version = 4
             c.refuse_connect(error.reason_code)
         else:

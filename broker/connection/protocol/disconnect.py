@@ -35,13 +35,17 @@ class Disconnecting:
         self._client_events = client_events
         self._life = life
         self._inbounds = inbounds
-        self.takers: Mapping[int, Callable[[Connection, Any], None]] = {p.DISCONNECT: self.take_disconnect}
+        self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
+            p.DISCONNECT: self.take_disconnect
+        }
         """By packet type."""
 
     def take_disconnect(self, c: Connection, packet: Disconnect) -> None:
         """The client says goodbye; the will is forgotten only with code 0x00 [MQTT-3.14.4-3]."""
         if packet.reason_code not in CLIENT_DISCONNECT:
-            raise protocol_error(f"DISCONNECT of a client has reason code 0x{packet.reason_code:02X}")
+            raise protocol_error(
+                f"DISCONNECT of a client has reason code 0x{packet.reason_code:02X}"
+            )
         asked_s = packet.properties.get(EXPIRY)
         if asked_s is not None:
             if asked_s and not c.session.expiry_s:
@@ -52,9 +56,18 @@ class Disconnecting:
             c.welcome()
         if not c.answers.unacknowledged:
             self._inbounds.settle(c.session)
-        c.end("normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties)
+        c.end(
+            "normal", is_will_due=packet.reason_code != reason.SUCCESS, properties=packet.properties
+        )
 
-    def ended(self, c: Connection, why: str, is_will_due: bool, properties: dict[str, Any] | None, text: str) -> None:
+    def ended(
+        self,
+        c: Connection,
+        why: str,
+        is_will_due: bool,
+        properties: dict[str, Any] | None,
+        text: str,
+    ) -> None:
         """A link is closed: nothing waits for it from now on, and its session is on its own."""
         for abandon in self._abandon:
             abandon(c)

@@ -32,7 +32,13 @@ from broker.session.session import Session
 WIDE: Final = 32
 # Events that are raised message by message: when one has listeners, nothing goes the short way.
 _WATCHED: Final = frozenset(
-    ("message.delivered", "message.acked", "message.dropped", "delivery.dropped", "client.check_authz_complete")
+    (
+        "message.delivered",
+        "message.acked",
+        "message.dropped",
+        "delivery.dropped",
+        "client.check_authz_complete",
+    )
 )
 _PUBACK: Final = b"\x40\x02"
 _PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
@@ -116,18 +122,28 @@ class Forwarding:
         if routes.only_group is not None:
             figures.sent[0].value += routes.only_group.offer_run(chunk, c.client, c.now_ns)
             return
-        same, other = (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
+        same, other = (
+            (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
+        )
         self._hand_out(c, same, chunk, count)
         if other:
             self._hand_out(c, other, _in_other_version(chunk, from_v5=c.is_v5), count)
 
     def _run_picked(
-        self, c: Connection, routes: SessionRoutes, watch: Watch, chunk: bytes, count: int, picked: int
+        self,
+        c: Connection,
+        routes: SessionRoutes,
+        watch: Watch,
+        chunk: bytes,
+        count: int,
+        picked: int,
     ) -> None:
         """Hand on a run of packets some of which, the first at ``picked``, take the long way to be recorded."""
         figures = self._figures
         start = passed = 0
-        for number, (position, topic, payload_at, stop) in enumerate(plain_publishes(chunk, is_v5=c.is_v5)):
+        for number, (position, topic, payload_at, stop) in enumerate(
+            plain_publishes(chunk, is_v5=c.is_v5)
+        ):
             if number != picked:
                 continue
             if number > passed:
@@ -136,7 +152,9 @@ class Forwarding:
             figures.received[0].value += 1
             figures.published_bytes_received.value += stop - position
             plan = self.plan(c, topic, 0x30)
-            self._pipeline.process(Message(plan.topic, chunk[payload_at:stop], 0, False, c.client, c.now_ns), plan)
+            self._pipeline.process(
+                Message(plan.topic, chunk[payload_at:stop], 0, False, c.client, c.now_ns), plan
+            )
             start = stop
             passed = number + 1
             position_of_next = watch.picks(c.client, count - passed) if passed < count else -1
@@ -163,9 +181,13 @@ class Forwarding:
     @staticmethod
     def _differs_by_client(routes: SessionRoutes, count: int, *, is_v5: bool) -> bool:
         """True if it matters whose packets these are, or they go to a subscriber that has to be checked."""
-        same, other = (routes.plain_v5, routes.plain_v3) if is_v5 else (routes.plain_v3, routes.plain_v5)
+        same, other = (
+            (routes.plain_v5, routes.plain_v3) if is_v5 else (routes.plain_v3, routes.plain_v5)
+        )
         is_watched = routes.watch is not None and routes.watch.looks_at(count)
-        return bool(other or is_watched or routes.only_group) or any(session.fast is None for session in same)
+        return bool(other or is_watched or routes.only_group) or any(
+            session.fast is None for session in same
+        )
 
     def _hand_out(self, c: Connection, sessions: list[Session], chunk: bytes, count: int) -> None:
         sent = 0
@@ -239,12 +261,16 @@ class Forwarding:
         plan = find(topic) or self.plan(c, topic, 0x32)
         if plan.is_staged:
             return 0
-        taken = self.hand_on(c, plan, data[position:stop], topic_end - position, payload_at - position)
+        taken = self.hand_on(
+            c, plan, data[position:stop], topic_end - position, payload_at - position
+        )
         if self.together.run:
             self.together.deliver()
         return taken
 
-    def hand_on(self, c: Connection, plan: TopicPlan, packet: bytes, topic_end: int, payload_at: int) -> int:
+    def hand_on(
+        self, c: Connection, plan: TopicPlan, packet: bytes, topic_end: int, payload_at: int
+    ) -> int:
         """Hand a QoS 1 packet without properties, on a topic without stages, to its subscribers, as ``qos1``; what goes
         to them as QoS 0 is gathered with the messages that follow (``broker.pipeline.pipeline.Together``)."""
         answers = c.answers
@@ -261,15 +287,21 @@ class Forwarding:
         is_v5 = c.is_v5
         figures.received[1].value += 1
         figures.passed.value += 1
-        if routes.plain_qos and not routes.is_empty:  # no subscriber gets it with an identifier of its own
-            self.together.add(c, Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns), plan)
+        if (
+            routes.plain_qos and not routes.is_empty
+        ):  # no subscriber gets it with an identifier of its own
+            self.together.add(
+                c, Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns), plan
+            )
             c.box.add(_PUBACK + packet_id)
             return len(routes.entries) + 1
         if watch is not None:
             watch.forwards(packet, 1, c.client, c.now_ns, is_v5=is_v5)
         if routes.is_empty:
             self._pipeline.no_subscribers(1)
-            c.box.add(_PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id)
+            c.box.add(
+                _PUBACK_5_NO_SUBSCRIBERS + packet_id + b"\x10" if is_v5 else _PUBACK + packet_id
+            )
             if is_v5:
                 figures.note_longer_puback()
             return 1
@@ -282,14 +314,30 @@ class Forwarding:
             session = entry.subscriber
             box = session.fast
             window = session.window
-            if not (entry.qos and box is not None and window.quota > 0 and session.is_v5 is is_v5) or session.queue:
+            if (
+                not (entry.qos and box is not None and window.quota > 0 and session.is_v5 is is_v5)
+                or session.queue
+            ):
                 if outgoing is None:
                     receipt = self._unused  # no earlier acknowledgement waits, as checked above
                     message = Message(
-                        plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns, None, False, (), receipt
+                        plan.topic,
+                        packet[payload_at:],
+                        1,
+                        False,
+                        c.client,
+                        c.now_ns,
+                        None,
+                        False,
+                        (),
+                        receipt,
                     )
                     outgoing = Outgoing(message, plan.topic_bytes)
-                    outgoing.adopt(is_v5, packet[:topic_end], packet[topic_end + 2 :] if is_v5 else message.payload)
+                    outgoing.adopt(
+                        is_v5,
+                        packet[:topic_end],
+                        packet[topic_end + 2 :] if is_v5 else message.payload,
+                    )
                 session.deliver(outgoing, 1 if entry.qos else 0, False, ())
                 continue
             if not head:
@@ -323,7 +371,9 @@ class Forwarding:
         if receipt.is_over:
             raise self._withholding.too_much()
         identifier = packet_id[0] << 8 | packet_id[1]
-        acknowledgement = self._withholding.withhold(c, _PUBACK + packet_id, identifier, full_queues)
+        acknowledgement = self._withholding.withhold(
+            c, _PUBACK + packet_id, identifier, full_queues
+        )
         acknowledgement.let_go()
         self._figures.note_pubacks(0, -1)  # counted when it is sent
 
@@ -332,5 +382,7 @@ def _in_other_version(chunk: bytes, *, from_v5: bool) -> bytes:
     """QoS 0 packets without properties, as version 5 has them or as the versions below do."""
     pieces: list[bytes] = []
     for _, topic, payload_at, stop in plain_publishes(chunk, is_v5=from_v5):
-        pieces += publish_parts(topic, chunk[payload_at:stop], 0x30, b"" if from_v5 else b"\0", False)
+        pieces += publish_parts(
+            topic, chunk[payload_at:stop], 0x30, b"" if from_v5 else b"\0", False
+        )
     return b"".join(pieces)

@@ -32,9 +32,15 @@ class Parking:
         self._parked = metrics.counter(
             "publishes_parked", "publishes of clients that waited for another process to be decided"
         )
-        metrics.gauge("connections_parked", lambda: len(self._tasks), "clients whose publish waits for another process")
+        metrics.gauge(
+            "connections_parked",
+            lambda: len(self._tasks),
+            "clients whose publish waits for another process",
+        )
 
-    def park(self, c: Peer, message: Message, plan: TopicPlan, finish: Callable[[Decided], None]) -> None:
+    def park(
+        self, c: Peer, message: Message, plan: TopicPlan, finish: Callable[[Decided], None]
+    ) -> None:
         """Read nothing more from a connection until its message is decided; then ``finish`` with the decision."""
         c.is_parked = True
         c.hold(self)
@@ -49,7 +55,9 @@ class Parking:
             task.cancel()
             self._pipeline.dropped(PUBLISHER_GONE).value += 1
 
-    async def _decide(self, c: Peer, message: Message, plan: TopicPlan, finish: Callable[[Decided], None]) -> None:
+    async def _decide(
+        self, c: Peer, message: Message, plan: TopicPlan, finish: Callable[[Decided], None]
+    ) -> None:
         decided = await self._pipeline.decide(message, plan)
         del self._tasks[c]
         c.go_on(lambda: finish(decided))

@@ -74,7 +74,9 @@ class Publishing:
             self._figures.packets_received.value += 1
             self._figures.received[0].value += 1
             self._figures.published_bytes_received.value += stop - position
-            self._park_qos0(c, Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns), plan)
+            self._park_qos0(
+                c, Message(plan.topic, data[head_end:stop], 0, False, c.client, c.now_ns), plan
+            )
             return 1, False
         head = data[position:head_end]
         size = stop - position
@@ -102,7 +104,9 @@ class Publishing:
             c.refused(refusal)
         return count, outcome.is_stored
 
-    def take_qos1(self, c: Connection, plan: TopicPlan, packet: bytes, topic_end: int, payload_at: int) -> None:
+    def take_qos1(
+        self, c: Connection, plan: TopicPlan, packet: bytes, topic_end: int, payload_at: int
+    ) -> None:
         """Take a QoS 1 PUBLISH without properties, retain flag and DUP, whose topic ends where its identifier is; its
         deliveries are gathered with the messages that follow.
 
@@ -116,7 +120,9 @@ class Publishing:
             plan = plan.resolve(c.client)
         self._figures.received[1].value += 1
         receipt = Receipt(c.answers.held_bytes)
-        message = Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns, None, False, (), receipt)
+        message = Message(
+            plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns, None, False, (), receipt
+        )
         self._acknowledge(c, message, plan, packet_id, gathers=True)
 
     def take(self, c: Connection, first: int, data: bytes, body: int, stop: int) -> bool:
@@ -187,11 +193,17 @@ class Publishing:
             return outcome.is_stored
         return False
 
-    def _refuse_payload(self, c: Connection, message: Message, plan: TopicPlan, packet_id: int) -> None:
+    def _refuse_payload(
+        self, c: Connection, message: Message, plan: TopicPlan, packet_id: int
+    ) -> None:
         """A payload is marked as text and is not UTF-8 [MQTT-3.3.2-4]."""
         text = "the payload is not UTF-8, as its Payload Format Indicator says"
         refusal = Refusal(
-            "payload_format", "payload_format", "payload_format_invalid", reason.PAYLOAD_FORMAT_INVALID, text
+            "payload_format",
+            "payload_format",
+            "payload_format_invalid",
+            reason.PAYLOAD_FORMAT_INVALID,
+            text,
         )
         outcome = self._pipeline.conclude(message, refusal)
         if message.qos:
@@ -216,7 +228,9 @@ class Publishing:
         if alias is None:
             return topic
         if not 0 < alias <= c.terms.topic_alias_maximum:
-            raise PeerError(reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is not between 1 and the maximum")
+            raise PeerError(
+                reason.TOPIC_ALIAS_INVALID, f"topic alias {alias} is not between 1 and the maximum"
+            )
         if topic:
             self._set_alias(c, alias, topic)
             return topic
@@ -235,7 +249,9 @@ class Publishing:
         else:
             c.aliases[alias] = topic
             return
-        raise self._figures.over_limit(limit, f"no room for the topic of a topic alias; see mqtt.{limit}")
+        raise self._figures.over_limit(
+            limit, f"no room for the topic of a topic alias; see mqtt.{limit}"
+        )
 
     def _acknowledge(
         self,
@@ -288,7 +304,9 @@ class Publishing:
 
         self._parking.park(c, message, plan, finish)
 
-    def _answer(self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome) -> None:
+    def _answer(
+        self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome
+    ) -> None:
         """Answer a message with its outcome.
 
         Raises:
@@ -308,7 +326,9 @@ class Publishing:
         full_queues = outcome.full_queues
         if outcome.refusal is not None:
             if is_stored and not outcome.refusal.disconnect:
-                self._remember_refused(c, message, topic, packet_id, outcome.refusal.reason_code if c.is_v5 else 0)
+                self._remember_refused(
+                    c, message, topic, packet_id, outcome.refusal.reason_code if c.is_v5 else 0
+                )
             self._answer_refusal(c, qos, packet_id, outcome)
             return
         if is_stored or qos == 2:
@@ -319,39 +339,64 @@ class Publishing:
         self._acknowledge_with(c, success, packet_id, full_queues, waits=waits)
 
     def _acknowledge_with(
-        self, c: Connection, packet: bytes, packet_id: int, full_queues: Sequence[FullQueue], *, waits: bool
+        self,
+        c: Connection,
+        packet: bytes,
+        packet_id: int,
+        full_queues: Sequence[FullQueue],
+        *,
+        waits: bool,
     ) -> None:
         """Send an acknowledgement: after the commit, those before it, and when full queues have room."""
         if full_queues or c.answers.held:
-            c.answers.add(c, self._withholding.withhold(c, packet, packet_id, full_queues), waits=waits)
+            c.answers.add(
+                c, self._withholding.withhold(c, packet, packet_id, full_queues), waits=waits
+            )
         else:
             c.answers.add(c, packet, waits=waits)
 
     def _check_receive_maximum(self, c: Connection, packet_id: int) -> None:
         open_qos2 = c.session.inbound.open_qos2 if c.session.inbound is not None else ()
         is_new = packet_id not in open_qos2
-        if is_new and c.answers.unacknowledged + len(open_qos2) >= c.terms.receive_maximum:  # [MQTT-3.3.4-7]
-            raise PeerError(reason.RECEIVE_MAXIMUM_EXCEEDED, "more publishes are open than the receive maximum allows")
+        if (
+            is_new and c.answers.unacknowledged + len(open_qos2) >= c.terms.receive_maximum
+        ):  # [MQTT-3.3.4-7]
+            raise PeerError(
+                reason.RECEIVE_MAXIMUM_EXCEEDED,
+                "more publishes are open than the receive maximum allows",
+            )
 
-    def _answer_again(self, c: Connection, message: Message, message_digest: bytes, packet_id: int, code: int) -> None:
+    def _answer_again(
+        self, c: Connection, message: Message, message_digest: bytes, packet_id: int, code: int
+    ) -> None:
         """Answer a resend of a message that was accepted: it may still be on its way to the store, and may yet be lost
         there."""
         if packet_id in c.answers.held:  # there will be one for both
             return
         first = _FIRST[message.qos]
-        answer = first + (b"\x03" if code else b"\x02") + PACKET_ID_BYTES[packet_id] + (bytes((code,)) if code else b"")
+        answer = (
+            first
+            + (b"\x03" if code else b"\x02")
+            + PACKET_ID_BYTES[packet_id]
+            + (bytes((code,)) if code else b"")
+        )
 
         def release() -> None:
             inbound = c.session.inbound
             is_open = inbound is not None and message.qos == 2 and packet_id in inbound.open_qos2
-            if is_open or (inbound is not None and inbound.taken_with(packet_id, message_digest, c.now_ns) is not None):
+            if is_open or (
+                inbound is not None
+                and inbound.taken_with(packet_id, message_digest, c.now_ns) is not None
+            ):
                 c.reply(answer)
             else:
                 c.on_internal_error()
 
         c.answers.add(c, release, waits=True)
 
-    def _remember(self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome) -> None:
+    def _remember(
+        self, c: Connection, message: Message, topic: bytes, packet_id: int, outcome: Outcome
+    ) -> None:
         """Note the identifier in the commit group of the message's records."""
         session = c.session
         is_stored = outcome.is_stored
@@ -365,7 +410,9 @@ class Publishing:
         if is_stored or session.is_durable:
             c.answers.stored.append(StoredPublish(packet_id, is_stored and outcome.receivers > 0))
 
-    def _remember_refused(self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int) -> None:
+    def _remember_refused(
+        self, c: Connection, message: Message, topic: bytes, packet_id: int, code: int
+    ) -> None:
         """Same as ``_remember``, for a message that was refused and left something behind."""
         inbound = self._inbounds.of(c.session)
         self._remember_taken(c, inbound, packet_id, digest(topic, message.payload), code)
@@ -379,7 +426,9 @@ class Publishing:
         is_tight = self._inbounds.is_tight
         if is_tight:
             self._figures.limit_reached("max_inbound_bytes_connected")
-        entry = inbound.remember(packet_id, message_digest, c.now_ns, unacknowledged, code, is_tight=is_tight)
+        entry = inbound.remember(
+            packet_id, message_digest, c.now_ns, unacknowledged, code, is_tight=is_tight
+        )
         self._inbounds.took(c.session.client_id, inbound, entry)
 
     def _answer_refusal(self, c: Connection, qos: int, packet_id: int, outcome: Outcome) -> None:

@@ -82,7 +82,9 @@ class PacketReader:
         began_s = now_s()
         look_s = began_s + (LOOK_S if scheduler.left_s > LOOK_S else scheduler.left_s)
         run_routes: SessionRoutes | None = None
-        run_start = run_count = packets = messages = in_runs = pubacks = answered = published_bytes = rounds = 0
+        run_start = run_count = packets = messages = in_runs = pubacks = answered = (
+            published_bytes
+        ) = rounds = 0
         is_stored = False
         try:
             while end - position > 1:
@@ -100,7 +102,9 @@ class PacketReader:
                 first = data[position]
                 length = data[position + 1]
                 body = position + 2
-                if length > 126:  # with one of 127 and its header, a packet is above the least maximum, 128
+                if (
+                    length > 126
+                ):  # with one of 127 and its header, a packet is above the least maximum, 128
                     if length > 127 and body < end and 0 < data[body] < 128:
                         length = length & 127 | data[body] << 7
                         body = body + 1
@@ -127,9 +131,13 @@ class PacketReader:
                         routes = plan.routes
                         if plan.is_staged:
                             if run_routes is not None:
-                                in_runs += forwarding.run(c, run_routes, data[run_start:position], run_count)
+                                in_runs += forwarding.run(
+                                    c, run_routes, data[run_start:position], run_count
+                                )
                                 run_routes = None
-                            taken, is_kept = self._publishing.take_run(c, plan, data, position, head_end, stop)
+                            taken, is_kept = self._publishing.take_run(
+                                c, plan, data, position, head_end, stop
+                            )
                             in_runs += taken
                             is_stored = is_stored or is_kept
                             position += taken * (stop - position)
@@ -143,7 +151,9 @@ class PacketReader:
                         if routes.is_plain:
                             if routes is not run_routes:
                                 if run_routes is not None:
-                                    in_runs += forwarding.run(c, run_routes, data[run_start:position], run_count)
+                                    in_runs += forwarding.run(
+                                        c, run_routes, data[run_start:position], run_count
+                                    )
                                     if len(run_routes.entries) > WIDE:
                                         looks_at = rounds
                                 run_routes = routes
@@ -160,16 +170,25 @@ class PacketReader:
                                 position += size
                                 run_count += 1
                             kind = find_kind(head) or (
-                                forwarding.remember_head(c, head, routes, size) if kept_plan else _NEW
+                                forwarding.remember_head(c, head, routes, size)
+                                if kept_plan
+                                else _NEW
                             )
-                            while position <= last and find_kind(data[position : position + head_size]) is kind:
+                            while (
+                                position <= last
+                                and find_kind(data[position : position + head_size]) is kind
+                            ):
                                 position += size
                                 run_count += 1
                             continue
                 if run_routes is not None:
                     in_runs += forwarding.run(c, run_routes, data[run_start:position], run_count)
                     run_routes = None
-                if first == 0x40 and length == 2 and (acked := acks.puback_run(c.session, data, position)) > position:
+                if (
+                    first == 0x40
+                    and length == 2
+                    and (acked := acks.puback_run(c.session, data, position)) > position
+                ):
                     pubacks += (acked - position) // 4
                     packets += (acked - position) // 4
                     position = acked
@@ -196,7 +215,11 @@ class PacketReader:
                             position = stop
                             break
                         looks_at = rounds
-                elif length == 2 and first in self._by_identifier and data[body : body + 2] != b"\0\0":
+                elif (
+                    length == 2
+                    and first in self._by_identifier
+                    and data[body : body + 2] != b"\0\0"
+                ):
                     figures.received_by_type[first >> 4].value += 1
                     self._by_identifier[first](c, data[body] << 8 | data[body + 1])
                 else:
@@ -214,7 +237,9 @@ class PacketReader:
             if pubacks or answered:
                 figures.note_pubacks(pubacks, answered)
         if (took_s := now_s() - began_s) > LOOK_S and scheduler.spend(took_s) and not c.is_parked:
-            scheduler.give_way(c)  # the system may have more of this client to read in the same turn
+            scheduler.give_way(
+                c
+            )  # the system may have more of this client to read in the same turn
         if c.session.is_slow:
             c.hold_back_if_unread()
         return Taken(position, packets + in_runs, messages + in_runs, is_stored)
@@ -227,7 +252,11 @@ class PacketReader:
         """
         packet_type = first >> 4
         received_by_type = self._context.figures.received_by_type
-        take_long = self._long_takers.get(first & (0xFF if c.version > 3 else 0xF6)) if stop - body > _LONG else None
+        take_long = (
+            self._long_takers.get(first & (0xFF if c.version > 3 else 0xF6))
+            if stop - body > _LONG
+            else None
+        )
         if take_long is not None:
             received_by_type[packet_type].value += 1
             take_long(c, data, body, stop)
@@ -239,4 +268,6 @@ class PacketReader:
 
 
 def _too_large(size: int, limit: int) -> PeerError:
-    return PeerError(reason.PACKET_TOO_LARGE, f"a packet of {size} bytes is larger than the maximum of {limit}")
+    return PeerError(
+        reason.PACKET_TOO_LARGE, f"a packet of {size} bytes is larger than the maximum of {limit}"
+    )

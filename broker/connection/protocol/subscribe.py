@@ -24,7 +24,11 @@ from broker.connection.authentication.permissions import Permissions
 from broker.connection.connection import PARKED_LOGIN, Connection
 from broker.connection.context import Context
 from broker.connection.events import SessionEvents
-from broker.connection.protocol.limits import check_subscribe, check_subscription, check_user_properties
+from broker.connection.protocol.limits import (
+    check_subscribe,
+    check_subscription,
+    check_user_properties,
+)
 from broker.connection.scheduler import Steps
 from broker.connection.sessions.subscriptions import SubscriptionRegistry
 from broker.connection.sharing.groups import NoStart, ShareGroups, asked_start
@@ -93,7 +97,10 @@ class Subscribing:
         check_user_properties(self._context.settings, self._figures, packet.properties)
         if c.is_v5:
             check_subscribe(c.terms, packet)
-        if c.permits is not None and (asking := self._permissions.asking(c, self._filters(c, packet))) is not None:
+        if (
+            c.permits is not None
+            and (asking := self._permissions.asking(c, self._filters(c, packet))) is not None
+        ):
             c.hold(PARKED_LOGIN)
             self.waiting.wait(c, asking, lambda _: self._subscribe(c, packet))
             return
@@ -111,7 +118,9 @@ class Subscribing:
         work = _Request(self, c, packet)
         is_stored = False
         try:
-            granted = [grant for request in packet.requests if (grant := work.take(request)) is not None]
+            granted = [
+                grant for request in packet.requests if (grant := work.take(request)) is not None
+            ]
         finally:
             is_stored = work.store()
         work.answer(waits=is_stored)
@@ -123,7 +132,9 @@ class Subscribing:
         check_user_properties(self._context.settings, self._figures, listing.packet.properties)
         self._scheduler.work_off(c, self._subscribe_long(c, listing))
 
-    def _subscribe_long(self, c: Connection, listing: Listing[Subscribe, SubscriptionRequest]) -> Steps:
+    def _subscribe_long(
+        self, c: Connection, listing: Listing[Subscribe, SubscriptionRequest]
+    ) -> Steps:
         """Retained messages go with each filter, since newer ones may come before the next: they may leave before the
         SUBACK (section 3.8.4)."""
         work = _Request(self, c, listing.packet)
@@ -190,7 +201,9 @@ class Subscribing:
                 continue
             outcome.append(replace(request, qos=subscription.qos))
             existing = c.session.subscriptions.get(subscription.filter.text)
-            if existing != replace(subscription, since_offset=existing.since_offset if existing else 0):
+            if existing != replace(
+                subscription, since_offset=existing.since_offset if existing else 0
+            ):
                 self.put(c, subscription, existing is None, Subscribe(0, [request]))
                 is_changed = True
             granted.append((subscription, existing is None, not subscription.is_membership))
@@ -201,7 +214,9 @@ class Subscribing:
         self._send_retained(c, granted)
         return outcome
 
-    def note(self, c: Connection, kind: EventKind, shown: Sequence[str], count: int, why: str = "") -> None:
+    def note(
+        self, c: Connection, kind: EventKind, shown: Sequence[str], count: int, why: str = ""
+    ) -> None:
         """Add the filters of one packet to the client's time line."""
         if shown:
             more = f" and {count - len(shown)} more" if count > len(shown) else ""
@@ -252,7 +267,9 @@ class Subscribing:
     def _note_removed(self, c: Connection, removed: Sequence[Subscription]) -> None:
         self.note(c, "unsubscribed", [item.filter.text for item in removed[:_SHOWN]], len(removed))
 
-    def _unsubscribe_one(self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]) -> int:
+    def _unsubscribe_one(
+        self, c: Connection, asked: str, packet: Unsubscribe, removed: list[Subscription]
+    ) -> int:
         """End one subscription, which is added to ``removed``; the code to answer with."""
         session = c.session
         text = self._known(c, asked)
@@ -269,7 +286,11 @@ class Subscribing:
     def _why_unknown(self, c: Connection, text: str) -> int:
         """The code for an UNSUBSCRIBE of a filter that the session does not have."""
         try:
-            TopicFilter.parse(text, self._context.settings.max_topic_levels, self._context.settings.max_topic_bytes)
+            TopicFilter.parse(
+                text,
+                self._context.settings.max_topic_levels,
+                self._context.settings.max_topic_bytes,
+            )
         except PeerError as error:
             return error.reason_code
         return reason.NO_SUBSCRIPTION_EXISTED
@@ -278,7 +299,9 @@ class Subscribing:
         try:
             return self._rewrites.filter_for(text, c.client)
         except UnsafeName as error:
-            raise PeerError(reason.TOPIC_FILTER_INVALID, f"topic filter {text!r}: {error}") from None
+            raise PeerError(
+                reason.TOPIC_FILTER_INVALID, f"topic filter {text!r}: {error}"
+            ) from None
 
     def _known(self, c: Connection, text: str) -> str:
         """The filter that the client means by this one."""
@@ -306,7 +329,10 @@ class Subscribing:
         settings = self._context.settings
         topic_filter = TopicFilter.parse(text, settings.max_topic_levels, settings.max_topic_bytes)
         if topic_filter.levels[0] in _INTERNAL_TREES:
-            raise PeerError(reason.NOT_AUTHORIZED, f"what begins with {topic_filter.levels[0]}/ is the broker's own")
+            raise PeerError(
+                reason.NOT_AUTHORIZED,
+                f"what begins with {topic_filter.levels[0]}/ is the broker's own",
+            )
         if checks_rules:
             self._permissions.check_filter(c, topic_filter, request.qos)
         existing = subscriptions.get(topic_filter.text)
@@ -315,7 +341,9 @@ class Subscribing:
         self._share_groups.check(c.session, topic_filter)
         if begins is not None:
             self._share_groups.begin(c.session, topic_filter, begins)
-        keeps_place = existing is not None and existing.qos > 0  # raised from QoS 0, it holds for the log from now on
+        keeps_place = (
+            existing is not None and existing.qos > 0
+        )  # raised from QoS 0, it holds for the log from now on
         return Subscription(
             topic_filter,
             min(request.qos, self._context.settings.maximum_qos),  # [MQTT-3.2.2-10]
@@ -323,7 +351,9 @@ class Subscribing:
             request.retain_as_published or c.client.is_bridge,
             request.retain_handling,
             identifier,
-            existing.since_offset if existing is not None and keeps_place else self.subscriptions.since_offset,
+            existing.since_offset
+            if existing is not None and keeps_place
+            else self.subscriptions.since_offset,
             begins is not None and topic_filter.share_group is None,
         )
 
@@ -334,7 +364,10 @@ class Subscribing:
         size = size_of(topic_filter)
         if len(subscriptions) >= settings.max_subscriptions:
             limit = "max_subscriptions"
-        elif topic_filter.share_group is not None and len(c.session.memberships) >= settings.max_shared_subscriptions:
+        elif (
+            topic_filter.share_group is not None
+            and len(c.session.memberships) >= settings.max_shared_subscriptions
+        ):
             limit = "max_shared_subscriptions"  # a session leaves all its groups at once, at some 20 microseconds each
         elif subscriptions.size_bytes + size > settings.max_subscription_bytes:
             limit = "max_subscription_bytes"
@@ -342,16 +375,22 @@ class Subscribing:
             limit = "max_subscription_bytes_total"
         else:
             return
-        raise self._figures.over_limit(limit, f"no room for a further subscription; see mqtt.{limit}")
+        raise self._figures.over_limit(
+            limit, f"no room for a further subscription; see mqtt.{limit}"
+        )
 
-    def put(self, c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe) -> _Granted:
+    def put(
+        self, c: Connection, subscription: Subscription, is_new: bool, packet: Subscribe
+    ) -> _Granted:
         """Add a subscription to the session, or replace it."""
         session = c.session
         text = subscription.filter.text
         brings_retained = self._share_groups.brings_retained(session, subscription)
         self.subscriptions.add(session, subscription, is_new)
         if "session.subscribed" in self._context.events.wanted:
-            self._session_events.subscription("session.subscribed", session, text, subscription.qos, packet.properties)
+            self._session_events.subscription(
+                "session.subscribed", session, text, subscription.qos, packet.properties
+            )
         return subscription, is_new, brings_retained
 
     def _send_retained(self, c: Connection, granted: Sequence[_Granted]) -> None:
@@ -359,7 +398,8 @@ class Subscribing:
         asking = {
             subscription.filter.text: (subscription, brings_retained)
             for subscription, is_new, brings_retained in granted
-            if subscription.retain_handling == _ALWAYS or (subscription.retain_handling == _IF_NEW and is_new)
+            if subscription.retain_handling == _ALWAYS
+            or (subscription.retain_handling == _IF_NEW and is_new)
         }
         for subscription, brings_retained in asking.values():
             if subscription.filter.levels[0] == SYSTEM_LEVEL:
@@ -372,7 +412,17 @@ class _Request:
     """A SUBSCRIBE that takes effect. Each filter is a request of its own with its own code [MQTT-3.8.4-5]; the SUBACK
     waits until they are stored."""
 
-    __slots__ = ("_begins", "_c", "_codes", "_is_granted", "_lowered", "_packet", "_shown", "_subscribing", "_told")
+    __slots__ = (
+        "_begins",
+        "_c",
+        "_codes",
+        "_is_granted",
+        "_lowered",
+        "_packet",
+        "_shown",
+        "_subscribing",
+        "_told",
+    )
 
     def __init__(self, subscribing: Subscribing, c: Connection, packet: Subscribe) -> None:
         self._subscribing = subscribing
@@ -417,7 +467,9 @@ class _Request:
 
     def store(self) -> bool:
         """Write what was granted; returns whether there is something to write."""
-        return self._is_granted and self._subscribing.subscriptions.changed(self._c.session, self._lowered)
+        return self._is_granted and self._subscribing.subscriptions.changed(
+            self._c.session, self._lowered
+        )
 
     def answer(self, *, waits: bool) -> None:
         """The SUBACK."""

@@ -39,7 +39,9 @@ class StoredInbounds(Inbounds):
         "_sessions", "_stored", "_touched_ns", "_whole", "_writer",
     )  # fmt: skip
 
-    def __init__(self, context: Context, sessions: SessionRegistry, max_log_bytes: int = _LOG_BYTES) -> None:
+    def __init__(
+        self, context: Context, sessions: SessionRegistry, max_log_bytes: int = _LOG_BYTES
+    ) -> None:
         settings = context.settings
         most = settings.max_inbound_bytes_total
         most_connected = settings.max_inbound_bytes_connected
@@ -109,7 +111,11 @@ class StoredInbounds(Inbounds):
     def changed(self, session: Session) -> None:
         """Write what a session's client sent with the current commit group."""
         inbound = session.inbound
-        if inbound is not None and inbound.is_changed and self._changed.get(session.client_id) is not inbound:
+        if (
+            inbound is not None
+            and inbound.is_changed
+            and self._changed.get(session.client_id) is not inbound
+        ):
             self._changed[session.client_id] = inbound
             self._mark(session.client_id, inbound)
             self._writer.touch()
@@ -176,7 +182,9 @@ class StoredInbounds(Inbounds):
         if self._whole:
             whole = self._whole
             self._whole = []
-            self._writer.when_committed(lambda error: _not_saved(whole) if error is not None else None)
+            self._writer.when_committed(
+                lambda error: _not_saved(whole) if error is not None else None
+            )
 
     def _save_whole(self, client_id: str, inbound: Inbound) -> None:
         self._stored.put(client_id, inbound.encode())
@@ -195,7 +203,9 @@ class StoredInbounds(Inbounds):
             removed.append(oldest := self._log.popleft())
             self._remove(oldest)
         if removed:
-            self._writer.when_committed(lambda error: self._not_removed(removed) if error is not None else None)
+            self._writer.when_committed(
+                lambda error: self._not_removed(removed) if error is not None else None
+            )
 
     def _remove(self, oldest: _Logged) -> None:
         """Remove a group from the log; clients that were not stored whole since are now."""

@@ -53,19 +53,30 @@ class SessionLife:
         over_limit = self._context.figures.over_limit
         old = self.sessions.get(client_id)
         if old is None and len(self.sessions) >= settings.max_sessions:
-            raise over_limit("max_sessions", f"there are {settings.max_sessions} sessions, the maximum")
+            raise over_limit(
+                "max_sessions", f"there are {settings.max_sessions} sessions, the maximum"
+            )
         if will is None:
             return
-        kept = self._wills.size_bytes - (0 if old is None or old.will is None else old.will.size_bytes)
+        kept = self._wills.size_bytes - (
+            0 if old is None or old.will is None else old.will.size_bytes
+        )
         if kept + will.size_bytes > (most := settings.max_will_bytes_total):
-            raise over_limit("max_will_bytes_total", f"the wills of all clients have {most} bytes, the maximum")
+            raise over_limit(
+                "max_will_bytes_total", f"the wills of all clients have {most} bytes, the maximum"
+            )
 
     def new_session(self, client_id: str, zone: Zone, *, is_durable: bool) -> Session:
         """Begin a session, in place of the one there was."""
         old = self.sessions.get(client_id)
         if old is not None:
             self.end_session(old)
-        session = Session(client_id, zone.services, is_durable=is_durable, next_offset=self._session_log.since_offset)
+        session = Session(
+            client_id,
+            zone.services,
+            is_durable=is_durable,
+            next_offset=self._session_log.since_offset,
+        )
         session.zone = zone.name
         self._inbounds.session_began(session)
         self.sessions.add(session)

@@ -49,11 +49,14 @@ class SessionLog:
         self._on_lost: list[Callable[[int], None]] = []
         self._owed_s = 0.0
         self._reads = context.metrics.counter(
-            "session_log_reads", "reads of the session log, for sessions that were away or whose queue was full"
+            "session_log_reads",
+            "reads of the session log, for sessions that were away or whose queue was full",
         )
         help = "records in the session log: messages that wait for sessions and share groups, each stored once"
         context.metrics.gauge("session_log_records", lambda: self.records, help)
-        context.metrics.gauge("session_log_bytes", lambda: self.size_bytes, "bytes of the session log in the store")
+        context.metrics.gauge(
+            "session_log_bytes", lambda: self.size_bytes, "bytes of the session log in the store"
+        )
         writer.listen(shard.log, self._committed)
         writer.before_commit(self._sealed)
 
@@ -66,7 +69,12 @@ class SessionLog:
         """The offset that the next record appended will have; a subscription made now holds from there on."""
         return self.log_next + self._open + self._flying
 
-    def keep(self, outgoing: Outgoing, targets: Sequence[Target[Session | RoutedGroup]], is_addressed: bool) -> None:
+    def keep(
+        self,
+        outgoing: Outgoing,
+        targets: Sequence[Target[Session | RoutedGroup]],
+        is_addressed: bool,
+    ) -> None:
         """Append a message for these sessions; ``is_addressed`` when other sessions must not find it in the log."""
         message = outgoing.message
         if self._withholding.full:
@@ -79,13 +87,17 @@ class SessionLog:
             self._owed_s += owed_s
             self._scheduler.owe(owed_s)
 
-    def _withhold(self, outgoing: Outgoing, targets: Sequence[Target[Session | RoutedGroup]]) -> None:
+    def _withhold(
+        self, outgoing: Outgoing, targets: Sequence[Target[Session | RoutedGroup]]
+    ) -> None:
         """A message is appended for subscribers, of which some have too much waiting."""
         receipt = outgoing.message.receipt
         size_bytes = outgoing.size_bytes
         for target in targets:
             if target.subscriber in self._withholding.full:
-                self._withholding.queue_in_full(cast(Subscriber, target.subscriber), size_bytes, receipt)
+                self._withholding.queue_in_full(
+                    cast(Subscriber, target.subscriber), size_bytes, receipt
+                )
 
     def refill(self, session: Session) -> None:
         """Read on for a session that is behind; in a later turn, since one session may have much to read."""
@@ -118,7 +130,9 @@ class SessionLog:
             writer.touch()
             writer.when_committed(trim)
 
-    def messages_for(self, session: SessionState, begin: int, skipped: int, count: int) -> Iterator[Message]:
+    def messages_for(
+        self, session: SessionState, begin: int, skipped: int, count: int
+    ) -> Iterator[Message]:
         """``count`` messages of a session in the log, behind ``skipped`` of them from ``begin`` on."""
         while count > 0 and begin < self.log_next:
             records = self._read(begin)
@@ -138,8 +152,14 @@ class SessionLog:
     def waiting(self, session: SessionState, begin: int) -> tuple[list[Message], int]:
         """Messages of a session among the next records from an offset on, and the offset behind those."""
         records = self._read(begin) if begin < self.log_next else ()
-        deliveries = [_match(session, offset, record) for offset, record in records if offset < self.log_next]
-        messages = [item.outgoing.message for item in deliveries if item is not None and item.outgoing is not None]
+        deliveries = [
+            _match(session, offset, record) for offset, record in records if offset < self.log_next
+        ]
+        messages = [
+            item.outgoing.message
+            for item in deliveries
+            if item is not None and item.outgoing is not None
+        ]
         is_end = len(records) < REFILL_RECORDS
         return messages, self.log_next if is_end else records[-1][0] + 1
 
@@ -193,7 +213,11 @@ class SessionLog:
     def part(self, start: int) -> list[tuple[int, Message, str | None]]:
         """Some of the committed records from an offset on, with whom each is addressed to: what there is to see."""
         records = self._writer.store.read(self.shard, start, REFILL_RECORDS)
-        return [(offset, message_of(record), record.rule) for offset, record in records if offset < self.log_next]
+        return [
+            (offset, message_of(record), record.rule)
+            for offset, record in records
+            if offset < self.log_next
+        ]
 
     def _sealed(self) -> None:
         if not self._open:
@@ -214,7 +238,9 @@ class SessionLog:
 
         self._writer.when_committed(settle)
 
-    def _committed(self, first_offset: int, records: list[StreamRecord], tokens: list[object]) -> None:
+    def _committed(
+        self, first_offset: int, records: list[StreamRecord], tokens: list[object]
+    ) -> None:
         self.log_next = first_offset + len(records)
         touched: dict[Session | RoutedGroup, None] = {}
         for offset, token in enumerate(tokens, first_offset):

@@ -59,7 +59,11 @@ class Housekeeping:
         self._share_groups = share_groups
         self._inbounds = inbounds
         self._trimming = _Job(self._trim, _TRIM_NS)
-        self._jobs = [self._trimming, _Job(self._sweep_records, _SWEEP_NS), _Job(self._forget_stale, _STALE_NS)]
+        self._jobs = [
+            self._trimming,
+            _Job(self._sweep_records, _SWEEP_NS),
+            _Job(self._forget_stale, _STALE_NS),
+        ]
         self.records_swept = 0
         """Records without a session that were deleted."""
 
@@ -105,7 +109,11 @@ class Housekeeping:
 
     def _forget_stale(self, now_ns: int) -> Iterator[None]:
         for number, (client_id, inbound) in enumerate(list(self._inbounds.items()), 1):
-            if inbound.is_stale(now_ns) and not inbound.open_qos2 and self._sessions.get(client_id) is None:
+            if (
+                inbound.is_stale(now_ns)
+                and not inbound.open_qos2
+                and self._sessions.get(client_id) is None
+            ):
                 self._inbounds.forget(client_id)
             if number % _AT_ONCE == 0:
                 yield
@@ -173,9 +181,17 @@ class QueueWatch:
         self.sums = Sums()
         self._due_s = 0.0
         self._walk: Iterator[None] | None = None
-        metrics.gauge("queued_messages", lambda: self.sums.messages, "messages that wait for sessions")
-        metrics.gauge("queued_bytes", lambda: self.sums.size_bytes, "bytes of messages that wait for sessions")
-        metrics.gauge("inflight_messages", lambda: self.sums.inflight, "messages sent and not yet acknowledged")
+        metrics.gauge(
+            "queued_messages", lambda: self.sums.messages, "messages that wait for sessions"
+        )
+        metrics.gauge(
+            "queued_bytes", lambda: self.sums.size_bytes, "bytes of messages that wait for sessions"
+        )
+        metrics.gauge(
+            "inflight_messages",
+            lambda: self.sums.inflight,
+            "messages sent and not yet acknowledged",
+        )
 
     def tick(self) -> None:
         """Look at some sessions; start from the first when that is due."""
@@ -196,7 +212,9 @@ class QueueWatch:
                 f"messages that connected clients may resend take {used:,} of {most:,} bytes "
                 "(mqtt.max_inbound_bytes_connected): new QoS 2 messages are refused, QoS 1 duplicates may pass"
             )
-            self._alarms.set(INBOUND_ALARM, self._is_inbound_full, text, used_bytes=used, max_bytes=most)
+            self._alarms.set(
+                INBOUND_ALARM, self._is_inbound_full, text, used_bytes=used, max_bytes=most
+            )
 
     def _look_at_all(self) -> Iterator[None]:
         messages = size_bytes = inflight = 0

@@ -31,7 +31,9 @@ class SessionRecords:
     ``save_groups`` puts the records of share groups.
     """
 
-    def __init__(self, context: Context, session_log: SessionLog, save_groups: Callable[[], None]) -> None:
+    def __init__(
+        self, context: Context, session_log: SessionLog, save_groups: Callable[[], None]
+    ) -> None:
         self._session_log = session_log
         self._save_groups = save_groups
         self._later = context.later
@@ -93,7 +95,9 @@ class SessionRecords:
             dirty = self._changed | self._moved
             self._changed = {}
             self._moved = {}
-            self._save_sessions([session for session in dirty if session.is_durable and not session.is_ended])
+            self._save_sessions(
+                [session for session in dirty if session.is_durable and not session.is_ended]
+            )
 
     def _save_sessions(self, sessions: list[SessionState]) -> None:
         self._made += 1
@@ -102,7 +106,9 @@ class SessionRecords:
         waiting = list[_HeldPackets]()
         changed = self._subscriptions
         self._subscriptions = {}
-        for session in (changed_session for changed_session in changed if changed_session.is_durable):
+        for session in (
+            changed_session for changed_session in changed if changed_session.is_durable
+        ):
             self.subscriptions.put(session.client_id, encode_subscriptions(session))
         for session in sessions:
             self.sessions.put(session.client_id, encode_session(session, log_next))
@@ -112,10 +118,15 @@ class SessionRecords:
 
         def committed(error: BaseException | None) -> None:
             if error is not None:
-                again = (candidate for candidate in sessions if candidate.is_durable and not candidate.is_ended)
+                again = (
+                    candidate
+                    for candidate in sessions
+                    if candidate.is_durable and not candidate.is_ended
+                )
                 self._changed = dict.fromkeys(again) | self._changed
                 self._subscriptions = (
-                    dict.fromkeys(candidate for candidate in changed if not candidate.is_ended) | self._subscriptions
+                    dict.fromkeys(candidate for candidate in changed if not candidate.is_ended)
+                    | self._subscriptions
                 )
             for session, box, prediction, packets in waiting:
                 prediction.recorded(number, is_written=error is None)
@@ -125,7 +136,9 @@ class SessionRecords:
         self._writer.when_committed(committed)
 
 
-def _release(session: SessionState, box: Outbox, packets: list[bytes], error: BaseException | None) -> None:
+def _release(
+    session: SessionState, box: Outbox, packets: list[bytes], error: BaseException | None
+) -> None:
     """Send the packets that were held back; if their record could not be written, end the connection."""
     if error is None:
         for packet in packets:

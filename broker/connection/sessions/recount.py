@@ -87,15 +87,20 @@ class _Piece:
         rules = batch.column("rule")
         payloads = batch.column("payload")
         topics = batch.column("topic").to_pylist()
-        ends = memoryview(payloads.buffers()[1]).cast("i")[payloads.offset : payloads.offset + len(topics) + 1]
+        ends = memoryview(payloads.buffers()[1]).cast("i")[
+            payloads.offset : payloads.offset + len(topics) + 1
+        ]
         self.frames += 1
         self.topics += topics
         self.sizes += [
-            stop - begin + len(name.encode()) for (begin, stop), name in zip(pairwise(ends), topics, strict=True)
+            stop - begin + len(name.encode())
+            for (begin, stop), name in zip(pairwise(ends), topics, strict=True)
         ]
         self._client_ids.append((start, batch.column("client_id")))
         if rules.null_count < len(topics):
-            self.addressees |= {start + row: name for row, name in enumerate(rules.to_pylist()) if name is not None}
+            self.addressees |= {
+                start + row: name for row, name in enumerate(rules.to_pylist()) if name is not None
+            }
 
     def is_from(self, row: int, client_id: str) -> bool:
         """True if a client published it."""
@@ -106,7 +111,9 @@ class _Piece:
 class Recount:
     """Counts what waits in the session log for each session."""
 
-    def __init__(self, sessions: SessionRegistry, router: Router[Session], store: Store, shard: LogShard) -> None:
+    def __init__(
+        self, sessions: SessionRegistry, router: Router[Session], store: Store, shard: LogShard
+    ) -> None:
         self._sessions = sessions
         self._router = router
         self._store = store
@@ -122,7 +129,9 @@ class Recount:
             return
         for session in behind:
             if session.window.inflight:
-                self._in_flight[session] = frozenset(delivery.offset for delivery in session.window.inflight.values())
+                self._in_flight[session] = frozenset(
+                    delivery.offset for delivery in session.window.inflight.values()
+                )
         begin = min(session.next_offset for session in behind)
         for piece in self._pieces(begin):
             self._count(piece)
@@ -167,12 +176,17 @@ class Recount:
             session, since, own_since = waiter
             if since >= piece.end or session.next_offset >= piece.end:
                 continue
-            if max(since, own_since, session.next_offset) <= first and session not in self._in_flight:
+            if (
+                max(since, own_since, session.next_offset) <= first
+                and session not in self._in_flight
+            ):
                 tallies.setdefault(session, _Tally()).add(first, len(rows), size_bytes)
             else:
                 self._count_singly(waiter, piece, rows, tallies)
 
-    def _count_singly(self, waiter: _Waiter, piece: _Piece, rows: list[int], tallies: dict[Session, _Tally]) -> None:
+    def _count_singly(
+        self, waiter: _Waiter, piece: _Piece, rows: list[int], tallies: dict[Session, _Tally]
+    ) -> None:
         """Same as a group's, where it depends on each message."""
         session, since, own_since = waiter
         in_flight = self._in_flight.get(session, ())
@@ -194,7 +208,10 @@ class Recount:
             if subscription.qos and session.is_behind:
                 begin, own_begin = since.get(session, (_NEVER, _NEVER))
                 at = subscription.since_offset
-                since[session] = min(begin, at), own_begin if subscription.no_local else min(own_begin, at)
+                since[session] = (
+                    min(begin, at),
+                    own_begin if subscription.no_local else min(own_begin, at),
+                )
         waiters = tuple(_Waiter(session, *both) for session, both in since.items())
         group = self._by_topic[topic] = self._groups.setdefault(waiters, _Group(waiters))
         return group

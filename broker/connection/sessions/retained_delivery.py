@@ -67,7 +67,9 @@ class Replay:
 
     __slots__ = ("filter", "is_awaited", "position", "session", "since", "walk", "without")
 
-    def __init__(self, session: Session, topic_filter: TopicFilter, position: bytes, since: int) -> None:
+    def __init__(
+        self, session: Session, topic_filter: TopicFilter, position: bytes, since: int
+    ) -> None:
         self.session = session
         self.filter = topic_filter.text
         self.since = since
@@ -133,7 +135,9 @@ class Replays:
         else:
             self._take_turn(replay)
 
-    def _deliveries(self, session: Session, topic_filter: TopicFilter, since: int) -> Iterator[Delivery]:
+    def _deliveries(
+        self, session: Session, topic_filter: TopicFilter, since: int
+    ) -> Iterator[Delivery]:
         """To be drawn as the client takes them; one without a message in it means that a turn of the loop is due."""
         walk = FilterWalk(topic_filter)
         entries: list[Entry] = []
@@ -147,7 +151,9 @@ class Replays:
                 yield _NOTHING_YET
         position: bytes | None = b""
         while True:
-            for outgoing, qos, identifiers in self._current(session, topic_filter.text, entries, since):
+            for outgoing, qos, identifiers in self._current(
+                session, topic_filter.text, entries, since
+            ):
                 yield Delivery(outgoing, qos, True, identifiers)
             if position is None:
                 return
@@ -186,12 +192,18 @@ class Replays:
             self._load(client_id, places, sessions.get(client_id))
 
     def _load(self, client_id: str, places: list[_Position], session: Session | None) -> None:
-        valid_places = [place for place in places if session is not None and place.filter in session.subscriptions]
+        valid_places = [
+            place
+            for place in places
+            if session is not None and place.filter in session.subscriptions
+        ]
         if session is None or not valid_places:
             self.stored.put(client_id, None)
             return
         for place in valid_places:
-            replay = Replay(session, session.subscriptions[place.filter].filter, place.position, place.since)
+            replay = Replay(
+                session, session.subscriptions[place.filter].filter, place.position, place.since
+            )
             replay.without = frozenset()
             self._of.setdefault(session, {})[place.filter] = replay
 
@@ -222,7 +234,9 @@ class Replays:
             has_appended = self._send(replay, entries)
         assert replay.position is not None
         passed_over = self._retained.changed_meanwhile(replay.without)
-        entries, replay.position = self._retained.read(replay.walk, replay.position, _MESSAGES, _BYTES, passed_over)
+        entries, replay.position = self._retained.read(
+            replay.walk, replay.position, _MESSAGES, _BYTES, passed_over
+        )
         has_appended |= self._send(replay, entries)
         if replay.position is None:
             self.forget(replay.session, replay.filter)
@@ -238,9 +252,13 @@ class Replays:
         """Append to the session log, but what has QoS 0; True when there was something to append."""
         session = replay.session
         has_appended = False
-        for outgoing, qos, identifiers in self._current(session, replay.filter, entries, replay.since):
+        for outgoing, qos, identifiers in self._current(
+            session, replay.filter, entries, replay.since
+        ):
             if qos:
-                self._session_log.keep(_as_retained(outgoing.message), [Target(session, qos, True, identifiers)], True)
+                self._session_log.keep(
+                    _as_retained(outgoing.message), [Target(session, qos, True, identifiers)], True
+                )
                 has_appended = True
             else:
                 session.deliver(outgoing, 0, True, identifiers)
@@ -339,4 +357,6 @@ class Replays:
 
 
 def _as_retained(message: Message) -> Outgoing:
-    return Outgoing(message.changed(message.topic, message.payload, message.qos, True, message.properties))
+    return Outgoing(
+        message.changed(message.topic, message.payload, message.qos, True, message.properties)
+    )

@@ -27,7 +27,9 @@ class Wills:
         self._wills = Collection(context.writer, b"wills/", TEXT, RAW)
         self.size_bytes = 0
         """Total of the wills of all sessions."""
-        context.metrics.gauge("will_bytes", lambda: self.size_bytes, "memory of the wills of all sessions")
+        context.metrics.gauge(
+            "will_bytes", lambda: self.size_bytes, "memory of the wills of all sessions"
+        )
 
     def keep(self, session: Session, will: Will | None) -> None:
         """The will of the connection that a session gets now; what the one before left is cancelled."""
@@ -61,7 +63,9 @@ class Wills:
 
     def load(self) -> dict[str, Will]:
         """The wills in the store by client identifier."""
-        return {client_id: decode_will(value, client_id) for client_id, value in self._wills.stored()}
+        return {
+            client_id: decode_will(value, client_id) for client_id, value in self._wills.stored()
+        }
 
     def publish_orphan(self, will: Will) -> None:
         """A will whose session ended with the process that was killed."""

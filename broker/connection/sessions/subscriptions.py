@@ -61,7 +61,9 @@ class SubscriptionRegistry:
     def changed(self, session: Session, given_up: Sequence[Subscription] = ()) -> bool:
         """Write the subscriptions of a durable session with the present commit group; returns whether there is
         something to write. ``given_up`` are those that were removed, or asked for QoS 1 or 2 and do no more."""
-        session.subscriptions_changed([item.filter for item in given_up if item.filter.share_group is None])
+        session.subscriptions_changed(
+            [item.filter for item in given_up if item.filter.share_group is None]
+        )
         if session.is_durable:
             self._records.subscriptions_changed(session)
         return session.is_durable

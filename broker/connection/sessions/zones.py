@@ -28,7 +28,13 @@ from broker.routing.router import Target
 from broker.session import backlog
 from broker.session.delivery import Delivery
 from broker.session.session import Session
-from broker.session.state import DEFAULT_ZONE, SessionLimits, SessionServices, SlowSubscriber, WhenFull
+from broker.session.state import (
+    DEFAULT_ZONE,
+    SessionLimits,
+    SessionServices,
+    SlowSubscriber,
+    WhenFull,
+)
 
 _log = getLogger(__name__)
 
@@ -66,7 +72,9 @@ class Zones:
         self._inbounds = inbounds
         self._own: Mapping[str, ZoneSettings] = (zones or ZonesSettings.model_validate({})).by_name
         self._of_listener: dict[str, str] = {}
-        self.default = Zone(DEFAULT_ZONE, keeps_on_disk=True, settings=context.settings, services=services)
+        self.default = Zone(
+            DEFAULT_ZONE, keeps_on_disk=True, settings=context.settings, services=services
+        )
         self._by_name = {DEFAULT_ZONE: self.default}
         self.use(context.settings)
 
@@ -79,7 +87,12 @@ class Zones:
         for name, own in self._own.items():
             zone = there_were.get(name)
             if zone is None:
-                zone = Zone(name, keeps_on_disk=True, settings=settings, services=replace(self.default.services))
+                zone = Zone(
+                    name,
+                    keeps_on_disk=True,
+                    settings=settings,
+                    services=replace(self.default.services),
+                )
             zone.keeps_on_disk, zone.settings = own.sessions == "disk", own.mqtt.over(settings)
             zone.trusted = own.trusted_client_attributes
             zone.services.limits = SessionLimits.of(zone.settings)
@@ -101,14 +114,21 @@ class Zones:
         """A session continues with a connection in this zone; one in memory that ``is_to_last`` goes to disk with it
         where the zone keeps its sessions there."""
         session.enter_zone(zone.name, zone.services)
-        if zone.keeps_on_disk and is_to_last and not session.is_durable and self._share_groups.may_be_durable(session):
+        if (
+            zone.keeps_on_disk
+            and is_to_last
+            and not session.is_durable
+            and self._share_groups.may_be_durable(session)
+        ):
             self._to_disk(session)
 
     def _to_disk(self, session: Session) -> None:
         """Write all of a session in memory with the current commit group; when that fails it is in memory as before."""
         session_log = self._session_log
         log = "session.moved_to_disk client_id=%s zone=%s inflight=%d queued=%d"
-        _log.info(log, session.client_id, session.zone, len(session.window.inflight), len(session.queue))
+        _log.info(
+            log, session.client_id, session.zone, len(session.window.inflight), len(session.queue)
+        )
         self._share_groups.part_with(session)
         flying, waiting = backlog.enter(session, session_log.since_offset)
         for delivery in [*flying, *waiting]:
@@ -128,7 +148,11 @@ def _addressed(delivery: Delivery) -> Outgoing:
     """The message as the session gets it, since a record with an addressee is sent unchanged."""
     assert delivery.outgoing is not None
     message = delivery.outgoing.message
-    return Outgoing(message.changed(message.topic, message.payload, delivery.qos, delivery.retain, message.properties))
+    return Outgoing(
+        message.changed(
+            message.topic, message.payload, delivery.qos, delivery.retain, message.properties
+        )
+    )
 
 
 def _target(session: Session, delivery: Delivery) -> Target[Session]:
@@ -165,7 +189,11 @@ class ZoneMqttSettings(Settings):
 
     def over(self, general: MqttSettings) -> MqttSettings:
         """The general settings, replaced by the settings of this zone."""
-        own = {name: value for name in type(self).model_fields if (value := getattr(self, name)) is not None}
+        own = {
+            name: value
+            for name in type(self).model_fields
+            if (value := getattr(self, name)) is not None
+        }
         return general.model_copy(update=own) if own else general
 
 

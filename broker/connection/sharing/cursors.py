@@ -71,7 +71,8 @@ class Cursors:
         if self.stream is None:
             return None
         return sum(
-            max(self._services.range_of(cursor.shard).next_offset - cursor.next_offset, 0) for cursor in self.cursors
+            max(self._services.range_of(cursor.shard).next_offset - cursor.next_offset, 0)
+            for cursor in self.cursors
         )
 
     def restore(self, cursor: Cursor, pending: Sequence[int]) -> Iterator[SharedDelivery]:
@@ -89,7 +90,9 @@ class Cursors:
         for cursor in self.cursors:
             if not cursor.is_behind:
                 continue
-            records = self._services.session_log.read(cursor.shard, cursor.next_offset, READ_RECORDS)
+            records = self._services.session_log.read(
+                cursor.shard, cursor.next_offset, READ_RECORDS
+            )
             self._count_gap(cursor, records[0][0] if records else None)
             cursor.is_behind = len(records) >= READ_RECORDS
             if not cursor.is_behind and self.stream is None:
@@ -106,7 +109,9 @@ class Cursors:
             return
         oldest = self._services.range_of(cursor.shard).first_offset if first is None else first
         if oldest > cursor.next_offset:
-            self._services.context.figures.delivery_dropped("stream_retention").value += oldest - cursor.next_offset
+            self._services.context.figures.delivery_dropped("stream_retention").value += (
+                oldest - cursor.next_offset
+            )
             cursor.next_offset = oldest
 
     def load(self, delivery: SharedDelivery) -> Outgoing | None:

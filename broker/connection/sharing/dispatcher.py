@@ -74,8 +74,12 @@ class Dispatcher:
         message = outgoing.message
         session = member.session
         if member.identifiers or (message.retain and member.retain_as_published):
-            session.deliver(outgoing, 0, message.retain and member.retain_as_published, member.identifiers)
-        elif message.properties or not session.take_packets(b"".join(outgoing.parts(session.is_v5, 0, False)), 1):
+            session.deliver(
+                outgoing, 0, message.retain and member.retain_as_published, member.identifiers
+            )
+        elif message.properties or not session.take_packets(
+            b"".join(outgoing.parts(session.is_v5, 0, False)), 1
+        ):
             session.deliver(outgoing, 0, False, ())
         self._group.given += 1
 
@@ -106,7 +110,9 @@ class Dispatcher:
                 or session.may_have is not None
                 or (member and member.identifiers)
             ):
-                self._offer_qos0_to(member, Outgoing(_message_in(chunk[position:stop], client, now_ns)))
+                self._offer_qos0_to(
+                    member, Outgoing(_message_in(chunk[position:stop], client, now_ns))
+                )
             else:
                 box.chunks.append(chunk[position:stop])
                 if not box.is_dirty:
@@ -143,7 +149,11 @@ class Dispatcher:
         """In memory, of a message that waits now: the oldest goes when there are too many."""
         if not self._queue.has_too_much():
             return
-        self._drop_first(self._keyed.pick(self._cursors.message_of(delivery)) if self._keyed is not None else None)
+        self._drop_first(
+            self._keyed.pick(self._cursors.message_of(delivery))
+            if self._keyed is not None
+            else None
+        )
 
     def trim(self, at_most: int) -> bool:
         """Drop the oldest that are too many in memory, a part; whether there are more."""
@@ -157,14 +167,18 @@ class Dispatcher:
 
     def _drop_first(self, member: Member | None) -> None:
         """Drop the oldest message that waits for one member, or for any."""
-        oldest = member.lane.popleft() if member is not None and member.lane else self._queue.pop_first()
+        oldest = (
+            member.lane.popleft() if member is not None and member.lane else self._queue.pop_first()
+        )
         self._queue.let_go(oldest)
         self.lost(partial(self._cursors.message_of, oldest), "queue_full")
         if member is not None:
             self.release(oldest, member)
         self.finish(oldest)
 
-    def drop_oldest(self, is_excessive: Callable[[], bool], oldest_ns: int, least_offset: int) -> bool:
+    def drop_oldest(
+        self, is_excessive: Callable[[], bool], oldest_ns: int, least_offset: int
+    ) -> bool:
         """Drop messages that are too many or too old, or have too low an offset in a log, from the front of the queue;
         return whether nothing was left there."""
         waiting = self._queue
@@ -280,16 +294,26 @@ class Dispatcher:
         session.window.quota -= 1
 
         def send(error: BaseException | None) -> None:
-            is_queued = session.owner is not owner and not session.is_durable and not session.is_ended
-            if is_queued and error is None:  # the connection that had room is gone: its turn is to come
+            is_queued = (
+                session.owner is not owner and not session.is_durable and not session.is_ended
+            )
+            if (
+                is_queued and error is None
+            ):  # the connection that had room is gone: its turn is to come
                 self.unclaim(member, delivery)
                 session.deliver(outgoing, delivery.qos, delivery.retain, delivery.identifiers)
                 return
             session.window.quota += session.owner is owner
-            if error is not None or session.is_ended or not sending.send_shared(session, delivery, dup=False):
+            if (
+                error is not None
+                or session.is_ended
+                or not sending.send_shared(session, delivery, dup=False)
+            ):
                 self.unclaim(member, delivery)
                 if delivery.outgoing is not None:
-                    session.drop(delivery.outgoing, "packet_too_large" if error is None else "not_stored")
+                    session.drop(
+                        delivery.outgoing, "packet_too_large" if error is None else "not_stored"
+                    )
 
         self._services.when_recorded(self._group, send)
 
@@ -338,7 +362,9 @@ class Dispatcher:
         if self._cursors.stream is None:
             group.outstanding = max(group.outstanding - 1, 0)
             size = delivery.outgoing.size_bytes if delivery.outgoing is not None else 0
-            group.outstanding_bytes = max(group.outstanding_bytes - size, 0) if group.outstanding else 0
+            group.outstanding_bytes = (
+                max(group.outstanding_bytes - size, 0) if group.outstanding else 0
+            )
         if group.is_persistent:
             self._services.changed(group)
 

@@ -82,7 +82,12 @@ class ShareGroup(GroupState):
     owner: Final = None
 
     def __init__(
-        self, key: str, topic_filter: TopicFilter, services: GroupServices, strategy: StrategyName, created_ns: int
+        self,
+        key: str,
+        topic_filter: TopicFilter,
+        services: GroupServices,
+        strategy: StrategyName,
+        created_ns: int,
     ) -> None:
         super().__init__(key, topic_filter, created_ns)
         self.strategy_name: StrategyName = strategy
@@ -97,7 +102,9 @@ class ShareGroup(GroupState):
         relieved = partial(services.backpressure.relieved, self)
         self._queue = GroupQueue(services.settings, crowded, relieved, self._drained)
         self._cursors = Cursors(services)
-        self._dispatcher = Dispatcher(self, services, self._strategy, self._queue, self._cursors, self._ack_ns)
+        self._dispatcher = Dispatcher(
+            self, services, self._strategy, self._queue, self._cursors, self._ack_ns
+        )
         self._busy_away: set[Member] = set()
         self._leaving: set[Member] = set()
         self._is_reading = False
@@ -135,7 +142,9 @@ class ShareGroup(GroupState):
         """True if one more may wait in memory: it is within the bound, or its publisher waits."""
         if self._has_room(slowing.MOST):
             return True
-        return self._services.withholding.queue_in_full(self, size_bytes, receipt) or self._has_room(1)
+        return self._services.withholding.queue_in_full(
+            self, size_bytes, receipt
+        ) or self._has_room(1)
 
     @property
     def takes_runs(self) -> bool:
@@ -282,7 +291,11 @@ class ShareGroup(GroupState):
 
     def tick(self, now_ns: int) -> None:
         """Take back what silent members and those who left have had for too long."""
-        for member in [leaving for leaving in self._leaving if not leaving.in_flight or leaving.leaves_at_ns <= now_ns]:
+        for member in [
+            leaving
+            for leaving in self._leaving
+            if not leaving.in_flight or leaving.leaves_at_ns <= now_ns
+        ]:
             self._leaving.discard(member)
             self._take_back(member)
         if self._ack_ns and len(self._strategy.here) > 1:
@@ -305,7 +318,9 @@ class ShareGroup(GroupState):
         for _ in range(_PIECES_A_TICK):
             if not waiting.fresh:
                 waiting.fresh.extend(self._read_and_hold())
-            if not waiting.fresh or not self._dispatcher.drop_oldest(self._is_excessive, oldest_ns, least_offset):
+            if not waiting.fresh or not self._dispatcher.drop_oldest(
+                self._is_excessive, oldest_ns, least_offset
+            ):
                 break
         if self.is_away:
             self._queue.rest()
@@ -313,9 +328,14 @@ class ShareGroup(GroupState):
     def _is_excessive(self) -> bool:
         settings = self._services.settings
         if self.slows_publishers:
-            most_bytes = settings.max_waiting_bytes + self._services.context.settings.max_withheld_bytes
+            most_bytes = (
+                settings.max_waiting_bytes + self._services.context.settings.max_withheld_bytes
+            )
             return self.outstanding_bytes > most_bytes
-        return self.outstanding > settings.max_waiting_messages or self.outstanding_bytes > settings.max_waiting_bytes
+        return (
+            self.outstanding > settings.max_waiting_messages
+            or self.outstanding_bytes > settings.max_waiting_bytes
+        )
 
     # -- records --
 
@@ -332,7 +352,9 @@ class ShareGroup(GroupState):
     def encode(self) -> bytes:
         """The group as the store keeps it: its positions in logs, and what is claimed and not settled."""
         positions = [
-            _Position(cursor.shard.log, cursor.shard.shard, self.position(cursor), list(cursor.pending))
+            _Position(
+                cursor.shard.log, cursor.shard.shard, self.position(cursor), list(cursor.pending)
+            )
             for cursor in self.cursors
         ]
         return _encode(
@@ -346,7 +368,13 @@ class ShareGroup(GroupState):
     def decode(cls, key: str, value: bytes, services: GroupServices) -> ShareGroup:
         """Restore a group from the result of ``encode``; some unsettled messages may have been sent."""
         record = _decode(value)
-        group = cls(key, TopicFilter.parse(record.filter, 1 << 16), services, record.strategy, record.created_ns)
+        group = cls(
+            key,
+            TopicFilter.parse(record.filter, 1 << 16),
+            services,
+            record.strategy,
+            record.created_ns,
+        )
         group.is_kept = record.is_kept
         group.is_private = record.is_private
         group.is_persistent = True
@@ -389,7 +417,11 @@ class ShareGroup(GroupState):
     def waiting(self) -> int:
         """Number of messages that wait and were given to no member, as far as it can be counted; in streams it
         cannot."""
-        return max(self.outstanding - self.in_flight, self._queue.held) if self.is_durable else self._queue.held
+        return (
+            max(self.outstanding - self.in_flight, self._queue.held)
+            if self.is_durable
+            else self._queue.held
+        )
 
     @property
     def connected(self) -> int:
@@ -404,7 +436,11 @@ class ShareGroup(GroupState):
     @property
     def waiting_bytes(self) -> int:
         """Approximate bytes of those; of durable groups including the messages in flight."""
-        return self.outstanding_bytes if self.is_durable and self.stream is None else self._queue.held_bytes
+        return (
+            self.outstanding_bytes
+            if self.is_durable and self.stream is None
+            else self._queue.held_bytes
+        )
 
     # -- for publishers that wait --
 
@@ -432,7 +468,11 @@ class ShareGroup(GroupState):
     @property
     def connections(self) -> list[Owner]:
         """The connections of its members."""
-        return [member.session.owner for member in self.members.values() if member.session.owner is not None]
+        return [
+            member.session.owner
+            for member in self.members.values()
+            if member.session.owner is not None
+        ]
 
     @property
     def is_unread(self) -> bool:
@@ -496,7 +536,10 @@ class ShareGroup(GroupState):
         """Let others have what a member was sent at QoS 1 and has not acknowledged."""
         before_ns = inf if sent_before_ns is None else sent_before_ns
         deliveries = member.session.take_back(
-            member, lambda delivery: isinstance(delivery, SharedDelivery) and delivery.given_ns <= before_ns
+            member,
+            lambda delivery: (
+                isinstance(delivery, SharedDelivery) and delivery.given_ns <= before_ns
+            ),
         )
         for delivery in cast(list[SharedDelivery], deliveries):
             self._dispatcher.unclaim(member, delivery)
@@ -527,7 +570,9 @@ class ShareGroup(GroupState):
             return False
         if not self.is_private:
             return True
-        return not any(m.no_local and m.client_id == message.client.client_id for m in self.members.values())
+        return not any(
+            m.no_local and m.client_id == message.client.client_id for m in self.members.values()
+        )
 
     def _read_and_hold(self) -> Iterator[SharedDelivery]:
         for delivery in self._cursors.read(self._is_meant):

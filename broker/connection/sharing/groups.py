@@ -102,7 +102,9 @@ class ShareGroups(Contributor):
 
     # -- memberships --
 
-    def begin(self, session: Session, topic_filter: TopicFilter, asked: tuple[str, str | None]) -> None:
+    def begin(
+        self, session: Session, topic_filter: TopicFilter, asked: tuple[str, str | None]
+    ) -> None:
         """Begin the session's next subscription where it asks to. One that exists, or whose group does, continues
         from its position.
 
@@ -114,7 +116,9 @@ class ShareGroups(Contributor):
         if self.starts is None:
             raise NoStart("this broker has no streams to begin in")
         try:
-            self._starts[(session.client_id, topic_filter.text)] = self.starts.find(topic_filter, *asked)
+            self._starts[(session.client_id, topic_filter.text)] = self.starts.find(
+                topic_filter, *asked
+            )
         except Invalid as error:
             raise NoStart(str(error)) from error
 
@@ -124,7 +128,11 @@ class ShareGroups(Contributor):
         Raises:
             PeerError: 0x9E.
         """
-        if topic_filter.share_group is not None and session.is_durable and self.settings.durable == "off":
+        if (
+            topic_filter.share_group is not None
+            and session.is_durable
+            and self.settings.durable == "off"
+        ):
             raise PeerError(
                 reason.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED,
                 "sessions that outlive their connection may not share subscriptions here; "
@@ -179,9 +187,9 @@ class ShareGroups(Contributor):
 
     def away(self, session: Session, *, for_good: bool = False) -> None:
         """The session's connection is lost, or the session ends: others get what it leaves."""
-        holders = {delivery.holder: None for delivery in session.window.inflight.values()} | dict.fromkeys(
-            session.memberships.values()
-        )
+        holders = {
+            delivery.holder: None for delivery in session.window.inflight.values()
+        } | dict.fromkeys(session.memberships.values())
         for holder in holders:
             if isinstance(holder, Member):
                 holder.group.went_away(holder, for_good=for_good)
@@ -200,11 +208,15 @@ class ShareGroups(Contributor):
         """A session in memory has gone to disk: so do the groups that it is in."""
         for text, holder in session.memberships.items():
             if isinstance(holder, Member):
-                self._settle_durability(self.groups[holder.group.key], session, session.subscriptions[text])
+                self._settle_durability(
+                    self.groups[holder.group.key], session, session.subscriptions[text]
+                )
 
     # -- actions of users --
 
-    def make(self, topic_filter: TopicFilter, start: Start | None, strategy: StrategyName | None) -> ShareGroup:
+    def make(
+        self, topic_filter: TopicFilter, start: Start | None, strategy: StrategyName | None
+    ) -> ShareGroup:
         """A group that outlives its members.
 
         Raises:
@@ -333,11 +345,18 @@ class ShareGroups(Contributor):
     ) -> ShareGroup:
         name = topic_filter.share_group
         group = ShareGroup(
-            key, topic_filter, self._services, strategy or self.settings.strategy_of(name), self._clock.now_ns()
+            key,
+            topic_filter,
+            self._services,
+            strategy or self.settings.strategy_of(name),
+            self._clock.now_ns(),
         )
         group.is_private, group.is_kept = is_private, self.settings.is_kept(name)
         if start is not None:
-            group.stand_on([Cursor(shard, offset, is_behind=True) for shard, offset in start.offsets], start.stream)
+            group.stand_on(
+                [Cursor(shard, offset, is_behind=True) for shard, offset in start.offsets],
+                start.stream,
+            )
         self._add(group)
         return group
 
@@ -356,22 +375,32 @@ class ShareGroups(Contributor):
         if group.is_persistent:
             self._stored.put(group.key, None)
 
-    def _settle_durability(self, group: ShareGroup, session: Session, subscription: Subscription) -> None:
-        is_wanted = group.is_kept or self.settings.durable == "all" or (session.is_durable and subscription.qos > 0)
+    def _settle_durability(
+        self, group: ShareGroup, session: Session, subscription: Subscription
+    ) -> None:
+        is_wanted = (
+            group.is_kept
+            or self.settings.durable == "all"
+            or (session.is_durable and subscription.qos > 0)
+        )
         if is_wanted and not group.is_persistent:
             self._make_durable(group)
 
     def _make_durable(self, group: ShareGroup) -> None:
         group.is_persistent = True
         if group.stream is None and not group.cursors:
-            group.stand_on([Cursor(self._session_log.shard, self._session_log.since_offset, is_behind=False)])
+            group.stand_on(
+                [Cursor(self._session_log.shard, self._session_log.since_offset, is_behind=False)]
+            )
         self._changed(group)
 
     def _changed(self, group: GroupState) -> None:
         if group.is_persistent:
             self._dirty[group] = None
 
-    def _when_recorded(self, group: GroupState, done: Callable[[BaseException | None], None]) -> None:
+    def _when_recorded(
+        self, group: GroupState, done: Callable[[BaseException | None], None]
+    ) -> None:
         self._changed(group)
         self._writer.touch()
         self._writer.when_committed(done)
@@ -391,4 +420,8 @@ class ShareGroups(Contributor):
 
 def group_key(client_id: str, topic_filter: TopicFilter) -> str:
     """Key of a subscription's group: its text or, where it is one client's alone, that with the client."""
-    return topic_filter.text if topic_filter.share_group is not None else f"$replay/{client_id}/{topic_filter.text}"
+    return (
+        topic_filter.text
+        if topic_filter.share_group is not None
+        else f"$replay/{client_id}/{topic_filter.text}"
+    )

@@ -120,7 +120,10 @@ class GroupQueue:
     def room(self, share: float) -> tuple[float, float]:
         """Number of messages and bytes by which the queue is below this share of the bound."""
         settings = self._settings
-        return settings.max_queued_messages * share - self.held, settings.max_queued_bytes * share - self.held_bytes
+        return (
+            settings.max_queued_messages * share - self.held,
+            settings.max_queued_bytes * share - self.held_bytes,
+        )
 
     def has_too_much(self) -> bool:
         """True if the oldest has to go; publishers wait a little before that."""

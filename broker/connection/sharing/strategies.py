@@ -17,7 +17,9 @@ from zlib import crc32
 
 from broker.core.message import Message
 
-StrategyName = Literal["round_robin", "random", "least_inflight", "sticky", "hash_clientid", "hash_topic"]
+StrategyName = Literal[
+    "round_robin", "random", "least_inflight", "sticky", "hash_clientid", "hash_topic"
+]
 
 # Keys whose member `sticky` remembers; the one given longest ago is forgotten first.
 STICKY_KEYS: Final = 65_536
@@ -323,7 +325,8 @@ _STRATEGIES: Final[dict[StrategyName, Callable[[], Strategy[Any]]]] = {
 def _points(client_id: str) -> list[int]:
     """The places of a member on the ring: the same in every process, so that a restart moves no key."""
     digest = b"".join(
-        blake2b(client_id.encode(errors="replace"), salt=b"%d" % n).digest() for n in range(_POINTS // 16)
+        blake2b(client_id.encode(errors="replace"), salt=b"%d" % n).digest()
+        for n in range(_POINTS // 16)
     )
     return [int.from_bytes(digest[at : at + 4]) for at in range(0, 4 * _POINTS, 4)]
 

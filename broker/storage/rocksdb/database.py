@@ -95,11 +95,15 @@ class Database:
         """
         now_s = self._monotonic_s()
         if now_s - self._reopened_at_s < _REOPEN_INTERVAL_S:
-            raise Unavailable("the store failed to write and is waiting to try again", _REOPEN_INTERVAL_S)
+            raise Unavailable(
+                "the store failed to write and is waiting to try again", _REOPEN_INTERVAL_S
+            )
         self._reopened_at_s = now_s
         with self._translated(writing=True):
             self._reserve_room()  # until there is some, what is open can still be read
-            with suppress(Exception):  # it closes although it reports the failed write again, or is closed already
+            with suppress(
+                Exception
+            ):  # it closes although it reports the failed write again, or is closed already
                 self._db.close()
             self._db = self._open()
         self._is_broken = False
@@ -159,7 +163,9 @@ class Database:
                     self._db.close()
                 gc.collect()  # an iterator that waits for the collector keeps the files, and the lock
 
-    def _walk(self, iterator: RdictIter, end: bytes, _limits: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+    def _walk(
+        self, iterator: RdictIter, end: bytes, _limits: ReadOptions
+    ) -> Iterator[tuple[bytes, bytes]]:
         with self._translated():
             while iterator.valid():
                 key = iterator.key()
@@ -386,7 +392,9 @@ AFTER_BYTES: Final = 64 * 1024 * 1024
 class Reclaim:
     """Compacts ranges by ``compact(start, end)``. ``forgotten`` is called by one thread at a time."""
 
-    def __init__(self, compact: Callable[[bytes, bytes], None], after_bytes: int = AFTER_BYTES) -> None:
+    def __init__(
+        self, compact: Callable[[bytes, bytes], None], after_bytes: int = AFTER_BYTES
+    ) -> None:
         self._compact = compact
         self._after_bytes = after_bytes
         self._deleted_bytes = 0
@@ -395,10 +403,14 @@ class Reclaim:
     def forgotten(self, size_bytes: int, start: bytes, end: bytes) -> None:
         """The keys from ``start`` up to ``end`` were deleted; bytes are before compression."""
         self._deleted_bytes += size_bytes
-        if self._deleted_bytes < self._after_bytes or (self._thread is not None and self._thread.is_alive()):
+        if self._deleted_bytes < self._after_bytes or (
+            self._thread is not None and self._thread.is_alive()
+        ):
             return
         self._deleted_bytes = 0
-        self._thread = threading.Thread(target=self._compact, args=(start, end), name="store reclaim", daemon=True)
+        self._thread = threading.Thread(
+            target=self._compact, args=(start, end), name="store reclaim", daemon=True
+        )
         self._thread.start()
 
     def wait(self) -> None:

@@ -85,7 +85,11 @@ class FrameReader(ABC):
                 self._sleep(_RETRY_STEP_S)
 
     def messages(
-        self, shard: LogShard, from_offset: int, to_offset: int, topic_filter: TopicFilter | None = None
+        self,
+        shard: LogShard,
+        from_offset: int,
+        to_offset: int,
+        topic_filter: TopicFilter | None = None,
     ) -> Iterator[bytes | memoryview]:
         """Arrow IPC record batch messages of exactly ``[from_offset, to_offset)``, in order. Frames are passed on as
         they are stored, only those at the edges are cut and encoded again; with a filter, all that have such topics.
@@ -184,7 +188,9 @@ class Follower(FrameReader):
                     yield frame
                     from_offset = frame.next_offset
         except Exception as error:
-            if type(error) is not Exception:  # which is what rocksdict raises for all that RocksDB reports
+            if (
+                type(error) is not Exception
+            ):  # which is what rocksdict raises for all that RocksDB reports
                 raise
             # A file was deleted under the view: as good as a hole, and closed the same way.
 
@@ -220,7 +226,9 @@ class Follower(FrameReader):
 
     def _open(self) -> Rdict:
         try:
-            return Rdict(self._path, options.secondary(), access_type=AccessType.secondary(self._scratch))
+            return Rdict(
+                self._path, options.secondary(), access_type=AccessType.secondary(self._scratch)
+            )
         except Exception as error:
             raise Unavailable(f"the store in {self._path} cannot be read: {error}") from error
 

@@ -45,7 +45,10 @@ class RocksStore:
     """Implements ``broker.storage.store.Store`` in one directory, which it locks."""
 
     def __init__(
-        self, directory: Path, durability: Literal["fsync", "os"] = "fsync", memory: Memory = USUAL_MEMORY
+        self,
+        directory: Path,
+        durability: Literal["fsync", "os"] = "fsync",
+        memory: Memory = USUAL_MEMORY,
     ) -> None:
         """Open, or make, the store of a data directory.
 
@@ -101,7 +104,9 @@ class RocksStore:
             self._states.update(states)
             return Committed(firsts)
 
-    def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+    def read(
+        self, shard: LogShard, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
         numbered: list[tuple[int, StreamRecord]] = []
         if limit <= 0:
             return numbered
@@ -111,7 +116,9 @@ class RocksStore:
                 break
         return numbered
 
-    def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
+    def read_arrow(
+        self, shard: LogShard, from_offset: int, to_offset: int
+    ) -> Iterator[pa.RecordBatch]:
         state = self._state(shard)
         start = max(from_offset, state.first_offset)
         end = min(to_offset, state.next_offset)
@@ -126,7 +133,9 @@ class RocksStore:
     def offset_at(self, shard: LogShard, ts_us: int) -> int:
         state = self._state(shard)
         start = keys.entry_key(shard, max(0, ts_us), 0)
-        for key, value in self._db.iterate(start, keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET)):
+        for key, value in self._db.iterate(
+            start, keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET)
+        ):
             entry = keys.unpack_entry(key, value)
             if entry.first_offset >= state.next_offset:
                 break
@@ -148,7 +157,9 @@ class RocksStore:
         if holder is not None:
             first = keys.offset_of_frame_key(holder[0])
             start = keys.entry_key(shard, frames.running_max_of(holder[1]), first)
-        for key, value in self._db.iterate(start, keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET)):
+        for key, value in self._db.iterate(
+            start, keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET)
+        ):
             entry = keys.unpack_entry(key, value)
             if entry.first_offset >= state.next_offset:
                 return
@@ -158,17 +169,26 @@ class RocksStore:
     def merge(self, shard: LogShard, first_offset: int, next_offset: int) -> None:
         with self._changing:
             parts = list(self._frames(shard, first_offset, next_offset))
-            if not parts or (parts[0].first_offset, parts[-1].next_offset) != (first_offset, next_offset):
-                raise ValueError(f"no frames of {self._name(shard)} make up offsets {first_offset} to {next_offset}")
+            if not parts or (parts[0].first_offset, parts[-1].next_offset) != (
+                first_offset,
+                next_offset,
+            ):
+                raise ValueError(
+                    f"no frames of {self._name(shard)} make up offsets {first_offset} to {next_offset}"
+                )
             writes = Changes()
             for part in parts:
                 writes.delete(keys.frame_key(shard, part.first_offset))
                 writes.delete(keys.entry_key(shard, part.running_max_us, part.first_offset))
             joined = records.join([part.batch() for part in parts])
-            size = _put_frame(writes, shard, first_offset, joined, parts[-1].running_max_us).size_bytes
+            size = _put_frame(
+                writes, shard, first_offset, joined, parts[-1].running_max_us
+            ).size_bytes
             state = self._state(shard)
             was = sum(frames.HEADER_SIZE + len(part.message) for part in parts)
-            self._change_state(writes, shard, state._replace(size_bytes=state.size_bytes + size - was))
+            self._change_state(
+                writes, shard, state._replace(size_bytes=state.size_bytes + size - was)
+            )
 
     def trim(self, shard: LogShard, before_offset: int) -> None:
         with self._changing:
@@ -186,10 +206,14 @@ class RocksStore:
             running_max_us = kept.running_max_us if kept is not None else keys.LAST_OFFSET
             writes = Changes()
             writes.delete_range(keys.frame_key(shard, 0), keys.frame_key(shard, first))
-            writes.delete_range(keys.entry_key(shard, 0, 0), keys.entry_key(shard, running_max_us, first))
+            writes.delete_range(
+                keys.entry_key(shard, 0, 0), keys.entry_key(shard, running_max_us, first)
+            )
             size = state.size_bytes - forgotten
             self._change_state(writes, shard, state._replace(first_offset=first, size_bytes=size))
-            self._reclaim.forgotten(forgotten, keys.frame_key(shard, 0), keys.frame_key(shard, first))
+            self._reclaim.forgotten(
+                forgotten, keys.frame_key(shard, 0), keys.frame_key(shard, first)
+            )
 
     def drop(self, log: int) -> None:
         with self._changing:
@@ -197,8 +221,12 @@ class RocksStore:
             for kind in (b"f", b"t", b"s"):
                 writes.delete_range(*keys.log_bounds(kind, log))
             self._write(writes)
-            gone = sum(state.size_bytes for shard, state in self._states.items() if shard.log == log)
-            self._states = {shard: state for shard, state in self._states.items() if shard.log != log}
+            gone = sum(
+                state.size_bytes for shard, state in self._states.items() if shard.log == log
+            )
+            self._states = {
+                shard: state for shard, state in self._states.items() if shard.log != log
+            }
             self._reclaim.forgotten(gone, *keys.log_bounds(b"f", log))
 
     def get(self, key: bytes) -> bytes | None:
@@ -227,12 +255,16 @@ class RocksStore:
                 self._db.close()
         except Unavailable as error:
             _log.warning(
-                "store.closed_unwritten", reason=str(error), effect="what was committed comes from the log again"
+                "store.closed_unwritten",
+                reason=str(error),
+                effect="what was committed comes from the log again",
             )
         finally:
             self._lock_file.release()
 
-    def _append(self, writes: Changes, shard: LogShard, added: Sequence[StreamRecord]) -> ShardState:
+    def _append(
+        self, writes: Changes, shard: LogShard, added: Sequence[StreamRecord]
+    ) -> ShardState:
         state = self._state(shard)
         for piece in records.split(added):
             batch = records.encode(state.next_offset, piece)
@@ -260,7 +292,9 @@ class RocksStore:
         undo = Changes()
         for shard in batch.appends:
             state = self._state(shard)
-            undo.delete_range(keys.frame_key(shard, state.next_offset), keys.frame_key(shard, keys.LAST_OFFSET))
+            undo.delete_range(
+                keys.frame_key(shard, state.next_offset), keys.frame_key(shard, keys.LAST_OFFSET)
+            )
             undo.delete_range(
                 keys.entry_key(shard, state.running_max_us, state.next_offset),
                 keys.entry_key(shard, keys.LAST_OFFSET, keys.LAST_OFFSET),
@@ -293,7 +327,9 @@ class RocksStore:
 
     def _report_missing(self, shard: LogShard, offset: int, present: int) -> None:
         if offset >= self._state(shard).first_offset:  # else trimmed since the read began
-            raise frames.CorruptFrame(self._name(shard), offset, f"the next frame there is begins at offset {present}")
+            raise frames.CorruptFrame(
+                self._name(shard), offset, f"the next frame there is begins at offset {present}"
+            )
 
     def _frame(self, shard: LogShard, first_offset: int) -> Frame:
         value = self._db.get(keys.frame_key(shard, first_offset))
@@ -352,7 +388,9 @@ def _put_frame(
     writes: Changes, shard: LogShard, first_offset: int, batch: pa.RecordBatch, running_max_us: int
 ) -> FrameEntry:
     value, earliest, latest, running_max_us = frames.pack(batch, running_max_us)
-    entry = FrameEntry(first_offset, first_offset + batch.num_rows, len(value), earliest, latest, running_max_us)
+    entry = FrameEntry(
+        first_offset, first_offset + batch.num_rows, len(value), earliest, latest, running_max_us
+    )
     writes.put(keys.frame_key(shard, first_offset), value)
     writes.put(keys.entry_key(shard, running_max_us, first_offset), keys.pack_entry(entry))
     return entry

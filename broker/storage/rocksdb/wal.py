@@ -66,7 +66,11 @@ class Manifest:
 
     def __init__(self, database: Path, first_needed: Callable[[], int] = lambda: 0) -> None:
         """``first_needed`` returns the number of the first log whose commits are not all in tables."""
-        self._database, self._path, self._file = database, str(database), database.parent / "store.json"
+        self._database, self._path, self._file = (
+            database,
+            str(database),
+            database.parent / "store.json",
+        )
         self._first_needed = first_needed
         self._noted: _Logs | None = None
         self._changed_ns = 0
@@ -77,7 +81,11 @@ class Manifest:
         is_readable = True
         try:
             entry = json.loads(self._file.read_bytes())
-            noted = _Logs(int(entry["log"]), bool(entry["has_commits"]), tuple(map(int, entry.get("older", ()))))
+            noted = _Logs(
+                int(entry["log"]),
+                bool(entry["has_commits"]),
+                tuple(map(int, entry.get("older", ()))),
+            )
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -97,11 +105,23 @@ class Manifest:
             return None
         logs = self._logs()
         is_replaced = noted.newest not in logs and any(other > noted.newest for other in logs)
-        if noted.has_commits and not is_replaced and (state := self._state_of_lost(noted.newest, logs)):
+        if (
+            noted.has_commits
+            and not is_replaced
+            and (state := self._state_of_lost(noted.newest, logs))
+        ):
             return self._lost(noted.newest, state)
-        states = [(number, state) for number in noted.older if (state := self._state_of_lost(number, logs))]
-        first = self._first_needed() if states else 0  # RocksDB also deletes logs that it no longer needs
-        return next((self._lost(number, state) for number, state in states if number >= first), None)
+        states = [
+            (number, state)
+            for number in noted.older
+            if (state := self._state_of_lost(number, logs))
+        ]
+        first = (
+            self._first_needed() if states else 0
+        )  # RocksDB also deletes logs that it no longer needs
+        return next(
+            (self._lost(number, state) for number, state in states if number >= first), None
+        )
 
     def _state_of_lost(self, number: int, logs: dict[int, int]) -> str | None:
         if number not in logs:
@@ -124,7 +144,11 @@ class Manifest:
         """Write which log is the newest one, where that is not what the file says. ``has_commits``: commits are in it
         that no table has."""
         changed_ns = os.stat(self._path).st_mtime_ns
-        if changed_ns == self._changed_ns and self._noted is not None and self._noted[1] is has_commits:
+        if (
+            changed_ns == self._changed_ns
+            and self._noted is not None
+            and self._noted[1] is has_commits
+        ):
             return
         logs = self._logs()
         newest = max(logs, default=0)
@@ -149,7 +173,9 @@ class Manifest:
         sizes: dict[int, int] = {}
         for log in self._database.glob("*.log"):
             if log.stem.isdigit():
-                with suppress(FileNotFoundError):  # RocksDB has just deleted it: tables have its commits
+                with suppress(
+                    FileNotFoundError
+                ):  # RocksDB has just deleted it: tables have its commits
                     sizes[int(log.stem)] = log.stat().st_size
         return sizes
 
@@ -171,7 +197,10 @@ def is_endless(directory: Path) -> bool:
     """True if RocksDB would read a log forever. Reads headers only: 0.1 s for 64 MiB of small records."""
     for log in directory.glob("*.log"):
         if log.stat().st_size:
-            with log.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            with (
+                log.open("rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+            ):
                 if _is_endless(data):
                     return True
     return False
@@ -242,10 +271,14 @@ def _fragment(data: Data, at: int) -> tuple[int, int] | None:
 
 def _is_anything_behind(data: Data, offset: int) -> bool:
     """True if a whole record begins somewhere behind the damage; a lone fragment may be part of the torn record."""
-    while (fragment := _fragment(data, offset)) is not None:  # the first fragments of a record whose rest is damaged
+    while (
+        fragment := _fragment(data, offset)
+    ) is not None:  # the first fragments of a record whose rest is damaged
         offset = fragment[1]
     block = offset - offset % _BLOCK + _BLOCK
-    within = range(offset + 1, min(block, len(data) - _HEADER.size))  # its length may be what is damaged
+    within = range(
+        offset + 1, min(block, len(data) - _HEADER.size)
+    )  # its length may be what is damaged
     return any(_begins_whole(data, start) for start in (*within, *range(block, len(data), _BLOCK)))
 
 

@@ -59,7 +59,12 @@ class TierLedger:
     """Records what the range server tells. ``note`` is for the loop; reads may come from any thread."""
 
     def __init__(
-        self, catalogue: Catalogue, writer: Writer, clock: Clock, metrics: Metrics, alarms: Alarms | None = None
+        self,
+        catalogue: Catalogue,
+        writer: Writer,
+        clock: Clock,
+        metrics: Metrics,
+        alarms: Alarms | None = None,
     ) -> None:
         self._catalogue = catalogue
         self._writer = writer
@@ -68,21 +73,35 @@ class TierLedger:
         self._store = writer.store
         self._held: dict[LogShard, Held] = {}
         self._states: dict[int, TierState] = {}
-        self._uploaded = metrics.counter("stream_tier_segments_uploaded", "segments of streams that were uploaded")
-        self._bytes = metrics.counter("stream_tier_bytes_uploaded", "bytes of segments that were uploaded")
-        self._expired = metrics.counter("stream_tier_segments_expired", "segments that were deleted for their age")
+        self._uploaded = metrics.counter(
+            "stream_tier_segments_uploaded", "segments of streams that were uploaded"
+        )
+        self._bytes = metrics.counter(
+            "stream_tier_bytes_uploaded", "bytes of segments that were uploaded"
+        )
+        self._expired = metrics.counter(
+            "stream_tier_segments_expired", "segments that were deleted for their age"
+        )
         text = "uploaded segments that the store did not record"
         self._failures = metrics.counter("stream_tier_segments_unrecorded", text)
         text = "records of streams with a tier that were deleted on this machine before they were uploaded"
         self._lost = metrics.counter("stream_records_not_tiered", text, reason="retention_bytes")
-        metrics.gauge("stream_tier_records_waiting", self._all_waiting, "records that are not in their tier yet")
-        metrics.gauge("stream_tier_failing", self._all_failing, "tiers whose store does not do what it should")
+        metrics.gauge(
+            "stream_tier_records_waiting",
+            self._all_waiting,
+            "records that are not in their tier yet",
+        )
+        metrics.gauge(
+            "stream_tier_failing", self._all_failing, "tiers whose store does not do what it should"
+        )
 
     def held(self, shard: LogShard) -> Held:
         """Content of the tier for a shard."""
         tiered = self._held.get(shard)
         if tiered is None:
-            tiered = self._held.setdefault(shard, report.unpack_held(self._store.get(report.held_key(shard))))
+            tiered = self._held.setdefault(
+                shard, report.unpack_held(self._store.get(report.held_key(shard)))
+            )
         return tiered
 
     def readable(self, shard: LogShard) -> ShardRange:
@@ -113,10 +132,11 @@ class TierLedger:
         self._alert(stream)
         self._lost.value += records
         if self._alarms is not None:
-            text = (
-                f"stream {stream.name!r} deleted {counted(records, 'record')} outside its tier: retention.bytes is full"
+            deleted = f"stream {stream.name!r} deleted {counted(records, 'record')}"
+            text = f"{deleted} outside its tier: retention.bytes is full"
+            self._alarms.set(
+                f"tier_losing:{stream.name}", records > 0, text, stream=stream.name, lost=records
             )
-            self._alarms.set(f"tier_losing:{stream.name}", records > 0, text, stream=stream.name, lost=records)
 
     def note_unread(self, stream: Stream, unread: Mapping[int, int]) -> float:
         """Keep segments that tables have not read: ``unread`` is the first such offset by shard. The part of their
@@ -139,7 +159,12 @@ class TierLedger:
                     (report.unpack_segment(value) for _, value in scan),
                 )
                 most = max(
-                    most, sum(segment.size_bytes for segment in expired if segment.next_offset > unread[shard.shard])
+                    most,
+                    sum(
+                        segment.size_bytes
+                        for segment in expired
+                        if segment.next_offset > unread[shard.shard]
+                    ),
                 )
         return most / share
 
@@ -151,7 +176,9 @@ class TierLedger:
                 f"{100 * part:.0f} % of tier.unread_bytes; beyond it the oldest are deleted. Try: sluice lake tables "
                 f"ls, or more tier.unread_bytes."
             )
-            self._alarms.set(f"tier_unread:{stream.name}", part > UNREAD_ALARM, text, stream=stream.name)
+            self._alarms.set(
+                f"tier_unread:{stream.name}", part > UNREAD_ALARM, text, stream=stream.name
+            )
 
     def forget(self, stream: Stream) -> None:
         """A stream was removed, or no longer has a tier."""
@@ -171,7 +198,9 @@ class TierLedger:
         return {
             "state": "failing" if problem else "starting" if told is None else "running",
             "problem": problem,
-            "last_success": rfc3339_or_none((told.succeeded_us if told else 0) or None, MICROSECONDS),
+            "last_success": rfc3339_or_none(
+                (told.succeeded_us if told else 0) or None, MICROSECONDS
+            ),
             "positions": [
                 {
                     "shard": shard.shard,
@@ -198,7 +227,9 @@ class TierLedger:
         if told.problem is not None:
             return told.problem
         silent_s = (self._clock.now_ns() // 1000 - told.succeeded_us) / 1_000_000
-        return f"nothing was heard of the store for {silent_s:.0f} s" if silent_s > _SILENT_S else None
+        return (
+            f"nothing was heard of the store for {silent_s:.0f} s" if silent_s > _SILENT_S else None
+        )
 
     def _waiting(self, stream: Stream) -> int:
         if stream.spec.tier is None:
@@ -206,7 +237,9 @@ class TierLedger:
         local = [self._store.range_of(shard) for shard in stream.shards]
         return sum(
             shard_range.next_offset
-            - min(shard_range.next_offset, max(shard_range.first_offset, self.held(shard).next_offset))
+            - min(
+                shard_range.next_offset, max(shard_range.first_offset, self.held(shard).next_offset)
+            )
             for shard, shard_range in zip(stream.shards, local, strict=True)
         )
 
@@ -220,7 +253,9 @@ class TierLedger:
         if self._alarms is not None:
             problem = self._problem(self._states.get(stream.log))
             text = f"the tier of stream {stream.name!r} fails: {problem}"
-            self._alarms.set(f"tier_failing:{stream.name}", problem is not None, text, stream=stream.name)
+            self._alarms.set(
+                f"tier_failing:{stream.name}", problem is not None, text, stream=stream.name
+            )
 
     def _recorded(self, error: BaseException | None) -> None:
         if error is not None:  # told again after a while
@@ -249,7 +284,11 @@ class TierLedger:
         if segment.first_offset < tiered.next_offset:
             return  # told twice
         after = tiered.with_segment(segment)
-        self._write(shard, after, {report.segment_key(shard, segment.first_offset): msgspec.json.encode(segment)})
+        self._write(
+            shard,
+            after,
+            {report.segment_key(shard, segment.first_offset): msgspec.json.encode(segment)},
+        )
         self._uploaded.value += 1
         self._bytes.value += segment.size_bytes
 
@@ -259,8 +298,13 @@ class TierLedger:
         key = report.segment_key(shard, segment.first_offset)
         if self._store.get(key) is None:
             return  # told twice
-        left = (report.unpack_segment(value) for _, value in self._store.scan(report.segments_prefix(shard)))
-        following = next((later for later in left if later.first_offset > segment.first_offset), None)
+        left = (
+            report.unpack_segment(value)
+            for _, value in self._store.scan(report.segments_prefix(shard))
+        )
+        following = next(
+            (later for later in left if later.first_offset > segment.first_offset), None
+        )
         self._write(shard, self.held(shard).without(segment, following), {key: None})
         self._expired.value += 1
 

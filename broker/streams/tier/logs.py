@@ -30,10 +30,14 @@ class Logs(Protocol):
     def offset_at(self, shard: LogShard, ts_us: int) -> int:
         """The first offset whose record's ``ts_us`` is at or after the given one, else ``next_offset``."""
 
-    def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+    def read(
+        self, shard: LogShard, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
         """At most ``limit`` records with offsets from ``from_offset`` on, in order; trimmed ones are skipped."""
 
-    def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
+    def read_arrow(
+        self, shard: LogShard, from_offset: int, to_offset: int
+    ) -> Iterator[pa.RecordBatch]:
         """The records with offsets in ``[from_offset, to_offset)`` that are there, in order, in batches."""
 
 
@@ -56,22 +60,31 @@ class TieredLogs:
 
     def offset_at(self, shard: LogShard, ts_us: int) -> int:
         """See ``Logs``."""
-        if self.range_of(shard) != self._store.range_of(shard) and ts_us <= self._ledger.held(shard).running_max_us:
+        if (
+            self.range_of(shard) != self._store.range_of(shard)
+            and ts_us <= self._ledger.held(shard).running_max_us
+        ):
             with self._client.ask(shard, {"at": max(0, ts_us)}) as answer:
                 offset = answer.read().decode()
                 if offset:
                     return int(offset)
         return self._store.offset_at(shard, ts_us)
 
-    def read(self, shard: LogShard, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+    def read(
+        self, shard: LogShard, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
         """See ``Logs``."""
         start = max(from_offset, self.range_of(shard).first_offset)
         if start >= self._store.range_of(shard).first_offset:
             return self._store.read(shard, start, limit)
-        batches = self.read_arrow(shard, start, min(start + limit, self._store.range_of(shard).next_offset))
+        batches = self.read_arrow(
+            shard, start, min(start + limit, self._store.range_of(shard).next_offset)
+        )
         return [entry for batch in batches for entry in records.decode(batch)]
 
-    def read_arrow(self, shard: LogShard, from_offset: int, to_offset: int) -> Iterator[pa.RecordBatch]:
+    def read_arrow(
+        self, shard: LogShard, from_offset: int, to_offset: int
+    ) -> Iterator[pa.RecordBatch]:
         """See ``Logs``."""
         at = max(from_offset, self.range_of(shard).first_offset)
         end = min(to_offset, self._store.range_of(shard).first_offset)
@@ -82,7 +95,9 @@ class TieredLogs:
                         yield batch
                         at = batch.column(0)[-1].as_py() + 1
                 except pa.ArrowException as error:
-                    raise Unavailable(f"the answer of the range server ended early: {error}") from error
+                    raise Unavailable(
+                        f"the answer of the range server ended early: {error}"
+                    ) from error
             if at < end:
                 raise Unavailable(f"the answer of the range server ended at offset {at} of {end}")
         if at < to_offset:

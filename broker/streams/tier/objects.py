@@ -95,7 +95,9 @@ class TierStore:
         except (SluiceError, GeneratorExit):
             raise
         except ImportError as error:
-            raise MissingDependency("tier: expected the package obstore. Try: pip install 'sluicemq[tier]'") from error
+            raise MissingDependency(
+                "tier: expected the package obstore. Try: pip install 'sluicemq[tier]'"
+            ) from error
         except Exception as error:  # obstore has no common class for its errors
             raise Unavailable(_sentence(str(error), self._url)) from error
 
@@ -134,21 +136,29 @@ class TierStores:
         from broker.config.object_stores import StoreSettings, store_of
 
         with self._opening, trusted():
-            store = store_of(url, [StoreSettings.model_validate(store_settings) for store_settings in self._stores])
+            store = store_of(
+                url,
+                [StoreSettings.model_validate(store_settings) for store_settings in self._stores],
+            )
             if store is None:
-                raise Unavailable(f"tier: expected a URL in one of the stores of lake.stores, got {url}")
+                raise Unavailable(
+                    f"tier: expected a URL in one of the stores of lake.stores, got {url}"
+                )
             return store.options()
 
 
 def _sentence(trace: str, url: str) -> str:
     """Error as a sentence; the lines after the first are left out, since they may hold the query of a signed URL."""
     return (
-        store_says(trace, url) or f"the store of {url} cannot be used: {trace.partition(chr(10))[0].partition('?')[0]}"
+        store_says(trace, url)
+        or f"the store of {url} cannot be used: {trace.partition(chr(10))[0].partition('?')[0]}"
     )
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _opened(url: str, option_items: tuple[tuple[str, str], ...], answer_s: int, attempts: int) -> Any:
+def _opened(
+    url: str, option_items: tuple[tuple[str, str], ...], answer_s: int, attempts: int
+) -> Any:
     from obstore.store import LocalStore, from_url
 
     if "://" not in url:

@@ -60,7 +60,9 @@ class TieredReader(FrameReader):
             local = self._follower.range_of(shard)
             is_tiered = at < local.first_offset
             end = min(to_offset, local.first_offset) if is_tiered else to_offset
-            frames_here = self._tiered(shard, at, end) if is_tiered else self._follower.frames(shard, at, end)
+            frames_here = (
+                self._tiered(shard, at, end) if is_tiered else self._follower.frames(shard, at, end)
+            )
             try:
                 for frame in frames_here:
                     yield frame
@@ -76,7 +78,9 @@ class TieredReader(FrameReader):
             Unavailable: the store does not answer.
         """
         first = self._held(shard).first_offset
-        for _, value in self._follower.scan(report.segments_prefix(shard), report.segment_key(shard, first)):
+        for _, value in self._follower.scan(
+            report.segments_prefix(shard), report.segment_key(shard, first)
+        ):
             segment = report.unpack_segment(value)
             if segment.running_max_us < ts_us:
                 continue
@@ -94,7 +98,9 @@ class TieredReader(FrameReader):
         while at < to_offset:
             segment = self._segment(shard, at)
             store, name = self._object(shard, segment)
-            places = [place for place in self._index(store, name, segment) if at < place.next_offset]
+            places = [
+                place for place in self._index(store, name, segment) if at < place.next_offset
+            ]
             for group in _groups([place for place in places if place.first_offset < to_offset]):
                 try:
                     for frame in self._read(store, name, group):
@@ -120,7 +126,9 @@ class TieredReader(FrameReader):
         range_now = self.range_of(shard)
         if offset < range_now.first_offset:
             raise RangeMissing(range_now)
-        raise Unavailable(f"no segment of the tier has offset {offset} of log {shard.log}, shard {shard.shard}")
+        raise Unavailable(
+            f"no segment of the tier has offset {offset} of log {shard.log}, shard {shard.shard}"
+        )
 
     def _object(self, shard: LogShard, segment: Segment) -> tuple[TierStore, str]:
         value = self._follower.get(report.wanted_key(shard.log))

@@ -95,7 +95,11 @@ def build(frames: Iterable[Frame], start: int, end: int, running_max_us: int) ->
         value = frame.stored
         piece = pa.compress(value, codec=_CODEC, asbytes=True)
         latest = frame.running_max_us
-        places.append(FramePlace(frame.first_offset, frame.next_offset, latest, position, len(piece), len(value)))
+        places.append(
+            FramePlace(
+                frame.first_offset, frame.next_offset, latest, position, len(piece), len(value)
+            )
+        )
         pieces.append(piece)
         earliest.append(frame.min_ts_us)
         position = position + len(piece)
@@ -105,7 +109,13 @@ def build(frames: Iterable[Frame], start: int, end: int, running_max_us: int) ->
     index = msgspec.json.encode(places)
     packed = pa.compress(index, codec=_CODEC, asbytes=True)
     content = b"".join((*pieces, packed, _TAIL.pack(len(packed), len(index), _MAGIC)))
-    segment = Segment(start, places[-1].next_offset, max(0, min(earliest)), places[-1].running_max_us, len(content))
+    segment = Segment(
+        start,
+        places[-1].next_offset,
+        max(0, min(earliest)),
+        places[-1].running_max_us,
+        len(content),
+    )
     return Built(segment, content)
 
 
@@ -149,7 +159,9 @@ def unpack_frame(content: bytes, place: FramePlace, name: str) -> Frame:
 
 
 def _decompress(content: bytes, size_bytes: int) -> bytes:
-    content_bytes: bytes = pa.decompress(content, decompressed_size=size_bytes, codec=_CODEC, asbytes=True)
+    content_bytes: bytes = pa.decompress(
+        content, decompressed_size=size_bytes, codec=_CODEC, asbytes=True
+    )
     return content_bytes
 
 

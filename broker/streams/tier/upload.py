@@ -24,7 +24,16 @@ from broker.storage.store import LogShard
 from broker.streams.settled import Settled
 from broker.streams.tier import report, segment
 from broker.streams.tier.objects import TierStore, TierStores
-from broker.streams.tier.report import Expired, Held, Removed, Segment, TierReport, TierState, Uploaded, Wanted
+from broker.streams.tier.report import (
+    Expired,
+    Held,
+    Removed,
+    Segment,
+    TierReport,
+    TierState,
+    Uploaded,
+    Wanted,
+)
 
 _STEP_S: Final = 0.5
 # Interval of steps while no stream has a tier.
@@ -148,7 +157,9 @@ class Uploads:
         local = self._follower.range_of(shard)
         tiered = report.unpack_held(self._follower.get(report.held_key(shard)))
         if local.next_offset < tiered.next_offset:
-            raise OtherRecords(f"offsets up to {tiered.next_offset}", f"and the stream ends at {local.next_offset}")
+            raise OtherRecords(
+                f"offsets up to {tiered.next_offset}", f"and the stream ends at {local.next_offset}"
+            )
         if state.told is not None and tiered.next_offset < state.told.next_offset:
             if self._monotonic_s() - state.told_at_s < _RECORD_S:
                 tiered = tiered.with_segment(state.told)
@@ -192,11 +203,15 @@ class Uploads:
                 return left if self._is_same(store, folder, shard, left, end) else None
             state.is_behind_clear = left is None
             end = end if left is None else min(end, left.first_offset)
-        built = segment.build(self._follower.frames(shard, start, end), start, end, held.running_max_us)
+        built = segment.build(
+            self._follower.frames(shard, start, end), start, end, held.running_max_us
+        )
         name = f"{folder}/{segment.name_of(built.segment)}"
         store.put_new(name, built.content)
         if (size := store.size_of(name)) != len(built.content):
-            raise Unavailable(f"the segment {name}: expected {len(built.content)} bytes in the store, got {size}")
+            raise Unavailable(
+                f"the segment {name}: expected {len(built.content)} bytes in the store, got {size}"
+            )
         return built.segment
 
     def _left_behind(self, store: TierStore, folder: str, start: int) -> Segment | None:
@@ -209,7 +224,9 @@ class Uploads:
             default=None,
         )
 
-    def _is_same(self, store: TierStore, folder: str, shard: LogShard, left: Segment, settled: int) -> bool:
+    def _is_same(
+        self, store: TierStore, folder: str, shard: LogShard, left: Segment, settled: int
+    ) -> bool:
         """True if a segment has the records of the stream; False while the stream is not settled up to its end.
 
         Raises:
@@ -223,9 +240,14 @@ class Uploads:
         content = store.read(name, 0, left.size_bytes)
         places = segment.unpack_index(content, name)
         pieces = (content[place.position : place.position + place.length] for place in places)
-        theirs = [segment.unpack_frame(piece, place, name).batch() for piece, place in zip(pieces, places, strict=True)]
+        theirs = [
+            segment.unpack_frame(piece, place, name).batch()
+            for piece, place in zip(pieces, places, strict=True)
+        ]
         ours = self._follower.messages(shard, left.first_offset, left.next_offset)
-        batches = [pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA) for message in ours]
+        batches = [
+            pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA) for message in ours
+        ]
         if not pa.Table.from_batches(theirs).equals(pa.Table.from_batches(batches)):
             raise OtherRecords(name, "which has other records than the stream at these offsets")
         return True
@@ -238,7 +260,10 @@ class Uploads:
             return
         oldest_us = self._now_s() * 1_000_000 - wanted.retention_us
         keep_from = report.unpack_unread(unread).get(shard.shard, _NO_OFFSET)
-        segments = (report.unpack_segment(value) for _, value in self._follower.scan(report.segments_prefix(shard)))
+        segments = (
+            report.unpack_segment(value)
+            for _, value in self._follower.scan(report.segments_prefix(shard))
+        )
         expired = list(takewhile(lambda candidate: candidate.running_max_us < oldest_us, segments))
         excess = (
             sum(candidate.size_bytes for candidate in expired if candidate.next_offset > keep_from)
@@ -265,10 +290,16 @@ class Uploads:
         """Tell the broker how the work went, where that is new."""
         succeeded_us = state.told.succeeded_us if state.told is not None else 0
         if problem is None and state.succeeded_at_s is not None:
-            succeeded_us = int((self._now_s() - (self._monotonic_s() - state.succeeded_at_s)) * 1_000_000)
+            succeeded_us = int(
+                (self._now_s() - (self._monotonic_s() - state.succeeded_at_s)) * 1_000_000
+            )
         told = TierState(log, problem, succeeded_us)
         before = state.told
-        if before is None or before.problem != problem or succeeded_us - before.succeeded_us > _CHECK_S * 500_000:
+        if (
+            before is None
+            or before.problem != problem
+            or succeeded_us - before.succeeded_us > _CHECK_S * 500_000
+        ):
             if problem is not None and (before is None or before.problem != problem):
                 print(f"range server: tier of log {log}: {problem}", file=sys.stderr)
             state.told = told

@@ -90,7 +90,9 @@ def build(order: Order, batches: Iterable[pa.RecordBatch]) -> Epoch:
 def _chunks(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     start = size = 0
     for position, row in enumerate(rows):
-        if position > start and (position - start == layout.CHUNK_RECORDS or size + len(row[2]) > layout.CHUNK_BYTES):
+        if position > start and (
+            position - start == layout.CHUNK_RECORDS or size + len(row[2]) > layout.CHUNK_BYTES
+        ):
             yield rows[start:position]
             start = position
             size = 0

@@ -68,7 +68,12 @@ class TopicIndex:
 
     def warm_up(self) -> None:
         """Import what the first read needs of Arrow, a second of processor time that no reader should wait for."""
-        _batch([(0, StreamRecord(0, "a", b"", 0, False, "a")), (1, StreamRecord(0, "b", b"", 0, True, "b"))])
+        _batch(
+            [
+                (0, StreamRecord(0, "a", b"", 0, False, "a")),
+                (1, StreamRecord(0, "b", b"", 0, True, "b")),
+            ]
+        )
 
     def epochs(self, shard: LogShard) -> Sequence[Epoch]:
         """The epochs of a shard that readers may use, oldest first."""
@@ -93,7 +98,11 @@ class TopicIndex:
 
     def forget(self, shard: LogShard, epochs: Sequence[Epoch]) -> None:
         """Delete epochs of a shard, with their space."""
-        left = [stored_epoch for stored_epoch in self.stored.get(shard, ()) if stored_epoch not in epochs]
+        left = [
+            stored_epoch
+            for stored_epoch in self.stored.get(shard, ())
+            if stored_epoch not in epochs
+        ]
         self._epochs.pop(shard, None)
         self.stored[shard] = left
         if not left:
@@ -105,7 +114,9 @@ class TopicIndex:
             self._db.write(batch)
             self._db.compact_range(first, layout.behind_epoch(first))
 
-    def find(self, shard: LogShard, epoch: Epoch, start: int, end: int, topic_filter: TopicFilter) -> Found | None:
+    def find(
+        self, shard: LogShard, epoch: Epoch, start: int, end: int, topic_filter: TopicFilter
+    ) -> Found | None:
         """The records in ``[start, end)`` of an epoch that have a filter's topics; None where reading all is faster."""
         chosen = Found(self._db, layout.epoch_key(shard, epoch.first_offset), start, end)
         steps = min(MAX_STEPS, _FREE_STEPS + (end - start) // _RECORDS_A_STEP)
@@ -144,7 +155,9 @@ class Found:
         self._prefix = prefix
         self._start = start
         self._end = end
-        self._limits: ReadOptions = bounded(layout.behind_epoch(prefix))  # kept until the end, see there
+        self._limits: ReadOptions = bounded(
+            layout.behind_epoch(prefix)
+        )  # kept until the end, see there
         self._cursor: RdictIter = db.iter(self._limits)
         self._topics: list[bytes] = []
         self._held_bytes = 0
@@ -209,7 +222,11 @@ class Found:
         if not self._cursor.valid():
             self._cursor.status()
             return None
-        return layout.unpack_rows(self._cursor.value()) if self._cursor.key().startswith(chunks) else None
+        return (
+            layout.unpack_rows(self._cursor.value())
+            if self._cursor.key().startswith(chunks)
+            else None
+        )
 
 
 def _some(merged: Iterator[tuple[int, StreamRecord]]) -> Iterator[tuple[int, StreamRecord]]:
@@ -224,7 +241,9 @@ def _some(merged: Iterator[tuple[int, StreamRecord]]) -> Iterator[tuple[int, Str
 def _batch(numbered: Sequence[tuple[int, StreamRecord]]) -> pa.RecordBatch:
     offsets = pa.py_buffer(array("q", [offset for offset, _ in numbered]))
     batch = records.encode(0, [record for _, record in numbered])
-    return batch.set_column(0, records.SCHEMA[0], pa.Array.from_buffers(pa.int64(), len(numbered), [None, offsets]))
+    return batch.set_column(
+        0, records.SCHEMA[0], pa.Array.from_buffers(pa.int64(), len(numbered), [None, offsets])
+    )
 
 
 class Progress(NamedTuple):
@@ -235,14 +254,23 @@ class Progress(NamedTuple):
 
 
 def messages(
-    reader: FrameReader, index: TopicIndex | None, shard: LogShard, start: int, end: int, topic_filter: TopicFilter
+    reader: FrameReader,
+    index: TopicIndex | None,
+    shard: LogShard,
+    start: int,
+    end: int,
+    topic_filter: TopicFilter,
 ) -> Iterator[bytes | memoryview | Progress]:
     """Arrow IPC record batch messages of the records in ``[start, end)`` with a filter's topics, in order, by the index
     where it helps; after each stretch how far it is. Raises what ``FrameReader.messages`` does.
     """
     at = start
     while at < end:
-        epoch = None if index is None else next((e for e in index.epochs(shard) if at < e.next_offset), None)
+        epoch = (
+            None
+            if index is None
+            else next((e for e in index.epochs(shard) if at < e.next_offset), None)
+        )
         if index is not None and epoch is not None and epoch.first_offset <= at:
             stop = min(end, epoch.next_offset)
             chosen = index.find(shard, epoch, at, stop, topic_filter)

@@ -36,7 +36,9 @@ class IndexPages:
         self._client = client
         self.report = report
 
-    def read(self, shard: LogShard, start: int, end: int, topic_filter: TopicFilter, limit: int) -> RecordPage | None:
+    def read(
+        self, shard: LogShard, start: int, end: int, topic_filter: TopicFilter, limit: int
+    ) -> RecordPage | None:
         """A page of the records in ``[start, end)`` with a filter's topics, at least ``limit`` if there are enough.
 
         None where the index has none of them, or the range server does not answer. Blocks for as long as it takes.
@@ -51,13 +53,20 @@ class IndexPages:
         except Unavailable:
             return None
 
-    def ask(self, shard: LogShard, start: int, end: int, topic_filter: TopicFilter, limit: int) -> RecordPage:
+    def ask(
+        self, shard: LogShard, start: int, end: int, topic_filter: TopicFilter, limit: int
+    ) -> RecordPage:
         """The same with or without the index.
 
         Raises:
             Unavailable: the range server does not answer, or cannot read it; says why.
         """
-        query: dict[str, str | int] = {"from": start, "to": end, "filter": topic_filter.text, "limit": limit}
+        query: dict[str, str | int] = {
+            "from": start,
+            "to": end,
+            "filter": topic_filter.text,
+            "limit": limit,
+        }
         with self._client.ask(shard, query) as answer:
             batches = pa.ipc.open_stream(answer.read())
             page_records = [entry for batch in batches for entry in records.decode(batch)]

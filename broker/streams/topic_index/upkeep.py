@@ -111,7 +111,9 @@ class Upkeep:
             self.index = index
             shutil.rmtree(self._building, ignore_errors=True)
         shards = {
-            LogShard(log, shard): log_wanted for log, log_wanted in wanted.items() for shard in range(log_wanted.shards)
+            LogShard(log, shard): log_wanted
+            for log, log_wanted in wanted.items()
+            for shard in range(log_wanted.shards)
         }
         for shard in set(self.index.stored) - set(shards):
             if self._is_believed(shard):
@@ -139,7 +141,9 @@ class Upkeep:
         try:
             if epochs and not index.epochs(shard):
                 self._admit(index, shard, epochs)
-            elif self._is_due(shard, epochs[-1].next_offset if epochs else range_now.first_offset, settled):
+            elif self._is_due(
+                shard, epochs[-1].next_offset if epochs else range_now.first_offset, settled
+            ):
                 self._extend(index, shard, wanted, range_now, settled)
         except RangeMissing:
             pass  # retention was faster; the next step sees it
@@ -153,7 +157,9 @@ class Upkeep:
     def _is_same(self, shard: LogShard, epoch: Epoch) -> bool:
         """True if the stream has the last record of an epoch as it was indexed."""
         (message,) = self._follower.messages(shard, epoch.next_offset - 1, epoch.next_offset)
-        ((offset, record),) = records.decode(pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA))
+        ((offset, record),) = records.decode(
+            pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA)
+        )
         return layout.checksum(record.topic, layout.row_of(offset, record)) == epoch.checksum
 
     def _is_due(self, shard: LogShard, start: int, end: int) -> bool:
@@ -165,7 +171,9 @@ class Upkeep:
             return True
         return (end - start) * self._follower.average_bytes(shard) >= MIN_BYTES
 
-    def _extend(self, index: TopicIndex, shard: LogShard, wanted: Wanted, held: ShardRange, settled: int) -> None:
+    def _extend(
+        self, index: TopicIndex, shard: LogShard, wanted: Wanted, held: ShardRange, settled: int
+    ) -> None:
         epochs = index.stored.get(shard, [])
         if epochs and not self._is_same(shard, epochs[-1]):
             self._forget(index, shard, epochs)
@@ -209,7 +217,9 @@ class Upkeep:
             self._tell(report)
 
 
-def start(directory: Path, follower: Follower, delay_s: float, tell: Callable[[IndexReport], None]) -> Upkeep:
+def start(
+    directory: Path, follower: Follower, delay_s: float, tell: Callable[[IndexReport], None]
+) -> Upkeep:
     """Keep the index from a thread."""
     upkeep = Upkeep(directory, follower, delay_s, tell)
     threading.Thread(target=upkeep.run, name="topic index", daemon=True).start()
@@ -255,4 +265,6 @@ class BuildFailed(SluiceError):
     code = "index_failed"
 
     def __init__(self) -> None:
-        super().__init__("the process that builds the topic index ended early; its errors are above")
+        super().__init__(
+            "the process that builds the topic index ended early; its errors are above"
+        )

@@ -15,7 +15,9 @@ from rules.sql.syntax.printer import text_of_tree
 from rules.sql.syntax.tree import Tree, place_of
 
 _RESERVED: Final = (
-    frozenset(keyword.kwlist) | frozenset(dir(builtins)) | {"message", "client", "event", "columns", "rows"}
+    frozenset(keyword.kwlist)
+    | frozenset(dir(builtins))
+    | {"message", "client", "event", "columns", "rows"}
 )
 
 # A line of Python and the place in the SQL it came from.

@@ -65,7 +65,8 @@ def properties(message: Message) -> dict[str, Any]:
     """The column ``pub_props``: by MQTT name, ``User-Property`` as a map, ``User-Property-Pairs`` in order."""
     pairs = message.user_properties
     columns: dict[str, Any] = {
-        name: string(value) if isinstance(value, bytes) else value for name, value in (message.properties or {}).items()
+        name: string(value) if isinstance(value, bytes) else value
+        for name, value in (message.properties or {}).items()
     }
     columns["User-Property"] = dict(pairs)
     if pairs:
@@ -73,10 +74,16 @@ def properties(message: Message) -> dict[str, Any]:
     return columns
 
 
-def all_columns(message: Message, node: str, metadata: dict[str, Any], now_ms: Callable[[], int]) -> dict[str, Any]:
+def all_columns(
+    message: Message, node: str, metadata: dict[str, Any], now_ms: Callable[[], int]
+) -> dict[str, Any]:
     """The columns that ``*`` stands for on a published message; optional columns that are absent are left out."""
     client = message.client
-    columns: dict[str, Any] = {"event": "message.publish", "id": message.id, "clientid": client.client_id}
+    columns: dict[str, Any] = {
+        "event": "message.publish",
+        "id": message.id,
+        "clientid": client.client_id,
+    }
     if client.username is not None:
         columns["username"] = client.username
     columns["payload"] = string(message.payload)

@@ -22,7 +22,16 @@ from broker.core.events import flag_columns
 from rules.functions.registry import NOT_LITERAL, Function, Functions
 from rules.sql import like, limits, paths, values
 from rules.sql.compiler import columns as column_source
-from rules.sql.compiler.code import NOTHING, Code, EventColumns, Line, MessageColumns, NamedColumns, Scope, Value
+from rules.sql.compiler.code import (
+    NOTHING,
+    Code,
+    EventColumns,
+    Line,
+    MessageColumns,
+    NamedColumns,
+    Scope,
+    Value,
+)
 from rules.sql.compiler.optimizer import constant_of, optimized
 from rules.sql.compiler.program import Program, RuleContext, Trace, parts_of
 from rules.sql.operators import ARITHMETIC, COMPARISONS, STRICT, Operator
@@ -65,7 +74,12 @@ def compile_for_templates(
     ``*`` makes those columns only, with the payload as bytes: 3 µs a message less. None where the rule gains nothing.
     """
     stars = [isinstance(item, exp.Star) for item in tree.expressions]
-    if "foreach" in tree.args or jq_of(tree) is not None or stars[:1] != [True] or stars.count(True) > 1:
+    if (
+        "foreach" in tree.args
+        or jq_of(tree) is not None
+        or stars[:1] != [True]
+        or stars.count(True) > 1
+    ):
         return None
     return _Compiler(functions, NamedColumns(names)).program(tree, context)
 
@@ -119,7 +133,10 @@ class _Compiler:
     nothing in the rule has set."""
 
     def __init__(
-        self, functions: Functions, columns: MessageColumns | EventColumns, trace: Trace | None = None
+        self,
+        functions: Functions,
+        columns: MessageColumns | EventColumns,
+        trace: Trace | None = None,
     ) -> None:
         self._functions = functions
         self._columns = columns
@@ -210,7 +227,9 @@ class _Compiler:
         scope.mention(item_name)
         self._where(tree.args.get("where"), scope, "return None")
         text = shortened(text_of_tree(last.this if isinstance(last, exp.Alias) else last))
-        self._out.emit(f"if type({items.code}) is not list: return _NoArray({text!r}, {items.code})")
+        self._out.emit(
+            f"if type({items.code}) is not list: return _NoArray({text!r}, {items.code})"
+        )
         inline, inline_bytes, most = _bounds(tree)
         incase = tree.args.get("incase")
         if incase is None:  # each item is a row: too many are refused before the first is made
@@ -218,7 +237,9 @@ class _Compiler:
         self._out.emit("rows = []")
         item = self._out.fresh(item_name)
         part = self._out.fresh("part")
-        self._out.emit(f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):")
+        self._out.emit(
+            f"for {part} in _parts({items.code}, {self._columns.size}, {inline}, {inline_bytes}):"
+        )
         with self._out.block():
             self._out.emit(f"for {item} in {part}:")
             with self._out.block():
@@ -243,9 +264,13 @@ class _Compiler:
         node = last.this if isinstance(last, exp.Alias) else last
         value = self._expression(node, scope)
         value = self._payload_json() if value.is_payload else self._out.variable(value, "items")
-        return self._out.let("items", f"{value.code} if type({value.code}) is list else _walked({value.code})")
+        return self._out.let(
+            "items", f"{value.code} if type({value.code}) is list else _walked({value.code})"
+        )
 
-    def _where(self, where: exp.Where | None, scope: Scope, otherwise: str, clause: str = "WHERE") -> None:
+    def _where(
+        self, where: exp.Where | None, scope: Scope, otherwise: str, clause: str = "WHERE"
+    ) -> None:
         if where is None:
             return
         for operand in operands(where.this, exp.And):
@@ -273,7 +298,9 @@ class _Compiler:
         outer = scope.outer
         if outer is not None:
             members += [f"{name!r}: {value.code}" for name, value in outer.names.items()]
-        self._out.emit(f"{star} = {{{', '.join(members)}}}" if members else f"{star} = {self._columns.star}")
+        self._out.emit(
+            f"{star} = {{{', '.join(members)}}}" if members else f"{star} = {self._columns.star}"
+        )
         for name, value in list(scope.names.items()):
             scope.names[name] = self._out.let(name, f"{star}.get({name!r}, {value.code})")
         scope.star = star
@@ -294,7 +321,9 @@ class _Compiler:
         elif path.root == "payload":
             before = self._out.let("payload", f"_writable({before.code})")
         steps = ", ".join(self._target_step(step, scope) for step in path.steps)
-        scope.names[path.root] = self._out.let(path.root, f"_put({before.code}, ({steps},), {value.code})")
+        scope.names[path.root] = self._out.let(
+            path.root, f"_put({before.code}, ({steps},), {value.code})"
+        )
 
     def _selected_by_star(self, name: str, scope: Scope) -> Value:
         """The value that ``*`` selected under a name."""
@@ -320,7 +349,9 @@ class _Compiler:
         size = self._columns.size
         self._out.emit(f"{row_name} = {row}")
         built_ns = limits.MAX_WORK_NS - 2 * limits.MAX_ROW_BYTES / columns
-        self._out.emit(f"if {self._columns.is_large(limits.MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:")
+        self._out.emit(
+            f"if {self._columns.is_large(limits.MAX_ROW_BYTES // columns)} or _work.left < {built_ns}:"
+        )
         with self._out.block():
             self._out.emit(f"_check_row({row_name}, {size})")
         return row_name
@@ -349,7 +380,9 @@ class _Compiler:
 
     def _part(self, value: Value, path: Path) -> Value:
         assert path.range is not None
-        return self._out.let(path.root or "part", f"_part({value.code}, {path.range[0]}, {path.range[1]})")
+        return self._out.let(
+            path.root or "part", f"_part({value.code}, {path.range[0]}, {path.range[1]})"
+        )
 
     def _read_steps(self, path: Path, scope: Scope | None) -> Value:
         """The path tried against names selected so far, innermost list first, then against the event's columns."""
@@ -403,7 +436,9 @@ class _Compiler:
 
     def _payload_json(self) -> Value:
         if "payload as JSON" not in self._out.known:
-            self._out.known["payload as JSON"] = self._out.let("payload", f"{self._columns.argument}.json()")
+            self._out.known["payload as JSON"] = self._out.let(
+                "payload", f"{self._columns.argument}.json()"
+            )
         return self._out.known["payload as JSON"]
 
     def _soft_payload_json(self) -> Value:
@@ -411,10 +446,14 @@ class _Compiler:
         if "payload as JSON" in self._out.known:
             return self._out.known["payload as JSON"]
         if "soft payload" not in self._out.known:
-            self._out.known["soft payload"] = self._out.let("payload", f"_soft_json({self._columns.argument})")
+            self._out.known["soft payload"] = self._out.let(
+                "payload", f"_soft_json({self._columns.argument})"
+            )
         return self._out.known["soft payload"]
 
-    def _descend(self, value: Value, path: Path, scope: Scope | None, *, is_payload: bool = False) -> Value:
+    def _descend(
+        self, value: Value, path: Path, scope: Scope | None, *, is_payload: bool = False
+    ) -> Value:
         """The steps of a path, each read at most once from any one value."""
         text = path.root or "v"
         for step in path.steps:
@@ -423,7 +462,9 @@ class _Compiler:
             if key in self._out.known:
                 value = self._out.known[key]
                 continue
-            value = self._out.let(text, self._step_source(value.code, step, scope, is_payload=is_payload))
+            value = self._out.let(
+                text, self._step_source(value.code, step, scope, is_payload=is_payload)
+            )
             if isinstance(step, (str, int)):
                 self._out.known[key] = value
         return value
@@ -485,7 +526,9 @@ class _Compiler:
                 first = integer_of(node.args["start"])
                 last = integer_of(node.args["end"])
                 if 0 <= last - first + 1 <= _MAX_HOISTED:
-                    return Value(self._out.hoisted("items", paths.integers(first, last), node), "array")
+                    return Value(
+                        self._out.hoisted("items", paths.integers(first, last), node), "array"
+                    )
                 return self._out.let("items", f"_integers({first}, {last})")
             case exp.Struct():
                 members = [
@@ -547,11 +590,17 @@ class _Compiler:
     def _negation(self, node: exp.Neg, scope: Scope) -> Value:
         inner = self._expression(node.this, scope)
         if inner.kind in ("int", "float") and inner.is_literal:
-            return Value(f"-{inner.code}" if not inner.code.startswith("-") else inner.code[1:], inner.kind)
+            return Value(
+                f"-{inner.code}" if not inner.code.startswith("-") else inner.code[1:], inner.kind
+            )
         return self._out.let("v", f"_negate({inner.code})", "number")
 
     def _case(self, node: exp.Case, scope: Scope) -> Value:
-        subject = self._out.variable(self._expression(node.this, scope), "subject") if node.this is not None else None
+        subject = (
+            self._out.variable(self._expression(node.this, scope), "subject")
+            if node.this is not None
+            else None
+        )
         result = self._out.fresh("v")
         self._out.emit("while True:")
         with self._out.block():
@@ -560,10 +609,14 @@ class _Compiler:
                 test = self._when(branch.this, subject, scope)
                 self._out.emit(f"if {test}:")
                 with self._out.block():
-                    self._out.emit(f"{result} = {self._expression(branch.args['true'], scope).code}")
+                    self._out.emit(
+                        f"{result} = {self._expression(branch.args['true'], scope).code}"
+                    )
                     self._out.emit("break")
             default = node.args.get("default")
-            self._out.emit(f"{result} = {NOTHING.code if default is None else self._expression(default, scope).code}")
+            self._out.emit(
+                f"{result} = {NOTHING.code if default is None else self._expression(default, scope).code}"
+            )
             self._out.emit("break")
         return Value(result)
 
@@ -586,7 +639,9 @@ class _Compiler:
             return NOTHING
         if not function.takes(len(node.expressions)):
             self._problem(
-                node, f"{name} cannot take {_count(len(node.expressions))}", f"it is called {function.signature}"
+                node,
+                f"{name} cannot take {_count(len(node.expressions))}",
+                f"it is called {function.signature}",
             )
             return NOTHING
         self._check_literals(function, node)
@@ -594,15 +649,17 @@ class _Compiler:
         if constant is not None:
             return constant
         if name == "get_secret":
-            text = (
-                "get_secret: expected as the key of hmac, got it elsewhere, where rows, logs and traces would show it"
-            )
+            text = "get_secret: expected as the key of hmac, got it where rows, logs and traces would show it"
             self._problem(node, text, "hmac('sha256', get_secret('NAME'), payload)")
             return NOTHING
         if name == "hmac" and (secret := _secret_of(node.expressions[1])) is not None:
             return self._signature(node, secret, scope)
         arguments = [self._expression(argument, scope) for argument in node.expressions]
-        if name == "json_decode" and arguments[0].is_payload and isinstance(self._columns, MessageColumns):
+        if (
+            name == "json_decode"
+            and arguments[0].is_payload
+            and isinstance(self._columns, MessageColumns)
+        ):
             return self._payload_json()  # which is decoded once for all rules
         return self._called(name, arguments, node)
 
@@ -610,7 +667,9 @@ class _Compiler:
         """A call of hmac with a named secret, which is not a value of its own: traces do not have it."""
         get_secret = self._functions.get(secret.name)
         if get_secret is None or len(secret.expressions) != 1:
-            self._problem(secret, "get_secret takes the name of a secret", "it is called get_secret('NAME')")
+            self._problem(
+                secret, "get_secret takes the name of a secret", "it is called get_secret('NAME')"
+            )
             return NOTHING
         self._check_literals(get_secret, secret)
         algorithm, _, data = node.expressions
@@ -622,7 +681,12 @@ class _Compiler:
     def _constant_call(self, function: Function, node: exp.Anonymous) -> Value | None:
         """The result, made now, of a pure function of literals that gives no literal (``optimizer`` has the rest)."""
         constants = _constants_of(node.expressions)
-        if not constants or not function.is_pure or function.column is not None or self._trace is not None:
+        if (
+            not constants
+            or not function.is_pure
+            or function.column is not None
+            or self._trace is not None
+        ):
             return None
         try:
             result = function.call(*constants)
@@ -638,11 +702,19 @@ class _Compiler:
         if self._has_many_calls:
             codes = [f"_counted({code})" for code in codes]
         if function.column is not None:
-            column = self._payload_json() if name == "payload" and codes else self._column(function.column)
+            column = (
+                self._payload_json()
+                if name == "payload" and codes
+                else self._column(function.column)
+            )
             codes.insert(0, column.code)
         global_name = "fn_" + re.sub(r"\W", "·", name)  # a middle dot is valid in a Python name
         self._out.namespace[global_name] = function.call
-        return self._out.let("v", f"{global_name}({', '.join(codes)})", _KIND_OF_TYPE.get(function.returns.name, "any"))
+        return self._out.let(
+            "v",
+            f"{global_name}({', '.join(codes)})",
+            _KIND_OF_TYPE.get(function.returns.name, "any"),
+        )
 
     def _check_literals(self, function: Function, node: exp.Anonymous) -> None:
         values: list[Any] = []
@@ -653,7 +725,10 @@ class _Compiler:
             text = None if value is None else function.problem_with(position, value)
             if text is not None:
                 self._problem(argument, text, f"it is called {function.signature}")
-        if len(self._problems) == before and (problem := function.problem_with_call(values)) is not None:
+        if (
+            len(self._problems) == before
+            and (problem := function.problem_with_call(values)) is not None
+        ):
             blamed = node if problem[0] is None else node.expressions[problem[0]]
             self._problem(blamed, problem[1], f"it is called {function.signature}")
 
@@ -682,11 +757,19 @@ class _Compiler:
         if value.kind == "boolean":
             return f"(not {value.code})" if negated else value.code
         if value.is_literal or isinstance(node, (exp.Array, exp.GenerateSeries, exp.Struct)):
-            self._problem(node, f"{shortened(text_of_tree(node))} is not a condition", "compare it with something")
+            self._problem(
+                node,
+                f"{shortened(text_of_tree(node))} is not a condition",
+                "compare it with something",
+            )
             return "False"
         self._out.at(node)
         if isinstance(node, exp.Anonymous):
-            return f"(not _truth_of_call({value.code}))" if negated else f"_truth_of_call({value.code})"
+            return (
+                f"(not _truth_of_call({value.code}))"
+                if negated
+                else f"_truth_of_call({value.code})"
+            )
         return f"{'_falsehood' if negated else '_truth'}({value.code})"
 
     def _tested(self, node: Tree, scope: Scope, *, negated: bool = False) -> str:
@@ -728,7 +811,11 @@ class _Compiler:
         return f"({_compared(STRICT[exp.GTE], value, low)} and {_compared(STRICT[exp.LTE], value, high)})"
 
     def _like(self, node: Tree, scope: Scope, *, negated: bool) -> str:
-        test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
+        test, escape = (
+            (node.this, node.expression.name)
+            if isinstance(node, exp.Escape)
+            else (node, like.ESCAPE)
+        )
         value = self._expression(test.this, scope)
         pattern = self._expression(test.expression, scope)
         helper = "_unlike" if negated else "_like"
@@ -764,7 +851,9 @@ class _Compiler:
             return f"({f' {word} '.join([first, *(test for _, test in others)])})"
         return self._long_junction(first, others, stop_at="not " if word == "and" else "")
 
-    def _long_junction(self, first: str, others: list[tuple[list[Line], str]], *, stop_at: str) -> str:
+    def _long_junction(
+        self, first: str, others: list[tuple[list[Line], str]], *, stop_at: str
+    ) -> str:
         result = self._out.fresh("v")
         self._out.emit(f"{result} = {first}")
         self._out.emit(f"while {'' if stop_at else 'not '}{result}:")
@@ -792,7 +881,9 @@ class _Compiler:
         items = [self._expression(item, scope) for item in node.expressions]
         if all(item.is_literal and item.kind in _EXACT_KINDS for item in items):
             constants = [constant_of(item) for item in node.expressions]
-            name = self._out.hoisted("choices", values.choices(constants), exp.Array(expressions=node.expressions))
+            name = self._out.hoisted(
+                "choices", values.choices(constants), exp.Array(expressions=node.expressions)
+            )
             return f"_is_one_of({value.code}, {name})"
         return f"_is_in({value.code}, ({', '.join(item.code for item in items)},))"
 
@@ -812,7 +903,9 @@ class _Compiler:
 
 def _bounds(tree: exp.Select) -> tuple[int, int, int]:
     """Maximum items that a FOREACH walks without stopping, the same in bytes, and maximum rows."""
-    clauses = [clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None]
+    clauses = [
+        clause for clause in (*tree.expressions, tree.args.get("incase")) if clause is not None
+    ]
     work = sum(1 for clause in clauses for _ in clause.walk())
     calls = sum(1 for clause in clauses for _ in clause.find_all(exp.Anonymous))
     members = sum(_STAR_MEMBERS if isinstance(field, exp.Star) else 1 for field in tree.expressions)

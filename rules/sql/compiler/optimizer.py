@@ -55,7 +55,9 @@ def constant_of(node: Tree) -> Any:
 def _name_columns(tree: exp.Select) -> None:
     """Write out the names that come from the text of expressions, which is about to change."""
     for field in list(tree.expressions):
-        is_named = isinstance(field, (exp.Alias, exp.Star, exp.Literal)) or path_of(field) is not None
+        is_named = (
+            isinstance(field, (exp.Alias, exp.Star, exp.Literal)) or path_of(field) is not None
+        )
         if not is_named:
             name = exp.Identifier(this=text_of_tree(field), quoted=True)
             field.replace(place(exp.Alias(this=field.copy(), alias=name), *place_of(field)))
@@ -80,12 +82,16 @@ def _value_of(node: Tree, functions: Functions) -> Any:
 
 
 def _operate(node: Tree, functions: Functions) -> Any:
-    if isinstance(node, _NULL_IS_NEITHER) and any(isinstance(bare(part), exp.Null) for part in node.iter_expressions()):
+    if isinstance(node, _NULL_IS_NEITHER) and any(
+        isinstance(bare(part), exp.Null) for part in node.iter_expressions()
+    ):
         return _UNKNOWN
     if isinstance(node, exp.Escape):
         test = node.this
         escape = node.expression.name
-        return _applied(lambda text, pattern: like.like(text, pattern, escape), test.this, test.expression)
+        return _applied(
+            lambda text, pattern: like.like(text, pattern, escape), test.this, test.expression
+        )
     if isinstance(node.parent, exp.Escape):
         return _UNKNOWN
     if type(node) in OPERATORS or isinstance(node, exp.Like):
@@ -93,7 +99,9 @@ def _operate(node: Tree, functions: Functions) -> Any:
         return _applied(compute, node.this, node.expression)
     if isinstance(node, exp.Paren):
         return _constant(node.this)
-    if isinstance(node, exp.Neg) and not isinstance(node.this, exp.Literal):  # which is a literal; and [-0] is not [0]
+    if isinstance(node, exp.Neg) and not isinstance(
+        node.this, exp.Literal
+    ):  # which is a literal; and [-0] is not [0]
         return _applied(values.negate, node.this)
     if isinstance(node, exp.Is):
         return _applied(lambda value: value is UNDEFINED, node.this)
@@ -101,7 +109,9 @@ def _operate(node: Tree, functions: Functions) -> Any:
         value = _constant(node.this)
         return not value if type(value) is bool else _UNKNOWN
     if isinstance(node, exp.In):
-        return _applied(lambda value, *items: values.is_in(value, items), node.this, *node.expressions)
+        return _applied(
+            lambda value, *items: values.is_in(value, items), node.this, *node.expressions
+        )
     if isinstance(node, exp.Between):
         return _applied(_between, node.this, node.args["low"], node.args["high"])
     return _called(node, functions) if isinstance(node, exp.Anonymous) else _UNKNOWN

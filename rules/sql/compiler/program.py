@@ -80,7 +80,9 @@ class Program:
 def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Callable[[Any], Result]:
     def run(arguments: Any) -> Result:
         if CHAIN.is_late:
-            raise EvaluationError("the rules before this one took too long for it to look at a list at once")
+            raise EvaluationError(
+                "the rules before this one took too long for it to look at a list at once"
+            )
         parts = walk(arguments)
         walked = 0
         try:
@@ -89,7 +91,9 @@ def _to_the_end(walk: Callable[[Any], Iterator[int]], most_items: float) -> Call
         except StopIteration as end:
             result: Result = end.value
             return result
-        raise EvaluationError(f"FOREACH of a rule that drops messages walks at most {most_items} items")
+        raise EvaluationError(
+            f"FOREACH of a rule that drops messages walks at most {most_items} items"
+        )
 
     return run
 
@@ -106,7 +110,9 @@ def _first_part(walk: Callable[[Any], Iterator[int]]) -> Callable[[Any], Result]
     return run
 
 
-def parts_of(items: list[Any], size: int, inline: int, inline_bytes: int) -> Sequence[Sequence[Any]]:
+def parts_of(
+    items: list[Any], size: int, inline: int, inline_bytes: int
+) -> Sequence[Sequence[Any]]:
     """Parts of the array that FOREACH walks: one part, or an empty one and many, after each of which the program stops
     for a moment.
 

@@ -57,7 +57,13 @@ _RECORD: Final = (
 _LISTED: Final = ",\n  "
 _OR: Final = "\n      OR "
 _OF_FIELD: Final = {"boolean": "boolean", "long": "long", "double": "number", "string": "string"}
-_COLUMN_TYPES: Final = {"boolean": "boolean", "long": "long", "number": "double", "float": "double", "string": "string"}
+_COLUMN_TYPES: Final = {
+    "boolean": "boolean",
+    "long": "long",
+    "number": "double",
+    "float": "double",
+    "string": "string",
+}
 _COLUMNS: Final = {
     "event": Value("'message.publish'", "string"),
     "clientid": Value("coalesce(client_id, '')", "string"),
@@ -134,7 +140,10 @@ class _Transpiler:
         _refuse_same_names(self._names)
         where = tree.args.get("where")
         condition = Value("TRUE", "boolean") if where is None else self._condition(where.this)
-        doubts = [*condition.unsure, *(doubt for value in self._names.values() for doubt in value.unsure)]
+        doubts = [
+            *condition.unsure,
+            *(doubt for value in self._names.values() for doubt in value.unsure),
+        ]
         statement = self._text(sources, condition, list(dict.fromkeys(doubts)))
         if len(statement.sql) > MAX_LENGTH:
             raise NotInSpark(f"the statement would have more than {MAX_LENGTH} characters")
@@ -145,15 +154,21 @@ class _Transpiler:
         doubts = [*self._fields.doubts(), *doubts]
         irregular = f"coalesce({_OR.join(doubts)}, FALSE)" if doubts else "FALSE"
         topics = " OR ".join(
-            f"topic RLIKE {quoted(_topic_pattern(topic_filter.levels))}" for topic_filter in sources.filters
+            f"topic RLIKE {quoted(_topic_pattern(topic_filter.levels))}"
+            for topic_filter in sources.filters
         )
         source = (
             f"FROM (\n  SELECT *, {irregular} AS {IRREGULAR}\n  FROM (\n{self._fields.decoded()}\n  )\n)\n"
             f"WHERE ({topics})\n  AND"
         )
         rows = [f"{column} AS {name}" for name, column in _PLACE.items()]
-        rows += [f"IF({IRREGULAR}, NULL, {value.sql}) AS {quoted_name(name)}" for name, value in self._names.items()]
-        kinds = tuple((name, _COLUMN_TYPES.get(value.kind, "json")) for name, value in self._names.items())
+        rows += [
+            f"IF({IRREGULAR}, NULL, {value.sql}) AS {quoted_name(name)}"
+            for name, value in self._names.items()
+        ]
+        kinds = tuple(
+            (name, _COLUMN_TYPES.get(value.kind, "json")) for name, value in self._names.items()
+        )
         return SparkStatement(
             f"SELECT\n  {_LISTED.join([*rows, IRREGULAR])}\n{source} ({IRREGULAR} OR {condition.sql})",
             f"SELECT {', '.join(_RECORD)}\n{source} {IRREGULAR}",
@@ -162,7 +177,10 @@ class _Transpiler:
 
     def _field(self, item: Tree) -> None:
         if isinstance(item, exp.Star):
-            raise NotInSpark("'*' selects maps (flags, pub_props), which are compared as text; name the columns", item)
+            raise NotInSpark(
+                "'*' selects maps (flags, pub_props), which are compared as text; name the columns",
+                item,
+            )
         value = self._expression(item.this if isinstance(item, exp.Alias) else item)
         self._names[self._target(item)] = value
 
@@ -213,16 +231,22 @@ class _Transpiler:
             if path.steps or path.range:
                 raise NotInSpark(f"{path.text} goes into a column that the rule made itself", node)
             if named.may_be_null and path.root in _COLUMNS:
-                raise NotInSpark(f"where {path.root} is undefined, it is the message's own {path.root}", node)
+                raise NotInSpark(
+                    f"where {path.root} is undefined, it is the message's own {path.root}", node
+                )
             return named
         if path.range is not None or not all(isinstance(step, str) for step in path.steps):
-            raise NotInSpark(f"{shown(node)}: elements of arrays are read by the compiled rule only", node)
+            raise NotInSpark(
+                f"{shown(node)}: elements of arrays are read by the compiled rule only", node
+            )
         if path.root == "payload" and path.steps:
             return self._payload_path(path, node)
         if path.text in self._constants:
             return Value(quoted(self._constants[path.text]), "string")
         if path.root in _OTHER_COLUMNS and path.text not in _COLUMNS:
-            raise NotInSpark(f"{path.text}: streams do not keep it in a form that Spark SQL reads the same", node)
+            raise NotInSpark(
+                f"{path.text}: streams do not keep it in a form that Spark SQL reads the same", node
+            )
         if path.text not in _COLUMNS and path.root in _COLUMNS:
             raise NotInSpark(f"{path.text} goes into text that may be JSON", node)
         return _COLUMNS.get(path.text, UNDEFINED)
@@ -230,7 +254,9 @@ class _Transpiler:
     def _payload_path(self, path: Path, node: Tree) -> Value:
         kind = self._payload
         if kind.coding != "json":
-            raise NotInSpark(f"{path.text}: the payload is {kind.coding}, which the compiled rule decodes", node)
+            raise NotInSpark(
+                f"{path.text}: the payload is {kind.coding}, which the compiled rule decodes", node
+            )
         for step in path.steps:
             kind = kind.fields.get(step, UNKNOWN) if kind.name == "struct" else UNKNOWN
         if kind.name not in FIELD_TYPES:
@@ -278,8 +304,12 @@ class _Transpiler:
         right = self._expression(node.expression)
         need_numbers(node, left, right)
         sql = f"try_divide({double(left)}, {double(right)})"
-        doubts = left.doubts_unless_there + right.doubts_unless_there + inexact(left) + inexact(right)
-        return Value(sql, "float", False, (*doubts, f"coalesce(NOT (abs({sql}) < double('Infinity')), TRUE)"))
+        doubts = (
+            left.doubts_unless_there + right.doubts_unless_there + inexact(left) + inexact(right)
+        )
+        return Value(
+            sql, "float", False, (*doubts, f"coalesce(NOT (abs({sql}) < double('Infinity')), TRUE)")
+        )
 
     def _negative(self, node: exp.Neg) -> Value:
         inner = self._expression(node.this)
@@ -294,7 +324,9 @@ class _Transpiler:
     def _joined(self, node: Tree) -> Value:
         texts = [self._printed(side) for side in (node.this, node.expression)]
         sql = f"concat({texts[0].sql}, {texts[1].sql})"
-        return Value(sql, "string", False, (*texts[0].unsure, *texts[1].unsure, f"length({sql}) > 1000000"))
+        return Value(
+            sql, "string", False, (*texts[0].unsure, *texts[1].unsure, f"length({sql}) > 1000000")
+        )
 
     def _printed(self, node: Tree) -> Value:
         """The text of a value; an absent value is a word."""
@@ -304,7 +336,12 @@ class _Transpiler:
         if value.kind == "undefined":
             return Value("'undefined'", "string")
         sql = value.sql if value.kind == "string" else f"CAST({value.sql} AS STRING)"
-        return Value(f"coalesce({sql}, 'undefined')" if value.may_be_null else sql, "string", False, value.doubts)
+        return Value(
+            f"coalesce({sql}, 'undefined')" if value.may_be_null else sql,
+            "string",
+            False,
+            value.doubts,
+        )
 
     def _case(self, node: exp.Case) -> Value:
         subject = None if node.this is None else self._expression(node.this)
@@ -321,7 +358,9 @@ class _Transpiler:
         otherwise = UNDEFINED if default is None else self._expression(default)
         doubts += otherwise.unsure
         kind = common_kind(node, [*results, otherwise])
-        whens = " ".join(f"WHEN {test} THEN {result.sql}" for test, result in zip(branches, results, strict=True))
+        whens = " ".join(
+            f"WHEN {test} THEN {result.sql}" for test, result in zip(branches, results, strict=True)
+        )
         nulls = tuple(doubt for result in (*results, otherwise) for doubt in result.unsure_null)
         may_be_null = any(result.may_be_null for result in (*results, otherwise))
         return Value(f"CASE {whens} ELSE {otherwise.sql} END", kind, may_be_null, doubts, nulls)
@@ -346,7 +385,9 @@ class _Transpiler:
         if value.kind != "boolean":
             raise NotInSpark(f"{shown(node)} is used as a condition and is a {value.kind}", node)
         sql = f"(NOT {value.sql})" if negated else value.sql
-        return Value(f"coalesce({sql}, FALSE)" if value.may_be_null else sql, "boolean", False, value.unsure)
+        return Value(
+            f"coalesce({sql}, FALSE)" if value.may_be_null else sql, "boolean", False, value.unsure
+        )
 
     def _test(self, node: Tree, *, negated: bool = False) -> Value:
         """``_condition`` of one of ``TESTS``."""
@@ -354,13 +395,19 @@ class _Transpiler:
             return self._comparison(node, negated=negated)
         match node:
             case exp.And() | exp.Or():
-                word, goes_on = ("AND", "{}") if isinstance(node, exp.And) != negated else ("OR", "NOT {}")
-                left, right = (self._condition(side, negated=negated) for side in (node.this, node.expression))
+                word, goes_on = (
+                    ("AND", "{}") if isinstance(node, exp.And) != negated else ("OR", "NOT {}")
+                )
+                left, right = (
+                    self._condition(side, negated=negated) for side in (node.this, node.expression)
+                )
                 return _junction(word, goes_on, left, right)
             case exp.Not():
                 return self._not(node, negated=negated)
             case exp.Between():
-                signs, word, goes_on = (("<", ">"), "OR", "NOT {}") if negated else ((">=", "<="), "AND", "{}")
+                signs, word, goes_on = (
+                    (("<", ">"), "OR", "NOT {}") if negated else ((">=", "<="), "AND", "{}")
+                )
                 value = self._expression(node.this)
                 low = self._expression(node.args["low"])
                 high = self._expression(node.args["high"])
@@ -397,7 +444,9 @@ class _Transpiler:
         if sign == "=":
             return Value(f"({left.sql} <=> {right.sql})", "boolean", False, doubts)
         otherwise = "FALSE" if sign == "!=" else f"{left.sql} <=> {right.sql}"
-        return Value(f"coalesce({left.sql} {sign} {right.sql}, {otherwise})", "boolean", False, doubts)
+        return Value(
+            f"coalesce({left.sql} {sign} {right.sql}, {otherwise})", "boolean", False, doubts
+        )
 
     def _ordered(self, sign: str, left: Value, right: Value, node: Tree) -> Value:
         """An ordering comparison, true of no null and no undefined value."""
@@ -405,7 +454,9 @@ class _Transpiler:
         doubts += left.unsure + right.unsure
         sql = f"{left.sql} {sign} {right.sql}"
         may_be_null = left.may_be_null or right.may_be_null
-        return Value(f"coalesce({sql}, FALSE)" if may_be_null else f"({sql})", "boolean", False, doubts)
+        return Value(
+            f"coalesce({sql}, FALSE)" if may_be_null else f"({sql})", "boolean", False, doubts
+        )
 
     def _not(self, node: Tree, *, negated: bool) -> Value:
         inner = bare(node.this)
@@ -414,7 +465,12 @@ class _Transpiler:
         value = self._expression(inner)
         if value.kind != "boolean":
             return Value("FALSE", "boolean", False, value.unsure)
-        return Value(f"coalesce({value.sql if negated else f'NOT {value.sql}'}, FALSE)", "boolean", False, value.unsure)
+        return Value(
+            f"coalesce({value.sql if negated else f'NOT {value.sql}'}, FALSE)",
+            "boolean",
+            False,
+            value.unsure,
+        )
 
     def _in(self, node: Tree) -> Value:
         value = self._expression(node.this)
@@ -430,22 +486,36 @@ class _Transpiler:
             return Value(f"({value.sql} <=> {other.sql})", "boolean", False, doubts)
         if "number" in kinds and kinds <= {*NUMERIC}:
             raise NotInSpark(
-                f"{shown(node)}: an integer is not a float here, and the schema's number may be either", node
+                f"{shown(node)}: an integer is not a float here, and the schema's number may be either",
+                node,
             )
-        both = f"({value.sql} IS NULL AND {other.sql} IS NULL)" if value.may_be_null and other.may_be_null else "FALSE"
+        both = (
+            f"({value.sql} IS NULL AND {other.sql} IS NULL)"
+            if value.may_be_null and other.may_be_null
+            else "FALSE"
+        )
         return Value(both, "boolean", False, doubts)
 
     def _like(self, node: Tree, *, negated: bool) -> Value:
-        test, escape = (node.this, node.expression.name) if isinstance(node, exp.Escape) else (node, like.ESCAPE)
+        test, escape = (
+            (node.this, node.expression.name)
+            if isinstance(node, exp.Escape)
+            else (node, like.ESCAPE)
+        )
         value = self._expression(test.this)
         pattern = bare(test.expression)
         if not isinstance(pattern, exp.Literal) or not pattern.is_string or escape in pattern.name:
-            raise NotInSpark("LIKE is the same in Spark for a pattern that is a literal without escape signs", node)
+            raise NotInSpark(
+                "LIKE is the same in Spark for a pattern that is a literal without escape signs",
+                node,
+            )
         if value.kind != "string":
             raise NotInSpark(f"{shown(test.this)} is compared by LIKE and is a {value.kind}", node)
         escaped = pattern.name.replace("\\", "\\\\")
         word = "NOT LIKE" if negated else "LIKE"
-        return Value(f"coalesce({value.sql} {word} {quoted(escaped)}, FALSE)", "boolean", False, value.unsure)
+        return Value(
+            f"coalesce({value.sql} {word} {quoted(escaped)}, FALSE)", "boolean", False, value.unsure
+        )
 
     # Functions
 
@@ -475,19 +545,27 @@ class _Transpiler:
         kinds = ", ".join(value.kind for value in values)
         raise NotInSpark(f"{name} has no Spark form for ({kinds})", node)
 
-    def _formed(self, form: SparkForm, values: Sequence[Value], operands: Sequence[Tree | Value]) -> Value:
+    def _formed(
+        self, form: SparkForm, values: Sequence[Value], operands: Sequence[Tree | Value]
+    ) -> Value:
         arguments: list[str] = []
         doubts: tuple[str, ...] = ()
         for takes, value, node in zip(form.takes, values, operands, strict=True):
             if takes == "printable":
                 value = value if isinstance(node, Value) else self._printed(node)
             elif takes == "double":
-                value = Value(double(value), "float", value.may_be_null, value.unsure, value.unsure_null)
+                value = Value(
+                    double(value), "float", value.may_be_null, value.unsure, value.unsure_null
+                )
             doubts += value.doubts if form.takes_undefined else value.doubts_unless_there
             arguments.append(value.sql)
         if form.unless:
             doubts += (f"({form.unless.format(*arguments)})",)
-        may_be_null = form.takes_undefined and form.gives != "boolean" and all(value.may_be_null for value in values)
+        may_be_null = (
+            form.takes_undefined
+            and form.gives != "boolean"
+            and all(value.may_be_null for value in values)
+        )
         if "printable" in form.takes:
             may_be_null = False
         return Value(form.value.format(*arguments), form.gives, may_be_null, doubts)
@@ -495,18 +573,31 @@ class _Transpiler:
     def _topic_match(self, node: exp.Anonymous) -> Value:
         topic = self._expression(node.expressions[0])
         topic_filter = bare(node.expressions[1])
-        if not isinstance(topic_filter, exp.Literal) or not topic_filter.is_string or topic.kind != "string":
-            raise NotInSpark("=~ is the same in Spark for a string and a filter that is a literal", node)
+        if (
+            not isinstance(topic_filter, exp.Literal)
+            or not topic_filter.is_string
+            or topic.kind != "string"
+        ):
+            raise NotInSpark(
+                "=~ is the same in Spark for a string and a filter that is a literal", node
+            )
         levels = tuple(topic_filter.name.split("/"))
         if "#" in levels[:-1]:
-            raise NotInSpark(f"'{topic_filter.name}' is not a topic filter: '#' must be its last level", node)
+            raise NotInSpark(
+                f"'{topic_filter.name}' is not a topic filter: '#' must be its last level", node
+            )
         pattern = quoted(_topic_pattern(levels))
-        return Value(f"coalesce({topic.sql} RLIKE {pattern}, FALSE)", "boolean", False, topic.doubts)
+        return Value(
+            f"coalesce({topic.sql} RLIKE {pattern}, FALSE)", "boolean", False, topic.doubts
+        )
 
 
 def _junction(word: str, goes_on: str, left: Value, right: Value) -> Value:
     """Both joined; what the right side doubts matters only where the left one does not decide."""
-    doubts = (*left.unsure, *(f"({goes_on.format(left.sql)} AND {doubt})" for doubt in right.unsure))
+    doubts = (
+        *left.unsure,
+        *(f"({goes_on.format(left.sql)} AND {doubt})" for doubt in right.unsure),
+    )
     return Value(f"({left.sql} {word} {right.sql})", "boolean", False, doubts)
 
 
@@ -514,7 +605,9 @@ def _refuse_same_names(names: Sequence[str] | dict[str, Value]) -> None:
     seen = {name.lower() for name in (*_PLACE, IRREGULAR)}
     for name in names:
         if name.lower() in seen:
-            raise NotInSpark(f"Spark does not distinguish the column {name} from another one of the rule")
+            raise NotInSpark(
+                f"Spark does not distinguish the column {name} from another one of the rule"
+            )
         seen.add(name.lower())
 
 

@@ -73,7 +73,9 @@ def literal(node: exp.Literal) -> Value:
 def fits(takes: str, value: Value, node: Tree | Value) -> bool:
     if takes.startswith("'"):
         literal = bare(node) if not isinstance(node, Value) else None
-        return isinstance(literal, exp.Literal) and literal.is_string and literal.name == takes[1:-1]
+        return (
+            isinstance(literal, exp.Literal) and literal.is_string and literal.name == takes[1:-1]
+        )
     if takes == "printable":
         return value.kind in ("string", "long", "boolean")
     return value.kind == takes or (takes == "double" and value.kind in NUMERIC)
@@ -99,7 +101,9 @@ def double(value: Value) -> str:
 
 def inexact(value: Value) -> tuple[str, ...]:
     """Conditions under which an integer is not exact as double. Literals are checked here."""
-    if value.kind != "long" or (value.sql.removesuffix("L").isdigit() and int(value.sql[:-1]) < 2**53):
+    if value.kind != "long" or (
+        value.sql.removesuffix("L").isdigit() and int(value.sql[:-1]) < 2**53
+    ):
         return ()
     return (f"NOT ({value.sql} {EXACT})",)
 
@@ -161,7 +165,12 @@ RECORDS: Final = "records"
 # A key that no payload has: one that holds this text is irregular.
 _NONCE: Final = "sluice:2f8c1d0ab7"
 MAX_LENGTH: Final = 100_000
-FIELD_TYPES: Final = {"boolean": "BOOLEAN", "long": "BIGINT", "double": "DOUBLE", "string": "VARIANT"}
+FIELD_TYPES: Final = {
+    "boolean": "BOOLEAN",
+    "long": "BIGINT",
+    "double": "DOUBLE",
+    "string": "VARIANT",
+}
 # Condition under which a number might overflow or a surrogate be unpaired, which the broker does not accept as JSON.
 _BEYOND_JSON: Final = r"[0-9.][eE][+]?[0-9]{3}|[0-9]{200}|\\u[dD][89a-fA-F]"
 

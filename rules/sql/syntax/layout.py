@@ -53,7 +53,9 @@ def _is_same(sql: str, tree: exp.Select) -> bool:
 
 
 def _laid_out(clauses: Sequence[Clause], tokens: Tokens) -> str:
-    lines = [line for clause in clauses for line in _lines(clause, has_comments=bool(tokens.comments))]
+    lines = [
+        line for clause in clauses for line in _lines(clause, has_comments=bool(tokens.comments))
+    ]
     source_lines = tokens.sql.split("\n")
     for comment in tokens.comments:
         is_after_text = source_lines[comment.line - 1][: comment.column - 1].strip() != ""

@@ -18,7 +18,23 @@ MAX_SQL_CHARACTERS: Final = 100_000
 MAX_TOKENS: Final = 20_000
 
 KEYWORDS: Final = frozenset(
-    {"AND", "AS", "CASE", "ELSE", "ELSIF", "END", "FOREACH", "FROM", "DO", "IF", "IN", "INCASE", "NOT", "OR", "SELECT"}
+    {
+        "AND",
+        "AS",
+        "CASE",
+        "ELSE",
+        "ELSIF",
+        "END",
+        "FOREACH",
+        "FROM",
+        "DO",
+        "IF",
+        "IN",
+        "INCASE",
+        "NOT",
+        "OR",
+        "SELECT",
+    }
     | {"THEN", "WHEN", "WHERE"}
 )
 
@@ -104,7 +120,9 @@ class Tokens:
         try:
             sql.encode()
         except UnicodeEncodeError as error:
-            raise syntax_error("the text is not Unicode: half of a surrogate pair", *self._place(error.start)) from None
+            raise syntax_error(
+                "the text is not Unicode: half of a surrogate pair", *self._place(error.start)
+            ) from None
 
     def __getitem__(self, number: int) -> Token:
         while len(self._found) <= number:
@@ -161,7 +179,9 @@ class Tokens:
             if match.lastgroup == "number":
                 self._refuse_letter_after(match.group())
             if match.lastgroup == "comment":
-                self.comments.append(Token("comment", match.group().rstrip(), line, column, match.end()))
+                self.comments.append(
+                    Token("comment", match.group().rstrip(), line, column, match.end())
+                )
             elif match.lastgroup != "space":
                 return _token(match.lastgroup or "", match.group(), line, column, match.end())
         return Token("end", "", *self._place(len(sql)), len(sql))
@@ -241,7 +261,9 @@ def jq_end(sql: str, start: int, word: str) -> int:
     Raises:
         Unfinished: there is none.
     """
-    pending: list[tuple[str, int]] = []  # what must close before the program can end, and where it was opened
+    pending: list[
+        tuple[str, int]
+    ] = []  # what must close before the program can end, and where it was opened
     for token in words(sql, start):
         text = token.text
         if token.kind == "unclosed":
@@ -267,4 +289,6 @@ def _unfinished(pending: list[tuple[str, int]], start: int, word: str) -> Unfini
         return Unfinished(f"the jq program that begins here is not followed by {word}", start)
     closer, opened = pending[-1]
     unclosed = "a string" if closer == '"' else "an 'if'" if closer == _END_OF_IF else "a bracket"
-    return Unfinished(f"the jq program has {unclosed} that is never closed", opened, f"close it with {closer}")
+    return Unfinished(
+        f"the jq program has {unclosed} that is never closed", opened, f"close it with {closer}"
+    )

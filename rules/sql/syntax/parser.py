@@ -27,14 +27,20 @@ _COMPARISONS: dict[str, type[exp.Binary]] = {
     "=": exp.EQ, "!=": exp.NEQ, "<>": exp.NEQ, "<": exp.LT, "<=": exp.LTE, ">": exp.GT, ">=": exp.GTE,
 }  # fmt: skip
 _SUMS: dict[str, type[exp.Binary]] = {"+": exp.Add, "-": exp.Sub, "||": exp.DPipe}
-_PRODUCTS: dict[str, type[exp.Binary]] = {"*": exp.Mul, "/": exp.Div, "div": exp.IntDiv, "mod": exp.Mod}
+_PRODUCTS: dict[str, type[exp.Binary]] = {
+    "*": exp.Mul,
+    "/": exp.Div,
+    "div": exp.IntDiv,
+    "mod": exp.Mod,
+}
 # Operators that are ordinary names elsewhere, as DIV, MOD, JQ, ESCAPE and NULL are.
 _WORDS: Final = frozenset({"IS", "BETWEEN", "LIKE"})
 # After a name ``jq`` that is an alias.
 _NO_PROGRAM: Final = re.compile(r"\s*(?:,|;|$|(?:FROM|DO|INCASE)\b)", re.IGNORECASE)
 # After JQ in capitals, which begins a block with a value; in small letters ``jq`` is a name.
 _VALUE: Final = re.compile(
-    r"""\s*(?!(?:FROM|AS|DO|INCASE|WHERE|WHEN|THEN|ELSE|END|AND|OR|NOT|IN)\b)[\w"'(\[{+-]""", re.IGNORECASE
+    r"""\s*(?!(?:FROM|AS|DO|INCASE|WHERE|WHEN|THEN|ELSE|END|AND|OR|NOT|IN)\b)[\w"'(\[{+-]""",
+    re.IGNORECASE,
 )
 _ONLY_INTEGERS: Final = "write them as numbers; nth(i, array) takes any index"
 _EMPTY_PROGRAM: Final = "write . for the value as it is"
@@ -73,7 +79,8 @@ class _Parser:
             self._fail("the SQL is empty; a rule begins with SELECT or FOREACH")
         else:
             self._fail(
-                f"a rule begins with SELECT or FOREACH, not {start}", syntax_hints.keyword(start, "SELECT", "FOREACH")
+                f"a rule begins with SELECT or FOREACH, not {start}",
+                syntax_hints.keyword(start, "SELECT", "FOREACH"),
             )
         self._accept("op", ";")
         if self._now.kind != "end":
@@ -90,7 +97,11 @@ class _Parser:
 
     def _is_jq_clause(self) -> bool:
         token = self._now
-        return token.kind == "name" and token.text.upper() == "JQ" and not self._tokens.follows(token, _NO_PROGRAM)
+        return (
+            token.kind == "name"
+            and token.text.upper() == "JQ"
+            and not self._tokens.follows(token, _NO_PROGRAM)
+        )
 
     def _jq_clause(self) -> Tree:
         """``JQ program``: a call of ``jq`` on the row, which is written as ``*``. The program may be quoted."""
@@ -134,7 +145,10 @@ class _Parser:
     def _with_source(self, tree: exp.Select) -> exp.Select:
         if not self._accept_keyword("FROM"):
             before = self._tokens[self._at - 1]
-            self._expected("FROM", syntax_hints.instead_of_from(self._now, before, in_foreach="foreach" in tree.args))
+            self._expected(
+                "FROM",
+                syntax_hints.instead_of_from(self._now, before, in_foreach="foreach" in tree.args),
+            )
         first, *others = self._sources()
         tree.set("from_", exp.From(this=first))
         tree.set("joins", [exp.Join(this=other) for other in others])
@@ -151,7 +165,9 @@ class _Parser:
             if not token.text:
                 self._fail("a topic filter must not be empty")
             self._at += 1
-            clauses.append(self._placed(exp.Table(this=exp.Identifier(this=token.text, quoted=True)), token))
+            clauses.append(
+                self._placed(exp.Table(this=exp.Identifier(this=token.text, quoted=True)), token)
+            )
             if not self._accept("op", ","):
                 return clauses
 
@@ -202,7 +218,10 @@ class _Parser:
             left = self._binary(kind, left, operand())
             count = count + 1
             if count > MAX_CONDITIONS:
-                self._fail(f"more than {MAX_CONDITIONS} conditions joined by {word}", "use IN (...) or several rules")
+                self._fail(
+                    f"more than {MAX_CONDITIONS} conditions joined by {word}",
+                    "use IN (...) or several rules",
+                )
         return left
 
     def _not(self) -> Tree:
@@ -217,12 +236,20 @@ class _Parser:
         if token.kind == "op" and (token.text in _COMPARISONS or token.text == "=~"):
             self._at += 1
             right = self._sum()
-            if self._now.kind == "op" and (self._now.text in _COMPARISONS or self._now.text == "=~"):
+            if self._now.kind == "op" and (
+                self._now.text in _COMPARISONS or self._now.text == "=~"
+            ):
                 self._fail("comparisons cannot be chained", "write a < b and b < c")
             if token.text == "=~":
-                return self._at_place_of(exp.Anonymous(this="topic_match", expressions=[left, right]), left)
+                return self._at_place_of(
+                    exp.Anonymous(this="topic_match", expressions=[left, right]), left
+                )
             return self._binary(_COMPARISONS[token.text], left, right)
-        negated = token.kind == "keyword" and token.text == "NOT" and self._negates(self._tokens[self._at + 1])
+        negated = (
+            token.kind == "keyword"
+            and token.text == "NOT"
+            and self._negates(self._tokens[self._at + 1])
+        )
         if negated:
             self._at += 1
         tested = self._worded(left)
@@ -243,7 +270,9 @@ class _Parser:
             return left
         after = self._tokens[self._at + 1]
         if word == "IS":
-            return self._is_null(left) if after.text == "NOT" or after.text.upper() == "NULL" else left
+            return (
+                self._is_null(left) if after.text == "NOT" or after.text.upper() == "NULL" else left
+            )
         if not self._begins_operand(self._at + 1):
             return left
         self._at += 1
@@ -280,7 +309,9 @@ class _Parser:
 
     def _membership(self, left: Tree) -> Tree:
         if not self._accept("op", "("):
-            self._expected("'('", "write values in parentheses: IN (1, 2); for an array use contains(x, array)")
+            self._expected(
+                "'('", "write values in parentheses: IN (1, 2); for an array use contains(x, array)"
+            )
         items = self._listed(self._condition)
         self._need("op", ")")
         return self._at_place_of(exp.In(this=left, expressions=items), left)
@@ -302,13 +333,22 @@ class _Parser:
             left = self._binary(kind, left, operand())
             length = length + 1
             if length > MAX_CHAIN:
-                self._fail(f"more than {MAX_CHAIN} operators in a row", "use concat or several columns")
+                self._fail(
+                    f"more than {MAX_CHAIN} operators in a row", "use concat or several columns"
+                )
         return left
 
     def _begins_operand(self, at: int) -> bool:
         """True if ``div`` or ``mod`` before this token is an operator and not an alias of that name."""
         token = self._tokens[at]
-        return token.kind in ("name", "number", "quoted", "string") or token.text in ("(", "[", "{", "-", "+", "CASE")
+        return token.kind in ("name", "number", "quoted", "string") or token.text in (
+            "(",
+            "[",
+            "{",
+            "-",
+            "+",
+            "CASE",
+        )
 
     def _unary(self) -> Tree:
         token = self._now
@@ -405,11 +445,15 @@ class _Parser:
             digits = ".".join(f"'{part}'" for part in token.text.split("."))
             self._fail(f"'.{shortened(token.text)}' is ambiguous in a path", f"write .{digits}")
         if token.kind == "keyword":
-            self._fail(f"the keyword {token.text} cannot be a key", f'write ."{token.text.lower()}"')
+            self._fail(
+                f"the keyword {token.text} cannot be a key", f'write ."{token.text.lower()}"'
+            )
         if token.kind not in ("name", "number", "string", "quoted"):
             self._expected("a key after '.'")
         self._at += 1
-        return self._at_place_of(exp.Dot(this=path, expression=exp.Identifier(this=token.text, quoted=True)), path)
+        return self._at_place_of(
+            exp.Dot(this=path, expression=exp.Identifier(this=token.text, quoted=True)), path
+        )
 
     def _index(self, path: Tree, *, is_target: bool) -> Tree:
         self._need("op", "[")
@@ -465,7 +509,9 @@ class _Parser:
             self._at += 1
             self._need("op", ":")
             name = self._placed(exp.Identifier(this=key.text, quoted=True), key)
-            members.append(self._placed(exp.PropertyEQ(this=name, expression=self._condition()), key))
+            members.append(
+                self._placed(exp.PropertyEQ(this=name, expression=self._condition()), key)
+            )
         self._need("op", "}")
         return self._placed(exp.Struct(expressions=members), token)
 
@@ -485,7 +531,9 @@ class _Parser:
         self._need("op", "(")
         arguments = [] if self._is(")") else self._listed(self._condition)
         if not self._accept("op", ")"):
-            self._expected(f"',' or ')' in the arguments of {name}", syntax_hints.in_arguments(self._now, name))
+            self._expected(
+                f"',' or ')' in the arguments of {name}", syntax_hints.in_arguments(self._now, name)
+            )
         return self._placed(exp.Anonymous(this=name, expressions=arguments), token)
 
     def _case(self, token: Token) -> Tree:
@@ -505,7 +553,10 @@ class _Parser:
 
     def _refuse_steps(self, node: Tree, what: str) -> Tree:
         if self._is(".") or self._is("["):
-            self._fail(f"{what} cannot be followed by a key or an index", "give it a name first: ... AS x, x.key")
+            self._fail(
+                f"{what} cannot be followed by a key or an index",
+                "give it a name first: ... AS x, x.key",
+            )
         return node
 
     # Tokens

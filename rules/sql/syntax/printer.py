@@ -61,7 +61,9 @@ def clauses_of(tree: exp.Select) -> Iterator[Clause]:
         yield Clause("JQ", [(_string(jq.expressions[0].name), jq)])
     if (incase := tree.args.get("incase")) is not None:
         yield Clause("INCASE", _conditions(incase.this), " AND ")
-    yield Clause("FROM", [(name_text(table.name, quoted=True), table) for table in sources_of(tree)])
+    yield Clause(
+        "FROM", [(name_text(table.name, quoted=True), table) for table in sources_of(tree)]
+    )
     if (where := tree.args.get("where")) is not None:
         yield Clause("WHERE", _conditions(where.this), " AND ")
 
@@ -77,7 +79,9 @@ def target_of(field: Tree) -> Path:
     path = path_of(target)
     if path is not None:
         return Path(path.root, path.steps)
-    has_name = isinstance(target, exp.Identifier) or (isinstance(target, exp.Literal) and target.is_string)
+    has_name = isinstance(target, exp.Identifier) or (
+        isinstance(target, exp.Literal) and target.is_string
+    )
     return Path(target.name if has_name else text_of_tree(target))
 
 
@@ -201,7 +205,10 @@ def _case(node: Any) -> tuple[str, int]:
 
 
 def _map(node: Any) -> tuple[str, int]:
-    members = [f"{name_text(member.this.name)}: {text_of_tree(member.expression)}" for member in node.expressions]
+    members = [
+        f"{name_text(member.this.name)}: {text_of_tree(member.expression)}"
+        for member in node.expressions
+    ]
     return "{" + ", ".join(members) + "}", _BASE
 
 
@@ -212,7 +219,10 @@ def _alias(node: Any) -> tuple[str, int]:
 _WRITERS: Final[dict[type[Tree], Callable[[Any], tuple[str, int]]]] = {
     exp.Star: lambda node: ("*", _BASE),
     exp.Alias: _alias,
-    exp.Identifier: lambda node: (name_text(node.name, quoted=bool(node.args.get("quoted"))), _BASE),
+    exp.Identifier: lambda node: (
+        name_text(node.name, quoted=bool(node.args.get("quoted"))),
+        _BASE,
+    ),
     exp.Column: _column,
     exp.Dot: lambda node: (f"{_within(node.this, _BASE)}.{name_text(node.expression.name)}", _BASE),
     exp.Bracket: _bracket,
@@ -231,5 +241,7 @@ _WRITERS: Final[dict[type[Tree], Callable[[Any], tuple[str, int]]]] = {
     exp.Case: _case,
     exp.Neg: _negative,
     exp.Not: _not,
-    **dict.fromkeys((exp.In, exp.Is, exp.Between, exp.Like, exp.Escape), lambda node: (_test(node), _TEST)),
+    **dict.fromkeys(
+        (exp.In, exp.Is, exp.Between, exp.Like, exp.Escape), lambda node: (_test(node), _TEST)
+    ),
 }

@@ -9,7 +9,9 @@ from rules.sql.syntax.lexer import Token
 
 _CLAUSES: Final = ("GROUP", "ORDER", "LIMIT", "HAVING", "JOIN", "UNION", "OFFSET", "WINDOW")
 _OPERATOR_WORDS: Final = ("WHERE", "AND", "OR", "NOT", "IN", "LIKE", "BETWEEN", "IS")
-_KEYWORDS_LEFT_TO_RIGHT: Final = "SELECT ... FROM ... WHERE ..., or FOREACH ... DO ... INCASE ... FROM ... WHERE ..."
+_KEYWORDS_LEFT_TO_RIGHT: Final = (
+    "SELECT ... FROM ... WHERE ..., or FOREACH ... DO ... INCASE ... FROM ... WHERE ..."
+)
 
 
 def keyword(token: Token, *words: str) -> str | None:
@@ -17,7 +19,11 @@ def keyword(token: Token, *words: str) -> str | None:
     if token.kind not in ("name", "keyword") or token.text.upper() in words:
         return None
     close = closest(token.text.upper(), words)
-    return Rename(token.text, close, f"did you mean {close}?", (token.line, token.column)) if close else None
+    return (
+        Rename(token.text, close, f"did you mean {close}?", (token.line, token.column))
+        if close
+        else None
+    )
 
 
 def after_the_end(token: Token, before: Token, *, has_where: bool) -> str | None:
@@ -46,15 +52,27 @@ def instead_of_from(token: Token, before: Token, *, in_foreach: bool) -> str | N
     if word == "WHERE":
         return 'WHERE comes after FROM: FROM "topic/#" WHERE ...'
     if word in ("DO", "INCASE"):
-        return "DO comes before INCASE" if in_foreach else f"{word} belongs to FOREACH: {_KEYWORDS_LEFT_TO_RIGHT}"
+        return (
+            "DO comes before INCASE"
+            if in_foreach
+            else f"{word} belongs to FOREACH: {_KEYWORDS_LEFT_TO_RIGHT}"
+        )
     if word == "JQ":
-        return "JQ is written in SELECT; here use jq('program', value)" if in_foreach else "a jq program follows JQ"
+        return (
+            "JQ is written in SELECT; here use jq('program', value)"
+            if in_foreach
+            else "a jq program follows JQ"
+        )
     if token.kind == "end":
         return 'name the messages: FROM "topic/#"'
     if token.text in ("(", ")", "]", "}"):
         return "a bracket is open or closed too often"
     if token.kind in ("name", "quoted", "string", "number"):
-        return keyword(token, "FROM") or keyword(before, "FROM", "DO", "INCASE") or "columns are separated by commas"
+        return (
+            keyword(token, "FROM")
+            or keyword(before, "FROM", "DO", "INCASE")
+            or "columns are separated by commas"
+        )
     return None
 
 
@@ -124,7 +142,9 @@ def in_arguments(token: Token, name: str) -> str | None:
     """Hint for text that neither continues nor ends the arguments of a call."""
     if token.text == "AS":
         return (
-            f"arguments have no AS; {name}(...) AS name" if name.lower() != "cast" else "use int(x), float(x) or str(x)"
+            f"arguments have no AS; {name}(...) AS name"
+            if name.lower() != "cast"
+            else "use int(x), float(x) or str(x)"
         )
     if token.text in ("FROM", "WHERE") or token.kind == "end":
         return "close the bracket"

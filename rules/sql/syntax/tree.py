@@ -45,14 +45,21 @@ class Path:
     @property
     def text(self) -> str:
         """The path as it is written in SQL."""
-        steps = "".join(f".{step}" if isinstance(step, str) else f"[{step_text(step)}]" for step in self.steps)
+        steps = "".join(
+            f".{step}" if isinstance(step, str) else f"[{step_text(step)}]" for step in self.steps
+        )
         return self.root + steps
 
 
 END_INDEX = object()
 
 # Each ordering comparison with the one that is true where it is false: with null or undefined neither is true.
-OPPOSITES: dict[type[Tree], type[Tree]] = {exp.LT: exp.GTE, exp.GTE: exp.LT, exp.GT: exp.LTE, exp.LTE: exp.GT}
+OPPOSITES: dict[type[Tree], type[Tree]] = {
+    exp.LT: exp.GTE,
+    exp.GTE: exp.LT,
+    exp.GT: exp.LTE,
+    exp.LTE: exp.GT,
+}
 COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 # Expressions that are always true or false.
 TESTS = (*COMPARISONS, exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)

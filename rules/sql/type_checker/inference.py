@@ -119,7 +119,10 @@ class _Scope:
 
 
 def infer(
-    tree: exp.Select, functions: Functions, inputs: Sequence[Input] = (ANY,), schema_type: SchemaType | None = None
+    tree: exp.Select,
+    functions: Functions,
+    inputs: Sequence[Input] = (ANY,),
+    schema_type: SchemaType | None = None,
 ) -> Inferred:
     """Types, lineage and likely mistakes of a statement that reads these inputs."""
     return _Inference(functions, inputs, schema_type or _no_schema).statement(tree)
@@ -138,7 +141,9 @@ def _has_name(scope: _Scope | None, name: str) -> bool:
 
 
 class _Inference:
-    def __init__(self, functions: Functions, inputs: Sequence[Input], schema_type: SchemaType) -> None:
+    def __init__(
+        self, functions: Functions, inputs: Sequence[Input], schema_type: SchemaType
+    ) -> None:
         self._functions = functions
         self._schema_type = schema_type
         self._inputs = inputs
@@ -191,7 +196,11 @@ class _Inference:
         value = self._value_of(node, scope)
         if value.is_payload:
             value = replace(value, kind=self._payload, is_payload=False)
-        if family(value.kind) not in ("array", "string", "unknown"):  # a string may be the JSON of an array
+        if family(value.kind) not in (
+            "array",
+            "string",
+            "unknown",
+        ):  # a string may be the JSON of an array
             text = f"FOREACH walks an array, and {text_of_tree(node)} is {described(value.kind)}: there are never rows"
             self._report(node, Issue(text))
         return value
@@ -211,7 +220,12 @@ class _Inference:
 
     def _lineage(self, scope: _Scope) -> Lineage:
         columns = [
-            ColumnLineage(name, value.kind, ", ".join(dict.fromkeys(scope.written_by.get(name, ["*"]))), value.origins)
+            ColumnLineage(
+                name,
+                value.kind,
+                ", ".join(dict.fromkeys(scope.written_by.get(name, ["*"]))),
+                value.origins,
+            )
             for name, value in scope.names.items()
         ]
         return Lineage(tuple(columns), tuple(self._conditions), self._origin_types)
@@ -261,7 +275,9 @@ class _Inference:
             return self._read(path, node, scope)
         if isinstance(node, (exp.Dot, exp.Bracket)):
             base, steps = value_path(node)
-            return self._descend(self._value_of(base, scope), replace(steps, root=text_of_tree(base)), node)
+            return self._descend(
+                self._value_of(base, scope), replace(steps, root=text_of_tree(base)), node
+            )
         if isinstance(node, exp.Paren):
             return self._value_of(node.this, scope)
         if isinstance(node, exp.Literal):
@@ -287,10 +303,14 @@ class _Inference:
             return self._operation(node, scope)
         if isinstance(node, TESTS):
             return self._test(node, scope)
-        return _Value(UNKNOWN, _origins(self._value_of(child, scope) for child in node.iter_expressions()))
+        return _Value(
+            UNKNOWN, _origins(self._value_of(child, scope) for child in node.iter_expressions())
+        )
 
     def _map(self, node: exp.Struct, scope: _Scope) -> _Value:
-        members = {item.this.name: self._value_of(item.expression, scope) for item in node.expressions}
+        members = {
+            item.this.name: self._value_of(item.expression, scope) for item in node.expressions
+        }
         fields = {name: value.kind for name, value in members.items()}
         kind = FieldType("struct", nullable=False, fields=fields, open=False)
         return _Value(kind, _origins(members.values()), members=members)
@@ -313,7 +333,9 @@ class _Inference:
 
     def _between(self, node: exp.Between, scope: _Scope) -> _Value:
         value = self._value_of(node.this, scope)
-        ends = [(node.args[name], self._value_of(node.args[name], scope)) for name in ("low", "high")]
+        ends = [
+            (node.args[name], self._value_of(node.args[name], scope)) for name in ("low", "high")
+        ]
         for kind, (end, end_value) in zip((exp.GTE, exp.LTE), ends, strict=True):
             test = kind(this=node.this, expression=end)
             operands = Operand(node.this, value.kind), Operand(end, end_value.kind)
@@ -361,7 +383,10 @@ class _Inference:
         value = self._value_of(node.this, scope)
         items = [self._value_of(item, scope) for item in node.expressions]
         for item, item_value in zip(node.expressions, items, strict=True):
-            self._report(item, membership_issue(Operand(node.this, value.kind), Operand(item, item_value.kind)))
+            self._report(
+                item,
+                membership_issue(Operand(node.this, value.kind), Operand(item, item_value.kind)),
+            )
         return _Value(BOOLEAN, _origins((value, *items)))
 
     def _case(self, node: exp.Case, scope: _Scope) -> _Value:
@@ -374,7 +399,9 @@ class _Inference:
             else:
                 tested = self._value_of(branch.this, scope)
                 values.append(tested)
-                issue = membership_issue(Operand(node.this, subject.kind), Operand(branch.this, tested.kind))
+                issue = membership_issue(
+                    Operand(node.this, subject.kind), Operand(branch.this, tested.kind)
+                )
                 self._report(branch.this, issue)
             values.append(self._value_of(branch.args["true"], scope))
             kinds.append(values[-1].kind)
@@ -392,7 +419,10 @@ class _Inference:
 
     def _call(self, node: exp.Anonymous, scope: _Scope) -> _Value:
         values = [self._value_of(argument, scope) for argument in node.expressions]
-        operands = [Operand(argument, value.kind) for argument, value in zip(node.expressions, values, strict=True)]
+        operands = [
+            Operand(argument, value.kind)
+            for argument, value in zip(node.expressions, values, strict=True)
+        ]
         function = self._functions.get(node.name)
         if function is None or not function.takes(len(operands)):
             return _Value(UNKNOWN, _origins(values))
@@ -419,7 +449,11 @@ class _Inference:
         if name == "payload" and operands:
             text = literal_text(operands[0].node)
             path = None if text is None else Path("payload", tuple(text.split(".")))
-            return _Value(UNKNOWN, self._column("payload").origins) if path is None else self._read_payload(path, node)
+            return (
+                _Value(UNKNOWN, self._column("payload").origins)
+                if path is None
+                else self._read_payload(path, node)
+            )
         if name == "schema_decode":
             schema, *rest = [literal_text(operand.node) for operand in operands]
             message_type = rest[1] if len(rest) > 1 else None
@@ -458,7 +492,9 @@ class _Inference:
             if step == 0 and isinstance(step, int):
                 text = f"{path.text}: elements count from 1, so element 0 is always undefined"
                 self._report(node, Issue(text, "write [1] for the first element", is_mistake=False))
-            elif isinstance(step, Path) and (path.root != "payload" or self._is_known(step.root, scope)):
+            elif isinstance(step, Path) and (
+                path.root != "payload" or self._is_known(step.root, scope)
+            ):
                 index = self._read(step, node, scope)
                 if family(index.kind) not in ("number", "unknown", "null"):
                     self._report(node, Issue(f"{path.text}: an index is an integer, and {step.text} is "
@@ -473,7 +509,9 @@ class _Inference:
             return replace(read, kind=maybe(read.kind))  # text that is not JSON has no members
         return self._descend(value, path, report_at)
 
-    def _descend(self, value: _Value, path: Path, report_at: Tree | None, *, only_mistakes: bool = False) -> _Value:
+    def _descend(
+        self, value: _Value, path: Path, report_at: Tree | None, *, only_mistakes: bool = False
+    ) -> _Value:
         steps = list(path.steps)
         text = path.root
         while steps and isinstance(steps[0], str) and steps[0] in value.members:
@@ -501,7 +539,9 @@ class _Inference:
             return _NOTHING
         if name in self._incase_hides:
             text = f"INCASE is evaluated before DO, so '{name}' is undefined in it"
-            self._report(node, Issue(text, f"repeat the expression that DO calls '{name}'", is_mistake=False))
+            self._report(
+                node, Issue(text, f"repeat the expression that DO calls '{name}'", is_mistake=False)
+            )
             return _NOTHING
         close = nearest(name, self._columns)
         hint: str | None = Rename(name, close) if close else None
@@ -521,7 +561,9 @@ class _Inference:
     def _payload_read(self, path: Path, node: Tree | None) -> FieldType:
         """The type of a place in the payload over all inputs; reports places that some or all of them do not have."""
         read_types = [
-            (source, *_descend_payload(source.payload, path)) for source in self._inputs if _has_payload(source)
+            (source, *_descend_payload(source.payload, path))
+            for source in self._inputs
+            if _has_payload(source)
         ]
         if not read_types:
             return UNKNOWN
@@ -529,12 +571,16 @@ class _Inference:
             self._report_all(node, path, [(source, issue) for source, _, issue in read_types])
         return unified_all(kind for _, kind, _ in read_types)
 
-    def _report_all(self, node: Tree, path: Path, by_input: Sequence[tuple[Input, Issue | None]]) -> None:
+    def _report_all(
+        self, node: Tree, path: Path, by_input: Sequence[tuple[Input, Issue | None]]
+    ) -> None:
         issues = [issue for _, issue in by_input if issue is not None]
         if not issues:
             return
         if len(issues) == len(by_input):
-            self._report(node, replace(issues[0], is_mistake=all(issue.is_mistake for issue in issues)))
+            self._report(
+                node, replace(issues[0], is_mistake=all(issue.is_mistake for issue in issues))
+            )
             return
         for source, issue in by_input:
             if issue is not None:
@@ -549,7 +595,9 @@ class _Inference:
         if issue is None:
             return
         line, column = place_of(node)
-        report = Report(Problem(issue.message, "/sql", line, column, issue.suggestion), issue.is_mistake)
+        report = Report(
+            Problem(issue.message, "/sql", line, column, issue.suggestion), issue.is_mistake
+        )
         is_one_too_many = not issue.is_mistake and len(self._reports) >= _MOST_WARNINGS
         if not is_one_too_many and report not in self._reports:
             self._reports.append(report)
@@ -558,7 +606,9 @@ class _Inference:
 def _descend_payload(payload: FieldType, path: Path) -> tuple[FieldType, Issue | None]:
     if payload.coding != "json":
         text = f"the payload is written in {payload.coding.capitalize()}, not JSON, so {path.text} always fails"
-        return UNKNOWN, Issue(text, "decode it with schema_decode('<schema>', payload), or by a transformation")
+        return UNKNOWN, Issue(
+            text, "decode it with schema_decode('<schema>', payload), or by a transformation"
+        )
     return descend(payload, path)
 
 
@@ -580,7 +630,11 @@ def _either(first: _Value, other: _Value) -> _Value:
     if first.kind == NULL:
         return other
     kind = unified(first.kind, other.kind)
-    return _Value(kind, first.origins | other.origins, first.reference if first.reference == other.reference else None)
+    return _Value(
+        kind,
+        first.origins | other.origins,
+        first.reference if first.reference == other.reference else None,
+    )
 
 
 def _looked_for(tree: exp.Select) -> Iterable[str]:
@@ -611,7 +665,11 @@ def _put(before: _Value, steps: Sequence[Any], value: _Value) -> _Value:
 
 
 def _alias_of(item: Tree) -> str | None:
-    return None if isinstance(item, exp.Star) or not isinstance(item, exp.Alias) else target_of(item).root
+    return (
+        None
+        if isinstance(item, exp.Star) or not isinstance(item, exp.Alias)
+        else target_of(item).root
+    )
 
 
 def _literal_type(node: exp.Literal) -> FieldType:

@@ -18,9 +18,13 @@ Columns = Mapping[str, FieldType]
 _TEXT: Final = maybe(STRING)
 _WHOLE: Final = maybe(LONG)
 _TRUTH: Final = maybe(BOOLEAN)
-_FLAGS: Final = FieldType("struct", nullable=False, fields={"retain": _TRUTH, "dup": _TRUTH, "sys": _TRUTH}, open=False)
+_FLAGS: Final = FieldType(
+    "struct", nullable=False, fields={"retain": _TRUTH, "dup": _TRUTH, "sys": _TRUTH}, open=False
+)
 _TEXTS: Final = FieldType("map", item=STRING)
-_PAIR: Final = FieldType("struct", nullable=False, fields={"key": STRING, "value": STRING}, open=False)
+_PAIR: Final = FieldType(
+    "struct", nullable=False, fields={"key": STRING, "value": STRING}, open=False
+)
 # MQTT 5 properties by name; packets may hold further ones.
 PROPERTIES: Final = FieldType(
     "struct",
@@ -110,7 +114,9 @@ _OWN: Final[Mapping[str, Columns]] = {
 }  # fmt: skip
 
 # Columns by the name of the event; optional ones are nullable.
-EVENT_COLUMNS: Final[Mapping[str, Columns]] = {name: {**COMMON, **own} for name, own in _OWN.items()}
+EVENT_COLUMNS: Final[Mapping[str, Columns]] = {
+    name: {**COMMON, **own} for name, own in _OWN.items()
+}
 # The columns of a message that an MQTT ingress connector took from another broker.
 MQTT_INGRESS: Final[Columns] = {
     **COMMON, "id": _TEXT, "server": _TEXT, "payload": STRING, "topic": STRING, "qos": LONG, "dup": _TRUTH,
@@ -163,7 +169,9 @@ def inputs_of(
         if text.startswith(EVENT_PREFIX):
             inputs += [Input(text, EVENT_COLUMNS.get(name)) for name in sorted(events_of(text))]
         elif text.startswith(INGRESS_PREFIXES):
-            inputs.append(Input(text, MQTT_INGRESS if text.split("/", 1)[1].startswith("mqtt:") else None))
+            inputs.append(
+                Input(text, MQTT_INGRESS if text.split("/", 1)[1].startswith("mqtt:") else None)
+            )
         elif text.startswith(RULE_PREFIX):
             inputs.append(row_input(text, row_type(text.removeprefix(RULE_PREFIX))))
         else:
@@ -191,6 +199,8 @@ def is_open(inputs: Sequence[Input]) -> bool:
 
 def payload_of(inputs: Sequence[Input]) -> FieldType:
     """The type of payloads whichever source they come from."""
-    kinds = [source.payload for source in inputs if source.columns is None or "payload" in source.columns]
+    kinds = [
+        source.payload for source in inputs if source.columns is None or "payload" in source.columns
+    ]
     kind = unified_all(kinds) if kinds else UNKNOWN
     return maybe(kind) if len(kinds) < len(inputs) else replace(kind, coding="json")

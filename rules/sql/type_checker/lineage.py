@@ -29,11 +29,15 @@ LineageColumn = TypedDict(
     "LineageColumn",
     {"name": str, "type": str, "spark_type": str, "expression": str, "from": list[LineageOrigin]},
 )
-LineageColumn.__doc__ = """A column of the rows: its type, the SQL that makes it, and what that reads."""
+LineageColumn.__doc__ = (
+    """A column of the rows: its type, the SQL that makes it, and what that reads."""
+)
 LineageCondition = TypedDict(
     "LineageCondition", {"clause": str, "expression": str, "from": list[LineageOrigin]}
 )  # fmt: skip
-LineageCondition.__doc__ = """A condition that decides whether there is a row: ``WHERE`` or ``INCASE``."""
+LineageCondition.__doc__ = (
+    """A condition that decides whether there is a row: ``WHERE`` or ``INCASE``."""
+)
 
 
 class RowLineage(TypedDict):
@@ -102,7 +106,11 @@ class Lineage:
                 for column in self.columns
             ],
             "conditions": [
-                {"clause": condition.clause, "expression": condition.expression, "from": self._shown(condition.origins)}
+                {
+                    "clause": condition.clause,
+                    "expression": condition.expression,
+                    "from": self._shown(condition.origins),
+                }
                 for condition in self.conditions
             ],
         }

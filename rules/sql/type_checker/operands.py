@@ -78,9 +78,13 @@ def arithmetic_issue(node: Tree, left: Operand, right: Operand) -> Issue | None:
     for operand in (left, right):
         if family(operand.kind) not in ("number", "unknown"):
             hint = "convert it, as with float()" if family(operand.kind) == "string" else None
-            return Issue(f"'{operator}' always fails here: it needs numbers, and {_subject(operand)}", hint)
+            return Issue(
+                f"'{operator}' always fails here: it needs numbers, and {_subject(operand)}", hint
+            )
         if isinstance(node, (exp.IntDiv, exp.Mod)) and _is_float_literal(operand.node):
-            return Issue(f"'{operator}' always fails here: it needs integers, and {operand.text} is none")
+            return Issue(
+                f"'{operator}' always fails here: it needs integers, and {operand.text} is none"
+            )
     return None
 
 
@@ -112,7 +116,9 @@ def comparison_issue(node: Tree, left: Operand, right: Operand) -> Issue | None:
     """Reason why a comparison fails, or has the same result, on every message."""
     for operand, other in ((left, right), (right, left)):
         if isinstance(bare(other.node), exp.Null):
-            return Issue("a comparison with NULL is never true", _null_hint(node, operand), is_mistake=False)
+            return Issue(
+                "a comparison with NULL is never true", _null_hint(node, operand), is_mistake=False
+            )
     families = (family(left.kind), family(right.kind))
     if "unknown" in families or "null" in families:
         return None
@@ -133,22 +139,30 @@ def membership_issue(left: Operand, item: Operand) -> Issue | None:
     if "unknown" in families or "null" in families:
         return None
     if families[0] != families[1]:
-        return Issue(f"{_subject(left)}, {_subject(item)}: they are never equal, nothing is converted here")
+        return Issue(
+            f"{_subject(left)}, {_subject(item)}: they are never equal, nothing is converted here"
+        )
     return values_issue(left, item, "they are never equal")
 
 
 def values_issue(left: Operand, right: Operand, outcome: str) -> Issue | None:
     """Texts of which all possible values are known, without one in common."""
     for operand, other in ((left, right), (right, left)):
-        if not (operand.kind.values and other.kind.values) or set(operand.kind.values) & set(other.kind.values):
+        if not (operand.kind.values and other.kind.values) or set(operand.kind.values) & set(
+            other.kind.values
+        ):
             return None
         literal = bare(other.node)
         if isinstance(literal, exp.Literal):
             close = nearest(literal.name, operand.kind.values)
             listed = ", ".join(f"'{value}'" for value in operand.kind.values[:12])
             hint = Rename(literal.name, close) if close else f"its values are {listed}"
-            return Issue(f"'{literal.name}' is not a value of {text_of_tree(operand.node)}: {outcome}", hint)
-    return Issue(f"{text_of_tree(left.node)} and {text_of_tree(right.node)} have no value in common: {outcome}")
+            return Issue(
+                f"'{literal.name}' is not a value of {text_of_tree(operand.node)}: {outcome}", hint
+            )
+    return Issue(
+        f"{text_of_tree(left.node)} and {text_of_tree(right.node)} have no value in common: {outcome}"
+    )
 
 
 def _number_and_text(left: Operand, right: Operand) -> Issue | None:
@@ -157,8 +171,14 @@ def _number_and_text(left: Operand, right: Operand) -> Issue | None:
     values = text.kind.values
     if not values or any(number_of_text(value) is not None for value in values):
         return None
-    shown = f"the text {text_of_tree(text.node)}" if isinstance(bare(text.node), exp.Literal) else text.text
-    return Issue(f"{_subject(number)}, and {shown} never holds a number: the comparison always fails")
+    shown = (
+        f"the text {text_of_tree(text.node)}"
+        if isinstance(bare(text.node), exp.Literal)
+        else text.text
+    )
+    return Issue(
+        f"{_subject(number)}, and {shown} never holds a number: the comparison always fails"
+    )
 
 
 def _boolean_and_text(left: Operand, right: Operand) -> Issue | None:
@@ -190,7 +210,9 @@ def condition_issue(operand: Operand) -> Issue | None:
     """Reason why a condition is not a boolean."""
     if family(operand.kind) in ("boolean", "unknown", "null"):
         return None
-    return Issue(f"a condition must be true or false, and {_subject(operand)}", "compare it with something")
+    return Issue(
+        f"a condition must be true or false, and {_subject(operand)}", "compare it with something"
+    )
 
 
 # Types of function calls: results that depend on the arguments, and arguments that can never fit.
@@ -237,7 +259,10 @@ def argument_issue(function: Function, position: int, operand: Operand) -> Issue
         return _never_fits(function, position, operand, refused[1])
     if function.name == "sublist":
         return _sublist_issue(function, position, operand)
-    problems = [function.problem_with(position, sample) for sample in _samples(function, position, operand.kind)]
+    problems = [
+        function.problem_with(position, sample)
+        for sample in _samples(function, position, operand.kind)
+    ]
     if not problems or not all(problems):
         return None
     wanted = str(problems[0]).partition(" must be ")[2].partition(", not ")[0]
@@ -266,7 +291,11 @@ def call_issue(function: Function, operands: Sequence[Operand]) -> Issue | None:
     """Problem of the arguments in combination."""
     if function.name == "contains" and len(operands) == 2 and operands[1].kind.item is not None:
         issue = membership_issue(operands[0], Operand(operands[1].node, operands[1].kind.item))
-        return None if issue is None else Issue(f"contains is never true here: {operands[0].text}", issue.suggestion)
+        return (
+            None
+            if issue is None
+            else Issue(f"contains is never true here: {operands[0].text}", issue.suggestion)
+        )
     return None
 
 
@@ -311,7 +340,9 @@ def _map_get(operands: Sequence[Operand]) -> FieldType:
 
 def _mget(operands: Sequence[Operand]) -> FieldType:
     key = literal_text(operands[0].node)
-    return _or_default(UNKNOWN if key is None else maybe(reached(operands[1].kind, [key])), operands)
+    return _or_default(
+        UNKNOWN if key is None else maybe(reached(operands[1].kind, [key])), operands
+    )
 
 
 def _or_default(kind: FieldType, operands: Sequence[Operand]) -> FieldType:

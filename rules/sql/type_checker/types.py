@@ -77,23 +77,34 @@ def _unified(field_type: FieldType, other: FieldType) -> FieldType:
         return maybe(other if field_type.name == "null" else field_type)
     nullable = field_type.nullable or other.nullable
     if field_type.name in NUMERIC and other.name in NUMERIC:
-        return FieldType(field_type.name if field_type.name == other.name else "double", nullable=nullable)
+        return FieldType(
+            field_type.name if field_type.name == other.name else "double", nullable=nullable
+        )
     if field_type.name == other.name == "array":
-        return array_of(unified(field_type.item or UNKNOWN, other.item or UNKNOWN), nullable=nullable)
+        return array_of(
+            unified(field_type.item or UNKNOWN, other.item or UNKNOWN), nullable=nullable
+        )
     if field_type.name == other.name == "struct":
         return _unified_structs(field_type, other, nullable)
     if family(field_type) == family(other) == "map":
         items = [kind.item or UNKNOWN for kind in (field_type, other) if kind.name == "map"]
-        return FieldType("map", nullable=nullable, item=unified(*items) if len(items) == 2 else UNKNOWN)
+        return FieldType(
+            "map", nullable=nullable, item=unified(*items) if len(items) == 2 else UNKNOWN
+        )
     if field_type.name == other.name:
-        values = tuple(dict.fromkeys((*field_type.values, *other.values))) if field_type.values and other.values else ()
+        values = (
+            tuple(dict.fromkeys((*field_type.values, *other.values)))
+            if field_type.values and other.values
+            else ()
+        )
         return FieldType(field_type.name, nullable=nullable, values=values)
     return UNKNOWN
 
 
 def _unified_structs(field_type: FieldType, other: FieldType, nullable: bool) -> FieldType:
     fields = {
-        name: unified(_field(field_type, name), _field(other, name)) for name in {**field_type.fields, **other.fields}
+        name: unified(_field(field_type, name), _field(other, name))
+        for name in {**field_type.fields, **other.fields}
     }
     return FieldType("struct", nullable=nullable, fields=fields, open=field_type.open or other.open)
 
@@ -143,14 +154,22 @@ def written(kind: FieldType, steps: Sequence[Any], value: FieldType) -> FieldTyp
     result = array_of(inner)
     if kind.name == "array" or family(kind) in ("string", "unknown"):
         before = kind.item or UNKNOWN
-        items = [before, inner] if step is END_INDEX or step == 0 else [before, inner, written(before, rest, value)]
+        items = (
+            [before, inner]
+            if step is END_INDEX or step == 0
+            else [before, inner, written(before, rest, value)]
+        )
         result = array_of(unified_all(items))
     return unified(kind, result) if isinstance(step, Path) else result
 
 
 def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldType) -> FieldType:
     if kind.name == "struct":
-        fields = {key: maybe(field) for key, field in kind.fields.items()} if kind.nullable else dict(kind.fields)
+        fields = (
+            {key: maybe(field) for key, field in kind.fields.items()}
+            if kind.nullable
+            else dict(kind.fields)
+        )
         is_open = kind.open
     else:
         fields, is_open = (
@@ -158,7 +177,12 @@ def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldTy
             kind.name == "map" or family(kind) in ("string", "unknown"),
         )  # text may be the JSON of a map
     before = fields.get(name, UNKNOWN if is_open else NULL)
-    return FieldType("struct", nullable=False, fields={**fields, name: written(before, rest, value)}, open=is_open)
+    return FieldType(
+        "struct",
+        nullable=False,
+        fields={**fields, name: written(before, rest, value)},
+        open=is_open,
+    )
 
 
 # Names that look alike
@@ -174,7 +198,11 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     """The name that was probably meant: one that looks alike, or that one of the two begins."""
     listed = list(names)
     lowered = name.lower()
-    begun = [other for other in listed if other.lower().startswith(lowered) or lowered.startswith(other.lower())]
+    begun = [
+        other
+        for other in listed
+        if other.lower().startswith(lowered) or lowered.startswith(other.lower())
+    ]
     is_telling = len(name) >= _TELLING and begun and len(min(begun, key=len)) >= _TELLING
     return closest(name, listed) or (min(begun, key=len) if is_telling else None)
 
@@ -182,8 +210,12 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
 def misspelt(name: str, names: Iterable[str]) -> str | None:
     """The name that was meant, where ``name`` need not be among the known ones: nearly the same, and not with another
     number, as in ``temp2`` and ``temp1``."""
-    close = closest(name, [other for other in names if _DIGITS.sub("", other) != _DIGITS.sub("", name)])
-    is_sure = close is not None and SequenceMatcher(None, close.lower(), name.lower()).ratio() >= _SURE
+    close = closest(
+        name, [other for other in names if _DIGITS.sub("", other) != _DIGITS.sub("", name)]
+    )
+    is_sure = (
+        close is not None and SequenceMatcher(None, close.lower(), name.lower()).ratio() >= _SURE
+    )
     return close if is_sure else None
 
 
@@ -231,7 +263,9 @@ def _issue(kind: FieldType, step: Any, text: str, path: Path) -> Issue | None:
         return _key_issue(kind, step, text, path)
     if family(kind) in ("array", "string", "unknown", "null"):
         return None
-    return Issue(f"{text} is {described(kind)} and has no elements, so {path.text} is always undefined")
+    return Issue(
+        f"{text} is {described(kind)} and has no elements, so {path.text} is always undefined"
+    )
 
 
 def _key_issue(kind: FieldType, name: str, text: str, path: Path) -> Issue | None:
@@ -243,7 +277,9 @@ def _key_issue(kind: FieldType, name: str, text: str, path: Path) -> Issue | Non
     if kind.name == "struct" and name not in kind.fields:
         return _missing(kind, name, text, path)
     if family(kind) in ("number", "boolean"):
-        return Issue(f"{text} is {described(kind)} and has no members, so {path.text} is always undefined")
+        return Issue(
+            f"{text} is {described(kind)} and has no members, so {path.text} is always undefined"
+        )
     return None
 
 

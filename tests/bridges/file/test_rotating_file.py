@@ -26,7 +26,9 @@ def rotated(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name}.*"))
 
 
-def test_a_file_that_would_grow_too_large_is_rotated_and_the_newest_are_kept(tmp_path: Path) -> None:
+def test_a_file_that_would_grow_too_large_is_rotated_and_the_newest_are_kept(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "rows.log"
     file = RotatingFile(path, max_bytes=1000, max_files=2, rotation="none")
     for number in range(10):
@@ -108,7 +110,9 @@ def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
 
 
 def test_a_row_is_one_line_whatever_is_in_it(tmp_path: Path) -> None:
-    sink = FileSink(connector(tmp_path / "rows.log"), FileActionSettings(template="${a} and ${b.c}"))
+    sink = FileSink(
+        connector(tmp_path / "rows.log"), FileActionSettings(template="${a} and ${b.c}")
+    )
     message = Message("t", b"", 0, False, Client("c"), 0)
     assert sink.record({"a": "1\r\n2", "b": {"c": 3}}, message) == b"1  2 and 3"
     assert sink.record({"a": 1}, message) == b"1 and undefined"

@@ -42,7 +42,13 @@ def test_a_pool_that_is_the_limit_is_named() -> None:
             bridges.send({"n": number}, ACTION, client=f"c{number}")
         await bridges.until(lambda: "pool_size is 1" in bridges.actions.get("out")["status_reason"])
 
-    run(check, {}, lambda r: Reply(waits_for=never), connector={"pool_size": 1}, request_timeout="500ms")
+    run(
+        check,
+        {},
+        lambda r: Reply(waits_for=never),
+        connector={"pool_size": 1},
+        request_timeout="500ms",
+    )
 
 
 def test_a_request_without_an_answer_is_sent_again() -> None:
@@ -50,11 +56,18 @@ def test_a_request_without_an_answer_is_sent_again() -> None:
 
     async def check(bridges: Bridges, _service: Service) -> None:
         bridges.send({"n": 1}, ACTION)
-        await bridges.until(lambda: "no answer within" in bridges.actions.get("out")["status_reason"])
+        await bridges.until(
+            lambda: "no answer within" in bridges.actions.get("out")["status_reason"]
+        )
         await sent(bridges, 1)
         assert bridges.connectors.get("plant")["status"] == "connected", "the others go on"
 
-    run(check, {}, lambda r: Reply(waits_for=never) if times and times.pop() else Reply(), request_timeout="300ms")
+    run(
+        check,
+        {},
+        lambda r: Reply(waits_for=never) if times and times.pop() else Reply(),
+        request_timeout="300ms",
+    )
 
 
 def test_a_connection_that_was_closed_meanwhile_is_no_outage() -> None:
@@ -119,7 +132,9 @@ def test_a_server_that_wants_another_certificate_is_named(tmp_path: Path) -> Non
 
     async def check(bridges: Bridges, _service: Service) -> None:
         bridges.send({"n": 1}, ACTION)
-        await bridges.until(lambda: "client certificate" in bridges.actions.get("out")["status_reason"])
+        await bridges.until(
+            lambda: "client certificate" in bridges.actions.get("out")["status_reason"]
+        )
 
     tls = {"enable": True, "cacertfile": str(authority.file)}
     run(check, {}, context=_served(authority, asks=True), connector={"ssl": tls})
@@ -127,7 +142,9 @@ def test_a_server_that_wants_another_certificate_is_named(tmp_path: Path) -> Non
 
 def test_a_server_that_nobody_vouches_for_gets_nothing(tmp_path: Path) -> None:
     async def check(bridges: Bridges, _service: Service) -> None:
-        await bridges.until(lambda: "certificate" in bridges.connectors.get("plant")["status_reason"])
+        await bridges.until(
+            lambda: "certificate" in bridges.connectors.get("plant")["status_reason"]
+        )
         probed = await bridges.connectors.test("plant")
         assert [step["name"] for step in probed["steps"] if step["result"] == "failed"] == ["tls"]
 
@@ -145,7 +162,12 @@ def _token_server(tokens: list[str]) -> Service:
 
 
 def _oauth(server: Service, secret: str = "s3cret") -> dict[str, Any]:
-    given = {"mechanism": "oauth", "endpoint_uri": f"{server.url}/token", "client_id": "me", "client_secret": secret}
+    given = {
+        "mechanism": "oauth",
+        "endpoint_uri": f"{server.url}/token",
+        "client_id": "me",
+        "client_secret": secret,
+    }
     return {"authentication": given}
 
 
@@ -172,23 +194,32 @@ def test_a_client_that_gets_no_token_is_named() -> None:
 
     async def check(bridges: Bridges, _service: Service) -> None:
         async with server:
-            await bridges.until(lambda: "invalid_client" in bridges.connectors.get("plant")["status_reason"])
+            await bridges.until(
+                lambda: "invalid_client" in bridges.connectors.get("plant")["status_reason"]
+            )
             probed = await bridges.connectors.test("plant")
-            assert [step["name"] for step in probed["steps"] if step["result"] == "failed"] == ["authenticate"]
+            assert [step["name"] for step in probed["steps"] if step["result"] == "failed"] == [
+                "authenticate"
+            ]
 
     run(check, {}, connector=_oauth(server, "wrong secret"))
 
 
 def test_a_token_is_not_asked_for_at_an_address_that_must_not_be_called() -> None:
     server = _token_server(["one"])
-    guard = AddressGuard(SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"]))
+    guard = AddressGuard(
+        SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"])
+    )
     connector = _oauth(server)
     connector["authentication"]["endpoint_uri"] = f"http://127.0.0.2:{server.port}/token"
 
     async def check(bridges: Bridges, _service: Service) -> None:
         async with server:
             await bridges.until(
-                lambda: "127.0.0.2 must not be called" in bridges.connectors.get("plant")["status_reason"]
+                lambda: (
+                    "127.0.0.2 must not be called"
+                    in bridges.connectors.get("plant")["status_reason"]
+                )
             )
 
     run(check, {}, connector=connector, guard=guard)
@@ -197,13 +228,16 @@ def test_a_token_is_not_asked_for_at_an_address_that_must_not_be_called() -> Non
 
 def test_addresses_that_must_not_be_called_are_not() -> None:
     inner = Service()
-    guard = AddressGuard(SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"]))
+    guard = AddressGuard(
+        SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"])
+    )
 
     async def check(bridges: Bridges, _service: Service) -> None:
         async with inner:
             bridges.send({"n": 1}, ACTION)
             await bridges.until(
-                lambda: "must not be called" in bridges.connectors.get("plant")["status_reason"], "the guard's reason"
+                lambda: "must not be called" in bridges.connectors.get("plant")["status_reason"],
+                "the guard's reason",
             )
 
     service = run(check, {}, connector={"url": f"http://127.0.0.2:{inner.port}"}, guard=guard)
@@ -224,9 +258,13 @@ def test_addresses_that_must_not_be_called_are_not() -> None:
         ("file:///etc/hostname", "answers 307 Temporary Redirect to file:///etc/hostname"),
     ],
 )
-def test_a_row_that_is_redirected_to_a_forbidden_address_fails_and_the_next_is_sent(place: str, text: str) -> None:
+def test_a_row_that_is_redirected_to_a_forbidden_address_fails_and_the_next_is_sent(
+    place: str, text: str
+) -> None:
     inner = Service()
-    guard = AddressGuard(SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"]))
+    guard = AddressGuard(
+        SsrfSettings(enable=True, allow_cidrs=["127.0.0.1/32"], deny_cidrs=["127.0.0.0/8"])
+    )
 
     def answer(request: Received) -> Reply:
         if request.json() == {"n": 1}:
@@ -245,12 +283,18 @@ def test_a_row_that_is_redirected_to_a_forbidden_address_fails_and_the_next_is_s
     assert inner.received == []
 
 
-def test_a_row_that_is_redirected_to_a_host_that_is_away_is_sent_again_without_a_new_connection() -> None:
+def test_a_row_that_is_redirected_to_a_host_that_is_away_is_sent_again_without_a_new_connection() -> (
+    None
+):
     port, tries = free_port(), []
 
     def answer(request: Received) -> Reply:
         tries.append(request)
-        return Reply() if len(tries) > 2 else Reply(307, b"", [("Location", f"http://127.0.0.1:{port}/")])
+        return (
+            Reply()
+            if len(tries) > 2
+            else Reply(307, b"", [("Location", f"http://127.0.0.1:{port}/")])
+        )
 
     async def check(bridges: Bridges, _service: Service) -> None:
         bridges.send({"n": 1}, ACTION)
@@ -279,7 +323,9 @@ def test_requests_go_through_a_proxy() -> None:
 
 
 @asynccontextmanager
-async def tunnels(port: int, asked: list[bytes], status: bytes = b"200 Connected") -> AsyncIterator[str]:
+async def tunnels(
+    port: int, asked: list[bytes], status: bytes = b"200 Connected"
+) -> AsyncIterator[str]:
     """A proxy that makes tunnels to one port, whatever host is asked for; its address."""
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -294,7 +340,9 @@ async def tunnels(port: int, asked: list[bytes], status: bytes = b"200 Connected
             writer.close()
             return
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(pump(reader, inner_writer), pump(inner_reader, writer), return_exceptions=True)
+        await asyncio.gather(
+            pump(reader, inner_writer), pump(inner_reader, writer), return_exceptions=True
+        )
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     try:
@@ -337,9 +385,16 @@ def test_encrypted_requests_go_through_a_tunnel(tmp_path: Path) -> None:
 def test_a_proxy_that_makes_no_tunnel_is_named(status: bytes, said: str) -> None:
     async def check(bridges: Bridges, service: Service) -> None:
         async with tunnels(service.port, [], status) as proxy:
-            spec = {"name": "plant", "type": "http", "url": "https://service.invalid", "proxy": {"url": proxy}}
+            spec = {
+                "name": "plant",
+                "type": "http",
+                "url": "https://service.invalid",
+                "proxy": {"url": proxy},
+            }
             bridges.connectors.replace("plant", {**spec, "resource_opts": FAST_CONNECTOR})
-            await bridges.until(lambda: said in bridges.connectors.get("plant")["status_reason"], said)
+            await bridges.until(
+                lambda: said in bridges.connectors.get("plant")["status_reason"], said
+            )
 
     run(check, {})
 
@@ -355,7 +410,10 @@ def test_a_proxy_that_makes_no_tunnel_is_named(status: bytes, said: str) -> None
         ({"url": "http://x/${y}"}, "the address is the same for all rows"),
         ({"url": "http://x", "headers": {"Host": "y"}}, "is set by the connector"),
         ({"url": "http://x", "headers": {"A b": "y"}}, "is not the name of a header"),
-        ({"url": "http://x", "headers": {"A": "Bearer ${env:T}"}}, "must be a string, or all of it"),
+        (
+            {"url": "http://x", "headers": {"A": "Bearer ${env:T}"}},
+            "must be a string, or all of it",
+        ),
         ({"url": "http://x", "ssl": {"enable": True}}, "write https:"),
     ],
     ids=["scheme", "password", "template", "host", "name", "reference", "tls"],

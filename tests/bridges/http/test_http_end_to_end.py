@@ -61,13 +61,22 @@ def identifiers(message: paho.MQTTMessage) -> list[int]:
 def post(node: Node, path: str, content: str, **headers: str) -> httpx.Response:
     given = {"Authorization": "Bearer wonderland", **headers}
     return httpx.post(
-        f"{node.url}/ingest/{path}", content=content, headers=given, trust_env=False, timeout=30, verify=NO_TLS
+        f"{node.url}/ingest/{path}",
+        content=content,
+        headers=given,
+        trust_env=False,
+        timeout=30,
+        verify=NO_TLS,
     )
 
 
 def open_door(node: Node, **parameters: Any) -> None:
     authentication = {"mechanism": "token", "tokens": ["wonderland"]}
-    node.call("POST", "/connectors", {"name": "web", "type": "http_server", "authentication": authentication})
+    node.call(
+        "POST",
+        "/connectors",
+        {"name": "web", "type": "http_server", "authentication": authentication},
+    )
     spec = {"name": "in", "type": "http_server", "connector": "web", "parameters": parameters}
     node.call("POST", "/sources", spec)
     eventually(lambda: node.call("GET", "/sources/in")["status"] == "connected")
@@ -77,11 +86,16 @@ def test_what_was_accepted_reaches_subscribers_and_rules_over_a_kill(tmp_path: P
     with running(tmp_path / "node") as node:
         open_door(node, topic="plant/${path}", body_format="ndjson")
         sql = 'SELECT payload.n AS n, path FROM "$bridges/http_server:in"'
-        republish = {"function": "republish", "args": {"topic": "plant/seen", "payload": "${.}", "qos": 1}}
+        republish = {
+            "function": "republish",
+            "args": {"topic": "plant/seen", "payload": "${.}", "qos": 1},
+        }
         node.call("POST", "/rules", {"name": "seen", "sql": sql, "actions": [republish]})
         subscriber = Subscriber(node, "plant/#")
         assert post(node, "in/a", '{"n": 1}').json()["accepted"] == 1
-        eventually(lambda: len(subscriber.messages) == 2, what="the message and what the rule made of it")
+        eventually(
+            lambda: len(subscriber.messages) == 2, what="the message and what the rule made of it"
+        )
         assert sorted(subscriber.payloads, key=len) == [{"n": 1}, {"n": 1, "path": "a"}]
         assert {tuple(identifiers(message)) for message in subscriber.messages} == {(17,)}
         subscriber.leave()
@@ -90,10 +104,15 @@ def test_what_was_accepted_reaches_subscribers_and_rules_over_a_kill(tmp_path: P
         node.kill()
         node.start()
         eventually(
-            lambda: post(node, "in/b", lines, **{"Idempotency-Key": "k"}).json() == {**answer, "duplicate": True}
+            lambda: (
+                post(node, "in/b", lines, **{"Idempotency-Key": "k"}).json()
+                == {**answer, "duplicate": True}
+            )
         )
         back = Subscriber(node, "plant/#")
-        eventually(lambda: len(back.messages) >= 2 * (ROWS - 2), what="everything that was accepted")
+        eventually(
+            lambda: len(back.messages) >= 2 * (ROWS - 2), what="everything that was accepted"
+        )
         taken = [row["n"] for row in back.payloads if "path" not in row]
         assert taken == list(range(2, ROWS)), "in order, once each"
         back.leave()
@@ -102,7 +121,9 @@ def test_what_was_accepted_reaches_subscribers_and_rules_over_a_kill(tmp_path: P
 def test_rows_on_disk_outlive_service_and_broker_and_keep_their_keys(tmp_path: Path) -> None:
     """What is sent again after ``kill -9`` has the key it had, so that the service can tell."""
     is_well = [False]
-    service = Service(lambda request: Reply() if is_well[0] or request.method == "GET" else Reply(503))
+    service = Service(
+        lambda request: Reply() if is_well[0] or request.method == "GET" else Reply(503)
+    )
 
     async def whole() -> None:
         async with service:
@@ -127,11 +148,26 @@ def _rows_over_a_kill(directory: Path, service: Service, is_well: list[bool]) ->
         node.call("POST", "/connectors", {"name": "out", "type": "http", "url": service.url})
         parameters = {"path": "/rows", "idempotency_header": "Idempotency-Key"}
         options = {"buffer_mode": "disk", "retry_interval": "20ms", "resume_interval": "100ms"}
-        spec = {"name": "out", "type": "http", "connector": "out", "parameters": parameters, "resource_opts": options}
+        spec = {
+            "name": "out",
+            "type": "http",
+            "connector": "out",
+            "parameters": parameters,
+            "resource_opts": options,
+        }
         node.call("POST", "/actions", spec)
-        node.call("POST", "/rules", {"name": "r", "sql": 'SELECT payload.n AS n FROM "m"', "actions": ["http:out"]})
+        node.call(
+            "POST",
+            "/rules",
+            {"name": "r", "sql": 'SELECT payload.n AS n FROM "m"', "actions": ["http:out"]},
+        )
         open_door(node, topic="m", body_format="ndjson")
-        assert post(node, "in", "\n".join(f'{{"n": {number}}}' for number in range(ROWS))).json()["accepted"] == ROWS
+        assert (
+            post(node, "in", "\n".join(f'{{"n": {number}}}' for number in range(ROWS))).json()[
+                "accepted"
+            ]
+            == ROWS
+        )
         eventually(lambda: len(service.received) >= 3, what="some attempts")
         assert "503" in node.call("GET", "/actions/out")["status_reason"]
         node.kill()
@@ -139,7 +175,9 @@ def _rows_over_a_kill(directory: Path, service: Service, is_well: list[bool]) ->
         before = len(service.received)
         eventually(lambda: len(service.received) > before, what="an attempt after the start")
         is_well[0] = True
-        eventually(lambda: node.call("GET", "/actions/out")["metrics"]["success"] == ROWS, what="all rows")
+        eventually(
+            lambda: node.call("GET", "/actions/out")["metrics"]["success"] == ROWS, what="all rows"
+        )
 
 
 @pytest.mark.parametrize("type", ["http", "http_server"])
@@ -148,4 +186,6 @@ def test_the_types_describe_themselves(tmp_path: Path, type: str) -> None:
         found = {kind["name"]: kind for kind in node.call("GET", "/connector-types")["items"]}
     assert found[type]["is_installed"]
     for schema in found[type]["parameters"].values():
-        assert [name for name, field in schema["properties"].items() if not field.get("description")] == []
+        assert [
+            name for name, field in schema["properties"].items() if not field.get("description")
+        ] == []

@@ -39,10 +39,20 @@ async def listening(**listen: Any) -> AsyncIterator[tuple[Bridges, int]]:
     bridges.begin()
     try:
         async with asyncio.timeout(DEADLINE_S):
-            spec = {"authentication": AUTHENTICATION, "listen": {"bind": f"127.0.0.1:{port}", **listen}}
-            bridges.connectors.create({**spec, "name": "web", "type": "http_server", "max_body_size": "1KB"})
+            spec = {
+                "authentication": AUTHENTICATION,
+                "listen": {"bind": f"127.0.0.1:{port}", **listen},
+            }
+            bridges.connectors.create(
+                {**spec, "name": "web", "type": "http_server", "max_body_size": "1KB"}
+            )
             parameters = {"topic": "in/${path}", "user_properties": {"who": "${query.who}"}}
-            source = {"name": "in", "type": "http_server", "connector": "web", "parameters": parameters}
+            source = {
+                "name": "in",
+                "type": "http_server",
+                "connector": "web",
+                "parameters": parameters,
+            }
             bridges.sources.create(source)
             await bridges.until(lambda: bridges.services.endpoints.receivers.find("in"))
             yield bridges, port
@@ -50,7 +60,9 @@ async def listening(**listen: Any) -> AsyncIterator[tuple[Bridges, int]]:
         await bridges.end()
 
 
-async def post(port: int, body: bytes = b"hello", path: str = "in/a", **named: Any) -> httpx.Response:
+async def post(
+    port: int, body: bytes = b"hello", path: str = "in/a", **named: Any
+) -> httpx.Response:
     verify = named.pop("verify", None)
     scheme = "https" if verify else "http"
     named = {"headers": WITH_TOKEN, **named}
@@ -81,11 +93,17 @@ def test_connections_are_used_again_and_chunks_put_together() -> None:
                 yield piece
 
         async with listening() as (bridges, port):
-            async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, headers=WITH_TOKEN) as http:
+            async with httpx.AsyncClient(
+                trust_env=False, verify=NO_TLS, headers=WITH_TOKEN
+            ) as http:
                 for body in (b"first", pieces(), b"last"):
                     answer = await http.post(f"http://127.0.0.1:{port}/ingest/in", content=body)
                     assert answer.status_code == 200
-            assert [one.payload for one in bridges.published.messages] == [b"first", b"one two three", b"last"]
+            assert [one.payload for one in bridges.published.messages] == [
+                b"first",
+                b"one two three",
+                b"last",
+            ]
 
     asyncio.run(check())
 
@@ -106,8 +124,13 @@ def test_what_is_refused_is_told_as_the_api_does(
     method: str, path: str, headers: dict[str, str], body: bytes, status: int, code: str
 ) -> None:
     async def check() -> None:
-        async with listening() as (bridges, port), httpx.AsyncClient(trust_env=False, verify=NO_TLS) as http:
-            answer = await http.request(method, f"http://127.0.0.1:{port}{path}", headers=headers, content=body)
+        async with (
+            listening() as (bridges, port),
+            httpx.AsyncClient(trust_env=False, verify=NO_TLS) as http,
+        ):
+            answer = await http.request(
+                method, f"http://127.0.0.1:{port}{path}", headers=headers, content=body
+            )
             assert (answer.status_code, answer.json()["code"]) == (status, code)
             assert answer.headers["content-type"] == "application/problem+json"
             assert bridges.published.messages == []
@@ -117,7 +140,10 @@ def test_what_is_refused_is_told_as_the_api_does(
 
 def test_tls_with_a_certificate_and_with_one_of_the_sender(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path), Authority(tmp_path, "Other")
-    server, sender = authority.sign("server", {"CN": "here"}, ["127.0.0.1"]), authority.sign("sender", {"CN": "press"})
+    server, sender = (
+        authority.sign("server", {"CN": "here"}, ["127.0.0.1"]),
+        authority.sign("sender", {"CN": "press"}),
+    )
     stranger = other.sign("stranger", {"CN": "press"})
 
     def context(cert: Any = None) -> ssl.SSLContext:
@@ -147,7 +173,9 @@ def test_tls_with_a_certificate_and_with_one_of_the_sender(tmp_path: Path) -> No
 def test_a_certificate_that_was_renewed_is_shown_to_who_connects_then(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.sign("server", {"CN": "localhost"}, ["127.0.0.1"])
-    settings = ListenSettings.model_validate({"bind": f"127.0.0.1:{free_port()}", "ssl": files.settings})
+    settings = ListenSettings.model_validate(
+        {"bind": f"127.0.0.1:{free_port()}", "ssl": files.settings}
+    )
 
     def shown(port: int) -> bytes | None:
         trusting = ssl.create_default_context(cafile=str(authority.file))
@@ -164,7 +192,9 @@ def test_a_certificate_that_was_renewed_is_shown_to_who_connects_then(tmp_path: 
             first = await asyncio.to_thread(shown, served.port)
             files.key.write_bytes(b"half a key")
             authority.sign("server", {"CN": "localhost"}, ["127.0.0.1"])
-            await asyncio.to_thread(eventually, lambda: shown(served.port) != first, what="another certificate")
+            await asyncio.to_thread(
+                eventually, lambda: shown(served.port) != first, what="another certificate"
+            )
         finally:
             await served.stop()
 
@@ -211,7 +241,9 @@ async def silent(port: int, count: int, start: bytes = b"") -> list[asyncio.Stre
     return readers
 
 
-@pytest.mark.parametrize("start", [b"", b"POST /ingest/in HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"])
+@pytest.mark.parametrize(
+    "start", [b"", b"POST /ingest/in HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"]
+)
 def test_connections_without_a_token_make_room_for_senders(start: bytes) -> None:
     async def check() -> None:
         with cut_off_at_the_end():
@@ -262,7 +294,9 @@ def test_silent_handshakes_make_room_for_senders(tmp_path: Path) -> None:
     async def served() -> None:
         async with listening(ssl=server.settings, max_connections=4) as (_, port):
             readers = await silent(port, 30)
-            assert (await post(port, verify=ssl.create_default_context(cafile=str(authority.file)))).status_code == 200
+            assert (
+                await post(port, verify=ssl.create_default_context(cafile=str(authority.file)))
+            ).status_code == 200
             assert await readers[0].read() == b""
 
     asyncio.run(check())
@@ -292,7 +326,8 @@ def test_where_all_are_busy_the_new_one_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(
-    "noise", [b"\x16\x03\x01\x02\x00\x01\x00", b"hello\r\n\r\n", b"POST /ingest/in HTTP/1.1\r\n\r\n"]
+    "noise",
+    [b"\x16\x03\x01\x02\x00\x01\x00", b"hello\r\n\r\n", b"POST /ingest/in HTTP/1.1\r\n\r\n"],
 )
 def test_what_is_no_request_is_answered_so(noise: bytes) -> None:
     async def check() -> None:
@@ -331,11 +366,20 @@ def test_a_port_in_use_and_a_certificate_that_is_not_there_are_named(tmp_path: P
                 ("second", {"bind": f"127.0.0.1:{port}"}),
                 ("tls", {"bind": f"127.0.0.1:{free_port()}", "ssl": files}),
             ):
-                spec = {"name": name, "type": "http_server", "authentication": AUTHENTICATION, "listen": listen}
+                spec = {
+                    "name": name,
+                    "type": "http_server",
+                    "authentication": AUTHENTICATION,
+                    "listen": listen,
+                }
                 bridges.connectors.create(spec)
             shown = bridges.connectors.get
             await bridges.until(lambda: "the port is in use" in shown("second")["status_reason"])
-            await bridges.until(lambda: "ssl.certfile and ssl.keyfile cannot be read" in shown("tls")["status_reason"])
+            await bridges.until(
+                lambda: (
+                    "ssl.certfile and ssl.keyfile cannot be read" in shown("tls")["status_reason"]
+                )
+            )
 
     asyncio.run(check())
 
@@ -345,8 +389,14 @@ def test_a_port_in_use_and_a_certificate_that_is_not_there_are_named(tmp_path: P
     [
         ({"bind": "127.0.0.1"}, "names no port"),
         ({"bind": "127.0.0.1:99999"}, "has no port from 1 to 65535"),
-        ({"bind": "127.0.0.1:8443", "ssl": {"certfile": "/c"}}, "certfile and keyfile belong together"),
-        ({"bind": "127.0.0.1:8443", "ssl": {"verify": "verify_peer"}}, "verify_peer and cacertfile belong together"),
+        (
+            {"bind": "127.0.0.1:8443", "ssl": {"certfile": "/c"}},
+            "certfile and keyfile belong together",
+        ),
+        (
+            {"bind": "127.0.0.1:8443", "ssl": {"verify": "verify_peer"}},
+            "verify_peer and cacertfile belong together",
+        ),
     ],
     ids=["no port", "port", "certificate", "verify"],
 )
@@ -354,7 +404,12 @@ def test_listeners_that_cannot_be_are_refused(listen: dict[str, Any], sentence: 
     async def check() -> None:
         bridges = Bridges()
         bridges.begin()
-        spec = {"name": "web", "type": "http_server", "authentication": AUTHENTICATION, "listen": listen}
+        spec = {
+            "name": "web",
+            "type": "http_server",
+            "authentication": AUTHENTICATION,
+            "listen": listen,
+        }
         with pytest.raises(Exception, match="cannot be") as refused:
             bridges.connectors.create(spec)
         assert sentence in str(refused.value) + str(getattr(refused.value, "problems", ""))

@@ -54,8 +54,28 @@ def test_paths_stand_behind_that_of_the_connector() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["../../admin", "a/b", "?x=1", "#top", "//evil.example/", "@evil.example", "\r\nHost: evil", "%2e%2e%2f", "\\..\\"],
-    ids=["dots", "slash", "query", "fragment", "slashes", "userinfo", "line", "encoded", "backslash"],
+    [
+        "../../admin",
+        "a/b",
+        "?x=1",
+        "#top",
+        "//evil.example/",
+        "@evil.example",
+        "\r\nHost: evil",
+        "%2e%2e%2f",
+        "\\..\\",
+    ],
+    ids=[
+        "dots",
+        "slash",
+        "query",
+        "fragment",
+        "slashes",
+        "userinfo",
+        "line",
+        "encoded",
+        "backslash",
+    ],
 )
 def test_a_value_never_leaves_its_segment(value: str) -> None:
     found = one_row({"v": value}, {"path": "/a/${v}/z"})
@@ -118,11 +138,21 @@ def test_mqtt_properties_become_headers() -> None:
         ({"batch": "json_array"}, [b'[{"n":0},{"n":1},{"n":2}]'], "application/json"),
         ({"batch": "ndjson", "body": "${n}\n"}, [b"0 \n1 \n2 \n"], "application/x-ndjson"),
         (
-            {"batch": "joined", "body": "v=${n}", "batch_separator": ";", "batch_prefix": "<", "batch_suffix": ">"},
+            {
+                "batch": "joined",
+                "body": "v=${n}",
+                "batch_separator": ";",
+                "batch_prefix": "<",
+                "batch_suffix": ">",
+            },
             [b"<v=0;v=1;v=2>"],
             "application/octet-stream",
         ),
-        ({"batch": "json_array", "path": "/${n}"}, [b'[{"n":0}]', b'[{"n":1}]', b'[{"n":2}]'], "application/json"),
+        (
+            {"batch": "json_array", "path": "/${n}"},
+            [b'[{"n":0}]', b'[{"n":1}]', b'[{"n":2}]'],
+            "application/json",
+        ),
     ],
     ids=["array", "lines", "joined", "places"],
 )
@@ -150,7 +180,8 @@ def test_a_row_whose_body_is_not_json_is_left_out_of_the_batch(batch: str) -> No
         await bridges.until(lambda: bridges.counts()["failed"] == 3)
         letters = await until(lambda: _letters(bridges), "the dead letters are committed")
         assert (
-            f"body: expected JSON in a batch of {batch}, got b'1],[{{" in letters[0]["reason"] + letters[-1]["reason"]
+            f"body: expected JSON in a batch of {batch}, got b'1],[{{"
+            in letters[0]["reason"] + letters[-1]["reason"]
         )
 
     service = run(check, {"batch": batch, "body": "${payload}"}, batch_size=10, batch_time="50ms")
@@ -166,7 +197,11 @@ def test_a_body_that_is_json_stays_json() -> None:
 
     body = '{"by": "${clientid}", "data": ${payload}, "temp": ${temp}}'
     service = run(check, {"body": body})
-    assert service.taken[0].json() == {"by": 'a","admin":true,"x":"', "data": {"n": 0}, "temp": None}
+    assert service.taken[0].json() == {
+        "by": 'a","admin":true,"x":"',
+        "data": {"n": 0},
+        "temp": None,
+    }
 
 
 # What answers lead to
@@ -187,12 +222,18 @@ def test_some_statuses_are_tried_again(status: int) -> None:
 
 
 def test_which_statuses_are_tried_again_is_a_setting() -> None:
-    said = given_up({"n": 1}, {"retry_statuses": ["503"]}, answer=lambda request: Reply(500, b"broken"))
+    said = given_up(
+        {"n": 1}, {"retry_statuses": ["503"]}, answer=lambda request: Reply(500, b"broken")
+    )
     assert said.endswith("answers 500 Internal Server Error: broken")
 
 
 def test_other_refusals_are_final_and_told_with_the_beginning_of_the_answer() -> None:
-    said = given_up({"n": 1}, {"path": "/rows"}, answer=lambda request: Reply(422, b"no  such\nunit " + b"x" * 500))
+    said = given_up(
+        {"n": 1},
+        {"path": "/rows"},
+        answer=lambda request: Reply(422, b"no  such\nunit " + b"x" * 500),
+    )
     assert "POST http://127.0.0.1:" in said
     assert "/rows answers 422" in said
     assert said.endswith("no such unit " + "x" * 186)
@@ -226,7 +267,11 @@ def test_a_wait_that_is_asked_for_holds_over_a_new_connection_until_the_action_i
 
     def answer(request: Received) -> Reply:
         times.append(time.time())
-        return Reply(429, headers=[("Retry-After", "2" if len(times) == 1 else "600")]) if len(times) < 3 else Reply()
+        return (
+            Reply(429, headers=[("Retry-After", "2" if len(times) == 1 else "600")])
+            if len(times) < 3
+            else Reply()
+        )
 
     async def check(bridges: Bridges, _service: Service) -> None:
         bridges.send({"n": 0}, ACTION)
@@ -278,19 +323,28 @@ def test_a_path_that_is_not_there_is_told_and_waited_for() -> None:
 
     async def check(bridges: Bridges, _service: Service) -> None:
         bridges.send({"n": 1}, ACTION)
-        await bridges.until(lambda: bridges.actions.get("out")["status_reason"].startswith("unhealthy target: "))
+        await bridges.until(
+            lambda: bridges.actions.get("out")["status_reason"].startswith("unhealthy target: ")
+        )
         assert bridges.connectors.get("plant")["status"] == "connected"
         paths.add("/new")
         await sent(bridges, 1)
 
-    run(check, {"path": "/new"}, lambda r: Reply() if r.path in paths else Reply(404), missing_target="wait")
+    run(
+        check,
+        {"path": "/new"},
+        lambda r: Reply() if r.path in paths else Reply(404),
+        missing_target="wait",
+    )
 
 
 def test_redirections_are_not_followed_unless_wanted() -> None:
     def answer(request: Received) -> Reply:
         return Reply(308, b"", [("Location", "/new")]) if request.path == "/old" else Reply()
 
-    assert "answers 308 Permanent Redirect to /new" in given_up({"n": 1}, {"path": "/old"}, answer=answer)
+    assert "answers 308 Permanent Redirect to /new" in given_up(
+        {"n": 1}, {"path": "/old"}, answer=answer
+    )
     found = one_row({"n": 1}, {"path": "/old", "max_redirects": 1}, answer=answer)
     assert (found.method, found.path, found.json()) == ("POST", "/new", {"n": 1})
 
@@ -303,9 +357,14 @@ def test_another_host_gets_none_of_the_connectors_headers() -> None:
             bridges.send({"n": 1}, ACTION)
             await sent(bridges, 1)
 
-    connector = {"headers": {"X-Key": "secret"}, "authentication": {"mechanism": "bearer", "token": "abc"}}
+    connector = {
+        "headers": {"X-Key": "secret"},
+        "authentication": {"mechanism": "bearer", "token": "abc"},
+    }
     place = [("Location", f"http://127.0.0.1:{other.port}/there")]
-    service = run(check, {"max_redirects": 2}, lambda request: Reply(307, b"", place), connector=connector)
+    service = run(
+        check, {"max_redirects": 2}, lambda request: Reply(307, b"", place), connector=connector
+    )
     assert service.received[0].header("authorization") == "Bearer abc"
     assert service.received[0].header("x-key") == "secret"
     assert (other.taken[0].header("authorization"), other.taken[0].header("x-key")) == (None, None)
@@ -313,11 +372,15 @@ def test_another_host_gets_none_of_the_connectors_headers() -> None:
 
 
 def test_what_is_not_http_is_told() -> None:
-    assert "is not HTTP" in given_up({"n": 1}, {}, answer=lambda request: Reply(raw=b"SSH-2.0-OpenSSH\r\n\r\n"))
+    assert "is not HTTP" in given_up(
+        {"n": 1}, {}, answer=lambda request: Reply(raw=b"SSH-2.0-OpenSSH\r\n\r\n")
+    )
 
 
 def test_a_long_answer_is_not_read_to_its_end() -> None:
-    found = one_row({"n": 1}, {"max_answer_size": "1KB"}, answer=lambda request: Reply(200, b"x" * 1_000_000))
+    found = one_row(
+        {"n": 1}, {"max_answer_size": "1KB"}, answer=lambda request: Reply(200, b"x" * 1_000_000)
+    )
     assert found.json() == {"n": 1}
 
 
@@ -331,10 +394,16 @@ def test_a_row_at_fault_is_found_and_the_others_of_its_batch_are_taken() -> None
         assert bridges.counts()["failed"] == 1
 
     def answer(request: Received) -> Reply:
-        return Reply(400, b"row 11 is bad") if any(row["n"] == 11 for row in request.json()) else Reply()
+        return (
+            Reply(400, b"row 11 is bad")
+            if any(row["n"] == 11 for row in request.json())
+            else Reply()
+        )
 
     service = run(check, {"batch": "json_array"}, answer, batch_size=16, batch_time="50ms")
-    assert [row["n"] for request in service.taken for row in request.json()] == [n for n in range(16) if n != 11]
+    assert [row["n"] for request in service.taken for row in request.json()] == [
+        n for n in range(16) if n != 11
+    ]
 
 
 async def _letters(bridges: Bridges) -> list[dict[str, Any]]:
@@ -348,7 +417,9 @@ def test_an_answer_may_tell_of_each_row() -> None:
         rows = [row["n"] for row in request.json()]
         tried.extend(rows)
         statuses = [429 if n == 1 and tried.count(1) == 1 else 400 if n == 2 else 201 for n in rows]
-        items = [{"index": {"status": status, "error": {"reason": f"s{status}"}}} for status in statuses]
+        items = [
+            {"index": {"status": status, "error": {"reason": f"s{status}"}}} for status in statuses
+        ]
         return Reply(200, json.dumps({"items": items}).encode())
 
     async def check(bridges: Bridges, _service: Service) -> None:
@@ -375,7 +446,11 @@ def test_the_idempotency_key_stays_when_a_row_is_sent_again_and_differs_else() -
             bridges.send({"n": 1}, ACTION)
         await sent(bridges, 2)
 
-    service = run(check, {"idempotency_header": "Idempotency-Key"}, lambda r: Reply(left.pop()) if left else Reply())
+    service = run(
+        check,
+        {"idempotency_header": "Idempotency-Key"},
+        lambda r: Reply(left.pop()) if left else Reply(),
+    )
     keys = [request.header("idempotency-key") for request in service.received]
     assert len(keys) == 3
     assert keys[0] == keys[1] != keys[2]

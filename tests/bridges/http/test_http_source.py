@@ -17,7 +17,11 @@ import httpx
 import pytest
 
 from bridges.http_server.authentication import guard_of
-from bridges.http_server.settings import BasicAuthentication, HmacAuthentication, TokenAuthentication
+from bridges.http_server.settings import (
+    BasicAuthentication,
+    HmacAuthentication,
+    TokenAuthentication,
+)
 from bridges.resource.errors import BadSettings
 from broker.core.errors import Invalid
 from broker.core.message import Message
@@ -60,7 +64,9 @@ class Site:
 
     def __init__(self, bridges: Bridges, url: str) -> None:
         self.bridges, self.url = bridges, url
-        self.http = httpx.AsyncClient(base_url=url, headers=WITH_TOKEN, trust_env=False, verify=NO_TLS)
+        self.http = httpx.AsyncClient(
+            base_url=url, headers=WITH_TOKEN, trust_env=False, verify=NO_TLS
+        )
 
     async def post(self, content: Any = b"hello", path: str = "in", **named: Any) -> httpx.Response:
         if not isinstance(content, (bytes, str)):
@@ -105,10 +111,20 @@ async def site(
         async with asyncio.timeout(DEADLINE_S):
             if again is None:
                 bridges.connectors.create(
-                    {"authentication": TOKENS, **(connector or {}), "name": "web", "type": "http_server"}
+                    {
+                        "authentication": TOKENS,
+                        **(connector or {}),
+                        "name": "web",
+                        "type": "http_server",
+                    }
                 )
                 parameters = {"topic": "in/${path}", **(parameters or {})}
-                spec = {"name": "in", "type": "http_server", "connector": "web", "parameters": parameters}
+                spec = {
+                    "name": "in",
+                    "type": "http_server",
+                    "connector": "web",
+                    "parameters": parameters,
+                }
                 bridges.sources.create(spec)
             await bridges.until(lambda: bridges.services.endpoints.receivers.find("in"))
             yield made
@@ -118,7 +134,9 @@ async def site(
         await bridges.end()
 
 
-def run(check: Callable[[Site], Any], parameters: Mapping[str, Any] | None = None, **connector: Any) -> None:
+def run(
+    check: Callable[[Site], Any], parameters: Mapping[str, Any] | None = None, **connector: Any
+) -> None:
     async def whole() -> None:
         async with site(parameters, connector) as made:
             await check(made)
@@ -148,10 +166,20 @@ def problem(response: httpx.Response, status: int, code: str) -> str:
 
 def test_a_body_is_one_message_as_it_came() -> None:
     async def check(made: Site) -> None:
-        answer = await made.post(b"\x00\xff", "in/plant/7", headers={"Content-Type": "application/x; a=b"})
-        assert (answer.status_code, answer.json()) == (200, {"accepted": 1, "refused": [], "refused_count": 0})
+        answer = await made.post(
+            b"\x00\xff", "in/plant/7", headers={"Content-Type": "application/x; a=b"}
+        )
+        assert (answer.status_code, answer.json()) == (
+            200,
+            {"accepted": 1, "refused": [], "refused_count": 0},
+        )
         [message] = made.messages
-        assert (message.topic, message.payload, message.qos, message.retain) == ("in/plant/7", b"\x00\xff", 1, False)
+        assert (message.topic, message.payload, message.qos, message.retain) == (
+            "in/plant/7",
+            b"\x00\xff",
+            1,
+            False,
+        )
         assert message.properties == {"Content-Type": "application/x"}
         assert message.client.client_id == "http_server:in"
         assert made.counts()["success"] == 1
@@ -195,7 +223,11 @@ def test_a_token_in_a_header_of_its_own_is_in_no_column() -> None:
         assert made.payloads == [b"C undefined"]
 
     way_in = {"mechanism": "token", "tokens": [TOKEN], "header": "X-Api-Key"}
-    run(check, {"topic": "in", "payload": "${headers.x_unit} ${headers.x_api_key}"}, authentication=way_in)
+    run(
+        check,
+        {"topic": "in", "payload": "${headers.x_unit} ${headers.x_api_key}"},
+        authentication=way_in,
+    )
 
 
 @pytest.mark.parametrize(
@@ -208,7 +240,9 @@ def test_a_token_in_a_header_of_its_own_is_in_no_column() -> None:
     ],
     ids=["array", "lines", "lines by type", "one"],
 )
-def test_a_body_may_hold_many_messages(form: str, kind: str, body: bytes, payloads: list[bytes]) -> None:
+def test_a_body_may_hold_many_messages(
+    form: str, kind: str, body: bytes, payloads: list[bytes]
+) -> None:
     async def check(made: Site) -> None:
         answer = await made.post(body, headers={"Content-Type": kind})
         assert answer.json()["accepted"] == len(payloads)
@@ -243,7 +277,9 @@ def test_each_message_that_is_refused_is_told_with_its_reason() -> None:
 def test_a_body_none_of_whose_messages_is_taken_is_refused() -> None:
     async def check(made: Site) -> None:
         answer = await made.post(b"x\ny")
-        assert problem(answer, 422, "message_refused").startswith("all 2 messages are refused; the first: ")
+        assert problem(answer, 422, "message_refused").startswith(
+            "all 2 messages are refused; the first: "
+        )
         assert [one["pointer"] for one in answer.json()["errors"]] == ["/0", "/1"]
 
     run(check, {"body_format": "ndjson"})
@@ -251,7 +287,9 @@ def test_a_body_none_of_whose_messages_is_taken_is_refused() -> None:
 
 def test_a_stage_that_refuses_is_named() -> None:
     async def check(made: Site) -> None:
-        refusal = Refusal("schema_validation", "meters", "validation_failed", 0x99, "temp is no number")
+        refusal = Refusal(
+            "schema_validation", "meters", "validation_failed", 0x99, "temp is no number"
+        )
         made.bridges.published.publish = lambda message: Outcome(0, refusal)  # type: ignore[method-assign]
         detail = problem(await made.post(b"{}"), 422, "message_refused")
         assert detail == "schema_validation 'meters': temp is no number"
@@ -264,7 +302,10 @@ def test_payloads_must_fit_the_schema_and_are_decoded_by_it() -> None:
     async def check(made: Site) -> None:
         assert (await made.post(b"t=41")).status_code == 200
         assert [(m.topic, m.payload) for m in made.messages] == [("t/41", b"t=41")]
-        assert problem(await made.post(b"t=warm"), 422, "message_refused") == "schema 'temps': expected t=<number>"
+        assert (
+            problem(await made.post(b"t=warm"), 422, "message_refused")
+            == "schema 'temps': expected t=<number>"
+        )
 
     run(check, {"schema": "temps", "topic": "t/${payload.t}"})
 
@@ -280,8 +321,16 @@ def test_rules_read_what_is_posted() -> None:
         assert made.messages == []
         [(name, columns)] = seen
         assert name == "$bridges/http_server:in"
-        assert (columns["path"], columns["query"], columns["payload"]) == ("a/b", {"x": "1"}, '{"n": 1}')
-        assert (columns["headers"]["x_y"], columns["peerhost"], columns["index"]) == ("z", "127.0.0.1", 0)
+        assert (columns["path"], columns["query"], columns["payload"]) == (
+            "a/b",
+            {"x": "1"},
+            '{"n": 1}',
+        )
+        assert (columns["headers"]["x_y"], columns["peerhost"], columns["index"]) == (
+            "z",
+            "127.0.0.1",
+            0,
+        )
         assert "authorization" not in columns["headers"]
         assert "cookie" not in columns["headers"]
 
@@ -297,7 +346,9 @@ def signed(body: bytes, secret: str = "s3cret", **more: str) -> dict[str, str]:
     return {"X-Hub-Signature-256": f"sha256={digest}", **more}
 
 
-@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic bGV0IG1lIGlu"}])
+@pytest.mark.parametrize(
+    "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic bGV0IG1lIGlu"}]
+)
 def test_a_token_is_asked_for(headers: dict[str, str]) -> None:
     async def check(made: Site) -> None:
         made.http.headers.pop("authorization")
@@ -347,13 +398,18 @@ def test_signatures_are_of_the_body() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        HmacAuthentication.model_validate({"mechanism": "hmac", "secrets": ["s3cret", "${env:SLUICE_SECRET_EMPTY}"]}),
+        HmacAuthentication.model_validate(
+            {"mechanism": "hmac", "secrets": ["s3cret", "${env:SLUICE_SECRET_EMPTY}"]}
+        ),
         BasicAuthentication.model_validate({"mechanism": "basic", "users": {"alice": ""}}),
-        TokenAuthentication.model_validate({"mechanism": "token", "tokens": ["${env:SLUICE_SECRET_EMPTY}"]}),
+        TokenAuthentication.model_validate(
+            {"mechanism": "token", "tokens": ["${env:SLUICE_SECRET_EMPTY}"]}
+        ),
     ],
 )
 def test_an_empty_secret_lets_nobody_in(
-    settings: HmacAuthentication | BasicAuthentication | TokenAuthentication, monkeypatch: pytest.MonkeyPatch
+    settings: HmacAuthentication | BasicAuthentication | TokenAuthentication,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLUICE_SECRET_EMPTY", "")
     with pytest.raises(BadSettings, match="expected a secret, got an empty one"):
@@ -366,10 +422,17 @@ def test_signed_requests_are_not_taken_once_they_are_old() -> None:
             at = str(int(time.time()) - age_s)
             headers = signed(b"hello", before=f"{at}.", **{"X-Time": at})
             assert (await made.post(b"hello", headers=headers)).status_code == status
-        assert (await made.post(b"hello", headers=signed(b"hello", **{"X-Time": "soon"}))).status_code == 401
+        assert (
+            await made.post(b"hello", headers=signed(b"hello", **{"X-Time": "soon"}))
+        ).status_code == 401
         assert (await made.post(b"hello", headers=signed(b"hello"))).status_code == 401
 
-    hmac_settings = {"mechanism": "hmac", "secrets": ["s3cret"], "timestamp_header": "X-Time", "tolerance": "60s"}
+    hmac_settings = {
+        "mechanism": "hmac",
+        "secrets": ["s3cret"],
+        "timestamp_header": "X-Time",
+        "tolerance": "60s",
+    }
     run(check, authentication=hmac_settings)
 
 
@@ -402,7 +465,9 @@ def test_bodies_are_bounded() -> None:
         assert (await made.post(b"x" * 1000)).status_code == 200
         assert "larger than 1000 bytes" in problem(await made.post(b"x" * 1001), 413, "too_large")
         assert refused_requests(made, "too_large") == 1
-        packed = await made.post(gzip.compress(b"0" * 50_000_000), headers={"Content-Encoding": "gzip"})
+        packed = await made.post(
+            gzip.compress(b"0" * 50_000_000), headers={"Content-Encoding": "gzip"}
+        )
         problem(packed, 413, "too_large")
         bomb = await made.post(gzip.compress(b"0" * 500_000), headers={"Content-Encoding": "gzip"})
         assert "when it is unpacked" in problem(bomb, 413, "too_large")
@@ -434,7 +499,9 @@ def test_packed_bodies(body: bytes, encoding: str, status: int, code: str) -> No
 
 def test_content_types_may_be_asked_for() -> None:
     async def check(made: Site) -> None:
-        assert (await made.post(b"1", headers={"Content-Type": "application/json; charset=utf-8"})).status_code == 200
+        assert (
+            await made.post(b"1", headers={"Content-Type": "application/json; charset=utf-8"})
+        ).status_code == 200
         assert "takes application/json" in problem(await made.post(b"1"), 415, "wrong_content_type")
 
     run(check, {"content_types": ["application/json"]})
@@ -477,9 +544,8 @@ def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     async def check(made: Site) -> None:
         url = httpx.URL(made.url)
         reader, writer = await asyncio.open_connection(url.host, url.port)
-        head = (
-            f"POST /ingest/in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-        )
+        head = "POST /ingest/in HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n"
+        head += f"Authorization: Bearer {TOKEN}\r\n\r\n"
         writer.write(head.encode() + b"a")
         assert b"408" in await reader.readline()
         assert b"did not arrive within 0.1 s" in await reader.read(10_000)
@@ -531,15 +597,23 @@ def test_only_so_many_keys_are_remembered() -> None:
         for key in ("a", "b", "c", "a", "c"):
             await made.post(headers={"Idempotency-Key": key})
         assert len(made.messages) == 4
-        assert len(made.bridges.services.storage.values.names("bridges/positions/http_server:in/")) == 2
+        assert (
+            len(made.bridges.services.storage.values.names("bridges/positions/http_server:in/"))
+            == 2
+        )
 
     run(check, {"idempotency_keys": 2})
 
 
 def test_two_requests_with_one_key_at_once_are_taken_once() -> None:
     async def check(made: Site) -> None:
-        answers = await asyncio.gather(*(made.post(headers={"Idempotency-Key": "k"}) for _ in range(5)))
-        assert sorted(bool(answer.json().get("duplicate")) for answer in answers) == [False] + [True] * 4
+        answers = await asyncio.gather(
+            *(made.post(headers={"Idempotency-Key": "k"}) for _ in range(5))
+        )
+        assert (
+            sorted(bool(answer.json().get("duplicate")) for answer in answers)
+            == [False] + [True] * 4
+        )
         assert len(made.messages) == 1
 
     run(check)

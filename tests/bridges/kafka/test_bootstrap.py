@@ -23,7 +23,9 @@ async def _search_cut_short() -> None:
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])
-        listed = struct.pack(">hi", 0, len(_VERSIONS)) + b"".join(struct.pack(">hhh", *one) for one in _VERSIONS)
+        listed = struct.pack(">hi", 0, len(_VERSIONS)) + b"".join(
+            struct.pack(">hhh", *one) for one in _VERSIONS
+        )
         answer = request[4:8] + listed
         writer.write(struct.pack(">i", len(answer)) + answer)
         await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0])

@@ -30,25 +30,44 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(scope="module")
 def topics(kafka: Kafka) -> dict[str, Topic]:
-    return {name: asyncio.run(Topic(kafka).make()) for name in ("rows", "asked", "answers", "readings")}
+    return {
+        name: asyncio.run(Topic(kafka).make()) for name in ("rows", "asked", "answers", "readings")
+    }
 
 
 @pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory, kafka: Kafka, topics: dict[str, Topic]) -> Iterator[Node]:
+def node(
+    tmp_path_factory: pytest.TempPathFactory, kafka: Kafka, topics: dict[str, Topic]
+) -> Iterator[Node]:
     with running(tmp_path_factory.mktemp("node") / "data", config=CONFIG) as node:
-        node.call("POST", "/connectors", {"name": "plant", "type": "kafka", "bootstrap_hosts": kafka.bootstrap})
-        reads: dict[str, Any] = {"offset_reset_policy": "earliest", "max_wait_time": "100ms", "publish": {}}
+        node.call(
+            "POST",
+            "/connectors",
+            {"name": "plant", "type": "kafka", "bootstrap_hosts": kafka.bootstrap},
+        )
+        reads: dict[str, Any] = {
+            "offset_reset_policy": "earliest",
+            "max_wait_time": "100ms",
+            "publish": {},
+        }
         for name in ("answers", "readings"):
             parameters = {**reads, "topics": [topics[name].name], "group_id": name}
             spec = {"name": name, "type": "kafka", "connector": "plant", "parameters": parameters}
             node.call("POST", "/sources", spec)
-        for name, message in (("rows", {"key": "${clientid}", "value": "${payload}"}), ("asked", {})):
+        for name, message in (
+            ("rows", {"key": "${clientid}", "value": "${payload}"}),
+            ("asked", {}),
+        ):
             parameters = {"topic": topics[name].name, "message": message}
             spec = {"name": name, "type": "kafka", "connector": "plant", "parameters": parameters}
             node.call("POST", "/actions", spec)
             sql = f"SELECT * FROM \"{name}/#\" WHERE topic <> '{name}/not'"
             node.call("POST", "/rules", {"name": name, "sql": sql, "actions": [f"kafka:{name}"]})
-        eventually(lambda: {one["status"] for one in node.call("GET", "/actions")["items"]} == {"connected"})
+        eventually(
+            lambda: (
+                {one["status"] for one in node.call("GET", "/actions")["items"]} == {"connected"}
+            )
+        )
         yield node
 
 
@@ -56,7 +75,9 @@ async def connected(node: Node, client_id: str, **members: Any) -> WireClient:
     return await WireClient.connected(node.mqtt[1], Connect(client_id, 5, **members))
 
 
-def test_each_publish_that_matches_is_one_record_with_its_key(node: Node, topics: dict[str, Topic]) -> None:
+def test_each_publish_that_matches_is_one_record_with_its_key(
+    node: Node, topics: dict[str, Topic]
+) -> None:
     async def check() -> None:
         async with await connected(node, "press-7") as client:
             for number in range(1, 21):
@@ -78,7 +99,9 @@ def test_records_pass_every_stage_and_carry_the_identifiers_of_subscriptions(
         async with await connected(node, "reader") as reader:
             await reader.subscribe(SubscriptionRequest("from/#", 1), identifier=7)
             headers = [("mqtt.topic", b"from/kafka")]
-            await topics["readings"].send(b'{"t": 1}', b'{"t": "hot"}', b'{"t": 2}', headers=headers)
+            await topics["readings"].send(
+                b'{"t": 1}', b'{"t": "hot"}', b'{"t": 2}', headers=headers
+            )
             got = [await reader.expect(Publish) for _ in range(2)]
         assert [one.payload for one in got] == [b'{"t": 1}', b'{"t": 2}']
         assert [one.properties["Subscription-Identifier"] for one in got] == [[7], [7]]
@@ -94,24 +117,39 @@ class Service(threading.Thread):
 
     def __init__(self, kafka: Kafka, asked: Topic, answers: Topic, count: int) -> None:
         super().__init__(name="service behind Kafka")
-        self._where, self._asked, self._answers, self._count = kafka.bootstrap, asked, answers, count
+        self._where, self._asked, self._answers, self._count = (
+            kafka.bootstrap,
+            asked,
+            answers,
+            count,
+        )
 
     def run(self) -> None:
         asyncio.run(asyncio.wait_for(self._serve(), DEADLINE_S))
 
     async def _serve(self) -> None:
         consumer = AIOKafkaConsumer(
-            self._asked.name, bootstrap_servers=self._where, auto_offset_reset="earliest", enable_auto_commit=False
+            self._asked.name,
+            bootstrap_servers=self._where,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
         )
         async with consumer, AIOKafkaProducer(bootstrap_servers=self._where) as producer:
             for _ in range(self._count):
                 record = await consumer.getone()
                 told = dict(record.headers)
-                headers = [("mqtt.topic", told["reply-to"]), ("correlation-id", told["correlation-id"])]
-                await producer.send_and_wait(self._answers.name, b"answer to " + told["mqtt.topic"], headers=headers)
+                headers = [
+                    ("mqtt.topic", told["reply-to"]),
+                    ("correlation-id", told["correlation-id"]),
+                ]
+                await producer.send_and_wait(
+                    self._answers.name, b"answer to " + told["mqtt.topic"], headers=headers
+                )
 
 
-def test_a_service_behind_kafka_answers_publishes_and_wills(kafka: Kafka, node: Node, topics: dict[str, Topic]) -> None:
+def test_a_service_behind_kafka_answers_publishes_and_wills(
+    kafka: Kafka, node: Node, topics: dict[str, Topic]
+) -> None:
     service = Service(kafka, topics["asked"], topics["answers"], 2)
     service.start()
     asked = {"Response-Topic": "answers/press-7", "Correlation-Data": CORRELATION}
@@ -125,7 +163,10 @@ def test_a_service_behind_kafka_answers_publishes_and_wills(kafka: Kafka, node: 
             dying = await connected(node, "dying", will=Will("asked/will", b"", 1, False, asked))
             dying.abort()
             second = await asker.expect(Publish)
-        assert [one.payload for one in (first, second)] == [b"answer to asked/publish", b"answer to asked/will"]
+        assert [one.payload for one in (first, second)] == [
+            b"answer to asked/publish",
+            b"answer to asked/will",
+        ]
         assert {one.properties["Correlation-Data"] for one in (first, second)} == {CORRELATION}
 
     asyncio.run(check())

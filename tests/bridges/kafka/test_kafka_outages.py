@@ -15,7 +15,9 @@ from tests.support.node import Node, eventually, running
 from tests.support.small_disk import SmallDisk, small_disk
 
 DISK_MB = 192
-LOGIN = {"authentication": {"mechanism": "scram_sha_256", "username": "alice", "password": "wonder:land"}}
+LOGIN = {
+    "authentication": {"mechanism": "scram_sha_256", "username": "alice", "password": "wonder:land"}
+}
 SETTINGS = {"connections.max.reauth.ms": "1500"}
 """Who has logged in must do so again so often: what was revoked ends then."""
 
@@ -32,7 +34,9 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallDisk]:
 def kafka(tmp_path_factory: pytest.TempPathFactory, disk: SmallDisk) -> Iterator[Kafka]:
     """Two brokers and their controller, with all they keep on a small disk."""
     directory = tmp_path_factory.mktemp("kafka") / "cluster"
-    with Kafka(directory, brokers=2, sasl=["SCRAM-SHA-256"], settings=SETTINGS, data=disk.path) as started:
+    with Kafka(
+        directory, brokers=2, sasl=["SCRAM-SHA-256"], settings=SETTINGS, data=disk.path
+    ) as started:
         yield started
 
 
@@ -114,7 +118,9 @@ def test_a_topic_that_is_deleted_is_waited_for(kafka: Kafka, node: Node) -> None
         bridge.assert_all_there(but=before)
 
 
-def test_credentials_that_are_revoked_are_named_and_good_again_later(kafka: Kafka, node: Node) -> None:
+def test_credentials_that_are_revoked_are_named_and_good_again_later(
+    kafka: Kafka, node: Node
+) -> None:
     topic = asyncio.run(Topic(kafka, copies=2).make())
     with sending(node, topic, kafka.secured("SASL_PLAINTEXT"), LOGIN) as bridge:
         kafka.configure("--delete-config", "SCRAM-SHA-256", user="alice")
@@ -127,7 +133,9 @@ def test_credentials_that_are_revoked_are_named_and_good_again_later(kafka: Kafk
         bridge.assert_all_there()
 
 
-def test_a_disk_of_kafka_that_is_full_is_waited_for(kafka: Kafka, node: Node, disk: SmallDisk) -> None:
+def test_a_disk_of_kafka_that_is_full_is_waited_for(
+    kafka: Kafka, node: Node, disk: SmallDisk
+) -> None:
     topic = asyncio.run(Topic(kafka, partitions=3, copies=2).make())
     with sending(node, topic) as bridge:
         disk.fill()

@@ -57,7 +57,9 @@ def test_a_cluster_that_is_partitioned_off_is_told_of_and_loses_nothing(
         bridge.assert_all_there()
 
 
-def test_a_leader_that_is_partitioned_off_is_named_and_loses_nothing(kafka: Kafka, wires: Network, node: Node) -> None:
+def test_a_leader_that_is_partitioned_off_is_named_and_loses_nothing(
+    kafka: Kafka, wires: Network, node: Node
+) -> None:
     """The other broker and the controller see it, so it stays the leader; only we do not."""
     topic = asyncio.run(Topic(kafka, copies=2).make())
     with sending(node, topic) as bridge:
@@ -118,7 +120,9 @@ async def admin(hosts: str) -> AsyncIterator[Admin]:
 
 
 @on_loop
-async def test_what_comes_through_does_not_hide_the_leader_that_holds_others_up(kafka: Kafka, wires: Network) -> None:
+async def test_what_comes_through_does_not_hide_the_leader_that_holds_others_up(
+    kafka: Kafka, wires: Network
+) -> None:
     topic = await Topic(kafka, partitions=4, copies=2).make()
     leaders = [await topic.leader(number) for number in range(4)]
     held, free = 0, next(number for number in range(4) if leaders[number] != leaders[0])
@@ -134,7 +138,11 @@ async def test_what_comes_through_does_not_hide_the_leader_that_holds_others_up(
     try:
         plant = {"name": "plant", "type": "kafka", "bootstrap_hosts": kafka.bootstrap}
         bridges.connectors.create({**plant, "resource_opts": FAST_CONNECTOR})
-        parameters = {"topic": topic.name, "partition": "${p}", "message": {"key": "${p}", "value": "${n}"}}
+        parameters = {
+            "topic": topic.name,
+            "partition": "${p}",
+            "message": {"key": "${p}", "value": "${n}"},
+        }
         out = {"name": "out", "type": "kafka", "connector": "plant", "parameters": parameters}
         lanes = {"dispatch_strategy": "per_clientid", "worker_pool_size": 4}
         bridges.actions.create({**out, "resource_opts": {**FAST, **lanes}})
@@ -144,7 +152,9 @@ async def test_what_comes_through_does_not_hide_the_leader_that_holds_others_up(
         wires.part(lost.host)
         try:
             bridges.send({"p": str(held), "n": 0}, action="kafka:out", client="held")
-            await bridges.until(lambda: f"broker {lost.number}, the leader of partition {held}" in reason())
+            await bridges.until(
+                lambda: f"broker {lost.number}, the leader of partition {held}" in reason()
+            )
             told_s = time.monotonic()
             for number in range(10):
                 bridges.send({"p": str(free), "n": number}, action="kafka:out", client=other)

@@ -32,7 +32,12 @@ async def as_bob(kafka: Kafka, **actions: str) -> AsyncIterator[Bridges]:
     try:
         login = {"mechanism": "plain", "username": "bob", "password": "builder"}
         hosts = kafka.secured("SASL_PLAINTEXT")
-        plant = {"name": "plant", "type": "kafka", "bootstrap_hosts": hosts, "authentication": login}
+        plant = {
+            "name": "plant",
+            "type": "kafka",
+            "bootstrap_hosts": hosts,
+            "authentication": login,
+        }
         bridges.connectors.create({**plant, "resource_opts": FAST_CONNECTOR})
         for name, topic in actions.items():
             parameters = {"topic": topic, "message": {"value": "${n}"}}
@@ -57,7 +62,9 @@ async def test_a_topic_that_is_closed_to_the_login_holds_up_nothing_else(kafka: 
         await bridges.until(lambda: shown(bridges, "free")["status"] == "connected")
         since = bridges.connectors.get("plant")["since"]
         bridges.send({"n": 0}, action="kafka:closed")
-        await bridges.until(lambda: "authorization failed" in shown(bridges, "closed")["status_reason"])
+        await bridges.until(
+            lambda: "authorization failed" in shown(bridges, "closed")["status_reason"]
+        )
         for number in range(ROWS):
             bridges.send({"n": number}, action="kafka:free")
             await bridges.until(lambda: bridges.counts("free")["success"] > number)  # noqa: B023 - awaited here
@@ -76,16 +83,24 @@ async def test_rows_beside_those_that_wait_for_rights_are_sent_once(kafka: Kafka
     await closed.grant("bob", DESCRIBE)
     async with as_bob(kafka, both="${t}") as bridges:
         for number in range(ROWS):
-            bridges.send({"n": number, "t": closed.name if number % 2 else free.name}, action="kafka:both")
+            bridges.send(
+                {"n": number, "t": closed.name if number % 2 else free.name}, action="kafka:both"
+            )
         await bridges.until(lambda: bridges.counts("both")["success"] == ROWS / 2)
         await closed.grant("bob", WRITE)
         await bridges.until(lambda: bridges.counts("both")["success"] == ROWS)
-    assert [record.value for record in await free.records()] == [b"%d" % number for number in range(0, ROWS, 2)]
-    assert [record.value for record in await closed.records()] == [b"%d" % number for number in range(1, ROWS, 2)]
+    assert [record.value for record in await free.records()] == [
+        b"%d" % number for number in range(0, ROWS, 2)
+    ]
+    assert [record.value for record in await closed.records()] == [
+        b"%d" % number for number in range(1, ROWS, 2)
+    ]
 
 
 @on_loop
-async def test_the_test_says_no_more_than_it_has_found_out_and_any_host_will_do(kafka: Kafka) -> None:
+async def test_the_test_says_no_more_than_it_has_found_out_and_any_host_will_do(
+    kafka: Kafka,
+) -> None:
     closed = await Topic(kafka).make()
     await closed.grant("bob", DESCRIBE)
     async with as_bob(kafka, closed=closed.name) as bridges:
@@ -109,7 +124,9 @@ async def test_the_test_says_no_more_than_it_has_found_out_and_any_host_will_do(
 
 
 @on_loop
-async def test_the_test_of_an_action_asks_for_the_right_to_write_and_writes_nothing(kafka: Kafka) -> None:
+async def test_the_test_of_an_action_asks_for_the_right_to_write_and_writes_nothing(
+    kafka: Kafka,
+) -> None:
     opened = await Topic(kafka).make()
     await opened.grant("bob", DESCRIBE)
     await opened.grant("bob", WRITE)

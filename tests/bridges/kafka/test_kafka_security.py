@@ -43,7 +43,13 @@ async def plant(hosts: str, **members: Any) -> AsyncIterator[Bridges]:
     bridges.begin()
     try:
         bridges.connectors.create(
-            {"name": "plant", "type": "kafka", "bootstrap_hosts": hosts, "resource_opts": FAST_CONNECTOR, **members}
+            {
+                "name": "plant",
+                "type": "kafka",
+                "bootstrap_hosts": hosts,
+                "resource_opts": FAST_CONNECTOR,
+                **members,
+            }
         )
         yield bridges
     finally:
@@ -54,7 +60,9 @@ async def assert_goes_through(kafka: Kafka, bridges: Bridges) -> None:
     """A row arrives."""
     topic = await Topic(kafka).make()
     parameters = {"topic": topic.name, "message": {"value": "${n}"}}
-    bridges.actions.create({"name": "out", "type": "kafka", "connector": "plant", "parameters": parameters})
+    bridges.actions.create(
+        {"name": "out", "type": "kafka", "connector": "plant", "parameters": parameters}
+    )
     bridges.send({"n": 1}, action="kafka:out")
     await bridges.until_sent(1)
     assert [record.value for record in await topic.records()] == [b"1"]
@@ -77,14 +85,20 @@ async def test_a_client_shows_its_certificate(kafka: Kafka, authority: Authority
 
 @on_loop
 async def test_a_client_without_a_certificate_is_told(kafka: Kafka, authority: Authority) -> None:
-    async with plant(kafka.secured("SSL"), ssl={"enable": True, "cacertfile": str(authority.file)}) as bridges:
+    async with plant(
+        kafka.secured("SSL"), ssl={"enable": True, "cacertfile": str(authority.file)}
+    ) as bridges:
         assert "certificate" in await refused(bridges)
 
 
 @on_loop
-async def test_a_cluster_whose_certificate_is_of_somebody_else_is_not_trusted(kafka: Kafka, tmp_path: Path) -> None:
+async def test_a_cluster_whose_certificate_is_of_somebody_else_is_not_trusted(
+    kafka: Kafka, tmp_path: Path
+) -> None:
     other = Authority(tmp_path, "Others")
-    async with plant(kafka.secured("SSL"), ssl={"enable": True, "cacertfile": str(other.file)}) as bridges:
+    async with plant(
+        kafka.secured("SSL"), ssl={"enable": True, "cacertfile": str(other.file)}
+    ) as bridges:
         assert "certificate is not accepted" in await refused(bridges)
 
 
@@ -134,12 +148,21 @@ class TokenServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
         length = int(head.partition("content-length:")[2].split("\r\n")[0])
-        form = {name: values[0] for name, values in parse_qs((await reader.readexactly(length)).decode()).items()}
+        form = {
+            name: values[0]
+            for name, values in parse_qs((await reader.readexactly(length)).decode()).items()
+        }
         self.asked.append(form)
         is_known = form.get("client_secret", "s3cret") == "s3cret"
-        body = json.dumps({"access_token": _token(), "expires_in": 3600} if is_known else {"error": "invalid_client"})
+        body = json.dumps(
+            {"access_token": _token(), "expires_in": 3600}
+            if is_known
+            else {"error": "invalid_client"}
+        )
         status = "200 OK" if is_known else "401 Unauthorized"
-        writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
+        writer.write(
+            f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode()
+        )
         await writer.drain()
         writer.close()
 
@@ -147,13 +170,23 @@ class TokenServer:
 def _token() -> str:
     now = time.time()
     parts = ({"alg": "none"}, {"sub": "sluice", "iat": now, "exp": now + 3600})
-    return ".".join(base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts) + "."
+    return (
+        ".".join(
+            base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in parts
+        )
+        + "."
+    )
 
 
 @on_loop
 async def test_tokens_are_fetched_by_client_credentials(kafka: Kafka) -> None:
     async with TokenServer() as tokens:
-        login = {"mechanism": "oauth", "endpoint_uri": tokens.url, "client_id": "sluice", "client_secret": "s3cret"}
+        login = {
+            "mechanism": "oauth",
+            "endpoint_uri": tokens.url,
+            "client_id": "sluice",
+            "client_secret": "s3cret",
+        }
         async with plant(kafka.secured("SASL_PLAINTEXT"), authentication=login) as bridges:
             await assert_goes_through(kafka, bridges)
         assert tokens.asked[0]["grant_type"] == "client_credentials"

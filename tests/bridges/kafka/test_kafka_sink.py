@@ -38,12 +38,19 @@ PROPERTIES: dict[str, Any] = {
 class Writing:
     """A connector ``plant`` and an action ``out`` to a topic."""
 
-    def __init__(self, topic: Topic, bridges: Bridges, parameters: dict[str, Any], options: dict[str, Any]) -> None:
+    def __init__(
+        self, topic: Topic, bridges: Bridges, parameters: dict[str, Any], options: dict[str, Any]
+    ) -> None:
         self.topic, self.bridges = topic, bridges
         SchemaValidationFeature(bridges.services)
         hosts = topic.kafka.bootstrap
         bridges.connectors.create(
-            {"name": "plant", "type": "kafka", "bootstrap_hosts": hosts, "resource_opts": FAST_CONNECTOR}
+            {
+                "name": "plant",
+                "type": "kafka",
+                "bootstrap_hosts": hosts,
+                "resource_opts": FAST_CONNECTOR,
+            }
         )
         bridges.actions.create(
             {
@@ -76,13 +83,17 @@ class Writing:
 
         async def reasons() -> list[str]:
             shown = await self.bridges.actions.dead_letters("out", 100)
-            return [item["reason"] for item in shown["items"]] if len(shown["items"]) >= count else []
+            return (
+                [item["reason"] for item in shown["items"]] if len(shown["items"]) >= count else []
+            )
 
         return await until(reasons, f"{count} dead letters")
 
 
 @asynccontextmanager
-async def writing(place: Topic, options: dict[str, Any] | None = None, **parameters: Any) -> AsyncIterator[Writing]:
+async def writing(
+    place: Topic, options: dict[str, Any] | None = None, **parameters: Any
+) -> AsyncIterator[Writing]:
     bridges = Bridges()
     bridges.begin()
     try:
@@ -95,14 +106,20 @@ async def writing(place: Topic, options: dict[str, Any] | None = None, **paramet
 
 
 @on_loop
-async def test_a_record_is_the_row_as_json_under_the_clients_key_at_the_time_of_publishing(kafka: Kafka) -> None:
+async def test_a_record_is_the_row_as_json_under_the_clients_key_at_the_time_of_publishing(
+    kafka: Kafka,
+) -> None:
     topic = await Topic(kafka).make()
     async with writing(topic) as made:
         made.put({"clientid": "c1", "temp": 21.5})
         made.put({"temp": 22, "timestamp": PUBLISHED_MS - 1})
         made.put({"temp": 23, "timestamp": "yesterday"})
         first, second, third = await made.written(3)
-    assert (first.key, first.value, first.timestamp) == (b"c1", b'{"clientid":"c1","temp":21.5}', PUBLISHED_MS)
+    assert (first.key, first.value, first.timestamp) == (
+        b"c1",
+        b'{"clientid":"c1","temp":21.5}',
+        PUBLISHED_MS,
+    )
     assert (second.key, second.timestamp) == (None, PUBLISHED_MS - 1)
     assert third.timestamp == PUBLISHED_MS
 
@@ -110,19 +127,30 @@ async def test_a_record_is_the_row_as_json_under_the_clients_key_at_the_time_of_
 @on_loop
 async def test_what_the_row_lacks_is_null(kafka: Kafka) -> None:
     topic = await Topic(kafka).make()
-    async with writing(topic, {"worker_pool_size": 1}, message={"key": "${id}", "value": "${v}"}) as made:
+    async with writing(
+        topic, {"worker_pool_size": 1}, message={"key": "${id}", "value": "${v}"}
+    ) as made:
         made.put({"id": "a"})
         made.put({"id": "b", "v": ""})
         made.put({"v": "x"})
         made.put({})
         records = await made.written(4)
-    assert [(one.key, one.value) for one in records] == [(b"a", None), (b"b", b""), (None, b"x"), (None, None)]
+    assert [(one.key, one.value) for one in records] == [
+        (b"a", None),
+        (b"b", b""),
+        (None, b"x"),
+        (None, None),
+    ]
 
 
 @on_loop
-async def test_each_row_names_its_topic_and_one_that_is_not_there_is_given_up_alone(kafka: Kafka) -> None:
+async def test_each_row_names_its_topic_and_one_that_is_not_there_is_given_up_alone(
+    kafka: Kafka,
+) -> None:
     one, other = await Topic(kafka).make(), await Topic(kafka).make()
-    async with writing(one, {"missing_target": "give_up"}, topic="${to}", message={"value": "${n}"}) as made:
+    async with writing(
+        one, {"missing_target": "give_up"}, topic="${to}", message={"value": "${n}"}
+    ) as made:
         for to, number in ((one.name, 1), ("t-not-there", 2), (other.name, 3), (one.name, 4)):
             made.put({"to": to, "n": number})
         made.put({"n": 5})
@@ -158,7 +186,9 @@ async def test_properties_of_a_message_come_back_as_they_were(kafka: Kafka) -> N
     async with writing(topic) as made:
         made.put({}, properties=PROPERTIES, qos=2, retain=True)
         [record] = await made.written()
-    restored = to_message(record.headers, PUBLISHED_MS * 1_000_000, with_client=False, with_binary=False)
+    restored = to_message(
+        record.headers, PUBLISHED_MS * 1_000_000, with_client=False, with_binary=False
+    )
     assert restored is not None
     assert (restored.topic, restored.qos, restored.retain) == ("in/1", 2, True)
     assert restored.properties == PROPERTIES
@@ -197,7 +227,11 @@ async def test_headers_have_names_that_consumers_know_or_may_ignore(kafka: Kafka
     [
         ({"a": "1", "b": 2, "c": None}, "none", (("a", b"1"),)),
         ({"a": "1", "b": 2, "c": [True]}, "json", (("a", b'"1"'), ("b", b"2"), ("c", b"[true]"))),
-        ([{"key": "a", "value": "1"}, {"key": "a", "value": "2"}, 7], "none", (("a", b"1"), ("a", b"2"))),
+        (
+            [{"key": "a", "value": "1"}, {"key": "a", "value": "2"}, 7],
+            "none",
+            (("a", b"1"), ("a", b"2")),
+        ),
         ([{"key": "a", "value": {"b": 1}}, {"key": 7, "value": "x"}], "json", (("a", b'{"b":1}'),)),
         ("no headers", "none", ()),
     ],
@@ -223,7 +257,9 @@ def test_headers_come_from_the_row(
 
 
 @on_loop
-async def test_more_headers_are_templates_and_left_out_where_the_row_lacks_them(kafka: Kafka) -> None:
+async def test_more_headers_are_templates_and_left_out_where_the_row_lacks_them(
+    kafka: Kafka,
+) -> None:
     topic = await Topic(kafka).make()
     more = [
         {"kafka_ext_header_key": "site-${site}", "kafka_ext_header_value": "${payload.room}"},
@@ -266,17 +302,27 @@ async def test_the_partition_may_be_a_template(kafka: Kafka) -> None:
             made.put({"n": number, "p": partition})
         [reason] = await made.letters()
         records = await made.written(4)
-    assert [(one.partition, one.value) for one in records if one.value != b"4"] == [(0, b"1"), (1, b"2"), (2, b"0")]
+    assert [(one.partition, one.value) for one in records if one.value != b"4"] == [
+        (0, b"1"),
+        (1, b"2"),
+        (2, b"0"),
+    ]
     assert reason == f"the topic '{topic.name}' has no partition 7"
 
 
-@pytest.mark.parametrize(("strategy", "fewest", "most"), [("sticky", 1, 1), ("random", 2, 8), ("key_dispatch", 8, 8)])
-def test_a_batch_is_spread_as_the_strategy_says(kafka: Kafka, strategy: str, fewest: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "fewest", "most"), [("sticky", 1, 1), ("random", 2, 8), ("key_dispatch", 8, 8)]
+)
+def test_a_batch_is_spread_as_the_strategy_says(
+    kafka: Kafka, strategy: str, fewest: int, most: int
+) -> None:
     @on_loop
     async def check() -> None:
         topic = await Topic(kafka, partitions=8).make()
         options = {"batch_time": "500ms", "worker_pool_size": 1}
-        async with writing(topic, options, partition_strategy=strategy, message={"key": "${k}"}) as made:
+        async with writing(
+            topic, options, partition_strategy=strategy, message={"key": "${k}"}
+        ) as made:
             for number in range(100):
                 made.put({"k": f"k{number}"})
             records = await made.written(100)
@@ -289,14 +335,20 @@ def test_a_batch_is_spread_as_the_strategy_says(kafka: Kafka, strategy: str, few
 
 
 @pytest.mark.parametrize("compression", ["no_compression", "gzip", "snappy", "lz4", "zstd"])
-@pytest.mark.parametrize(("acks", "idempotence"), [("all_isr", True), ("leader_only", False), ("none", False)])
+@pytest.mark.parametrize(
+    ("acks", "idempotence"), [("all_isr", True), ("leader_only", False), ("none", False)]
+)
 def test_batches_are_read_back_however_they_are_sent(
     kafka: Kafka, compression: str, acks: str, idempotence: bool
 ) -> None:
     @on_loop
     async def check() -> None:
         topic = await Topic(kafka).make()
-        wire: dict[str, Any] = {"compression": compression, "required_acks": acks, "idempotence": idempotence}
+        wire: dict[str, Any] = {
+            "compression": compression,
+            "required_acks": acks,
+            "idempotence": idempotence,
+        }
         async with writing(topic, **wire, message={"value": "${n}"}) as made:
             for number in range(500):
                 made.put({"n": number})
@@ -343,7 +395,9 @@ def test_a_record_that_is_too_large_is_given_up_alone_and_the_others_stay_in_ord
                 made.put({"v": f"{number:03}" + "x" * (3000 if number == 31 else 47)})
             [reason] = await made.letters()
             records = await made.written(59)
-        assert [int(one.value[:3]) for one in records] == [number for number in range(60) if number != 31]
+        assert [int(one.value[:3]) for one in records] == [
+            number for number in range(60) if number != 31
+        ]
         assert "larger than" in reason or "too large" in reason
 
     check()
@@ -355,7 +409,9 @@ async def test_a_record_beyond_max_batch_bytes_is_not_sent(kafka: Kafka) -> None
     async with writing(topic, max_batch_bytes="1KB", message={"value": "${v}"}) as made:
         made.put({"v": "x" * 2000})
         made.put({"v": "y"})
-        assert (await made.letters())[0] == "the record is larger than max_batch_bytes, which is 1024"
+        assert (await made.letters())[
+            0
+        ] == "the record is larger than max_batch_bytes, which is 1024"
         assert [one.value for one in await made.written()] == [b"y"]
 
 
@@ -371,7 +427,9 @@ PROTO = 'syntax = "proto3"; message Other { int32 n = 1; } message Reading { str
 
 
 @asynccontextmanager
-async def by_schema(kafka: Kafka, kind: str, source: str, **encoding: Any) -> AsyncIterator[tuple[Writing, int]]:
+async def by_schema(
+    kafka: Kafka, kind: str, source: str, **encoding: Any
+) -> AsyncIterator[tuple[Writing, int]]:
     """A sink whose values are written by a registered schema, and the schema's number."""
     topic = await Topic(kafka).make()
     bridges = Bridges()
@@ -395,7 +453,9 @@ async def test_avro_has_the_schemas_number_in_front(kafka: Kafka) -> None:
         [record] = await made.written()
         [reason] = await made.letters()
     assert struct.unpack(">bI", record.value[:5]) == (0, number)
-    found = fastavro.schemaless_reader(io.BytesIO(record.value[5:]), fastavro.parse_schema(AVRO), None)
+    found = fastavro.schemaless_reader(
+        io.BytesIO(record.value[5:]), fastavro.parse_schema(AVRO), None
+    )
     assert found == {"id": "m7", "temp": 21.5}
     assert "temp" in reason
 

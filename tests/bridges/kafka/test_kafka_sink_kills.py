@@ -37,7 +37,9 @@ def test_kill_nine_sends_a_tail_again_and_loses_nothing(kafka: Kafka, tmp_path: 
         assert firsts_in_order(found)
 
 
-def test_exactly_once_each_message_is_seen_once_over_kills_of_both_sides(kafka: Kafka, tmp_path: Path) -> None:
+def test_exactly_once_each_message_is_seen_once_over_kills_of_both_sides(
+    kafka: Kafka, tmp_path: Path
+) -> None:
     topic = asyncio.run(Topic(kafka, partitions=3, copies=2).make())
     with bridging(tmp_path, topic, exactly_once=True) as bridge:
         for turn in range(10):

@@ -29,9 +29,19 @@ def read(bridges: Bridges, topic: Topic, name: str = "in", **parameters: Any) ->
     hosts = topic.kafka.bootstrap
     if not bridges.connectors.list():
         bridges.connectors.create(
-            {"name": "plant", "type": "kafka", "bootstrap_hosts": hosts, "resource_opts": FAST_CONNECTOR}
+            {
+                "name": "plant",
+                "type": "kafka",
+                "bootstrap_hosts": hosts,
+                "resource_opts": FAST_CONNECTOR,
+            }
         )
-    given = {"topics": [topic.name], "offset_reset_policy": "earliest", "max_wait_time": "100ms", "publish": {}}
+    given = {
+        "topics": [topic.name],
+        "offset_reset_policy": "earliest",
+        "max_wait_time": "100ms",
+        "publish": {},
+    }
     bridges.sources.create(
         {
             "name": name,
@@ -71,7 +81,9 @@ async def only(bridges: Bridges) -> Message:
 
 
 @on_loop
-async def test_records_are_published_in_order_and_told_to_kafka_when_they_are_kept(kafka: Kafka) -> None:
+async def test_records_are_published_in_order_and_told_to_kafka_when_they_are_kept(
+    kafka: Kafka,
+) -> None:
     topic = await Topic(kafka).make()
     await topic.send(*(b"%d" % number for number in range(500)))
     async with reading(topic) as bridges:
@@ -102,14 +114,18 @@ async def test_a_source_knows_how_many_records_it_has_not_read(kafka: Kafka) -> 
 
         async def more() -> Any:
             nonlocal sent
-            await topic.send(b"another")  # the first ones may go to a read that had begun before the pause
+            await topic.send(
+                b"another"
+            )  # the first ones may go to a read that had begun before the pause
             sent += 1
             return lag()
 
         await until(more)
         metrics = bridges.services.monitoring.metrics
         before = bridges.sources.metrics("in")["lag_as_of"]
-        await topic.send(*[b"%d" % number for number in range(300)])  # the consumer fetches nothing more
+        await topic.send(
+            *[b"%d" % number for number in range(300)]
+        )  # the consumer fetches nothing more
         sent += 300
         await bridges.until(lambda: lag() == sent - len(bridges.published.messages))
         assert lag() >= 300
@@ -145,7 +161,12 @@ async def test_headers_become_the_properties_they_were(kafka: Kafka) -> None:
     await topic.send(b"{}", headers=headers)
     async with reading(topic, publish={"retain": True, "client_properties": True}) as bridges:
         message = await only(bridges)
-    assert (message.topic, message.payload, message.qos, message.retain) == ("plant/7", b"{}", 1, True)
+    assert (message.topic, message.payload, message.qos, message.retain) == (
+        "plant/7",
+        b"{}",
+        1,
+        True,
+    )
     properties = dict(message.properties or {})
     assert 3500 < properties.pop("Message-Expiry-Interval") <= 3600
     assert properties == {
@@ -188,8 +209,21 @@ async def test_the_time_of_the_publish_comes_along_where_it_is_wanted(kafka: Kaf
         ("a\0b", b"v", {}),
     ],
     ids=[
-        *("null topic", "null expiry", "endless expiry", "null correlation", "null property", "long correlation"),
-        *("long content type", "long property", "long binary", "long name", "null character in a name"),
+        *(
+            "null topic",
+            "null expiry",
+            "endless expiry",
+            "null correlation",
+            "null property",
+            "long correlation",
+        ),
+        *(
+            "long content type",
+            "long property",
+            "long binary",
+            "long name",
+            "null character in a name",
+        ),
     ],
 )
 @on_loop
@@ -220,7 +254,8 @@ def _bytes(value: str | bytes) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "key", "value"), [("base64", "aw==", "/w=="), ("none", b"\xfe", b"\xff"), ("none", "k", "é")]
+    ("encoding", "key", "value"),
+    [("base64", "aw==", "/w=="), ("none", b"\xfe", b"\xff"), ("none", "k", "é")],
 )
 @on_loop
 async def test_rules_read_what_comes_in_without_publishing_it(
@@ -231,7 +266,9 @@ async def test_rules_read_what_comes_in_without_publishing_it(
     seen: list[dict[str, Any]] = []
     bridges = Bridges()
     bridges.services.messaging.events.want(frozenset(("$bridges/kafka:in",)))
-    bridges.services.messaging.events.listen(lambda name, columns, about: seen.append(dict(columns)))
+    bridges.services.messaging.events.listen(
+        lambda name, columns, about: seen.append(dict(columns))
+    )
     bridges.begin()
     try:
         data, key_data = (b"\xff", b"k") if encoding == "base64" else (_bytes(value), _bytes(key))
@@ -257,7 +294,9 @@ async def test_rules_read_what_comes_in_without_publishing_it(
 
 
 @on_loop
-async def test_a_value_that_cannot_be_decoded_is_told_and_passed_on_as_it_came(kafka: Kafka) -> None:
+async def test_a_value_that_cannot_be_decoded_is_told_and_passed_on_as_it_came(
+    kafka: Kafka,
+) -> None:
     topic = await Topic(kafka).make()
     await topic.send(b"{", b"1")
     async with reading(topic, value_encoding="json") as bridges:
@@ -270,7 +309,9 @@ async def test_a_service_behind_kafka_answers_where_it_was_asked_to(kafka: Kafka
     properties = {"Response-Topic": "answers/7", "Correlation-Data": b"\x00" * 300}
     async with reading(answers) as bridges:
         parameters = {"topic": requests.name}
-        bridges.actions.create({"name": "ask", "type": "kafka", "connector": "plant", "parameters": parameters})
+        bridges.actions.create(
+            {"name": "ask", "type": "kafka", "connector": "plant", "parameters": parameters}
+        )
         sink = bridges.services.endpoints.sinks.find("kafka:ask")
         assert sink is not None
         sink.write({}, Message("ask", b"", 1, False, Client("c"), 0, properties), bridges.settle)
@@ -369,7 +410,9 @@ async def test_a_topic_that_is_made_anew_is_read_from_its_start(kafka: Kafka) ->
 async def test_a_topic_that_is_not_there_is_told_and_read_once_it_is(kafka: Kafka) -> None:
     topic = Topic(kafka)
     async with reading(topic) as bridges:
-        await bridges.until(lambda: "unhealthy target" in bridges.sources.get("in")["status_reason"])
+        await bridges.until(
+            lambda: "unhealthy target" in bridges.sources.get("in")["status_reason"]
+        )
         assert f"no topic '{topic.name}'" in bridges.sources.get("in")["status_reason"]
         await topic.make()
         await topic.send(b"1")
@@ -384,7 +427,9 @@ async def test_a_source_goes_on_after_kafka_was_killed(tmp_path: Path) -> None:
         async with reading(topic) as bridges:
             await payloads(bridges, 1)
             await asyncio.to_thread(kafka.kill)
-            await bridges.until(lambda: "connection refused" in bridges.connectors.get("plant")["status_reason"])
+            await bridges.until(
+                lambda: "connection refused" in bridges.connectors.get("plant")["status_reason"]
+            )
             await asyncio.to_thread(kafka.start)
             await topic.send(b"2")
             assert await payloads(bridges, 2) == [b"1", b"2"]

@@ -49,10 +49,14 @@ class Writing(threading.Thread):
         asyncio.run(self._write())
 
     async def _write(self) -> None:
-        async with AIOKafkaProducer(bootstrap_servers=self._topic.kafka.bootstrap, enable_idempotence=True) as producer:
+        async with AIOKafkaProducer(
+            bootstrap_servers=self._topic.kafka.bootstrap, enable_idempotence=True
+        ) as producer:
             while self._goes_on:
                 value = b'{"n": %d}' % self.count
-                await producer.send_and_wait(self._topic.name, value, partition=self.count % PARTITIONS)
+                await producer.send_and_wait(
+                    self._topic.name, value, partition=self.count % PARTITIONS
+                )
                 self.count += 1
 
 
@@ -105,7 +109,9 @@ def assert_each_once_in_order(found: list[dict[str, Any]], count: int) -> None:
         assert numbers == sorted(numbers)
 
 
-def test_each_record_is_in_the_stream_once_over_kills_of_the_broker(kafka: Kafka, tmp_path: Path) -> None:
+def test_each_record_is_in_the_stream_once_over_kills_of_the_broker(
+    kafka: Kafka, tmp_path: Path
+) -> None:
     topic = asyncio.run(Topic(kafka, PARTITIONS, copies=2).make())
     with reading(tmp_path, topic) as node:
         writing = Writing(topic)

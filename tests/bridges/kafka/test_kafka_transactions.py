@@ -37,7 +37,12 @@ class Node:
     def act(self, options: dict[str, Any] | None = None, **parameters: Any) -> None:
         hosts = self.topic.kafka.bootstrap
         self.bridges.connectors.create(
-            {"name": "plant", "type": "kafka", "bootstrap_hosts": hosts, "resource_opts": FAST_CONNECTOR}
+            {
+                "name": "plant",
+                "type": "kafka",
+                "bootstrap_hosts": hosts,
+                "resource_opts": FAST_CONNECTOR,
+            }
         )
         given = {"topic": self.topic.name, "exactly_once": True, "cursor_topic": self.cursors.name}
         self.bridges.actions.create(
@@ -45,8 +50,17 @@ class Node:
                 "name": "out",
                 "type": "kafka",
                 "connector": "plant",
-                "parameters": {**given, "message": {"key": "${key}", "value": "${n}"}, **parameters},
-                "resource_opts": {**FAST, "buffer_mode": "disk", "batch_size": 20, **(options or {})},
+                "parameters": {
+                    **given,
+                    "message": {"key": "${key}", "value": "${n}"},
+                    **parameters,
+                },
+                "resource_opts": {
+                    **FAST,
+                    "buffer_mode": "disk",
+                    "batch_size": 20,
+                    **(options or {}),
+                },
             }
         )
 
@@ -64,7 +78,9 @@ class Node:
         return [int(record.value or b"-1") for record in await self.topic.records(committed=True)]
 
     async def until_all_seen(self, count: int) -> list[int]:
-        await self._until(lambda: not self.bridges.counts()["queuing"] + self.bridges.counts()["inflight"])
+        await self._until(
+            lambda: not self.bridges.counts()["queuing"] + self.bridges.counts()["inflight"]
+        )
         found = await self.seen()
         assert sorted(found) == list(range(count))
         return found
@@ -89,7 +105,9 @@ async def test_rows_and_their_cursor_are_one_transaction(kafka: Kafka) -> None:
 
 @pytest.mark.parametrize("exactly_once", [False, True])
 @on_loop
-async def test_a_row_that_is_sent_again_has_the_place_that_it_had(kafka: Kafka, exactly_once: bool) -> None:
+async def test_a_row_that_is_sent_again_has_the_place_that_it_had(
+    kafka: Kafka, exactly_once: bool
+) -> None:
     node = Node(await Topic(kafka, partitions=3).make())
     node.begin()
     node.act(exactly_once=exactly_once, position_headers=True)
@@ -98,11 +116,17 @@ async def test_a_row_that_is_sent_again_has_the_place_that_it_had(kafka: Kafka, 
         await node.bridges.until_sent(37)
         await node.bridges.crash()
         node.begin()
-    await node.bridges.until(lambda: not node.bridges.counts()["queuing"] + node.bridges.counts()["inflight"])
+    await node.bridges.until(
+        lambda: not node.bridges.counts()["queuing"] + node.bridges.counts()["inflight"]
+    )
     places: dict[int, set[tuple[bytes, ...]]] = {}
     for record in await node.topic.records(committed=True):
         *_, stream, shard, offset = record.headers
-        assert (stream[0], shard, offset[0]) == ("sluice.stream", ("sluice.shard", b"0"), "sluice.offset")
+        assert (stream[0], shard, offset[0]) == (
+            "sluice.stream",
+            ("sluice.shard", b"0"),
+            "sluice.offset",
+        )
         places.setdefault(int(record.value), set()).add((stream[1], offset[1]))
     assert sorted(places) == list(range(400))
     assert all(len(found) == 1 for found in places.values())
@@ -154,7 +178,9 @@ async def test_a_fenced_producer_begins_anew(kafka: Kafka) -> None:
     node.send(0, 10)
     await bridges.until_sent(10)
     [cursor, *_] = await node.cursors.records(committed=True)
-    zombie = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, transactional_id=cursor.key.decode())
+    zombie = AIOKafkaProducer(
+        bootstrap_servers=kafka.bootstrap, transactional_id=cursor.key.decode()
+    )
     await zombie.start()
     await zombie.begin_transaction()
     await zombie.send(node.topic.name, b"999")
@@ -174,15 +200,22 @@ async def test_a_row_that_is_given_up_keeps_no_others_and_is_a_dead_letter(kafka
     bridges = node.begin()
     node.act({"batch_time": "200ms", "batch_size": 100}, message={"key": "${key}", "value": "${v}"})
     for number in range(60):
-        bridges.send({"key": "k", "v": f"{number:03}" + "x" * (3000 if number == 31 else 47)}, action="kafka:out")
-    await bridges.until(lambda: bridges.counts()["failed"] == 1 and bridges.counts()["success"] == 59)
+        bridges.send(
+            {"key": "k", "v": f"{number:03}" + "x" * (3000 if number == 31 else 47)},
+            action="kafka:out",
+        )
+    await bridges.until(
+        lambda: bridges.counts()["failed"] == 1 and bridges.counts()["success"] == 59
+    )
     seen = [int(record.value[:3]) for record in await topic.records(committed=True)]
     assert seen == [number for number in range(60) if number != 31]
     await bridges.end()
 
 
 @on_loop
-async def test_a_row_whose_topic_is_not_there_waits_and_the_cursor_leaves_it_out(kafka: Kafka) -> None:
+async def test_a_row_whose_topic_is_not_there_waits_and_the_cursor_leaves_it_out(
+    kafka: Kafka,
+) -> None:
     one, other = await Topic(kafka).make(), Topic(kafka)
     node = Node(one)
     bridges = node.begin()
@@ -195,14 +228,18 @@ async def test_a_row_whose_topic_is_not_there_waits_and_the_cursor_leaves_it_out
     await bridges.crash()
     await other.make()
     bridges = node.begin()
-    await bridges.until(lambda: bridges.counts()["success"] >= 1 and not bridges.counts()["queuing"])
+    await bridges.until(
+        lambda: bridges.counts()["success"] >= 1 and not bridges.counts()["queuing"]
+    )
     assert [record.value for record in await other.records(committed=True)] == [b"1"]
     assert [record.value for record in await one.records(committed=True)] == [b"0", b"2"]
     await bridges.end()
 
 
 @on_loop
-async def test_an_action_of_the_same_name_made_anew_begins_with_a_cursor_of_its_own(kafka: Kafka) -> None:
+async def test_an_action_of_the_same_name_made_anew_begins_with_a_cursor_of_its_own(
+    kafka: Kafka,
+) -> None:
     node = Node(await Topic(kafka).make())
     bridges = node.begin()
     node.act()
@@ -252,7 +289,12 @@ def test_exactly_once_needs_a_buffer_on_disk() -> None:
                     "resource_opts": {"buffer_mode": "memory_only", "dispatch_strategy": "random"},
                 }
             )
-        out = {"name": "out", "type": "kafka", "connector": "plant", "resource_opts": {"buffer_mode": "memory_only"}}
+        out = {
+            "name": "out",
+            "type": "kafka",
+            "connector": "plant",
+            "resource_opts": {"buffer_mode": "memory_only"},
+        }
         with pytest.raises(Invalid, match="position_headers needs buffer_mode = disk"):
             bridges.actions.create({**out, "parameters": {"topic": "t", "position_headers": True}})
         assert [problem.pointer for problem in refused.value.problems] == [
@@ -272,7 +314,9 @@ def test_a_cursor_knows_what_is_sent() -> None:
     assert [position for position in range(6) if cursor.has(position)] == [0, 1, 3]
     later = cursor.after("r", [2], [], 0)
     assert [position for position in range(6) if later.has(position)] == [0, 1, 2, 3]
-    assert cursor.after("r", [4], [], settled=3).left == (), "nobody asks for what is given up for good"
+    assert cursor.after("r", [4], [], settled=3).left == (), (
+        "nobody asks for what is given up for good"
+    )
     assert Cursor.decode(cursor.encode()) == cursor
 
 
@@ -286,5 +330,7 @@ def test_a_cursor_knows_what_is_sent() -> None:
     ],
     ids=["none", "of before the start", "of a store that is gone", "of this run"],
 )
-def test_a_cursor_of_another_time_is_not_believed(found: Cursor | None, begin: int, next: int) -> None:
+def test_a_cursor_of_another_time_is_not_believed(
+    found: Cursor | None, begin: int, next: int
+) -> None:
     assert begun(found, "now", begin, "kafka:out").next == next

@@ -57,7 +57,15 @@ async def bridging(**options: Any) -> AsyncIterator[Bridges]:
         await bridges.end()
 
 
-def say(bridges: Bridges, topic: str, payload: bytes, qos: int = 1, *, action: str = "out", **members: Any) -> None:
+def say(
+    bridges: Bridges,
+    topic: str,
+    payload: bytes,
+    qos: int = 1,
+    *,
+    action: str = "out",
+    **members: Any,
+) -> None:
     """A rule hands over a message as it is: ``SELECT *``."""
     retain, client = members.pop("retain", False), members.pop("client", Client("meter-7"))
     now_ns = bridges.services.node.clock.now_ns() - members.pop("waited_ns", 0)
@@ -92,14 +100,23 @@ async def test_properties_arrive_as_they_were_with_one_mark_behind(remote: Peer)
     async with bridging() as bridges, watching(remote.port, "props/#") as seen:
         connector(bridges, remote.port)
         action(bridges)
-        say(bridges, "props/a", b"{}", properties={**PROPERTIES, "Message-Expiry-Interval": 100}, waited_ns=40 * 10**9)
+        say(
+            bridges,
+            "props/a",
+            b"{}",
+            properties={**PROPERTIES, "Message-Expiry-Interval": 100},
+            waited_ns=40 * 10**9,
+        )
         [message] = await seen.until(1)
         found: Any = message.properties
         assert found.PayloadFormatIndicator == 1
         assert found.ContentType == "application/json"
         assert found.ResponseTopic == "answers/here"
         assert found.CorrelationData == PROPERTIES["Correlation-Data"]
-        assert found.UserProperty == [*PROPERTIES["User-Property"], ("sluice-bridge", bridges.services.node.origin)]
+        assert found.UserProperty == [
+            *PROPERTIES["User-Property"],
+            ("sluice-bridge", bridges.services.node.origin),
+        ]
         assert 55 <= found.MessageExpiryInterval <= 60
 
 
@@ -141,7 +158,12 @@ async def test_row_that_makes_no_message_is_given_up_with_a_sentence(remote: Pee
         connector(bridges, remote.port)
         action(bridges, options=IN_MEMORY, topic="made/${key}", qos="${q}")
         await connected(bridges)
-        for row in ({"payload": "x"}, {"key": "a#b", "payload": "x"}, {"key": "k", "payload": "x", "q": 3}, {"key": 1}):
+        for row in (
+            {"payload": "x"},
+            {"key": "a#b", "payload": "x"},
+            {"key": "k", "payload": "x", "q": 3},
+            {"key": 1},
+        ):
             bridges.send(row, action="mqtt:out")
         await bridges.until(lambda: bridges.counts()["failed"] == 4)
         reasons = [str(error) for error in bridges.settled]
@@ -166,7 +188,9 @@ async def test_packet_that_the_other_broker_does_not_take_is_given_up(tmp_path: 
 
 
 @on_loop
-async def test_topic_that_is_forbidden_is_a_missing_target_and_its_rows_wait(tmp_path: Path) -> None:
+async def test_topic_that_is_forbidden_is_a_missing_target_and_its_rows_wait(
+    tmp_path: Path,
+) -> None:
     acl = tmp_path / "acl"
     acl.write_text("topic readwrite open/#\n")
     acl.chmod(0o644)
@@ -175,7 +199,9 @@ async def test_topic_that_is_forbidden_is_a_missing_target_and_its_rows_wait(tmp
             connector(bridges, remote.port)
             action(bridges, options={"missing_target": "wait"})
             say(bridges, "secret/a", b"x")
-            await bridges.until(lambda: bridges.actions.get("out")["status_reason"].startswith("unhealthy target: "))
+            await bridges.until(
+                lambda: bridges.actions.get("out")["status_reason"].startswith("unhealthy target: ")
+            )
             assert "'secret/a'" in bridges.actions.get("out")["status_reason"]
             assert bridges.connectors.get("plant")["status"] == "connected"
             assert bridges.counts()["failed"] == 0
@@ -199,7 +225,9 @@ async def test_nothing_is_lost_and_qos_2_comes_once_while_connections_break(qos:
             await bridges.until_sent(3000)
             way.cut()
             numbers = [int(payload) for payload in await _all(seen, qos)]
-            assert list(dict.fromkeys(numbers)) == list(range(3000)), "all, and first arrivals in order"
+            assert list(dict.fromkeys(numbers)) == list(range(3000)), (
+                "all, and first arrivals in order"
+            )
             if qos == 2:
                 assert len(numbers) == 3000
 
@@ -233,7 +261,9 @@ async def test_frozen_broker_is_told_and_gets_everything_once_it_goes_on(tmp_pat
 @on_loop
 async def test_backlog_of_an_outage_comes_in_order(tmp_path: Path) -> None:
     port = free_port()
-    remote = mosquitto(tmp_path / "m", "max_queued_messages 0", "max_inflight_messages 0", port=port)
+    remote = mosquitto(
+        tmp_path / "m", "max_queued_messages 0", "max_inflight_messages 0", port=port
+    )
     remote.process.start()
     try:
         async with bridging() as bridges:
@@ -245,7 +275,9 @@ async def test_backlog_of_an_outage_comes_in_order(tmp_path: Path) -> None:
             for number in range(1, 10_001):
                 say(bridges, "back/a", b"%d" % number)
             await bridges.until(lambda: bridges.actions.get("out")["status"] != "connected")
-            bridges.connectors.replace("plant", {**_raw(port), "resource_opts": {"start_after_created": False}})
+            bridges.connectors.replace(
+                "plant", {**_raw(port), "resource_opts": {"start_after_created": False}}
+            )
             remote.process.start()
             async with watching(port, "back/#", qos=1) as seen:
                 bridges.connectors.replace("plant", _raw(port))
@@ -267,20 +299,33 @@ def _raw(port: int) -> dict[str, Any]:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("version", ["v3", "v4", "v5"])
 @on_loop
-async def test_messages_come_in_in_every_version_and_qos(remote: Peer, version: str, qos: int) -> None:
+async def test_messages_come_in_in_every_version_and_qos(
+    remote: Peer, version: str, qos: int
+) -> None:
     async with bridging() as bridges, watching(remote.port) as sender:
         connector(bridges, remote.port, proto_ver=version, clientid=f"in-{version}-{qos}")
-        source(bridges, topics=[{"topic": "floor/#", "qos": 2}], remote_prefix="site/", publish={"prefix": "far/"})
+        source(
+            bridges,
+            topics=[{"topic": "floor/#", "qos": 2}],
+            remote_prefix="site/",
+            publish={"prefix": "far/"},
+        )
         await _subscribed(bridges, sender, "site/floor/a")
         for number in range(50):
             await sender.publish("site/floor/a", b"%d" % number, qos)
         await bridges.until(lambda: len(_came(bridges)) >= 50)
         assert [int(message.payload) for message in _came(bridges)] == list(range(50))
-        assert {(message.topic, message.qos) for message in _came(bridges)} == {("far/floor/a", qos)}
+        assert {(message.topic, message.qos) for message in _came(bridges)} == {
+            ("far/floor/a", qos)
+        }
 
 
 def _came(bridges: Bridges) -> list[Message]:
-    return [message for message in bridges.published.messages if not message.payload.startswith(b"first ")]
+    return [
+        message
+        for message in bridges.published.messages
+        if not message.payload.startswith(b"first ")
+    ]
 
 
 async def _subscribed(bridges: Bridges, sender: Any, topic: str) -> None:
@@ -353,7 +398,9 @@ async def test_qos_2_that_was_stored_before_a_crash_is_not_taken_again() -> None
 
 
 @on_loop
-async def test_nothing_is_confirmed_before_it_is_stored(remote: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_confirmed_before_it_is_stored(
+    remote: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with bridging() as bridges, watching(remote.port) as sender:
         connector(bridges, remote.port, clientid="careful")
         source(bridges, topic="careful/#")
@@ -372,10 +419,14 @@ async def test_filter_that_is_refused_is_named() -> None:
     async with running(shared_subscription_available=False) as node, bridging() as bridges:
         connector(bridges, node.port)
         source(bridges, topics=["open/#", "$share/g/open/#"])
-        await bridges.until(lambda: bridges.sources.get("in")["status_reason"].startswith("unhealthy target: "))
+        await bridges.until(
+            lambda: bridges.sources.get("in")["status_reason"].startswith("unhealthy target: ")
+        )
         assert "'$share/g/open/#'" in bridges.sources.get("in")["status_reason"]
         tested = await bridges.sources.test("in")
-        assert [step["name"] for step in tested["steps"] if step["result"] == "failed"] == ["target"]
+        assert [step["name"] for step in tested["steps"] if step["result"] == "failed"] == [
+            "target"
+        ]
 
 
 @on_loop
@@ -395,13 +446,20 @@ async def test_two_bridges_share_a_subscription_of_the_other_broker(remote: Peer
 
 
 @on_loop
-async def test_stopped_source_is_subscribed_no_more_once_its_filter_is_changed(remote: Peer) -> None:
+async def test_stopped_source_is_subscribed_no_more_once_its_filter_is_changed(
+    remote: Peer,
+) -> None:
     async with bridging() as bridges, watching(remote.port) as sender:
         connector(bridges, remote.port, clientid="changing")
         source(bridges, topic="before/#")
         await _subscribed(bridges, sender, "before/a")
         bridges.published.messages.clear()
-        spec = {"name": "in", "type": "mqtt", "connector": "plant", "parameters": {"topic": "after/#", "publish": {}}}
+        spec = {
+            "name": "in",
+            "type": "mqtt",
+            "connector": "plant",
+            "parameters": {"topic": "after/#", "publish": {}},
+        }
         bridges.sources.replace("in", spec)
         await _subscribed(bridges, sender, "after/a")
         await sender.publish("before/a", b"unwanted")
@@ -429,7 +487,10 @@ async def test_paused_source_leaves_messages_where_they_are(remote: Peer) -> Non
 
 @on_loop
 async def test_both_ways_with_nats_which_takes_no_qos_2(nats_remote: Peer) -> None:
-    async with bridging() as bridges, watching(nats_remote.port, "out/#", version="v4", qos=1) as seen:
+    async with (
+        bridging() as bridges,
+        watching(nats_remote.port, "out/#", version="v4", qos=1) as seen,
+    ):
         connector(bridges, nats_remote.port, proto_ver="v4", max_qos=1)
         action(bridges)
         source(bridges, topics=["in/#"])
@@ -439,13 +500,18 @@ async def test_both_ways_with_nats_which_takes_no_qos_2(nats_remote: Peer) -> No
             await seen.publish("in/a", b"%d" % number, 1)
         await bridges.until(lambda: len(_came(bridges)) >= 100)
         assert sorted(int(message.payload) for message in _came(bridges)) == list(range(100))
-        assert Counter(map(int, (one.payload for one in await seen.until(100)))) == Counter(range(100))
+        assert Counter(map(int, (one.payload for one in await seen.until(100)))) == Counter(
+            range(100)
+        )
 
 
 @on_loop
 async def test_certificates_are_shown_and_checked(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
-    server, client = authority.sign("server", {"CN": "far"}, ["127.0.0.1"]), authority.sign("client", {"CN": "bridge"})
+    server, client = (
+        authority.sign("server", {"CN": "far"}, ["127.0.0.1"]),
+        authority.sign("client", {"CN": "bridge"}),
+    )
     server.key.chmod(0o644)
     lines = (
         f"cafile {authority.file}", f"certfile {server.cert}", f"keyfile {server.key}", "require_certificate true",
@@ -462,7 +528,9 @@ async def test_certificates_are_shown_and_checked(tmp_path: Path) -> None:
             ]  # fmt: skip
             assert tested["ok"], tested
             connector(bridges, remote.port, name="unknown", ssl={"enable": True})
-            await bridges.until(lambda: "certificate" in bridges.connectors.get("unknown")["status_reason"])
+            await bridges.until(
+                lambda: "certificate" in bridges.connectors.get("unknown")["status_reason"]
+            )
 
 
 @on_loop
@@ -488,7 +556,12 @@ async def test_status_is_told_on_the_other_broker_and_here(tmp_path: Path) -> No
             assert [(one.topic, one.payload) for one in seen.messages] == [
                 ("bridges/plant/state", state) for state in (b"1", b"0", b"1", b"0")
             ]
-            assert [value for name, value in told if name == "connection/plant/state"] == ["1", "0", "1", "0"]
+            assert [value for name, value in told if name == "connection/plant/state"] == [
+                "1",
+                "0",
+                "1",
+                "0",
+            ]
 
 
 @on_loop
@@ -512,8 +585,12 @@ async def test_test_of_a_connection_leaves_the_connection_alone(remote: Peer) ->
     ids=["port", "bridge_mode", "password", "status_topic"],
 )
 @on_loop
-async def test_settings_that_cannot_work_are_refused(members: dict[str, Any], sentence: str) -> None:
+async def test_settings_that_cannot_work_are_refused(
+    members: dict[str, Any], sentence: str
+) -> None:
     async with bridging() as bridges:
         with pytest.raises(Exception, match="cannot be") as refused:
-            bridges.connectors.create({"name": "plant", "type": "mqtt", "server": "far:1883", **members})
+            bridges.connectors.create(
+                {"name": "plant", "type": "mqtt", "server": "far:1883", **members}
+            )
         assert sentence in str(refused.value) + str(getattr(refused.value, "problems", ""))

@@ -60,7 +60,10 @@ def test_resumed_session_sends_again_in_order_and_keeps_identifiers() -> None:
     made.inflight.received(1)
     made.inflight.leave(batch)
     made.inflight.connected(is_resumed=True, window=10)
-    assert [(one.packet.packet_id, one.is_received) for one in made.inflight.to_resend()] == [(1, True), (2, False)]
+    assert [(one.packet.packet_id, one.is_received) for one in made.inflight.to_resend()] == [
+        (1, True),
+        (2, False),
+    ]
     assert made.inflight.to_resend() == []
 
 

@@ -43,7 +43,9 @@ class Ends:
         self.payloads: list[bytes] = []
         self._is_subscribed = False
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
-        self._client.on_message = lambda _client, _data, message: self.payloads.append(bytes(message.payload))
+        self._client.on_message = lambda _client, _data, message: self.payloads.append(
+            bytes(message.payload)
+        )
         self._client.on_subscribe = self._subscribed
         self._client.connect("127.0.0.1", port)
         self._client.loop_start()
@@ -106,14 +108,20 @@ def one_copy_each(all_ends: list[Ends]) -> None:
 
 
 @pytest.mark.parametrize("version", ["v4", "v5"])
-def test_broker_with_mosquitto_both_ways_has_one_copy_each(tmp_path: Path, stack: ExitStack, version: str) -> None:
+def test_broker_with_mosquitto_both_ways_has_one_copy_each(
+    tmp_path: Path, stack: ExitStack, version: str
+) -> None:
     remote: Peer = stack.enter_context(mosquitto(tmp_path / "mosquitto"))
-    node = configured(stack, tmp_path / "node", BOTH_WAYS.format(port=remote.port, version=version, name="node"))
+    node = configured(
+        stack, tmp_path / "node", BOTH_WAYS.format(port=remote.port, version=version, name="node")
+    )
     eventually(lambda: all_connected(node))
     one_copy_each(ends(stack, node.mqtt[1], remote.port))
 
 
-def test_bridge_that_mosquitto_knows_as_one_has_one_copy_each(tmp_path: Path, stack: ExitStack) -> None:
+def test_bridge_that_mosquitto_knows_as_one_has_one_copy_each(
+    tmp_path: Path, stack: ExitStack
+) -> None:
     remote: Peer = stack.enter_context(mosquitto(tmp_path / "mosquitto"))
     config = BOTH_WAYS.format(port=remote.port, version="v4", name="node").replace(
         "type = mqtt, server", "bridge_mode = true, type = mqtt, server"
@@ -124,15 +132,23 @@ def test_bridge_that_mosquitto_knows_as_one_has_one_copy_each(tmp_path: Path, st
 
 
 @pytest.mark.parametrize("version", [pytest.param("v4", marks=pytest.mark.heavy), "v5"])
-def test_two_sluices_bridged_both_ways_by_one_of_them(tmp_path: Path, stack: ExitStack, version: str) -> None:
+def test_two_sluices_bridged_both_ways_by_one_of_them(
+    tmp_path: Path, stack: ExitStack, version: str
+) -> None:
     far = configured(stack, tmp_path / "far", "")
-    node = configured(stack, tmp_path / "node", BOTH_WAYS.format(port=far.mqtt[1], version=version, name="node"))
+    node = configured(
+        stack, tmp_path / "node", BOTH_WAYS.format(port=far.mqtt[1], version=version, name="node")
+    )
     eventually(lambda: all_connected(node))
     one_copy_each(ends(stack, node.mqtt[1], far.mqtt[1]))
 
 
-@pytest.mark.parametrize("how", [pytest.param(PUSH, id="push", marks=pytest.mark.heavy), pytest.param(PULL, id="pull")])
-def test_two_sluices_that_each_bridge_to_the_other(tmp_path: Path, stack: ExitStack, how: str) -> None:
+@pytest.mark.parametrize(
+    "how", [pytest.param(PUSH, id="push", marks=pytest.mark.heavy), pytest.param(PULL, id="pull")]
+)
+def test_two_sluices_that_each_bridge_to_the_other(
+    tmp_path: Path, stack: ExitStack, how: str
+) -> None:
     far = configured(stack, tmp_path / "far", "")
     node = configured(stack, tmp_path / "node", how.format(port=far.mqtt[1], name="node"))
     bridge(far, how.format(port=node.mqtt[1], name="far"))
@@ -140,7 +156,9 @@ def test_two_sluices_that_each_bridge_to_the_other(tmp_path: Path, stack: ExitSt
     one_copy_each(ends(stack, node.mqtt[1], far.mqtt[1]))
 
 
-@pytest.mark.parametrize("how", [pytest.param(PUSH, id="push"), pytest.param(PULL, id="pull", marks=pytest.mark.heavy)])
+@pytest.mark.parametrize(
+    "how", [pytest.param(PUSH, id="push"), pytest.param(PULL, id="pull", marks=pytest.mark.heavy)]
+)
 def test_ring_of_three_sluices(tmp_path: Path, stack: ExitStack, how: str) -> None:
     first = configured(stack, tmp_path / "n1", "")
     second = configured(stack, tmp_path / "n2", how.format(port=first.mqtt[1], name="n2"))
@@ -158,26 +176,42 @@ def bridge(node: Node, config: str) -> None:
     node.call(
         "POST",
         "/connectors",
-        {"name": "far", "type": "mqtt", "server": f"127.0.0.1:{port}", "clientid": "back", "resource_opts": options},
+        {
+            "name": "far",
+            "type": "mqtt",
+            "server": f"127.0.0.1:{port}",
+            "clientid": "back",
+            "resource_opts": options,
+        },
     )
     if "sources" in config:
         parameters = {"topics": ["plant/#"], "publish": {}}
         node.call(
-            "POST", "/sources", {"name": "from-far", "type": "mqtt", "connector": "far", "parameters": parameters}
+            "POST",
+            "/sources",
+            {"name": "from-far", "type": "mqtt", "connector": "far", "parameters": parameters},
         )
     else:
-        node.call("POST", "/actions", {"name": "to-far", "type": "mqtt", "connector": "far", "parameters": {}})
+        node.call(
+            "POST",
+            "/actions",
+            {"name": "to-far", "type": "mqtt", "connector": "far", "parameters": {}},
+        )
         sql = 'SELECT * FROM "plant/#"'
         node.call("POST", "/rules", {"name": "to-far", "sql": sql, "actions": ["mqtt:to-far"]})
 
 
-def test_rule_over_what_came_in_goes_back_under_another_topic(tmp_path: Path, stack: ExitStack) -> None:
+def test_rule_over_what_came_in_goes_back_under_another_topic(
+    tmp_path: Path, stack: ExitStack
+) -> None:
     """Sluice beside a broker: it reads, a rule works the value out, and the result is sent there."""
     remote: Peer = stack.enter_context(mosquitto(tmp_path / "mosquitto"))
     config = (
         BOTH_WAYS.format(port=remote.port, version="v5", name="node")
         .replace('sql = "SELECT * FROM', "sql = \"SELECT payload.t * 2 AS t, 'hot' AS topic FROM")
-        .replace("parameters {}", 'parameters { topic = "made/${topic}", payload = "{\\"t\\": ${t}}" }')
+        .replace(
+            "parameters {}", 'parameters { topic = "made/${topic}", payload = "{\\"t\\": ${t}}" }'
+        )
     )
     node = configured(stack, tmp_path / "node", config)
     eventually(lambda: all_connected(node))
@@ -190,7 +224,9 @@ def test_rule_over_what_came_in_goes_back_under_another_topic(tmp_path: Path, st
 
 def test_sys_topic_says_whether_the_bridge_is_up(tmp_path: Path, stack: ExitStack) -> None:
     remote: Peer = stack.enter_context(mosquitto(tmp_path / "mosquitto"))
-    node = configured(stack, tmp_path / "node", BOTH_WAYS.format(port=remote.port, version="v5", name="node"))
+    node = configured(
+        stack, tmp_path / "node", BOTH_WAYS.format(port=remote.port, version="v5", name="node")
+    )
     eventually(lambda: all_connected(node))
     seen = Ends(node.mqtt[1], "$SYS/broker/connection/far/state")
     stack.callback(seen.close)

@@ -19,7 +19,14 @@ from hypothesis import strategies as st
 
 from bridges.mqtt.server import parse_server
 from bridges.mqtt.settings import MqttSettings
-from broker.codec.websocket import BadFrame, Closed, FrameReader, binary_frame_head, close_frame, masked_frame
+from broker.codec.websocket import (
+    BadFrame,
+    Closed,
+    FrameReader,
+    binary_frame_head,
+    close_frame,
+    masked_frame,
+)
 from tests.bridges.mqtt.watcher import Watcher, action, connected, connector, source, watching
 from tests.support.bridges import Bridges
 from tests.support.certificates import Authority
@@ -63,7 +70,9 @@ def far(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     tls = f'ssl_options {{ certfile = "{server.cert}", keyfile = "{server.key}" }}'
     plain = f'ws.far {{ bind = "127.0.0.1:{ws}", websocket.path = "/mqtt" }}'
     listeners = f'{plain}\n wss.far {{ bind = "127.0.0.1:{wss}", {tls} }}'
-    with running_node(folder / "node", config=f"lake.run_spark = false\nlisteners {{ {listeners} }}\n") as node:
+    with running_node(
+        folder / "node", config=f"lake.run_spark = false\nlisteners {{ {listeners} }}\n"
+    ) as node:
         yield Far(request.param, node.mqtt[1], *found)
 
 
@@ -89,7 +98,9 @@ async def subscribed(bridges: Bridges, sender: Watcher, topic: str) -> None:
 
 def came(bridges: Bridges) -> list[bytes]:
     """What came behind that."""
-    return [message.payload for message in bridges.published.messages if message.payload != b"first"]
+    return [
+        message.payload for message in bridges.published.messages if message.payload != b"first"
+    ]
 
 
 @pytest.mark.parametrize("version", ["v3", "v4", "v5"])
@@ -112,7 +123,13 @@ async def test_both_ways_through_a_websocket(far: Far, version: str) -> None:
 @on_loop
 async def test_messages_of_every_length_of_a_frame_come_whole(far: Far, size: int) -> None:
     async with bridging() as bridges, watching(far.tcp, f"large/{size}") as seen:
-        connector(bridges, far.tcp, server=far.wss, ssl={"cacertfile": str(far.authority)}, clientid=f"large-{size}")
+        connector(
+            bridges,
+            far.tcp,
+            server=far.wss,
+            ssl={"cacertfile": str(far.authority)},
+            clientid=f"large-{size}",
+        )
         action(bridges, topic=f"large/{size}", payload="${body}", qos=1)
         source(bridges, topics=[f"back/{size}"])
         await subscribed(bridges, seen, f"back/{size}")
@@ -143,9 +160,19 @@ async def test_test_of_a_connection_shows_the_websocket_as_a_step(far: Far) -> N
 async def test_close_waits_for_the_end_of_tls(far: Far) -> None:
     """A socket that is still open when its connector is closed would be a leak."""
     async with bridging() as bridges:
-        connector(bridges, far.tcp, server=far.wss, ssl={"cacertfile": str(far.authority)}, clientid="ends")
+        connector(
+            bridges,
+            far.tcp,
+            server=far.wss,
+            ssl={"cacertfile": str(far.authority)},
+            clientid="ends",
+        )
         await connected(bridges)
-        open_sockets = {one for one in sockets() if one.raddr and one.raddr.port == int(far.wss.rpartition(":")[2])}
+        open_sockets = {
+            one
+            for one in sockets()
+            if one.raddr and one.raddr.port == int(far.wss.rpartition(":")[2])
+        }
         assert open_sockets
         made = bridges.feature.resources.supervisors["plant"].connector
         assert made is not None
@@ -154,7 +181,11 @@ async def test_close_waits_for_the_end_of_tls(far: Far) -> None:
 
 
 def sockets() -> list[Any]:
-    return [one for one in psutil.Process().net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
+    return [
+        one
+        for one in psutil.Process().net_connections("tcp")
+        if one.status == psutil.CONN_ESTABLISHED
+    ]
 
 
 @on_loop
@@ -174,7 +205,9 @@ async def test_wrong_path_certificate_or_port_are_named(far: Far) -> None:
         await bridges.until(lambda: "no TLS with" in told("no-tls") or "closed" in told("no-tls"))
         await bridges.until(lambda: "before it opened a WebSocket" in told("no-websocket"))
         if far.kind == "sluice":  # mosquitto takes every path
-            await bridges.until(lambda: "/elsewhere opens no WebSocket: 404 Not Found" in told("path"))
+            await bridges.until(
+                lambda: "/elsewhere opens no WebSocket: 404 Not Found" in told("path")
+            )
 
 
 # Servers that do as a test tells them
@@ -215,10 +248,19 @@ WRONG = {
     "busy": (answer("503 Service Unavailable"), "opens no WebSocket: 503 Service Unavailable"),
     "odd status": (answer("999"), "opens no WebSocket: status 999"),
     "endless": (b"HTTP/1.1 101 x\r\n" + b"x: y\r\n" * 4000, "bytes of headers"),
-    "other key": (answer(*SWITCHED, "Sec-WebSocket-Accept: nonsense"), "does not answer as a WebSocket does"),
+    "other key": (
+        answer(*SWITCHED, "Sec-WebSocket-Accept: nonsense"),
+        "does not answer as a WebSocket does",
+    ),
     "other protocol": (OPENED.replace(b": mqtt", b": wamp"), "speaks 'wamp'"),
-    "closed": (OPENED + close_frame(1008, "go away"), "has closed the WebSocket with status 1008: go away"),
-    "text frame": (OPENED + b"\x81\x01a", "breaks the rules of WebSocket: a text frame; MQTT is in binary frames"),
+    "closed": (
+        OPENED + close_frame(1008, "go away"),
+        "has closed the WebSocket with status 1008: go away",
+    ),
+    "text frame": (
+        OPENED + b"\x81\x01a",
+        "breaks the rules of WebSocket: a text frame; MQTT is in binary frames",
+    ),
     "masked": (OPENED + masked_frame(2, b"abc"), "a frame of a server that is masked"),
     "reserved bits": (OPENED + b"\xc2\x01a", "a frame with reserved bits"),
     "large ping": (OPENED + b"\x89\x7e\x01\x00", "a broken control frame"),
@@ -232,11 +274,15 @@ WRONG = {
 async def test_servers_that_do_it_wrong_are_told_apart(said: bytes, sentence: str) -> None:
     async with bridging() as bridges, server(said) as (port, _):
         connector(bridges, port, server=f"ws://127.0.0.1:{port}")
-        await bridges.until(lambda: sentence in bridges.connectors.get("plant")["status_reason"], sentence)
+        await bridges.until(
+            lambda: sentence in bridges.connectors.get("plant")["status_reason"], sentence
+        )
         assert bridges.connectors.get("plant")["status"] == "disconnected"
         tested = await bridges.connectors.test("plant")
         assert [
-            step["message"] for step in tested["steps"] if step["result"] == "failed" and sentence in step["message"]
+            step["message"]
+            for step in tested["steps"]
+            if step["result"] == "failed" and sentence in step["message"]
         ]
 
 
@@ -252,7 +298,11 @@ async def test_request_has_path_headers_and_subprotocol(monkeypatch: pytest.Monk
         await bridges.until(lambda: "403" in bridges.connectors.get("plant")["status_reason"])
         line, *headers = requests[0].decode().split("\r\n")
         assert line == "GET /broker?tenant=7 HTTP/1.1"
-        wanted = {f"Host: 127.0.0.1:{port}", "Sec-WebSocket-Protocol: mqtt", "Authorization: Bearer s3cret"}
+        wanted = {
+            f"Host: 127.0.0.1:{port}",
+            "Sec-WebSocket-Protocol: mqtt",
+            "Authorization: Bearer s3cret",
+        }
         assert {*wanted, "X-Plain: yes"} <= set(headers)
         shown = str(bridges.connectors.get("plant"))
         assert "s3cret" not in shown
@@ -267,7 +317,10 @@ def test_settings_as_they_are_shown_can_be_sent_back(server: str) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "scheme": ({"server": "http://far"}, "begins with http://, which is not known; write mqtt, mqtts, ws or wss"),
+    "scheme": (
+        {"server": "http://far"},
+        "begins with http://, which is not known; write mqtt, mqtts, ws or wss",
+    ),
     "port": ({"server": "ws://far:70000"}, "has no port from 1 to 65535"),
     "password": ({"server": "ws://me:secret@far"}, "without a user, got '******@far'"),
     "path": ({"server": "ws://far/a b"}, "is not the path of a WebSocket"),
@@ -281,8 +334,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"server": "ws://far", "websocket": {"path": "mqtt"}},
         "write '/mqtt'",
     ),
-    "our header": ({"server": "ws://far", "websocket": {"headers": {"Host": "x"}}}, "'Host' is set by the connector"),
-    "header name": ({"server": "ws://far", "websocket": {"headers": {"a b": "x"}}}, "is not the name of a header"),
+    "our header": (
+        {"server": "ws://far", "websocket": {"headers": {"Host": "x"}}},
+        "'Host' is set by the connector",
+    ),
+    "header name": (
+        {"server": "ws://far", "websocket": {"headers": {"a b": "x"}}},
+        "is not the name of a header",
+    ),
 }
 
 
@@ -291,7 +350,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 async def test_addresses_that_cannot_be_are_refused(members: dict[str, Any], sentence: str) -> None:
     async with bridging() as bridges:
         with pytest.raises(Exception, match="cannot be") as refused:
-            bridges.connectors.create({"name": "plant", "type": "mqtt", "server": "far:1883", **members})
+            bridges.connectors.create(
+                {"name": "plant", "type": "mqtt", "server": "far:1883", **members}
+            )
         assert sentence in str(refused.value) + str(getattr(refused.value, "problems", ""))
 
 
@@ -312,9 +373,17 @@ def test_addresses_have_the_ports_of_their_kind(text: str, shown: str, is_encryp
 # Frames
 
 
-@given(st.lists(st.tuples(st.binary(max_size=300), st.booleans())), st.lists(st.integers(1, 50), min_size=1))
-def test_where_the_stream_is_cut_changes_nothing(sent: list[tuple[bytes, bool]], cuts: list[int]) -> None:
-    stream = b"".join((b"\x89\x02hi" if with_ping else b"") + binary_frame_head(len(x)) + x for x, with_ping in sent)
+@given(
+    st.lists(st.tuples(st.binary(max_size=300), st.booleans())),
+    st.lists(st.integers(1, 50), min_size=1),
+)
+def test_where_the_stream_is_cut_changes_nothing(
+    sent: list[tuple[bytes, bool]], cuts: list[int]
+) -> None:
+    stream = b"".join(
+        (b"\x89\x02hi" if with_ping else b"") + binary_frame_head(len(x)) + x
+        for x, with_ping in sent
+    )
     frames, found, at, turn = FrameReader(1 << 20, is_client=True), b"", 0, 0
     while at < len(stream):
         size = cuts[turn % len(cuts)]

@@ -22,7 +22,9 @@ DEADLINE_S = 60.0
 class Watcher:
     """Subscribes to a filter, keeps what comes, publishes what it is told."""
 
-    def __init__(self, port: int, topic_filter: str = "", *, version: str = "v5", qos: int = 2, **login: str) -> None:
+    def __init__(
+        self, port: int, topic_filter: str = "", *, version: str = "v5", qos: int = 2, **login: str
+    ) -> None:
         self.messages: list[paho.MQTTMessage] = []
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=VERSIONS[version])
         self._client.on_message = lambda _client, _data, message: self.messages.append(message)
@@ -51,7 +53,9 @@ class Watcher:
             await self._subscribed.wait()
         return self
 
-    async def publish(self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False, **props: Any) -> None:
+    async def publish(
+        self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False, **props: Any
+    ) -> None:
         """Returns once it is confirmed."""
         properties: Any = None
         if props:
@@ -90,7 +94,13 @@ async def watching(port: int, topic_filter: str = "", **options: Any) -> AsyncIt
 def connector(bridges: Bridges, port: int, name: str = "plant", **members: Any) -> None:
     opts = {**FAST_CONNECTOR, "health_check_interval": "200ms"}
     bridges.connectors.create(
-        {"name": name, "type": "mqtt", "server": f"127.0.0.1:{port}", "resource_opts": opts, **members}
+        {
+            "name": name,
+            "type": "mqtt",
+            "server": f"127.0.0.1:{port}",
+            "resource_opts": opts,
+            **members,
+        }
     )
 
 
@@ -107,7 +117,12 @@ def source(bridges: Bridges, name: str = "in", *, on: str = "plant", **parameter
 
 
 def action(
-    bridges: Bridges, name: str = "out", *, on: str = "plant", options: dict[str, Any] | None = None, **parameters: Any
+    bridges: Bridges,
+    name: str = "out",
+    *,
+    on: str = "plant",
+    options: dict[str, Any] | None = None,
+    **parameters: Any,
 ) -> None:
     bridges.actions.create(
         {

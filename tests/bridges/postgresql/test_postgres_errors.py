@@ -16,7 +16,9 @@ SETTINGS = PostgresSettings(database="d", username="u")
     ("error", "kind"),
     [
         (
-            asyncpg.InternalClientError("cannot switch to state 15; another operation (2) is in progress"),
+            asyncpg.InternalClientError(
+                "cannot switch to state 15; another operation (2) is in progress"
+            ),
             ReconnectFirst,
         ),
         (asyncpg.InterfaceError("connection is closed"), ReconnectFirst),
@@ -24,5 +26,7 @@ SETTINGS = PostgresSettings(database="d", username="u")
         (KeyError("a bug"), NeverAgain),
     ],
 )
-def test_rows_are_given_up_for_no_error_of_the_connection(error: Exception, kind: type[BridgeError]) -> None:
+def test_rows_are_given_up_for_no_error_of_the_connection(
+    error: Exception, kind: type[BridgeError]
+) -> None:
     assert type(meant(error, SETTINGS)) is kind

@@ -12,7 +12,14 @@ import pytest
 from bridges.postgresql.connector import POSTGRESQL, PostgresConnector
 from bridges.postgresql.settings import PostgresActionSettings, PostgresSettings
 from bridges.resource.contract import Context, Sink
-from bridges.resource.errors import BadSettings, NeverAgain, ReconnectFirst, TargetMissing, TargetUnusable, TryAgain
+from bridges.resource.errors import (
+    BadSettings,
+    NeverAgain,
+    ReconnectFirst,
+    TargetMissing,
+    TargetUnusable,
+    TryAgain,
+)
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.client import Client
 from broker.core.message import Message
@@ -38,7 +45,9 @@ def server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def postgres(server: Postgres) -> Postgres:
-    server.psql("DROP SCHEMA IF EXISTS plant CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    server.psql(
+        "DROP SCHEMA IF EXISTS plant CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public"
+    )
     return server
 
 
@@ -71,8 +80,12 @@ async def connected(postgres: Postgres, **changed: Any) -> AsyncIterator[Postgre
         await connector.close()
 
 
-async def opened(connector: PostgresConnector, given: Mapping[str, FieldType] | None = None, **action: Any) -> Sink:
-    sink = connector.sink(PostgresActionSettings.model_validate({"table": "readings", **action}), context(given))
+async def opened(
+    connector: PostgresConnector, given: Mapping[str, FieldType] | None = None, **action: Any
+) -> Sink:
+    sink = connector.sink(
+        PostgresActionSettings.model_validate({"table": "readings", **action}), context(given)
+    )
     await sink.open()
     return sink
 
@@ -91,24 +104,36 @@ async def test_rows_are_inserted_by_the_names_of_their_members(postgres: Postgre
     postgres.psql("CREATE TABLE readings (id int, temp float8, note text DEFAULT 'none')")
     async with connected(postgres) as connector:
         sink = await opened(connector)
-        assert await send(sink, {"id": 1, "temp": 20.5}, {"id": 2, "temp": None, "note": "x"}) == ["", ""]
+        assert await send(sink, {"id": 1, "temp": 20.5}, {"id": 2, "temp": None, "note": "x"}) == [
+            "",
+            "",
+        ]
     assert postgres.psql("SELECT * FROM readings ORDER BY id") == "1|20.5|none\n2||x"
 
 
 @on_loop
 async def test_templates_say_what_goes_where(postgres: Postgres) -> None:
-    postgres.psql('CREATE SCHEMA plant; CREATE TABLE plant.readings ("where" text, temp float8, whole jsonb)')
+    postgres.psql(
+        'CREATE SCHEMA plant; CREATE TABLE plant.readings ("where" text, temp float8, whole jsonb)'
+    )
     columns = {"where": "${site}/${line}", "temp": "${values.temp}", "whole": "${.}"}
     async with connected(postgres) as connector:
         sink = await opened(connector, table="plant.readings", columns=columns)
-        sent = await send(sink, {"site": "a", "line": 7, "values": {"temp": 3}}, {"site": "a", "line": 8})
+        sent = await send(
+            sink, {"site": "a", "line": 7, "values": {"temp": 3}}, {"site": "a", "line": 8}
+        )
         assert sent == ["", ""]
-    assert postgres.psql("SELECT \"where\", temp, whole->>'line' FROM plant.readings") == "a/7|3|7\na/8||8"
+    assert (
+        postgres.psql("SELECT \"where\", temp, whole->>'line' FROM plant.readings")
+        == "a/7|3|7\na/8||8"
+    )
 
 
 @on_loop
 async def test_a_row_takes_the_place_of_the_one_with_its_key(postgres: Postgres) -> None:
-    postgres.psql("CREATE TABLE readings (id int PRIMARY KEY, temp float8, first_seen timestamptz DEFAULT now())")
+    postgres.psql(
+        "CREATE TABLE readings (id int PRIMARY KEY, temp float8, first_seen timestamptz DEFAULT now())"
+    )
     async with connected(postgres) as connector:
         sink = await opened(connector, mode="upsert")
         await send(sink, *({"id": number % 3, "temp": number} for number in range(9)))
@@ -117,11 +142,15 @@ async def test_a_row_takes_the_place_of_the_one_with_its_key(postgres: Postgres)
 
 
 @on_loop
-async def test_bad_rows_of_a_batch_are_found_and_the_others_written_in_order(postgres: Postgres) -> None:
+async def test_bad_rows_of_a_batch_are_found_and_the_others_written_in_order(
+    postgres: Postgres,
+) -> None:
     postgres.psql(
         "CREATE TABLE readings (n serial, id int PRIMARY KEY, temp float8 CHECK (temp < 100), note varchar(3))"
     )
-    rows: list[dict[str, Any]] = [{"id": number, "temp": 1.0, "note": "abc"} for number in range(40)]
+    rows: list[dict[str, Any]] = [
+        {"id": number, "temp": 1.0, "note": "abc"} for number in range(40)
+    ]
     rows[3]["temp"] = "warm"
     rows[11]["temp"] = 100
     rows[12]["note"] = "abcd"
@@ -165,7 +194,9 @@ async def test_a_table_is_made_with_what_rules_give(postgres: Postgres) -> None:
 
 @on_loop
 async def test_types_of_the_database_are_cast_by_it(postgres: Postgres) -> None:
-    postgres.psql("CREATE TYPE mood AS ENUM ('calm', 'hot'); CREATE TABLE readings (m mood, a inet, i interval)")
+    postgres.psql(
+        "CREATE TYPE mood AS ENUM ('calm', 'hot'); CREATE TABLE readings (m mood, a inet, i interval)"
+    )
     async with connected(postgres) as connector:
         sink = await opened(connector)
         refused = await send(sink, {"m": "hot", "a": "10.0.0.1", "i": "90 s"}, {"m": "cold"})
@@ -178,9 +209,24 @@ async def test_types_of_the_database_are_cast_by_it(postgres: Postgres) -> None:
     ("prepare", "action", "error", "says"),
     [
         ("SELECT 1", {}, TargetMissing, "the table readings does not exist"),
-        ("SELECT 1", {"create_table": True}, TargetUnusable, "no rule sends rows to this action yet"),
-        ("CREATE TABLE readings (id int)", {"mode": "upsert"}, TargetUnusable, "has no primary key"),
-        ("CREATE TABLE readings (id int)", {"columns": {"nix": "x"}}, TargetUnusable, "has no column 'nix'"),
+        (
+            "SELECT 1",
+            {"create_table": True},
+            TargetUnusable,
+            "no rule sends rows to this action yet",
+        ),
+        (
+            "CREATE TABLE readings (id int)",
+            {"mode": "upsert"},
+            TargetUnusable,
+            "has no primary key",
+        ),
+        (
+            "CREATE TABLE readings (id int)",
+            {"columns": {"nix": "x"}},
+            TargetUnusable,
+            "has no column 'nix'",
+        ),
     ],
     ids=["no table", "nothing to make it of", "no key", "no column"],
 )

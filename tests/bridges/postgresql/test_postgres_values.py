@@ -36,7 +36,11 @@ NOON_MS = int(NOON.timestamp() * 1000)
         ("bytea", {"$base64": "AP8="}, b"\x00\xff"),
         ("text", b"\x99", '{"$base64":"mQ=="}'),
         ("jsonb", b"\x99", '{"$base64":"mQ=="}'),
-        ("jsonb", {"b": b"ab", "d": float("inf")}, '{"b":{"$base64":"YWI="},"d":{"$double":"Infinity"}}'),
+        (
+            "jsonb",
+            {"b": b"ab", "d": float("inf")},
+            '{"b":{"$base64":"YWI="},"d":{"$double":"Infinity"}}',
+        ),
         ("float8", {"$double": "Infinity"}, float("inf")),
         ("jsonb", {"a": [1]}, '{"a":[1]}'),
         ("jsonb", b'{"a": 1}', '{"a": 1}'),

@@ -48,7 +48,9 @@ def test_rows_arrive_in_batches_in_the_order_of_each_key(mode: str) -> None:
 def test_one_batch_on_the_way_keeps_all_rows_in_one_order(mode: str) -> None:
     async def check() -> None:
         outside = Outside()
-        async with scripted_bridges(outside, {"buffer_mode": mode, "inflight_window": 1}) as bridges:
+        async with scripted_bridges(
+            outside, {"buffer_mode": mode, "inflight_window": 1}
+        ) as bridges:
             bridges.send_many(200, keys=7)
             await bridges.until_sent(200)
             assert outside.values == list(range(200))
@@ -63,7 +65,9 @@ def test_rows_wait_while_the_target_is_away_and_arrive_in_order(mode: str) -> No
         outside.is_there = False
         async with scripted_bridges(outside, {"buffer_mode": mode}) as bridges:
             bridges.send_many(100)
-            await bridges.until(lambda: "connection refused" in bridges.actions.get("out")["status_reason"])
+            await bridges.until(
+                lambda: "connection refused" in bridges.actions.get("out")["status_reason"]
+            )
             shown = bridges.actions.get("out")
             assert shown["status"] == "disconnected"
             assert shown["status_reason"] == "connector: outside:1: connection refused"
@@ -87,7 +91,9 @@ def test_what_waits_on_disk_for_a_target_that_is_away_is_not_in_memory() -> None
                 await asyncio.sleep(0)
             buffer = bridges.feature.resources.actions["out"].buffer
             await bridges.until(lambda: buffer.taken > 0)
-            await bridges.until(lambda: "connection refused" in bridges.actions.get("out")["status_reason"])
+            await bridges.until(
+                lambda: "connection refused" in bridges.actions.get("out")["status_reason"]
+            )
             assert buffer.taken < 1000
             assert (bridges.counts()["queuing"], bridges.counts()["inflight"]) == (1200, 0)
             outside.is_there = True
@@ -102,13 +108,17 @@ def test_what_waits_on_disk_for_a_target_that_is_away_is_not_in_memory() -> None
 def test_a_connection_that_breaks_again_and_again_loses_nothing(mode: str, pipelined: bool) -> None:
     async def check() -> None:
         outside = Outside()
-        async with scripted_bridges(outside, {"buffer_mode": mode}, is_pipelined=pipelined, lanes=1) as bridges:
+        async with scripted_bridges(
+            outside, {"buffer_mode": mode}, is_pipelined=pipelined, lanes=1
+        ) as bridges:
             for round in range(5):
                 bridges.send_many(50, start=50 * round)
                 await bridges.until_sent(50 * round + 20)
                 outside.is_there = False
                 bridges.send_many(0)
-                await bridges.until(lambda: bridges.connectors.get("plant")["status"] != "connected")
+                await bridges.until(
+                    lambda: bridges.connectors.get("plant")["status"] != "connected"
+                )
                 outside.is_there = True
                 await bridges.until_sent(50 * round + 50)
             assert sorted(set(outside.values)) == list(range(250))
@@ -133,7 +143,11 @@ def test_rows_that_must_be_tried_again_go_before_later_ones_of_their_key() -> No
             await bridges.until_sent(60)
             assert all(values == sorted(values) for values in by_key(outside).values())
             counts = bridges.counts()
-            assert (counts["retried"], counts["retried.success"], counts["retried.failed"]) == (6, 6, 0)
+            assert (counts["retried"], counts["retried.success"], counts["retried.failed"]) == (
+                6,
+                6,
+                0,
+            )
 
     run(check())
 
@@ -146,12 +160,17 @@ def test_what_is_never_taken_is_given_up_alone_and_kept_with_the_reason() -> Non
             bridges.send_many(20)
             bridges.send({"poison": True})
             await bridges.until_sent(19)
-            counts = await bridges.until(lambda: bridges.counts()["failed"] == 2 and bridges.counts())
+            counts = await bridges.until(
+                lambda: bridges.counts()["failed"] == 2 and bridges.counts()
+            )
             assert counts["dead_letters.failed"] == 2
             await bridges.writer.committed()
             letters = await bridges.actions.dead_letters("out", 10)
             reasons = {item["reason"]: item["row"] for item in letters["items"]}
-            assert reasons == {"7 is too large": {"n": 7, "key": "k1"}, "the row is poison": {"poison": True}}
+            assert reasons == {
+                "7 is too large": {"n": 7, "key": "k1"},
+                "the row is poison": {"poison": True},
+            }
             assert bridges.actions.get("out")["status"] == "connected"
             assert [str(error) for error in bridges.settled if error] != []
 
@@ -205,7 +224,9 @@ def test_retries_may_be_bounded() -> None:
         async with scripted_bridges(outside, {"max_retries": 2}) as bridges:
             bridges.send_many(10)
             await bridges.until_sent(9)
-            counts = await bridges.until(lambda: bridges.counts()["failed"] == 1 and bridges.counts())
+            counts = await bridges.until(
+                lambda: bridges.counts()["failed"] == 1 and bridges.counts()
+            )
             assert (counts["retried"], counts["retried.failed"]) == (1, 1)
 
     run(check())
@@ -217,7 +238,9 @@ def test_rows_that_wait_too_long_are_dropped_as_expired(mode: str) -> None:
         outside = Outside()
         outside.is_there = False
         action = {"dead_letters": {"causes": ["expired"]}}
-        async with scripted_bridges(outside, {"buffer_mode": mode, "request_ttl": "500ms"}, action=action) as bridges:
+        async with scripted_bridges(
+            outside, {"buffer_mode": mode, "request_ttl": "500ms"}, action=action
+        ) as bridges:
             bridges.send_many(30)
             await bridges.until(lambda: bridges.counts()["dropped.expired"] == 30)
             assert bridges.counts()["dead_letters.expired"] == 30
@@ -235,7 +258,9 @@ def test_a_full_buffer_drops_the_oldest_and_counts_them(mode: str) -> None:
     async def check() -> None:
         outside = Outside()
         outside.is_there = False
-        async with scripted_bridges(outside, {"buffer_mode": mode, "max_buffer_records": 50}) as bridges:
+        async with scripted_bridges(
+            outside, {"buffer_mode": mode, "max_buffer_records": 50}
+        ) as bridges:
             for number in range(200):
                 bridges.send_many(1, start=number)
                 if mode == "disk":
@@ -277,7 +302,9 @@ def test_a_missing_target_is_told_and_rows_are_given_up_or_wait() -> None:
     async def check(waits: bool) -> None:
         outside = Outside()
         outside.topics = set()
-        async with scripted_bridges(outside, {"missing_target": "wait" if waits else "give_up"}) as bridges:
+        async with scripted_bridges(
+            outside, {"missing_target": "wait" if waits else "give_up"}
+        ) as bridges:
             bridges.send_many(5)
             reason = "unhealthy target: no topic 't'"
             await bridges.until(lambda: bridges.actions.get("out")["status_reason"] == reason)
@@ -299,7 +326,10 @@ def test_a_target_that_does_not_answer_is_given_up_and_the_rows_are_sent_again()
         async with scripted_bridges(outside, {"request_timeout": "100ms"}) as bridges:
             bridges.send_many(10)
             await bridges.until(
-                lambda: "within 0.1 s" in (bridges.actions.get("out")["last_error"] or {}).get("text", "")
+                lambda: (
+                    "within 0.1 s"
+                    in (bridges.actions.get("out")["last_error"] or {}).get("text", "")
+                )
             )
             outside.answers.set()
             await bridges.until_sent(10)
@@ -344,9 +374,16 @@ def test_rows_that_wait_are_sent_as_the_action_is_after_it_was_changed() -> None
         outside.is_there = False
         async with scripted_bridges(outside, {"buffer_mode": mode}) as bridges:
             bridges.send_many(40)
-            spec = {"name": "out", "type": "scripted", "connector": "plant", "parameters": {"topic": "u"}}
+            spec = {
+                "name": "out",
+                "type": "scripted",
+                "connector": "plant",
+                "parameters": {"topic": "u"},
+            }
             bridges.actions.replace("out", {**spec, "resource_opts": {**FAST, "buffer_mode": mode}})
-            bridges.connectors.replace("plant", {"name": "plant", "type": "scripted", "password": "open sesame"})
+            bridges.connectors.replace(
+                "plant", {"name": "plant", "type": "scripted", "password": "open sesame"}
+            )
             outside.topics = {"u"}
             outside.is_there = True
             await bridges.connectors.restart("plant")
@@ -364,7 +401,9 @@ def test_a_buffer_moves_from_memory_to_disk_with_what_is_in_it() -> None:
         async with scripted_bridges(outside) as bridges:
             bridges.send_many(40)
             spec = {"name": "out", "type": "scripted", "connector": "plant"}
-            bridges.actions.replace("out", {**spec, "resource_opts": {**FAST, "buffer_mode": "disk"}})
+            bridges.actions.replace(
+                "out", {**spec, "resource_opts": {**FAST, "buffer_mode": "disk"}}
+            )
             bridges.assert_adds_up()
             outside.is_there = True
             await bridges.until_sent(40)
@@ -406,7 +445,12 @@ def test_draining_sends_what_waits_and_takes_nothing_more() -> None:
             await bridges.until(lambda: bridges.actions.get("out")["status"] == "stopped")
             bridges.send_many(3, start=100)
             outside.answers.set()
-            assert await draining == {"name": "out", "left": 0, "drained": True, "status": "stopped"}
+            assert await draining == {
+                "name": "out",
+                "left": 0,
+                "drained": True,
+                "status": "stopped",
+            }
             assert sorted(outside.values) == list(range(100))
             assert bridges.counts()["dropped.resource_stopped"] == 3
 
@@ -424,13 +468,23 @@ def test_fallbacks_take_what_is_given_up_and_have_no_fallbacks_themselves() -> N
         ]
         async with scripted_bridges(outside) as bridges:
             spec = {"type": "scripted", "connector": "plant", "resource_opts": FAST}
-            bridges.actions.create({**spec, "name": "spare", "parameters": {"topic": "spare", "value": "${m}"}})
+            bridges.actions.create(
+                {**spec, "name": "spare", "parameters": {"topic": "spare", "value": "${m}"}}
+            )
             bridges.actions.replace("out", {**spec, "name": "out", "fallback_actions": fallbacks})
-            outside.refuses = lambda value: NeverAgain("no") if isinstance(value, int) and value % 2 else None
+            outside.refuses = lambda value: (
+                NeverAgain("no") if isinstance(value, int) and value % 2 else None
+            )
             bridges.send_many(10)
             await bridges.until_sent(5)
             await bridges.until(lambda: bridges.counts("spare")["success"] == 5)
-            assert sorted(m.payload for m in bridges.published.messages) == [b"1", b"3", b"5", b"7", b"9"]
+            assert sorted(m.payload for m in bridges.published.messages) == [
+                b"1",
+                b"3",
+                b"5",
+                b"7",
+                b"9",
+            ]
             assert {m.topic for m in bridges.published.messages} == {"given/up"}
 
     run(check())
@@ -481,7 +535,9 @@ def test_a_fault_while_rows_are_told_of_does_not_stop_the_action() -> None:
         (
             {
                 "dead_letters": {"causes": []},
-                "fallback_actions": [{"kind": "republish", "args": {"topic": "t", "payload": "${n}"}}],
+                "fallback_actions": [
+                    {"kind": "republish", "args": {"topic": "t", "payload": "${n}"}}
+                ],
             },
             {},
         ),
@@ -495,7 +551,9 @@ def test_a_fault_while_rows_are_told_of_does_not_stop_the_action() -> None:
     ],
     ids=["dead-letters", "none", "fallback", "failing-fallback"],
 )
-def test_rows_that_nothing_holds_count_as_lost(members: dict[str, Any], lost: dict[str, int]) -> None:
+def test_rows_that_nothing_holds_count_as_lost(
+    members: dict[str, Any], lost: dict[str, int]
+) -> None:
     async def check() -> None:
         outside = Outside()
         outside.refuses = lambda value: NeverAgain("no")
@@ -514,7 +572,9 @@ def test_dead_letters_that_make_room_count_as_lost() -> None:
     async def check() -> None:
         outside = Outside()
         outside.refuses = lambda value: NeverAgain("no")
-        async with scripted_bridges(outside, action={"dead_letters": {"max_records": 2}}) as bridges:
+        async with scripted_bridges(
+            outside, action={"dead_letters": {"max_records": 2}}
+        ) as bridges:
             for number in range(1, 6):
                 bridges.send_many(1)
                 await bridges.until_failed(number)

@@ -48,8 +48,12 @@ async def source(outside: Outside) -> AsyncIterator[Bridges]:
     bridges = Bridges(scripted(outside))
     bridges.begin()
     try:
-        bridges.connectors.create({"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR})
-        bridges.sources.create({"name": "in", "type": "scripted", "connector": "plant", "parameters": {}})
+        bridges.connectors.create(
+            {"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR}
+        )
+        bridges.sources.create(
+            {"name": "in", "type": "scripted", "connector": "plant", "parameters": {}}
+        )
         yield bridges
     finally:
         await bridges.end()

@@ -29,13 +29,19 @@ def run(test: Any) -> None:
 def problems_of(call: Any) -> list[str]:
     with pytest.raises(SluiceError) as caught:
         call()
-    return [f"{one.pointer}: {one}" for one in caught.value.problems] if isinstance(caught.value, Invalid) else []
+    return (
+        [f"{one.pointer}: {one}" for one in caught.value.problems]
+        if isinstance(caught.value, Invalid)
+        else []
+    )
 
 
 def test_what_a_type_requires_is_imported_beside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "slow_to_import.py").write_text("import threading\nTHREAD = threading.current_thread()\n")
+    (tmp_path / "slow_to_import.py").write_text(
+        "import threading\nTHREAD = threading.current_thread()\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
 
     async def check() -> None:
@@ -60,23 +66,38 @@ def test_what_cannot_be_used_is_refused_with_its_place() -> None:
             assert problems_of(lambda: create({**made, "pasword": "p"})) == [
                 "/pasword: pasword is not known; did you mean 'password'?"
             ]
-            found = problems_of(lambda: create({**made, "name": "a b", "resource_opts": {"start_timeout": "fast"}}))
-            assert [line.partition(":")[0] for line in found] == ["/name", "/resource_opts/start_timeout"]
+            found = problems_of(
+                lambda: create({**made, "name": "a b", "resource_opts": {"start_timeout": "fast"}})
+            )
+            assert [line.partition(":")[0] for line in found] == [
+                "/name",
+                "/resource_opts/start_timeout",
+            ]
             action: Any = {"name": "y", "type": "scripted", "connector": "plant"}
             assert problems_of(lambda: bridges.actions.create({**action, "connector": "plan"})) == [
                 "/connector: there is no connector 'plan'; there are 'plant'"
             ]
-            assert problems_of(lambda: bridges.actions.create({**action, "type": "file"}))[0].startswith("/connector")
-            assert problems_of(lambda: bridges.actions.create({**action, "parameters": {"topik": "t"}})) == [
-                "/parameters/topik: topik is not known; did you mean 'topic'?"
-            ]
-            for text, shown in (("a/${b", "'${b'"), ("${b c}/d", "'${b c}'"), ("${payload.a-b}", "'${payload.a-b}'")):
+            assert problems_of(lambda: bridges.actions.create({**action, "type": "file"}))[
+                0
+            ].startswith("/connector")
+            assert problems_of(
+                lambda: bridges.actions.create({**action, "parameters": {"topik": "t"}})
+            ) == ["/parameters/topik: topik is not known; did you mean 'topic'?"]
+            for text, shown in (
+                ("a/${b", "'${b'"),
+                ("${b c}/d", "'${b c}'"),
+                ("${payload.a-b}", "'${payload.a-b}'"),
+            ):
                 [line] = problems_of(
-                    lambda text=text: bridges.actions.create({**action, "parameters": {"topic": text}})
+                    lambda text=text: bridges.actions.create(
+                        {**action, "parameters": {"topic": text}}
+                    )
                 )
                 assert line.startswith(f"/parameters/topic: {shown} is not a placeholder")
             fallback = [{"kind": "republish", "args": {"topic": "a/#"}}]
-            found = problems_of(lambda: bridges.actions.create({**action, "fallback_actions": fallback}))
+            found = problems_of(
+                lambda: bridges.actions.create({**action, "fallback_actions": fallback})
+            )
             assert found[0].startswith("/fallback_actions/0/args/topic")
             assert [one["name"] for one in bridges.actions.list()] == ["out"]
 
@@ -101,7 +122,9 @@ def test_what_is_used_is_not_deleted() -> None:
     run(check())
 
 
-def test_connectors_may_go_while_their_actions_are_being_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_connectors_may_go_while_their_actions_are_being_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def check() -> None:
         async with scripted_bridges(Outside()) as bridges:
             await bridges.until(lambda: bridges.actions.get("out")["status"] == "connected")
@@ -119,7 +142,9 @@ def test_what_is_missing_says_what_to_install() -> None:
     async def check() -> None:
         bridges = Bridges(scripted(Outside(), requires=("no_such_module",), extra="scripted"))
         found = problems_of(lambda: bridges.connectors.create({"name": "x", "type": "scripted"}))
-        assert found[0].startswith("/type: connectors of type 'scripted' need no_such_module; install it with: ")
+        assert found[0].startswith(
+            "/type: connectors of type 'scripted' need no_such_module; install it with: "
+        )
         assert found[0].endswith("pip install 'sluicemq[scripted]'")
         described = {one["name"]: one for one in bridges.connectors.types()}
         assert not described["scripted"]["is_installed"]
@@ -134,19 +159,30 @@ def test_a_secret_is_never_shown_and_stars_keep_it(capfd: pytest.CaptureFixture[
         outside = Outside()
         bridges = Bridges(scripted(outside))
         bridges.begin()
-        spec = {"name": "plant", "type": "scripted", "password": PASSWORD, "resource_opts": FAST_CONNECTOR}
+        spec = {
+            "name": "plant",
+            "type": "scripted",
+            "password": PASSWORD,
+            "resource_opts": FAST_CONNECTOR,
+        }
         shown = bridges.connectors.create(spec)
         assert shown["password"] == "******"
-        await bridges.until(lambda: "refuses the user" in bridges.connectors.get("plant")["status_reason"])
+        await bridges.until(
+            lambda: "refuses the user" in bridges.connectors.get("plant")["status_reason"]
+        )
         probed = await bridges.connectors.test("plant")
-        told = [bridges.connectors.get("plant"), probed, await bridges.connectors.probe(dict(shown))]
+        told = [
+            bridges.connectors.get("plant"),
+            probed,
+            await bridges.connectors.probe(dict(shown)),
+        ]
         assert PASSWORD not in json.dumps(told)
         assert told[0]["status_reason"] == "outside:1 refuses the user 'sluice' with ******"
         bridges.connectors.replace("plant", {**shown, "description": "changed"})
         assert bridges.sections["connectors"].load()[0]["password"] == PASSWORD
-        assert problems_of(lambda: bridges.connectors.create({**spec, "name": "b", "password": "******"})) == [
-            ": the stars stand for a secret that is not stored; send the secret itself"
-        ]
+        assert problems_of(
+            lambda: bridges.connectors.create({**spec, "name": "b", "password": "******"})
+        ) == [": the stars stand for a secret that is not stored; send the secret itself"]
         outside.password = PASSWORD
         await bridges.until(lambda: bridges.connectors.get("plant")["status"] == "connected")
         await bridges.end()
@@ -155,7 +191,9 @@ def test_a_secret_is_never_shown_and_stars_keep_it(capfd: pytest.CaptureFixture[
     assert PASSWORD not in "".join(capfd.readouterr())
 
 
-def test_a_secret_may_stand_in_the_environment_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_may_stand_in_the_environment_or_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "secret").write_text(f"{PASSWORD}\n")
     monkeypatch.setenv("SLUICE_SECRET_PLANT_PASSWORD", PASSWORD)
     for reference in ("${env:SLUICE_SECRET_PLANT_PASSWORD}", "${file:%s}" % (tmp_path / "secret")):
@@ -188,7 +226,9 @@ def test_the_test_of_a_connection_tells_each_step_up_to_the_first_that_fails() -
                 ("skipped", ""),
             ]
             outside.is_there = True
-            await bridges.until(lambda: outside.connections == 1, "tests leave no connection behind")
+            await bridges.until(
+                lambda: outside.connections == 1, "tests leave no connection behind"
+            )
 
     run(check())
 
@@ -199,7 +239,9 @@ def test_states_follow_what_people_switch() -> None:
         async with scripted_bridges(outside) as bridges:
 
             def states() -> tuple[str, str]:
-                return bridges.connectors.get("plant")["status"], bridges.actions.get("out")["status"]
+                return bridges.connectors.get("plant")["status"], bridges.actions.get("out")[
+                    "status"
+                ]
 
             await bridges.until(lambda: states() == ("connected", "connected"))
             await bridges.connectors.stop("plant")
@@ -237,7 +279,9 @@ def test_an_outage_shows_its_age_attempts_and_lag(buffer_mode: str) -> None:
             bridges.send_many(3)
             bridges.clock.ahead_s = 90.0
             await bridges.until(lambda: 90 <= bridges.counts()["lag_s"] < 120)
-            gauge = bridges.services.monitoring.metrics.value("action_lag_seconds", action="scripted:out")
+            gauge = bridges.services.monitoring.metrics.value(
+                "action_lag_seconds", action="scripted:out"
+            )
             assert 90 <= gauge < 120
             outside.is_there = True
             await bridges.until_sent(3)
@@ -249,7 +293,9 @@ def test_an_outage_shows_its_age_attempts_and_lag(buffer_mode: str) -> None:
 
 
 def test_forms_know_secrets_and_units() -> None:
-    [schemas] = [one["parameters"] for one in Registry(BUILT_IN).described() if one["name"] == "kafka"]
+    [schemas] = [
+        one["parameters"] for one in Registry(BUILT_IN).described() if one["name"] == "kafka"
+    ]
     password = schemas["connector"]["$defs"]["PasswordAuthentication"]["properties"]["password"]
     assert password["format"] == "password"
     assert schemas["connector"]["properties"]["metadata_max_age"]["x-unit"] == "seconds"
@@ -260,7 +306,9 @@ def test_objects_of_the_configuration_that_cannot_be_used_are_named_together() -
     async def check() -> None:
         bridges = Bridges(scripted(Outside()))
         bridges.services.storage.section("connectors").save({"a": {"name": "a", "type": "nothing"}})
-        bridges.services.storage.section("actions").save({"b": {"name": "b", "type": "scripted", "connector": "a"}})
+        bridges.services.storage.section("actions").save(
+            {"b": {"name": "b", "type": "scripted", "connector": "a"}}
+        )
         with pytest.raises(ConfigError) as caught:
             bridges.feature.start()
         assert len(caught.value.problems) == 2
@@ -274,10 +322,14 @@ def test_rules_read_what_a_source_brings_in() -> None:
         outside = Outside()
         bridges = Bridges(scripted(outside))
         read: list[Any] = []
-        bridges.services.messaging.events.listen(lambda name, columns, about: read.append((name, columns)))
+        bridges.services.messaging.events.listen(
+            lambda name, columns, about: read.append((name, columns))
+        )
         bridges.services.messaging.events.want(frozenset({"$bridges/scripted:in"}))
         bridges.begin()
-        bridges.connectors.create({"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR})
+        bridges.connectors.create(
+            {"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR}
+        )
         bridges.sources.create({"name": "in", "type": "scripted", "connector": "plant"})
         from bridges.resource.contract import Incoming
 

@@ -31,8 +31,12 @@ def run(test: Any) -> None:
 
 
 def make(bridges: Bridges) -> None:
-    bridges.connectors.create({"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR})
-    bridges.actions.create({"name": "out", "type": "scripted", "connector": "plant", "resource_opts": DISK})
+    bridges.connectors.create(
+        {"name": "plant", "type": "scripted", "resource_opts": FAST_CONNECTOR}
+    )
+    bridges.actions.create(
+        {"name": "out", "type": "scripted", "connector": "plant", "resource_opts": DISK}
+    )
     bridges.sources.create({"name": "in", "type": "scripted", "connector": "plant"})
 
 
@@ -56,7 +60,9 @@ def test_rows_on_disk_are_sent_after_a_crash_with_their_messages_and_nothing_is_
         second.begin()
         try:
             await second.until(lambda: set(outside.values) == set(range(160)))
-            await second.until(lambda: second.counts()["queuing"] + second.counts()["inflight"] == 0)
+            await second.until(
+                lambda: second.counts()["queuing"] + second.counts()["inflight"] == 0
+            )
             second.assert_adds_up()
             assert len(outside.values) <= 160 + 40, "only what was on the way came twice"
         finally:
@@ -87,7 +93,9 @@ def test_dead_letters_are_there_after_a_crash(make_store: Callable[[], Store]) -
             offsets = [item["offset"] for item in letters]
             target = Reference("action", second.actions.get("out")["id"])
             purge = Change(target, {}, None, "purge", {"offsets": [offsets[1], offsets[3], 99]})
-            assert "2 dead letters are deleted permanently." in list(second.actions.consequences(purge))
+            assert "2 dead letters are deleted permanently." in list(
+                second.actions.consequences(purge)
+            )
             assert second.actions.purge("out", [offsets[1], offsets[3], 99])["purged"] == 2
             assert list(second.actions.consequences(purge)) == []
             await second.writer.committed()
@@ -99,9 +107,16 @@ def test_dead_letters_are_there_after_a_crash(make_store: Callable[[], Store]) -
             raise
         try:
             found = await third.actions.dead_letters("out", 10)
-            assert (found["waiting"], [item["offset"] for item in found["items"]]) == (3, offsets[::2])
-            assert (await third.actions.dead_letters("out", 10, offsets[3:]))["items"] == found["items"][2:]
-            assert (await third.actions.redrive("out", 10, offsets=[offsets[2], offsets[3]]))["sent"] == 1
+            assert (found["waiting"], [item["offset"] for item in found["items"]]) == (
+                3,
+                offsets[::2],
+            )
+            assert (await third.actions.dead_letters("out", 10, offsets[3:]))["items"] == found[
+                "items"
+            ][2:]
+            assert (await third.actions.redrive("out", 10, offsets=[offsets[2], offsets[3]]))[
+                "sent"
+            ] == 1
             left = await third.actions.dead_letters("out", 10)
             assert (left["waiting"], left["items"]) == (2, [found["items"][0], found["items"][2]])
             assert (await third.actions.redrive("out", 10))["sent"] == 2
@@ -114,11 +129,19 @@ def test_dead_letters_are_there_after_a_crash(make_store: Callable[[], Store]) -
     run(check())
 
 
-def test_records_of_a_source_that_come_again_after_a_crash_are_left_out(make_store: Callable[[], Store]) -> None:
+def test_records_of_a_source_that_come_again_after_a_crash_are_left_out(
+    make_store: Callable[[], Store],
+) -> None:
     async def check() -> None:
         outside, store = Outside(), make_store()
         records = [
-            Incoming({"n": number}, "from/outside", b"%d" % number, shard=f"p{number % 2}", position=number)
+            Incoming(
+                {"n": number},
+                "from/outside",
+                b"%d" % number,
+                shard=f"p{number % 2}",
+                position=number,
+            )
             for number in range(20)
         ]
         first = Bridges(scripted(outside), store=store)
@@ -126,7 +149,9 @@ def test_records_of_a_source_that_come_again_after_a_crash_are_left_out(make_sto
         make(first)
         outside.backlog = records[:12]
         await first.until(lambda: len(outside.acknowledged) == 12)
-        assert [message.payload for message in first.published.messages] == [b"%d" % number for number in range(12)]
+        assert [message.payload for message in first.published.messages] == [
+            b"%d" % number for number in range(12)
+        ]
         await first.crash()
         outside.backlog = records[5:]  # the outside system was not told of all
         second = Bridges(scripted(outside), store=store, sections=first.sections)
@@ -158,7 +183,9 @@ def test_what_is_deleted_leaves_nothing_behind(make_store: Callable[[], Store]) 
         bridges.connectors.delete("plant")
         await bridges.feature.resources.changes.all_done()
         assert list(bridges.services.storage.queues.names("actions/")) == []
-        assert [metric for metric in bridges.services.monitoring.metrics if "action" in metric.labels] == []
+        assert [
+            metric for metric in bridges.services.monitoring.metrics if "action" in metric.labels
+        ] == []
         assert bridges.services.endpoints.sinks.find("scripted:out") is None
         await bridges.end()
         store.close()

@@ -63,13 +63,18 @@ async def test_a_paused_action_is_not_drained() -> None:
 @on_loop
 async def test_a_target_that_is_closed_leaves_the_connection_to_others() -> None:
     outside = Outside()
-    outside.refuses = lambda value: TargetUnusable("the user may not write to 't'") if value == "closed" else None
+    outside.refuses = lambda value: (
+        TargetUnusable("the user may not write to 't'") if value == "closed" else None
+    )
     async with scripted_bridges(outside, {"batch_size": 1}) as bridges:
         await bridges.until(lambda: bridges.actions.get("out")["status"] == "connected")
         since = bridges.connectors.get("plant")["since"]
         bridges.send({"n": "closed", "key": "a"})
         await bridges.until(lambda: bridges.counts()["retried"] == 1)
-        assert bridges.actions.get("out")["status_reason"] == "unhealthy target: the user may not write to 't'"
+        assert (
+            bridges.actions.get("out")["status_reason"]
+            == "unhealthy target: the user may not write to 't'"
+        )
         outside.refuses = lambda _value: None
         await bridges.until_sent(1)
         await bridges.until(lambda: bridges.actions.get("out")["status"] == "connected")

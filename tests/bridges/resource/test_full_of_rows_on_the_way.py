@@ -25,6 +25,8 @@ async def test_a_row_for_which_nothing_can_make_room_is_given_up_as_any_other() 
             return [(item["cause"], item["row"]["n"]) for item in shown["items"]]
 
         assert await until(letters) == [("queue_full", 1)]
-        assert [(message.topic, message.payload) for message in bridges.published.messages] == [("given/up", b"1")]
+        assert [(message.topic, message.payload) for message in bridges.published.messages] == [
+            ("given/up", b"1")
+        ]
         outside.answers.set()
         await bridges.until_sent(1)

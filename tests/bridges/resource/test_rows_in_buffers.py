@@ -32,17 +32,24 @@ values = st.recursive(
         st.binary(max_size=5),
         st.just(UNDEFINED),
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=6,
 )
 rows = st.dictionaries(st.sampled_from(("payload", "clientid", "n")), values, max_size=3)
 properties = st.one_of(
     st.none(),
     st.fixed_dictionaries(
-        {"Content-Type": st.just("text/plain"), "User-Property": st.lists(st.tuples(st.just("a"), st.just("b")))}
+        {
+            "Content-Type": st.just("text/plain"),
+            "User-Property": st.lists(st.tuples(st.just("a"), st.just("b"))),
+        }
     ),
 )
-clients = st.builds(Client, st.sampled_from(("c1", "c2")), st.sampled_from((None, "u")), st.just("::1"), st.just(1))
+clients = st.builds(
+    Client, st.sampled_from(("c1", "c2")), st.sampled_from((None, "u")), st.just("::1"), st.just(1)
+)
 messages = st.builds(
     Message, st.just("in/1"), st.binary(max_size=5), st.sampled_from((0, 1)), st.booleans(), clients, st.just(7),
     properties, st.booleans(), st.sampled_from(((), ("r1",))), _id=st.sampled_from((None, "0" * 32)),
@@ -67,10 +74,14 @@ def shown(item: Item) -> Any:
 
 @given(st.lists(st.tuples(rows, messages, st.booleans()), min_size=1, max_size=6))
 @settings(deadline=None, max_examples=examples(60))
-def test_rows_from_memory_are_those_from_disk(put: list[tuple[dict[str, Any], Message, bool]]) -> None:
+def test_rows_from_memory_are_those_from_disk(
+    put: list[tuple[dict[str, Any], Message, bool]],
+) -> None:
     async def check() -> None:
         writer = Writer(MemoryStore(), asyncio.get_running_loop())
-        queue = StoredQueues(writer, SystemClock(), Metrics()).open("rows", max_records=1000, max_bytes=1 << 20)
+        queue = StoredQueues(writer, SystemClock(), Metrics()).open(
+            "rows", max_records=1000, max_bytes=1 << 20
+        )
         buffer = DiskBuffer(Bounds(1000, 1 << 20, False), SystemClock(), lambda *_: None, queue)
         told = Told()
         for row, message, is_fallback in put:
@@ -82,8 +93,12 @@ def test_rows_from_memory_are_those_from_disk(put: list[tuple[dict[str, Any], Me
         assert [shown(item) for item in warm] == [shown(item) for item in cold]
         assert [item.offset for item in warm] == list(range(len(put)))
         for found, (_, message, _) in zip(warm, put, strict=True):
-            assert found.message.changed("out", b"", 0, False, None).id == found.message.id, "its identity goes with it"
-            assert message._id in (None, found.message.id), "that of the publish itself is left alone"
+            assert found.message.changed("out", b"", 0, False, None).id == found.message.id, (
+                "its identity goes with it"
+            )
+            assert message._id in (None, found.message.id), (
+                "that of the publish itself is left alone"
+            )
         buffer.done(warm)
         await writer.close()
 
@@ -93,7 +108,9 @@ def test_rows_from_memory_are_those_from_disk(put: list[tuple[dict[str, Any], Me
 def test_what_cannot_be_kept_is_refused() -> None:
     async def check() -> None:
         writer = Writer(MemoryStore(), asyncio.get_running_loop())
-        queue = StoredQueues(writer, SystemClock(), Metrics()).open("rows", max_records=1000, max_bytes=1 << 20)
+        queue = StoredQueues(writer, SystemClock(), Metrics()).open(
+            "rows", max_records=1000, max_bytes=1 << 20
+        )
         buffer = DiskBuffer(Bounds(1000, 1 << 20, False), SystemClock(), lambda *_: None, queue)
         with pytest.raises(SluiceError, match="the row cannot be kept"):
             buffer.put({"bits": Bits(1, 1)}, Message("in", b"", 0, False, Client("c"), 1), Told())

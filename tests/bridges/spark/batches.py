@@ -22,13 +22,17 @@ from tests.bridges.spark.stream_server import record_table
 BINDING = Binding("hot", "epoch-1")
 
 
-def table_spec(directory: Path, table_format: str = "delta", columns: Sequence[Column] = (), **other: Any) -> TableSpec:
+def table_spec(
+    directory: Path, table_format: str = "delta", columns: Sequence[Column] = (), **other: Any
+) -> TableSpec:
     """A table of a rows stream."""
     place = Place(str(directory / "readings"))
     return TableSpec("readings", table_format, place, "rows", BINDING, tuple(columns), **other)
 
 
-def records(first: int, payloads: Sequence[bytes | dict[str, Any]], shard: int = 0) -> pa.RecordBatch:
+def records(
+    first: int, payloads: Sequence[bytes | dict[str, Any]], shard: int = 0
+) -> pa.RecordBatch:
     """Records of one shard as the source gives them, all columns."""
     data = [item if isinstance(item, bytes) else json.dumps(item).encode() for item in payloads]
     batch = record_table(first, data).combine_chunks().to_batches()[0]

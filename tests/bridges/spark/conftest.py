@@ -36,8 +36,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ["SLUICE_API_TOKEN"] = TOKEN
     find_java(tmp_path_factory.mktemp("java")).apply(os.environ)
     has_address = "SPARK_LOCAL_IP" in os.environ
-    session = start_session("local[2,4]", driver_memory="1g", work_dir=tmp_path_factory.mktemp("spark"))
-    if not has_address:  # of this session alone: clusters that later tests start have hosts of their own
+    session = start_session(
+        "local[2,4]", driver_memory="1g", work_dir=tmp_path_factory.mktemp("spark")
+    )
+    if (
+        not has_address
+    ):  # of this session alone: clusters that later tests start have hosts of their own
         os.environ.pop("SPARK_LOCAL_IP", None)
     yield session
     session.stop()

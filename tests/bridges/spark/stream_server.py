@@ -97,7 +97,9 @@ class StreamServer:
 
     def make(self, name: str, kind: str = "rows", shards: int = 1) -> MemoryStream:
         """A new empty stream; one of the same name is replaced, with another epoch."""
-        stream = MemoryStream(name, kind, 100 + len(self.streams), [MemoryShard() for _ in range(shards)])
+        stream = MemoryStream(
+            name, kind, 100 + len(self.streams), [MemoryShard() for _ in range(shards)]
+        )
         self.streams[name] = stream
         return stream
 
@@ -117,7 +119,11 @@ class StreamServer:
         path = [unquote(part) for part in parts.path.strip("/").split("/")]
         query = {key: values[0] for key, values in parse_qs(parts.query).items()}
         if path[0] == "streams":
-            return self._range(path, query) if token == self._ticket else _problem(401, "the ticket is not valid")
+            return (
+                self._range(path, query)
+                if token == self._ticket
+                else _problem(401, "the ticket is not valid")
+            )
         of_reader = stream_of(token, TOKEN)
         if token != TOKEN and of_reader is None:
             return _problem(401, "the token is not valid")
@@ -136,7 +142,11 @@ class StreamServer:
     def _positions(self, stream: MemoryStream, at: str | None) -> dict[str, Any]:
         shards = []
         for number, shard in enumerate(stream.shards):
-            entry = {"shard": number, "first_offset": str(shard.first), "next_offset": str(shard.next)}
+            entry = {
+                "shard": number,
+                "first_offset": str(shard.first),
+                "next_offset": str(shard.next),
+            }
             if at is not None:
                 entry["at_offset"] = str(_offset_at(shard, at))
             shards.append(entry)
@@ -167,7 +177,9 @@ class StreamServer:
         found = shard.records.slice(start - shard.first, end - start)
         if "filter" in query:
             wanted = TopicFilter.parse(query["filter"])
-            found = pa.Table.from_batches([of_topics(one, wanted) for one in found.to_batches()], WIRE_SCHEMA)
+            found = pa.Table.from_batches(
+                [of_topics(one, wanted) for one in found.to_batches()], WIRE_SCHEMA
+            )
         return 200, "application/vnd.apache.arrow.stream", _ipc(found)
 
 
@@ -176,7 +188,9 @@ def record_table(first: int, payloads: Sequence[bytes]) -> pa.Table:
     count = len(payloads)
     columns = {
         "offset": pa.array(range(first, first + count), pa.int64()),
-        "ts": pa.array([START_US + 1000 * (first + i) for i in range(count)], WIRE_SCHEMA.field("ts").type),
+        "ts": pa.array(
+            [START_US + 1000 * (first + i) for i in range(count)], WIRE_SCHEMA.field("ts").type
+        ),
         "topic": pa.array([f"plant/7/meter/{i % 5}" for i in range(count)]),
         "payload": pa.array(payloads, pa.binary()),
         "qos": pa.array([1] * count, pa.int8()),
@@ -190,7 +204,11 @@ def record_table(first: int, payloads: Sequence[bytes]) -> pa.Table:
 
 
 def _offset_at(shard: MemoryShard, at: str) -> int:
-    wanted = int(at) * 1000 if at.isdigit() else int(datetime.fromisoformat(at).astimezone(UTC).timestamp() * 1e6)
+    wanted = (
+        int(at) * 1000
+        if at.isdigit()
+        else int(datetime.fromisoformat(at).astimezone(UTC).timestamp() * 1e6)
+    )
     times = shard.records.column("ts").cast(pa.int64()).to_pylist()
     return shard.first + next((i for i, ts in enumerate(times) if ts >= wanted), len(times))
 
@@ -207,7 +225,11 @@ def _json(document: Any) -> tuple[int, str, bytes]:
 
 
 def _problem(status: int, detail: str) -> tuple[int, str, bytes]:
-    return status, "application/problem+json", json.dumps({"status": status, "detail": detail}).encode()
+    return (
+        status,
+        "application/problem+json",
+        json.dumps({"status": status, "detail": detail}).encode(),
+    )
 
 
 def _handler(server: StreamServer) -> type[BaseHTTPRequestHandler]:
@@ -215,7 +237,9 @@ def _handler(server: StreamServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            status, kind, body = server.answer(self.command, self.path, token, self.rfile.read(length))
+            status, kind, body = server.answer(
+                self.command, self.path, token, self.rfile.read(length)
+            )
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))

@@ -14,7 +14,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from bridges.spark.columns.store import place_of
-from bridges.spark.columns.value_sums import BLOCK, Sums, add_rows, blocks_of, packed, row_hashes, together, unpacked
+from bridges.spark.columns.value_sums import (
+    BLOCK,
+    Sums,
+    add_rows,
+    blocks_of,
+    packed,
+    row_hashes,
+    together,
+    unpacked,
+)
 from bridges.spark.driver import audit
 from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.audit import AuditReport, audit_spec
@@ -53,13 +62,22 @@ FULL = {
     "o": {"lat": 52.5, "name": "x" * 40, "tags": ["p", "", None]}, "os": [{"k": "a", "v": 1.0}, {"k": "b", "v": None}],
 }  # fmt: skip
 EMPTY = {"s": "", "x": -0.0, "ns": [], "m": {}, "o": {}, "os": []}
-ROWS: list[Any] = [FULL, {}, EMPTY, {**FULL, "x": 1e300, "ns": None, "o": None}, b"bad", {"i": 0, "s": None}]
+ROWS: list[Any] = [
+    FULL,
+    {},
+    EMPTY,
+    {**FULL, "x": 1e300, "ns": None, "o": None},
+    b"bad",
+    {"i": 0, "s": None},
+]
 
 
 class Lake:
     """A table of a stream of rows with columns of all types."""
 
-    def __init__(self, server: StreamServer, directory: Path, table_format: str, **more: Any) -> None:
+    def __init__(
+        self, server: StreamServer, directory: Path, table_format: str, **more: Any
+    ) -> None:
         self.server = server
         server.make("hot", kind=more.pop("kind", "rows"))
         self.api_spec: dict[str, Any] = {
@@ -90,7 +108,9 @@ class Lake:
             rows = DeltaTable(self.api_spec["path"]).to_pyarrow_table()
             write_deltalake(self.api_spec["path"], edit(rows), mode="overwrite")
         else:
-            table = catalog_of(place_of(self.api_spec)).load_table(iceberg._identifier(place_of(self.api_spec)))
+            table = catalog_of(place_of(self.api_spec)).load_table(
+                iceberg._identifier(place_of(self.api_spec))
+            )
             table.overwrite(edit(table.scan().to_arrow()))
 
 
@@ -138,7 +158,9 @@ def differs(offsets: str, what: str) -> str:
 
 def changed(column: str, value: str, where: str) -> str:
     """A query for rows with another value of a column in some of them."""
-    return f"SELECT * REPLACE (CASE WHEN {where} THEN {value} ELSE {column} END AS {column}) FROM rows"
+    return (
+        f"SELECT * REPLACE (CASE WHEN {where} THEN {value} ELSE {column} END AS {column}) FROM rows"
+    )
 
 
 CHANGES = {
@@ -151,12 +173,16 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("column", CHANGES)
-def test_a_changed_value_of_each_type_is_found(server: StreamServer, tmp_path: Path, column: str) -> None:
+def test_a_changed_value_of_each_type_is_found(
+    server: StreamServer, tmp_path: Path, column: str
+) -> None:
     lake = Lake(server, tmp_path, "delta")
     lake.fill(ROWS)
     lake.change(by_duckdb(changed(column, CHANGES[column], "_offset = 0")))
     assert lake.audit("offsets").problems == []
-    assert lake.audit().problems == [foreign("[0, 6)", "version 2 (write), which is", "changed the rows of record 0")]
+    assert lake.audit().problems == [
+        foreign("[0, 6)", "version 2 (write), which is", "changed the rows of record 0")
+    ]
 
 
 def test_a_foreign_update_is_named_with_its_version_and_rows(lake: Lake) -> None:
@@ -164,28 +190,38 @@ def test_a_foreign_update_is_named_with_its_version_and_rows(lake: Lake) -> None
         lake.fill([{"i": n, "s": f"row {n}"} for n in range(20)])
     assert lake.audit().problems == []
     if lake.spec.format == "delta":
-        DeltaTable(lake.spec.place.path).update(predicate="i < 3 AND _offset >= 20", updates={"s": "'mine'"})
+        DeltaTable(lake.spec.place.path).update(
+            predicate="i < 3 AND _offset >= 20", updates={"s": "'mine'"}
+        )
         who = "version 4 (update), which is"
     else:
         lake.change(by_duckdb(changed("s", "'mine'", "i < 3 AND _offset >= 20")))
         who = "versions 4 to 5 (delete, append), which are"
     lake.fill([{"i": 1}])
     problems = lake.audit().problems
-    assert problems == [foreign("[20, 60)", who, "changed the rows of 6 records (20, 21, 22, 40, 41, ...)")]
+    assert problems == [
+        foreign("[20, 60)", who, "changed the rows of 6 records (20, 21, 22, 40, 41, ...)")
+    ]
     again = [{"i": n % 20, "s": f"row {n % 20}"} for n in range(40)]
     Replayed(lake.spec).run([Range(0, 20, 60)], lambda _: tasks(records(20, again)))
     report = lake.audit()
     assert (report.problems, report.shards[0].compared) == ([], 61)
 
 
-def test_a_change_whose_rows_of_before_are_gone_is_found_all_the_same(server: StreamServer, tmp_path: Path) -> None:
+def test_a_change_whose_rows_of_before_are_gone_is_found_all_the_same(
+    server: StreamServer, tmp_path: Path
+) -> None:
     lake = Lake(server, tmp_path, "delta")
     lake.fill([{"i": n} for n in range(4)])
     table = DeltaTable(lake.spec.place.path)
     table.update(predicate="i = 2", updates={"i": "7"})
     table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert lake.audit().problems == [
-        foreign("[0, 4)", "version 2 (update), which is", "may have changed them, and the rows of before are gone")
+        foreign(
+            "[0, 4)",
+            "version 2 (update), which is",
+            "may have changed them, and the rows of before are gone",
+        )
     ]
 
 
@@ -195,7 +231,9 @@ def test_columns_and_members_that_are_added_change_no_value(lake: Lake) -> None:
         {"name": "os", "type": "array<struct<k: string>>"},
     ]  # fmt: skip
     lake.fill([{"o": {"a": 1.0}, "price": "1.25", "os": [{"k": "x"}]}])
-    lake.fill([{"o": {"a": 2.0, "more": "z"}, "fresh": 5, "os": [{"k": "x", "n": 1}], "price": "2.50"}])
+    lake.fill(
+        [{"o": {"a": 2.0, "more": "z"}, "fresh": 5, "os": [{"k": "x", "n": 1}], "price": "2.50"}]
+    )
     lake.api_spec["columns"][1]["type"] = "decimal(12, 2)"
     TableWriter(lake.spec, "job")
     report = lake.audit()
@@ -229,7 +267,9 @@ def test_of_what_a_replay_left_the_blocks_beside_it_are_compared(lake: Lake) -> 
     assert starts == ["shard 0: rows of [5, 7)", f"shard 0: rows of [{BLOCK}, {2 * BLOCK})"]
 
 
-def test_commits_from_before_there_were_sums_are_not_compared(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_from_before_there_were_sums_are_not_compared(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as before:
         before.setattr("bridges.spark.driver.batch.packed", lambda *_: "")
         lake.fill([{"i": 1}, {"i": 2}])
@@ -238,7 +278,9 @@ def test_commits_from_before_there_were_sums_are_not_compared(lake: Lake, monkey
     assert (report.problems, report.shards[0].compared, report.shards[0].rows) == ([], 1, 3)
 
 
-def test_an_empty_text_that_a_delta_table_is_partitioned_by_is_null(server: StreamServer, tmp_path: Path) -> None:
+def test_an_empty_text_that_a_delta_table_is_partitioned_by_is_null(
+    server: StreamServer, tmp_path: Path
+) -> None:
     lake = Lake(server, tmp_path, "delta", partition_by=["s", "day"])
     lake.fill([{"s": ""}, {"s": None}, {"s": "a", "day": "2026-01-31"}, {"s": "a/b c"}])
     report = lake.audit()
@@ -257,7 +299,9 @@ def test_values_of_member_tables_are_compared(lake: Lake) -> None:
     if lake.spec.format == "delta":
         DeltaTable(member).update(predicate="_offset = 3", updates={"x": "7.0"})
         assert lake.audit().problems == [
-            foreign("[0, 9)", "table t_1: version 2 (update), which is", "changed the rows of record 3")
+            foreign(
+                "[0, 9)", "table t_1: version 2 (update), which is", "changed the rows of record 3"
+            )
         ]
 
 
@@ -268,11 +312,15 @@ SEVERAL = 'FOREACH payload.items AS item DO item AS i FROM "plant/#"'
 def ruled(server: StreamServer, directory: Path, table_format: str, sql: str) -> Lake:
     text = {"name": "hot", "sql": sql, "node": "node-1"}
     columns = [{"name": "i", "type": "long"}, {"name": "s", "type": "string"}]
-    return Lake(server, directory, table_format, kind="topics", rule="hot", rule_text=text, columns=columns)
+    return Lake(
+        server, directory, table_format, kind="topics", rule="hot", rule_text=text, columns=columns
+    )
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_a_deep_audit_runs_the_rule_again(server: StreamServer, tmp_path: Path, table_format: str) -> None:
+def test_a_deep_audit_runs_the_rule_again(
+    server: StreamServer, tmp_path: Path, table_format: str
+) -> None:
     lake = ruled(server, tmp_path, table_format, RULE)
     lake.fill([{"i": n, "s": f"{n}"} for n in range(8)] + [b"bad"])
     report = lake.audit("deep")
@@ -280,14 +328,20 @@ def test_a_deep_audit_runs_the_rule_again(server: StreamServer, tmp_path: Path, 
     lake.api_spec["rule_text"]["sql"] = RULE.replace("* 2", "* 3").replace("> 1", "> 2")
     assert lake.audit().problems == []
     assert lake.audit("deep").problems == [
-        differs("[0, 9)", "changed the rows of 5 records (3, 4, 5, 6, 7), added the rows of record 2")
+        differs(
+            "[0, 9)", "changed the rows of 5 records (3, 4, 5, 6, 7), added the rows of record 2"
+        )
     ]
     lake.server.trim("hot", 4)
-    assert lake.audit("deep").problems == [differs("[4, 9)", "changed the rows of 4 records (4, 5, 6, 7)")]
+    assert lake.audit("deep").problems == [
+        differs("[4, 9)", "changed the rows of 4 records (4, 5, 6, 7)")
+    ]
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_rows_of_records_with_several_are_compared(server: StreamServer, tmp_path: Path, table_format: str) -> None:
+def test_rows_of_records_with_several_are_compared(
+    server: StreamServer, tmp_path: Path, table_format: str
+) -> None:
     lake = ruled(server, tmp_path, table_format, SEVERAL)
     lake.fill([{"items": [1, 2, 2]}, {"items": []}, {"items": [3, 4]}])
     report = lake.audit("deep")
@@ -298,7 +352,9 @@ def test_rows_of_records_with_several_are_compared(server: StreamServer, tmp_pat
     assert deep == differs("[0, 3)", "changed the rows of record 0")
 
 
-def test_a_deep_audit_finds_a_change_of_a_table_without_sums(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deep_audit_finds_a_change_of_a_table_without_sums(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("bridges.spark.driver.batch.packed", lambda *_: "")
     lake.fill(ROWS)
     assert lake.audit("deep").problems == []
@@ -323,7 +379,9 @@ STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
         ([[("a", 1), ("b", 2)]], [[("b", 2), ("a", 1)]], MAP),
     ],
 )
-def test_values_that_are_the_same_have_the_same_hash(one: list[Any], other: list[Any], kind: pa.DataType) -> None:
+def test_values_that_are_the_same_have_the_same_hash(
+    one: list[Any], other: list[Any], kind: pa.DataType
+) -> None:
     assert hashes(one, kind) == hashes(other, kind)
 
 
@@ -331,7 +389,9 @@ def test_wider_types_have_the_same_hash() -> None:
     assert hashes([-7, 3], pa.int32()) == hashes([-7, 3], pa.int64())
     assert hashes(["a", None], pa.string()) == hashes(["a", None], pa.large_string())
     narrow = pa.array(["1.25"]).cast(pa.decimal128(6, 2))
-    assert hashes(narrow.to_pylist(), narrow.type) == hashes(narrow.to_pylist(), pa.decimal128(38, 2))
+    assert hashes(narrow.to_pylist(), narrow.type) == hashes(
+        narrow.to_pylist(), pa.decimal128(38, 2)
+    )
     more = pa.struct([("a", pa.int64()), ("b", pa.string()), ("c", pa.int64())])
     assert hashes([{"a": 1}, None], STRUCT) == hashes([{"a": 1}, None], more)
 
@@ -339,8 +399,14 @@ def test_wider_types_have_the_same_hash() -> None:
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
-        ([None, "", "a", "b", "a\0", "\0a", "abcdefgh", "abcdefghi", "abcdefgh\0", "bacdefgh"], pa.string()),
-        ([None, [], [None], [1], [1, 2], [2, 1], [1, None], [None, 1], [1, 2, None]], pa.list_(pa.int64())),
+        (
+            [None, "", "a", "b", "a\0", "\0a", "abcdefgh", "abcdefghi", "abcdefgh\0", "bacdefgh"],
+            pa.string(),
+        ),
+        (
+            [None, [], [None], [1], [1, 2], [2, 1], [1, None], [None, 1], [1, 2, None]],
+            pa.list_(pa.int64()),
+        ),
         ([None, [], [("a", 1)], [("a", None)], [("b", 1)], [("a", 1), ("b", 1)], [("1", 1)]], MAP),
         ([None, {}, {"a": 1}, {"b": "1"}, {"a": 1, "b": ""}, {"a": 1, "b": "1"}], STRUCT),
         ([None, [], [None], [{}], [{"a": 1}], [{"a": 1}, None]], pa.list_(STRUCT)),
@@ -349,7 +415,9 @@ def test_wider_types_have_the_same_hash() -> None:
         ([None, 0.0, 1.0, float("inf"), float("-inf"), float("nan"), 5e-324], pa.float64()),
     ],
 )
-def test_different_values_have_different_hashes_in_any_part_of_an_array(values: list[Any], kind: pa.DataType) -> None:
+def test_different_values_have_different_hashes_in_any_part_of_an_array(
+    values: list[Any], kind: pa.DataType
+) -> None:
     whole = hashes(values, kind)
     assert len(set(whole)) == len(values)
     array = pa.array(values, kind)
@@ -363,14 +431,22 @@ def test_different_values_have_different_hashes_in_any_part_of_an_array(values: 
 
 def test_a_value_in_another_column_or_row_has_another_hash() -> None:
     one, other = pa.array(["x", "y"]), pa.array(["y", "x"])
-    assert row_hashes({"a": one, "b": other}, 2).tolist() != row_hashes({"a": other, "b": one}, 2).tolist()
+    assert (
+        row_hashes({"a": one, "b": other}, 2).tolist()
+        != row_hashes({"a": other, "b": one}, 2).tolist()
+    )
     offsets = pa.array([0, 1])
-    straight, swapped = (row_hashes({"_offset": offsets, "a": values}, 2).sum() for values in (one, other))
+    straight, swapped = (
+        row_hashes({"_offset": offsets, "a": values}, 2).sum() for values in (one, other)
+    )
     assert straight != swapped
 
 
 def test_sums_are_added_up_by_blocks_of_offsets() -> None:
-    offsets, values = np.array([5, 5, BLOCK - 1, BLOCK, 3 * BLOCK]), np.array([1, 2, 3, (1 << 64) - 1, 7], np.uint64)
+    offsets, values = (
+        np.array([5, 5, BLOCK - 1, BLOCK, 3 * BLOCK]),
+        np.array([1, 2, 3, (1 << 64) - 1, 7], np.uint64),
+    )
     sums: Sums = {}
     for at in (3, 0, 4, 1, 2):
         add_rows(sums, offsets[at : at + 1], values[at : at + 1])
@@ -394,18 +470,24 @@ def test_of_a_large_range_a_part_is_compared_with_versions_before(
     monkeypatch.setattr(audit, "_COMPARED", 10)
     assert lake.audit().problems == [
         foreign(
-            "[0, 40)", "version 2 (update), which is", "changed the rows of 9 records (1, 2, 3, 4, 5, ...)"
+            "[0, 40)",
+            "version 2 (update), which is",
+            "changed the rows of 9 records (1, 2, 3, 4, 5, ...)",
         ).replace("written:", "written (the first 10 records were compared with those of before):")
     ]
 
 
-def test_what_is_committed_while_an_audit_starts_is_no_problem(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_committed_while_an_audit_starts_is_no_problem(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake.fill([{"i": 1}])
     before = lake.positions()
     lake.fill([{"i": 2}])
     api = LakeApi(lake.server.url, TOKEN)
     assert audit_spec(lake.api_spec, before, depth="deep", api=api).problems == []
-    assert audit_spec(lake.api_spec, before).problems == ["shard 0: the table ends at 2, the stream before it, at 1"]
+    assert audit_spec(lake.api_spec, before).problems == [
+        "shard 0: the table ends at 2, the stream before it, at 1"
+    ]
 
 
 def test_an_audit_that_a_replay_overtakes_is_made_again_and_one_beside_batches_is_not(
@@ -425,15 +507,21 @@ def test_an_audit_that_a_replay_overtakes_is_made_again_and_one_beside_batches_i
         return report
 
     monkeypatch.setattr(audit._Audit, "run", overtaken)
-    assert lake.audit("offsets").problems == ["shard 0: record 0 is in neither the table nor its dead letters"]
+    assert lake.audit("offsets").problems == [
+        "shard 0: record 0 is in neither the table nor its dead letters"
+    ]
     assert len(runs) == 1
-    meanwhile.append(lambda: Replayed(lake.spec).run([Range(0, 0, 1)], lambda _: tasks(records(0, [{"i": 1}]))))
+    meanwhile.append(
+        lambda: Replayed(lake.spec).run([Range(0, 0, 1)], lambda _: tasks(records(0, [{"i": 1}])))
+    )
     assert lake.audit("offsets").problems == []
     assert len(runs) == 3
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_messages_as_they_were_published_are_compared(server: StreamServer, tmp_path: Path, table_format: str) -> None:
+def test_messages_as_they_were_published_are_compared(
+    server: StreamServer, tmp_path: Path, table_format: str
+) -> None:
     lake = Lake(server, tmp_path, table_format, kind="topics")
     lake.fill([b"\x00\xff" * 9, b"", {"a": 1}])
     assert (lake.audit("deep").problems, lake.audit("deep").shards[0].compared) == ([], 3)
@@ -445,7 +533,13 @@ def test_messages_as_they_were_published_are_compared(server: StreamServer, tmp_
 
 def test_odd_names_and_records_that_the_table_does_not_take_are_no_difference(lake: Lake) -> None:
     lake.api_spec["columns"] = [{"name": "o", "type": "struct<a: struct<b: long>, `a.b`: long>"}]
-    lake.fill([{"o": {"a": {"b": 1}, "a.b": 2}, "host.temp": 1, "x\0y": 2, "x_y": 3}, {"s": "\ud7ff" * 20}, {"s": "a"}])
+    lake.fill(
+        [
+            {"o": {"a": {"b": 1}, "a.b": 2}, "host.temp": 1, "x\0y": 2, "x_y": 3},
+            {"s": "\ud7ff" * 20},
+            {"s": "a"},
+        ]
+    )
     lake.fill([{"o": {"x\0y": 1, "x_y": 2}, "_file": 1, "T": 1, "t": 2}])
     report = lake.audit("deep")
     assert report.problems == []
@@ -453,10 +547,14 @@ def test_odd_names_and_records_that_the_table_does_not_take_are_no_difference(la
     assert (report.shards[0].compared, report.shards[0].dead_letters) == (4 - dead, dead)
 
 
-def test_a_column_that_another_engine_renames_has_the_same_values(server: StreamServer, tmp_path: Path) -> None:
+def test_a_column_that_another_engine_renames_has_the_same_values(
+    server: StreamServer, tmp_path: Path
+) -> None:
     lake = Lake(server, tmp_path, "iceberg")
     lake.fill(ROWS)
-    table = catalog_of(place_of(lake.api_spec)).load_table(iceberg._identifier(place_of(lake.api_spec)))
+    table = catalog_of(place_of(lake.api_spec)).load_table(
+        iceberg._identifier(place_of(lake.api_spec))
+    )
     with table.update_schema() as update:
         update.rename_column("s", "title")
         update.rename_column("n", "number")
@@ -466,7 +564,9 @@ def test_a_column_that_another_engine_renames_has_the_same_values(server: Stream
     assert problem.endswith("changed the rows of record 0")
 
 
-def test_a_member_that_is_called_like_a_column_of_provenance_is_a_value_of_its_own(lake: Lake) -> None:
+def test_a_member_that_is_called_like_a_column_of_provenance_is_a_value_of_its_own(
+    lake: Lake,
+) -> None:
     lake.fill([{"_topic": "a", "_item": 1, "_offset": 7}])
     assert (lake.audit("deep").problems, lake.audit().shards[0].compared) == ([], 1)
     [name] = [name for name in columns_of(lake) if name.startswith("_item")]
@@ -484,12 +584,23 @@ def columns_of(lake: Lake) -> list[str]:
 def test_rows_that_retention_left_are_compared_where_their_block_is_whole(lake: Lake) -> None:
     rows = [{"i": n} for n in range(BLOCK + 10)]
     lake.fill(rows)
-    assert remove_rows(lake.spec, "job", datetime.fromtimestamp((START_US + 1000 * 7) / 1e6, UTC)) == 7
+    assert (
+        remove_rows(lake.spec, "job", datetime.fromtimestamp((START_US + 1000 * 7) / 1e6, UTC)) == 7
+    )
     report = lake.audit()
-    assert (report.problems, report.shards[0].compared, report.shards[0].rows) == ([], 10, BLOCK + 3)
-    assert remove_rows(lake.spec, "job", datetime.fromtimestamp((START_US + 1000 * BLOCK) / 1e6, UTC)) == BLOCK - 7
+    assert (report.problems, report.shards[0].compared, report.shards[0].rows) == (
+        [],
+        10,
+        BLOCK + 3,
+    )
+    assert (
+        remove_rows(lake.spec, "job", datetime.fromtimestamp((START_US + 1000 * BLOCK) / 1e6, UTC))
+        == BLOCK - 7
+    )
     report = lake.audit()
     assert (report.problems, report.shards[0].compared, report.shards[0].rows) == ([], 10, 10)
     lake.change(by_duckdb(changed("i", "0", f"_offset = {BLOCK}")))
     [problem] = lake.audit().problems
-    assert problem.startswith(f"shard 0: rows of [{BLOCK}, {BLOCK + 10}) have other values than were written")
+    assert problem.startswith(
+        f"shard 0: rows of [{BLOCK}, {BLOCK + 10}) have other values than were written"
+    )

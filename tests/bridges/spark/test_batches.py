@@ -23,7 +23,9 @@ PACE = Pace(interval_s=1.0, rows=100, most_rows=1000)
     ("waiting", "since_s", "is_due"),
     [(0, 60.0, False), (1, 0.99, False), (1, 1.0, True), (99, 0.5, False), (100, 0.0, True)],
 )
-def test_a_batch_begins_with_enough_records_or_after_its_interval(waiting: int, since_s: float, is_due: bool) -> None:
+def test_a_batch_begins_with_enough_records_or_after_its_interval(
+    waiting: int, since_s: float, is_due: bool
+) -> None:
     assert PACE.is_due(waiting, since_s) is is_due
 
 
@@ -33,7 +35,13 @@ def test_a_batch_that_can_have_no_more_records_begins_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("interval_s", "waiting", "since_s", "pause_s"),
-    [(1.0, 0, 9.0, 1.0), (0.2, 0, 9.0, 0.2), (60.0, 0, 9.0, 1.0), (1.0, 5, 0.75, 0.25), (60.0, 5, 1.0, 1.0)],
+    [
+        (1.0, 0, 9.0, 1.0),
+        (0.2, 0, 9.0, 0.2),
+        (60.0, 0, 9.0, 1.0),
+        (1.0, 5, 0.75, 0.25),
+        (60.0, 5, 1.0, 1.0),
+    ],
 )
 def test_the_stream_is_asked_every_second_and_when_waiting_records_are_due(
     interval_s: float, waiting: int, since_s: float, pause_s: float
@@ -57,13 +65,17 @@ class Context:
         self.cancelled.append(group)
 
 
-def start(server: StreamServer, run: Callable[[Positions, Sequence[Range]], dict[int, int]], **begun: int) -> Batches:
+def start(
+    server: StreamServer, run: Callable[[Positions, Sequence[Range]], dict[int, int]], **begun: int
+) -> Batches:
     stream = StreamClient(server.url, TOKEN, "s", deadline_s=1.0)
     ends = {int(shard.removeprefix("s")): end for shard, end in begun.items()}
     return Batches(Context(), stream, stream.positions().epoch, ends, PACE, run, name="lake s")
 
 
-def test_batches_follow_each_other_and_what_the_table_has_by_then_is_left_out(server: StreamServer) -> None:
+def test_batches_follow_each_other_and_what_the_table_has_by_then_is_left_out(
+    server: StreamServer,
+) -> None:
     server.make("s")
     server.append("s", [{"n": n} for n in range(2500)])
     ranges: list[Range] = []
@@ -91,7 +103,9 @@ def test_a_batch_that_fails_ends_them_with_its_reason(server: StreamServer) -> N
     assert str(batches.failure) == "no room"
 
 
-def test_a_stream_that_ends_before_the_table_or_is_another_one_is_refused(server: StreamServer) -> None:
+def test_a_stream_that_ends_before_the_table_or_is_another_one_is_refused(
+    server: StreamServer,
+) -> None:
     def run(_: Positions, pieces: Sequence[Range]) -> dict[int, int]:
         raise AssertionError("nothing is read")
 

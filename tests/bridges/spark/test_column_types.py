@@ -25,17 +25,23 @@ from schema_validation.serdes.avro import AvroSerde
 from schema_validation.serdes.protobuf import ProtobufSerde
 
 LEAVES = st.sampled_from([ColumnType(name) for name in ARROW_TYPES]) | st.builds(
-    lambda precision, scale: ColumnType("decimal", precision=precision, scale=min(precision, scale)),
+    lambda precision, scale: ColumnType(
+        "decimal", precision=precision, scale=min(precision, scale)
+    ),
     st.integers(1, 38),
     st.integers(0, 38),
 )
-KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\x85\u2028\u2029"), min_size=1, max_size=6)
+KEYS = st.text(
+    st.characters(codec="utf-8", exclude_characters="\n\r\x85\u2028\u2029"), min_size=1, max_size=6
+)
 TYPES = st.recursive(
     LEAVES,
     lambda inner: (
         inner.map(lambda kind: ColumnType("array", item=kind))
         | inner.map(lambda kind: ColumnType("map", item=kind))
-        | st.dictionaries(KEYS, inner, min_size=1, max_size=3).map(lambda m: ColumnType("struct", tuple(m.items())))
+        | st.dictionaries(KEYS, inner, min_size=1, max_size=3).map(
+            lambda m: ColumnType("struct", tuple(m.items()))
+        )
     ),
     max_leaves=6,
 )
@@ -74,7 +80,9 @@ def test_a_type_that_is_none_is_refused_with_its_place(text: str, error: str) ->
 
 
 def test_field_types_become_columns_as_deep_and_as_many_as_a_table_takes() -> None:
-    struct = FieldType("struct", fields={"at": FieldType("long", logical="timestamp(us)"), "a b": UNKNOWN})
+    struct = FieldType(
+        "struct", fields={"at": FieldType("long", logical="timestamp(us)"), "a b": UNKNOWN}
+    )
     assert column_text(struct) == "struct<at: timestamp(us), `a b`: json>"
     assert column_text(FieldType("array", item=FieldType("map", item=struct))) == (
         "array<map<string, struct<at: timestamp(us), `a b`: json>>>"
@@ -88,7 +96,10 @@ def test_field_types_become_columns_as_deep_and_as_many_as_a_table_takes() -> No
     assert column_text(deep) == "array<" * 16 + "json" + ">" * 16
     wide = FieldType("struct", fields={f"m{n}": FieldType("long") for n in range(MOST_COLUMNS)})
     columns, pending = columns_of_api(
-        [{"name": name, "type": column_text(kind)} for name, kind in {"n": FieldType("long"), "w": wide}.items()]
+        [
+            {"name": name, "type": column_text(kind)}
+            for name, kind in {"n": FieldType("long"), "w": wide}.items()
+        ]
         + [{"name": "x", "type": "unknown"}]
     )
     assert ([column.type for column in columns], pending) == (["long", "json"], ["x"])
@@ -126,16 +137,32 @@ def rows(*values: Any) -> pa.BinaryArray:
         ("binary", {"$base64": "dGV4dA=="}, "text"),
         ("binary", {"$base64": ""}, ""),
         ("binary", {"$base64": "mQ=="}, {"$base64": "mQ=="}),
-        ("array<struct<b: binary>>", [{"b": {"$base64": "mf8="}}, {}, None], [{"b": {"$base64": "mf8="}}, {}, None]),
+        (
+            "array<struct<b: binary>>",
+            [{"b": {"$base64": "mf8="}}, {}, None],
+            [{"b": {"$base64": "mf8="}}, {}, None],
+        ),
         ("map<string, binary>", {"k": {"$base64": "mQ=="}}, {"k": {"$base64": "mQ=="}}),
         ("string", {"$base64": "mQ=="}, '{"$base64":"mQ=="}'),
         ("json", {"$base64": "mQ=="}, {"$base64": "mQ=="}),
         ("double", {"$double": "Infinity"}, {"$double": "Infinity"}),
-        ("struct<a: array<double>>", {"a": [1.5, {"$double": "-Infinity"}]}, {"a": [1.5, {"$double": "-Infinity"}]}),
+        (
+            "struct<a: array<double>>",
+            {"a": [1.5, {"$double": "-Infinity"}]},
+            {"a": [1.5, {"$double": "-Infinity"}]},
+        ),
         ("binary", 12.5, "12.5"),
-        ("struct<a: long, b: struct<c: string>>", {"a": 1, "b": {"c": "x"}}, {"a": 1, "b": {"c": "x"}}),
+        (
+            "struct<a: long, b: struct<c: string>>",
+            {"a": 1, "b": {"c": "x"}},
+            {"a": 1, "b": {"c": "x"}},
+        ),
         ("struct<a: long, b: string>", {"a": None}, {}),
-        ("struct<`a.b c`: long, `a.b_c`: long>", {"a.b c": 1, "a.b_c": 2}, {"a.b c": 1, "a.b_c": 2}),
+        (
+            "struct<`a.b c`: long, `a.b_c`: long>",
+            {"a.b c": 1, "a.b_c": 2},
+            {"a.b c": 1, "a.b_c": 2},
+        ),
         ("array<struct<a: double>>", [{"a": 1}, None, {}], [{"a": 1.0}, None, {}]),
         ("map<string, array<long>>", {"k": [1], "l": None}, {"k": [1], "l": None}),
         ("array<array<boolean>>", [[True], []], [[True], []]),
@@ -144,7 +171,9 @@ def rows(*values: Any) -> pa.BinaryArray:
         ("struct<t: timestamp>", {"t": "2024-02-29T10:00:00Z"}, {"t": "2024-02-29T10:00:00Z"}),
     ],
 )
-def test_a_value_that_fits_is_a_column_and_can_be_read_back(kind: str, value: Any, kept: Any) -> None:
+def test_a_value_that_fits_is_a_column_and_can_be_read_back(
+    kind: str, value: Any, kept: Any
+) -> None:
     column = Column("c", "c", kind)
     found = convert(rows(value, None), [column])
     assert found.errors == {}
@@ -161,25 +190,73 @@ def test_a_value_that_fits_is_a_column_and_can_be_read_back(kind: str, value: An
 @pytest.mark.parametrize(
     ("kind", "value", "error"),
     [
-        ("date", "2024-02-30", "column 'c' takes a date as RFC 3339 text or in days since 1970, the row has the text"),
+        (
+            "date",
+            "2024-02-30",
+            "column 'c' takes a date as RFC 3339 text or in days since 1970, the row has the text",
+        ),
         ("date", True, "column 'c' takes a date"),
-        ("timestamp(us)", "noon", "column 'c' takes a time as RFC 3339 text or in microseconds, the row has the text"),
-        ("timestamp", 10**18, "column 'c' takes a time between the years 1 and 9999 in UTC, the row"),
-        ("timestamp", {"hours": 1}, "column 'c' takes a time as RFC 3339 text or in milliseconds, the row has an obj"),
-        ("decimal(4, 2)", "100", "column 'c' takes a number with at most 2 digits before and 2 after the point"),
-        ("decimal(4, 2)", "1.001", "column 'c' takes a number with at most 2 digits before and 2 after the point"),
-        ("decimal(38, 2)", 1234567890123456.25, "as text where it has more than 15 digits, the row has the number"),
-        ("struct<a: struct<b: long>>", {"a": {"b": "x"}}, "column 'c.a.b' takes a whole number, the row has the text"),
-        ("array<struct<b: long>>", [{"b": 1}, {"b": 1.5}], "column 'c[2].b' takes a whole number, the row has the num"),
-        ("map<string, long>", {"k": "v"}, "column 'c.k' takes a whole number, the row has the text \"v\""),
-        ("map<string, struct<a: long>>", {"k": {"b": 1}}, "column 'c.k.b' is not in the table and cannot be added"),
+        (
+            "timestamp(us)",
+            "noon",
+            "column 'c' takes a time as RFC 3339 text or in microseconds, the row has the text",
+        ),
+        (
+            "timestamp",
+            10**18,
+            "column 'c' takes a time between the years 1 and 9999 in UTC, the row",
+        ),
+        (
+            "timestamp",
+            {"hours": 1},
+            "column 'c' takes a time as RFC 3339 text or in milliseconds, the row has an obj",
+        ),
+        (
+            "decimal(4, 2)",
+            "100",
+            "column 'c' takes a number with at most 2 digits before and 2 after the point",
+        ),
+        (
+            "decimal(4, 2)",
+            "1.001",
+            "column 'c' takes a number with at most 2 digits before and 2 after the point",
+        ),
+        (
+            "decimal(38, 2)",
+            1234567890123456.25,
+            "as text where it has more than 15 digits, the row has the number",
+        ),
+        (
+            "struct<a: struct<b: long>>",
+            {"a": {"b": "x"}},
+            "column 'c.a.b' takes a whole number, the row has the text",
+        ),
+        (
+            "array<struct<b: long>>",
+            [{"b": 1}, {"b": 1.5}],
+            "column 'c[2].b' takes a whole number, the row has the num",
+        ),
+        (
+            "map<string, long>",
+            {"k": "v"},
+            "column 'c.k' takes a whole number, the row has the text \"v\"",
+        ),
+        (
+            "map<string, struct<a: long>>",
+            {"k": {"b": 1}},
+            "column 'c.k.b' is not in the table and cannot be added",
+        ),
         (
             "double",
             2**53 + 1,
             "column 'c' takes a number, exact only up to 9007199254740992, the row has the number 9007",
         ),
         ("double", -(2**53) - 1, "column 'c' takes a number, exact only up to 9007199254740992"),
-        ("struct<a: array<double>>", {"a": [2**53 + 1]}, "column 'c.a[1]' takes a number, exact only up to"),
+        (
+            "struct<a: array<double>>",
+            {"a": [2**53 + 1]},
+            "column 'c.a[1]' takes a number, exact only up to",
+        ),
         ("binary", {"$base64": "?"}, "column 'c' takes bytes or a string, the row has an object"),
         ("double", {"$double": "nan"}, "column 'c' takes a number, the row has an object"),
         ("long", {"$double": "NaN"}, "column 'c' takes a whole number, the row has an object"),
@@ -187,7 +264,9 @@ def test_a_value_that_fits_is_a_column_and_can_be_read_back(kind: str, value: An
         ("struct<a: long>", [1], "column 'c' takes an object, the row has an array [1]"),
     ],
 )
-def test_a_value_that_does_not_fit_is_refused_with_its_place(kind: str, value: Any, error: str) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_its_place(
+    kind: str, value: Any, error: str
+) -> None:
     found = convert(rows(value, None), [Column("c", "c", kind)])
     assert list(found.errors) == [0]
     assert error in found.errors[0]
@@ -226,7 +305,14 @@ def test_all_rows_at_once_are_what_they_are_one_by_one(kind: str, values: list[A
 
 @pytest.mark.parametrize(
     "kind",
-    ["struct<a: long, b: array<struct<c: double>>>", "timestamp", "decimal(6, 2)", "decimal(15, 2)", "date", "binary"],
+    [
+        "struct<a: long, b: array<struct<c: double>>>",
+        "timestamp",
+        "decimal(6, 2)",
+        "decimal(15, 2)",
+        "date",
+        "binary",
+    ],
 )
 def test_rows_that_fit_are_read_at_once(kind: str) -> None:
     samples = {"timestamp": 1, "date": "2024-01-01", "decimal(6, 2)": "1.5", "decimal(15, 2)": 1.5}
@@ -266,20 +352,35 @@ def test_what_is_changed_in_place_and_what_is_held(
     iceberg = delta if iceberg == "=" else iceberg
     target = iceberg if target == "=" else target or has
     for table_format, expected in (("delta", delta), ("iceberg", iceberg)):
-        assert in_place(before, after, table_format) == ([Column("c", "c", expected)] if expected else [])
+        assert in_place(before, after, table_format) == (
+            [Column("c", "c", expected)] if expected else []
+        )
         now = expected or has
         waiting = held([Column("c", "c", now)], after, table_format)
-        assert [(one.type, one.wanted) for one in waiting] == ([] if now == target else [(now, target)])
+        assert [(one.type, one.wanted) for one in waiting] == (
+            [] if now == target else [(now, target)]
+        )
 
 
-@given(st.integers(1, 15).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits))), st.data())
-def test_decimals_of_few_digits_come_through_numbers(digits: tuple[int, int], data: st.DataObject) -> None:
+@given(
+    st.integers(1, 15).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits))),
+    st.data(),
+)
+def test_decimals_of_few_digits_come_through_numbers(
+    digits: tuple[int, int], data: st.DataObject
+) -> None:
     precision, scale = digits
-    steps = data.draw(st.lists(st.none() | st.integers(1 - 10**precision, 10**precision - 1), min_size=1))
+    steps = data.draw(
+        st.lists(st.none() | st.integers(1 - 10**precision, 10**precision - 1), min_size=1)
+    )
     values = [None if one is None else one / 10**scale for one in steps]
-    found = _convert_at_once(rows(*values), [Column("c", "c", f"decimal({precision}, {scale})")], ())
+    found = _convert_at_once(
+        rows(*values), [Column("c", "c", f"decimal({precision}, {scale})")], ()
+    )
     assert found is not None
-    assert found.arrays["c"].to_pylist() == [None if one is None else Decimal(one).scaleb(-scale) for one in steps]
+    assert found.arrays["c"].to_pylist() == [
+        None if one is None else Decimal(one).scaleb(-scale) for one in steps
+    ]
 
 
 STATES: Final = """syntax = "proto3";
@@ -293,14 +394,24 @@ message Reading {
 def test_enums_of_proto3_are_names_wherever_they_are() -> None:
     serde = ProtobufSerde(STATES)
     names = serde.field_type("Reading").fields
-    columns, pending = columns_of_api([{"name": name, "type": column_text(kind)} for name, kind in names.items()])
+    columns, pending = columns_of_api(
+        [{"name": name, "type": column_text(kind)} for name, kind in names.items()]
+    )
     assert pending == []
     part = {"state": "OK", "before": 7}
-    values = {"state": 9, "part": part, "states": ["OK", 5], "by_name": {"a": "OK", "b": 5}, "parts": [part]}
+    values = {
+        "state": 9,
+        "part": part,
+        "states": ["OK", 5],
+        "by_name": {"a": "OK", "b": 5},
+        "parts": [part],
+    }
     value = serde.decode(serde.encode(values, "Reading"), "Reading")
     found = convert(pa.array([json_bytes(value)], pa.binary()), columns)
     assert found.errors == {}
-    shown = {key: array.to_pylist(maps_as_pydicts="strict")[0] for key, array in found.arrays.items()}
+    shown = {
+        key: array.to_pylist(maps_as_pydicts="strict")[0] for key, array in found.arrays.items()
+    }
     part = {"state": "OK", "before": "7"}
     assert shown == {
         "state": "9", "part": part, "states": ["OK", "5"], "by_name": {"a": "OK", "b": "5"}, "parts": [part],
@@ -320,29 +431,45 @@ BYTES_PROTO: Final = """syntax = "proto3"; message R {
 }"""
 
 
-@pytest.mark.parametrize("serde", [AvroSerde(BYTES_AVRO), ProtobufSerde(BYTES_PROTO)], ids=["avro", "protobuf"])
+@pytest.mark.parametrize(
+    "serde", [AvroSerde(BYTES_AVRO), ProtobufSerde(BYTES_PROTO)], ids=["avro", "protobuf"]
+)
 @pytest.mark.parametrize("data", [b"\x99\xff", b"ab", b"\x00\xc3"])
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf"), 1.5])
-def test_bytes_and_all_doubles_of_schemas_are_themselves_in_columns(serde: Any, data: bytes, number: float) -> None:
+def test_bytes_and_all_doubles_of_schemas_are_themselves_in_columns(
+    serde: Any, data: bytes, number: float
+) -> None:
     message_type = "R" if serde.kind == "protobuf" else None
     row = {
         "b": data, "f": data, "bs": [data], "d": number, "by_name": {"k": number}, "inner": {"b": data, "d": number},
     }  # fmt: skip
     decoded = serde.decode(serde.encode(row, message_type), message_type)
     kinds = serde.field_type(message_type).fields.items()
-    columns, pending = columns_of_api([{"name": name, "type": column_text(kind)} for name, kind in kinds])
+    columns, pending = columns_of_api(
+        [{"name": name, "type": column_text(kind)} for name, kind in kinds]
+    )
     assert pending == []
     texts = pa.array([json_bytes(decoded)] * 2, pa.binary())
     converted = convert(texts, columns)
     assert converted.errors == {}
-    shown = {key: array.to_pylist(maps_as_pydicts="strict")[1] for key, array in converted.arrays.items()}
+    shown = {
+        key: array.to_pylist(maps_as_pydicts="strict")[1] for key, array in converted.arrays.items()
+    }
     assert repr(shown) == repr(row)
     again = serde.decode(serde.encode(json.loads(json_bytes(decoded)), message_type), message_type)
     assert repr(again) == repr(decoded), "the JSON form is read by the schema, too"
 
 
 def test_a_key_without_a_column_gets_the_type_that_a_mark_says() -> None:
-    texts = pa.array([b'{"b":{"$base64":"mQ=="},"d":{"$double":"NaN"},"o":{"$base64":1}}'], pa.binary())
+    texts = pa.array(
+        [b'{"b":{"$base64":"mQ=="},"d":{"$double":"NaN"},"o":{"$base64":1}}'], pa.binary()
+    )
     found = convert(texts, [])
-    assert {key: one.type for key, one in found.discovered.items()} == {"b": "binary", "d": "double", "o": "json"}
-    assert repr(found.arrays["b"].to_pylist() + found.arrays["d"].to_pylist()) == repr([b"\x99", float("nan")])
+    assert {key: one.type for key, one in found.discovered.items()} == {
+        "b": "binary",
+        "d": "double",
+        "o": "json",
+    }
+    assert repr(found.arrays["b"].to_pylist() + found.arrays["d"].to_pylist()) == repr(
+        [b"\x99", float("nan")]
+    )

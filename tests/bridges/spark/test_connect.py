@@ -40,18 +40,30 @@ def test_streams_are_read_through_connect(server: StreamServer, tmp_path: Path) 
     server.make("readings")
     server.append("readings", [{"n": n} for n in range(1000)])
     port = free_port()
-    options = ["--class", SERVER, "--master", "local[2]", "--conf", f"spark.connect.grpc.binding.port={port}"]
+    options = [
+        "--class",
+        SERVER,
+        "--master",
+        "local[2]",
+        "--conf",
+        f"spark.connect.grpc.binding.port={port}",
+    ]
     command = [str(SPARK_HOME / "bin" / "spark-submit"), *options, "spark-internal"]
     environ = spark_with_the_wheel_alone(tmp_path)
     client = environment(f"pyspark[connect]=={pyspark.__version__}")
     with ServerProcess(command, tmp_path, lambda: is_open(port), environ=environ):
         arguments = [f"sc://127.0.0.1:{port}", server.url, TOKEN]
         read = [str(client), "-c", CLIENT, *arguments]
-        done = subprocess.run(read, cwd=tmp_path, env={}, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            read, cwd=tmp_path, env={}, capture_output=True, text=True, check=False
+        )
     assert done.stdout.split() == ["1000", "1000"], done.stderr[-3000:]
 
 
 def test_the_job_of_the_tables_needs_a_driver_of_its_own(tmp_path: Path) -> None:
     options = JobOptions("", "", tmp_path, master="sc://127.0.0.1:15002")
-    with pytest.raises(SluiceError, match=r"such as spark://HOST:7077, got sc://127.0.0.1:15002: .* not fill tables"):
+    with pytest.raises(
+        SluiceError,
+        match=r"such as spark://HOST:7077, got sc://127.0.0.1:15002: .* not fill tables",
+    ):
         run_job(options, threading.Event())

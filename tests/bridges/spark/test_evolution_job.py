@@ -37,7 +37,10 @@ def test_a_running_job_takes_a_change_up_and_spark_reads_the_files(
     pace = {"commit_interval": 0.2, "commit_rows": 100_000}
     table = {"name": "readings", "stream": "readings", "format": table_format, "path": path, **pace}
     price, total = avro_decimal(8, 2), avro_decimal(38, 9)
-    paid = {"price": price.decode(price.encode("12.34")), "total": total.decode(total.encode("-0.000000001"))}
+    paid = {
+        "price": price.decode(price.encode("12.34")),
+        "total": total.decode(total.encode("-0.000000001")),
+    }
     versions: list[list[dict[str, str]]] = [
         [{"name": "pos", "type": "struct<lat: double>"}, {"name": "n", "type": "long"}],
         [
@@ -49,7 +52,13 @@ def test_a_running_job_takes_a_change_up_and_spark_reads_the_files(
     ]
     batches: list[list[bytes | dict[str, Any]]] = [
         [{"pos": {"lat": n}, "n": n} for n in range(1000)],
-        [*({"pos": {"lat": n, "at": "2026-01-02T03:04:05Z"}, "n": n, **paid} for n in range(1000)), {"n": "x"}],
+        [
+            *(
+                {"pos": {"lat": n, "at": "2026-01-02T03:04:05Z"}, "n": n, **paid}
+                for n in range(1000)
+            ),
+            {"n": "x"},
+        ],
     ]
     settings = QuerySettings(max_rows=700, job="test")
     ends = 0
@@ -57,7 +66,9 @@ def test_a_running_job_takes_a_change_up_and_spark_reads_the_files(
         server.tables["readings"] = {**table, "columns": columns}
         server.append("readings", batch)
         ends += len(batch)
-        query = TableQuery(spark, LakeApi(server.url, TOKEN), server.tables["readings"], settings, time.monotonic)
+        query = TableQuery(
+            spark, LakeApi(server.url, TOKEN), server.tables["readings"], settings, time.monotonic
+        )
 
         def reached(query: TableQuery = query, end: str = str(ends)) -> bool:
             query.step()
@@ -67,7 +78,9 @@ def test_a_running_job_takes_a_change_up_and_spark_reads_the_files(
         report = query.report()
         query.stop()
     assert (report["rows"], report["dead_letters"]) == (2000, 1)
-    assert [(one["name"], one["type"], one["wanted"]) for one in report["held"]] == [("n", "long", "string")]
+    assert [(one["name"], one["type"], one["wanted"]) for one in report["held"]] == [
+        ("n", "long", "string")
+    ]
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
     files = [one for one in Path(path).rglob("*.parquet") if pq.read_metadata(one).num_rows]
     frame = spark.read.option("mergeSchema", "true").parquet(*map(str, files))

@@ -101,7 +101,12 @@ def test_files_of_every_batch_have_the_identifiers_of_the_table(lake: Lake) -> N
     assert check_ids(dead_letters_place(lake.spec.place)) == 2
     table = table_at(lake.spec.place)
     assert "s.t.more" in index_by_name(table.schema())
-    assert [row["a"] for row in table.scan().to_arrow().sort_by("_offset").to_pylist()] == [1.0, 3.0, 2.0, 4.0]
+    assert [row["a"] for row in table.scan().to_arrow().sort_by("_offset").to_pylist()] == [
+        1.0,
+        3.0,
+        2.0,
+        4.0,
+    ]
 
 
 def test_tasks_that_find_different_columns_agree_on_identifiers(lake: Lake) -> None:
@@ -137,7 +142,9 @@ def test_a_shadow_takes_the_identifiers_of_its_table(lake: Lake) -> None:
 
     shadow.fill(lake.spec, "r1", [Range(0, 1, 4)], read)
     own = table_at(shadow.shadow_of(lake.spec).place).schema()
-    assert index_by_name(own) != index_by_name(table_at(lake.spec.place).schema()), "the shadow was created at once"
+    assert index_by_name(own) != index_by_name(table_at(lake.spec.place).schema()), (
+        "the shadow was created at once"
+    )
     shadow.swap(lake.spec, TableWriter(lake.spec, "swap"))
     assert check_ids(lake.spec.place) == 2
     assert check_ids(dead_letters_place(lake.spec.place)) == 1
@@ -165,7 +172,10 @@ def test_a_column_that_another_engine_renamed_keeps_its_identifier(lake: Lake) -
     with table_at(lake.spec.place).update_schema() as update:
         update.rename_column("b", "count")
     fill(lake, {"b": 2, "s": {"x": 2}})
-    assert [row["count"] for row in table_at(lake.spec.place).scan().to_arrow().to_pylist()] == [2, 1]
+    assert [row["count"] for row in table_at(lake.spec.place).scan().to_arrow().to_pylist()] == [
+        2,
+        1,
+    ]
     assert "count" in dict(paths_in(newest_file(lake.spec.place)))
 
 
@@ -192,7 +202,10 @@ def test_rows_of_a_renamed_column_are_kept_when_files_are_written_again(
     table.compact()
     assert check_ids(lake.spec.place) == 1
     assert rows_of(lake.spec, "count", "gone") == [(1, None), (4, None)]
-    assert [row["s"] for row in table_at(lake.spec.place).scan().to_arrow().to_pylist()] == [{"x": 1, "t": None}, None]
+    assert [row["s"] for row in table_at(lake.spec.place).scan().to_arrow().to_pylist()] == [
+        {"x": 1, "t": None},
+        None,
+    ]
 
 
 def test_a_table_with_a_key_whose_column_was_renamed_is_refused(tmp_path: Path) -> None:
@@ -236,7 +249,9 @@ def test_a_column_that_another_engine_made_again_has_a_new_identifier(lake: Lake
 
 def test_files_of_a_table_with_a_key_have_identifiers(tmp_path: Path) -> None:
     spec = table_spec(tmp_path, "iceberg", COLUMNS, upsert=Upsert(("d",)))
-    for offset, payload in enumerate([{"d": "a", **NESTED[0]}, {"d": "b", **NESTED[1]}, {"d": "a", "a": 3}]):
+    for offset, payload in enumerate(
+        [{"d": "a", **NESTED[0]}, {"d": "b", **NESTED[1]}, {"d": "a", "a": 3}]
+    ):
         open_writer(spec, "job").write(tasks(records(offset, [payload])))
         assert check_ids(spec.place) >= 1
     retype(open_writer(spec, "job"), "a", "long")
@@ -245,7 +260,9 @@ def test_files_of_a_table_with_a_key_have_identifiers(tmp_path: Path) -> None:
 
 
 def test_files_of_member_tables_have_the_identifiers_of_each(tmp_path: Path) -> None:
-    spec = table_spec(tmp_path, "iceberg", COLUMNS, members=Members(NameTemplate.parse("t_${site}"), 10))
+    spec = table_spec(
+        tmp_path, "iceberg", COLUMNS, members=Members(NameTemplate.parse("t_${site}"), 10)
+    )
 
     def write(offset: int, *payloads: dict[str, object]) -> None:
         MembersWriter(spec, "job").write(tasks(records(offset, list(payloads))))
@@ -254,12 +271,25 @@ def test_files_of_member_tables_have_the_identifiers_of_each(tmp_path: Path) -> 
     write(1, {"site": "a", **NESTED[1]})
     write(2, {"site": "b", **NESTED[1]}, {"site": "a", "a": 3})
     write(4, {"site": "b", "s": {"new": 1}}, {"site": "c", "fresh": 1})
-    places = {name: member_place(spec.place, name) for name in open_members("iceberg", spec.place, spec.binding)}
-    assert {name: check_ids(place) for name, place in places.items()} == {"t_a": 3, "t_b": 2, "t_c": 1}
-    assert [row["a"] for row in table_at(places["t_a"]).scan().to_arrow().to_pylist()] == [3.0, 2.0, 1.0]
+    places = {
+        name: member_place(spec.place, name)
+        for name in open_members("iceberg", spec.place, spec.binding)
+    }
+    assert {name: check_ids(place) for name, place in places.items()} == {
+        "t_a": 3,
+        "t_b": 2,
+        "t_c": 1,
+    }
+    assert [row["a"] for row in table_at(places["t_a"]).scan().to_arrow().to_pylist()] == [
+        3.0,
+        2.0,
+        1.0,
+    ]
 
 
-def test_files_of_earlier_releases_are_found_by_names(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_earlier_releases_are_found_by_names(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as earlier:
         earlier.setattr(Column, "has_ids", False)
         fill(lake, NESTED[0])

@@ -52,7 +52,9 @@ def test_rewrites_and_expiry_by_icebergs_jars_lose_no_offset_and_no_row(
             fill(lake, 1)
             commits += 1
             if ledger.due(commits):
-                with suppress(CommitConflict):  # as in the job, where a table is tidied another time
+                with suppress(
+                    CommitConflict
+                ):  # as in the job, where a table is tidied another time
                     tidy(lake.spec, ledger, commits)
     fill(lake, 1)
     rows = len(lake._payloads)
@@ -63,7 +65,9 @@ def test_rewrites_and_expiry_by_icebergs_jars_lose_no_offset_and_no_row(
     assert all(counted > before for before, counted in zip([0, *rounds], rounds, strict=False))
 
 
-def test_duckdb_and_daft_read_a_table_by_its_directory(server: StreamServer, tmp_path: Path) -> None:
+def test_duckdb_and_daft_read_a_table_by_its_directory(
+    server: StreamServer, tmp_path: Path
+) -> None:
     """DuckDB finds the newest version by its name, and Daft the columns by their identifiers."""
     lake = Lake(server, tmp_path, "iceberg")
     fill(lake, 2)
@@ -90,8 +94,17 @@ def maintain(lake: Lake, directory: Path) -> str:
     files = map(str, jars("iceberg-spark-4.1", JARS).glob("*.jar"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (pyspark(SPARK), ROOT)))}
     find_java(directory / "java").apply(environment)
-    command = [sys.executable, "-c", _MAINTENANCE, lake.spec.place.path, ",".join(files), str(ROUNDS)]
-    done = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-c",
+        _MAINTENANCE,
+        lake.spec.place.path,
+        ",".join(files),
+        str(ROUNDS),
+    ]
+    done = subprocess.run(
+        command, env=environment, cwd=directory, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-8000:]
     return done.stdout.strip().splitlines()[-1]
 

@@ -71,7 +71,9 @@ def test_readers_find_the_newest_version_by_its_name(lake: Lake) -> None:
         holds_all(lake)
         metadata = Path(lake.spec.place.path, "metadata")
         newest = int((metadata / "version-hint.text").read_text())
-        numbers = {int(path.name[1:].partition(".")[0]) for path in metadata.glob("*.metadata.json")}
+        numbers = {
+            int(path.name[1:].partition(".")[0]) for path in metadata.glob("*.metadata.json")
+        }
         assert (newest, numbers) == (max(numbers), set(range(1, newest + 1)))
         assert newest > batches
     assert not (metadata.parent / "_catalog.db").exists()
@@ -92,7 +94,9 @@ def test_drivers_that_continue_it_at_once_lose_nothing(earlier: Lake) -> None:
     earlier.publish([{"a": 6}, b"bad"])
 
     def write(_: int) -> int:
-        return TableWriter(earlier.spec, "job").write(tasks(records(6, earlier._payloads[6:]))).written
+        return (
+            TableWriter(earlier.spec, "job").write(tasks(records(6, earlier._payloads[6:]))).written
+        )
 
     with ThreadPoolExecutor(4) as drivers:
         assert sum(drivers.map(write, range(4))) == 1
@@ -117,7 +121,9 @@ def test_a_driver_that_dies_before_the_earlier_catalog_names_its_version(
     holds_all(earlier)
 
 
-def test_what_an_earlier_release_commits_later_is_continued(earlier: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_earlier_release_commits_later_is_continued(
+    earlier: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(earlier)
     with monkeypatch.context() as patch:
         patch.setattr(iceberg, "catalog_of", earlier_catalog)
@@ -142,7 +148,9 @@ def test_a_catalog_that_is_locked_by_a_reader_does_not_stop_the_job(
 
 def test_a_catalog_that_cannot_be_read_is_said(earlier: Lake) -> None:
     Path(earlier.spec.place.path, "_catalog.db").write_bytes(b"garbage" * 1000)
-    with pytest.raises(Unavailable, match="the table's catalog cannot be used: file is not a database"):
+    with pytest.raises(
+        Unavailable, match="the table's catalog cannot be used: file is not a database"
+    ):
         TableWriter(earlier.spec, "job")
 
 
@@ -165,7 +173,9 @@ def test_records_of_a_version_that_another_engine_replaced_are_read_again(lake: 
 def test_a_version_is_put_once_and_whole(tmp_path: Path) -> None:
     place = Place(str(tmp_path))
     with ThreadPoolExecutor(8) as drivers:
-        done = list(drivers.map(lambda n: place.put_new("metadata/v1.metadata.json", b"%d" % n), range(8)))
+        done = list(
+            drivers.map(lambda n: place.put_new("metadata/v1.metadata.json", b"%d" % n), range(8))
+        )
     assert sorted(done) == [False] * 7 + [True]
     assert Path(tmp_path, "metadata/v1.metadata.json").read_bytes() == b"%d" % done.index(True)
     assert [path.name for path in Path(tmp_path, "metadata").iterdir()] == ["v1.metadata.json"]

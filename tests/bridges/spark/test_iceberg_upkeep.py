@@ -89,7 +89,10 @@ def clock(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def versions(lake: Lake) -> dict[int, float]:
     """The versions that another engine can open, by number, with the time of each."""
-    return {int(one.sequence_number or 0): one.timestamp_ms / 1000 for one in foreign(lake).metadata.snapshots}
+    return {
+        int(one.sequence_number or 0): one.timestamp_ms / 1000
+        for one in foreign(lake).metadata.snapshots
+    }
 
 
 def test_of_a_day_all_new_versions_stay_and_the_old_ones_that_were_current_at_full_ten_minutes(
@@ -110,7 +113,9 @@ def test_of_a_day_all_new_versions_stay_and_the_old_ones_that_were_current_at_fu
     clock.step(24 * 3600)
     fill(lake, 1)
     tidied(lake)
-    assert list(versions(lake)) == [19, 20, 21], "replaced a moment ago, and the least that the table's property says"
+    assert list(versions(lake)) == [19, 20, 21], (
+        "replaced a moment ago, and the least that the table's property says"
+    )
     holds_all(lake, 21)
 
 
@@ -137,7 +142,9 @@ def test_a_reader_of_any_version_can_finish_for_a_day(lake: Lake, clock: Clock) 
     table = foreign(lake)
     used = {Path(path_of(one.manifest_list)).name for one in table.metadata.snapshots}
     used |= {
-        Path(path_of(part.manifest_path)).name for one in table.metadata.snapshots for part in one.manifests(table.io)
+        Path(path_of(part.manifest_path)).name
+        for one in table.metadata.snapshots
+        for part in one.manifests(table.io)
     }
     assert {path.name for path in Path(lake.spec.place.path, "metadata").glob("*.avro")} == used
     holds_all(lake, 28)
@@ -152,7 +159,10 @@ def test_a_version_that_was_current_until_now_stays(lake: Lake, clock: Clock) ->
         tidied(lake)
         clock.step(10)
     assert opened.scan().to_arrow().num_rows == KEPT + 3
-    assert foreign(lake).scan(snapshot_id=opened.metadata.current_snapshot_id).to_arrow().num_rows == KEPT + 3
+    assert (
+        foreign(lake).scan(snapshot_id=opened.metadata.current_snapshot_id).to_arrow().num_rows
+        == KEPT + 3
+    )
 
 
 def test_settings_of_the_table_decide_how_long_versions_stay(
@@ -167,16 +177,23 @@ def test_settings_of_the_table_decide_how_long_versions_stay(
     fill(lake, KEPT + 1)
     tidied(lake)
     assert {1, 2} < versions(lake).keys()
-    assert foreign(lake).properties["write.metadata.previous-versions-max"] == str(KEPT), "20 is of an earlier release"
+    assert foreign(lake).properties["write.metadata.previous-versions-max"] == str(KEPT), (
+        "20 is of an earlier release"
+    )
     clock.step(3601)
     fill(lake, 1)
     tidied(lake)
-    assert len(versions(lake)) <= KEPT + 1, "the least that its property says, and what was replaced now"
+    assert len(versions(lake)) <= KEPT + 1, (
+        "the least that its property says, and what was replaced now"
+    )
 
 
 def test_files_that_no_version_refers_to_go_after_a_week(lake: Lake) -> None:
     fill(lake, 6)
-    left, fresh = Path(lake.spec.place.path, "left.parquet"), Path(lake.spec.place.path, "fresh.parquet")
+    left, fresh = (
+        Path(lake.spec.place.path, "left.parquet"),
+        Path(lake.spec.place.path, "fresh.parquet"),
+    )
     for path in (left, fresh):
         path.write_bytes(b"of a task whose commit failed")
     long_ago = time.time() - KEPT_HOURS * 3600 - 60
@@ -193,7 +210,9 @@ def test_another_engine_may_expire_and_rewrite_at_any_time(lake: Lake) -> None:
     fill(lake, 6)
     Replayed(lake.spec).run((Range(0, 1, 3),), lake.read)
     fill(lake, 2)
-    foreign(lake).maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+    foreign(lake).maintenance.expire_snapshots().older_than(
+        datetime.now() + timedelta(days=1)
+    ).commit()
     assert len(foreign(lake).metadata.snapshots) == 1
     holds_all(lake, 8)
 
@@ -217,7 +236,9 @@ def test_another_engine_may_expire_and_rewrite_at_any_time(lake: Lake) -> None:
     assert [(row["from_offset"], row["to_offset"]) for row in ledger if row["replay"]] == [(1, 3)]
 
 
-def test_files_that_another_engine_rewrote_are_not_joined(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_another_engine_rewrote_are_not_joined(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(lake, 6)
 
     def overtaken(*arguments: Any) -> None:
@@ -244,7 +265,9 @@ def test_files_that_another_engine_rewrote_are_not_joined(lake: Lake, monkeypatc
         ("iceberg.IcebergLakeTable", "_sweep", 0),  # after that
     ],
 )
-def test_killed_while_tidying_nothing_is_lost_or_doubled(lake: Lake, owner: str, name: str, calls: int) -> None:
+def test_killed_while_tidying_nothing_is_lost_or_doubled(
+    lake: Lake, owner: str, name: str, calls: int
+) -> None:
     fill(lake, 7)
     arguments = [lake.spec.place.url, lake.spec.binding.epoch, owner, name, str(calls)]
     killed = subprocess.run([sys.executable, "-c", _KILLED, *arguments], cwd=ROOT, check=False)

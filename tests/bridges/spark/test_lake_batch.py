@@ -17,7 +17,14 @@ from bridges.spark.driver.retype import EarlyTypes, retype
 from bridges.spark.tables.contract import Binding, Change, LakeTable, TableRefused
 from bridges.spark.tables.formats import dead_letters_place, open_table
 from bridges.spark.tasks.task import Plan, TaskResult
-from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import (
+    BINDING,
+    dead_letters_of,
+    records,
+    rows_of,
+    table_spec,
+    tasks,
+)
 
 Make = Callable[..., TableSpec]
 
@@ -28,11 +35,17 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 
 
 def test_rows_become_typed_columns_with_provenance(make: Make) -> None:
-    spec = make(columns=[Column("temperature", "temperature", "double"), Column("unit", "unit", "string")])
-    outcome = TableWriter(spec, "job").write(tasks(records(0, [{"temperature": 21, "unit": "C"}, {"unit": None}])))
+    spec = make(
+        columns=[Column("temperature", "temperature", "double"), Column("unit", "unit", "string")]
+    )
+    outcome = TableWriter(spec, "job").write(
+        tasks(records(0, [{"temperature": 21, "unit": "C"}, {"unit": None}]))
+    )
     assert (outcome.written, outcome.dead) == (2, 0)
     assert TableWriter(spec, "next").table.rows() == 2
-    assert rows_of(spec, "_stream", "_shard", "_offset", "_topic", "_client_id", "_rule", "temperature", "unit") == [
+    assert rows_of(
+        spec, "_stream", "_shard", "_offset", "_topic", "_client_id", "_rule", "temperature", "unit"
+    ) == [
         ("hot", 0, 0, "plant/7/meter/0", "meter-0", "hot", 21.0, "C"),
         ("hot", 0, 1, "plant/7/meter/1", "meter-1", "hot", None, None),
     ]
@@ -51,7 +64,9 @@ def test_a_batch_that_comes_again_adds_nothing(make: Make) -> None:
 def test_a_batch_that_overlaps_adds_only_what_is_missing(make: Make) -> None:
     spec = make()
     TableWriter(spec, "job").write(tasks(records(0, [{"a": n} for n in range(5)])))
-    outcome = TableWriter(spec, "other checkpoint").write(tasks(records(2, [{"a": n} for n in range(2, 9)])))
+    outcome = TableWriter(spec, "other checkpoint").write(
+        tasks(records(2, [{"a": n} for n in range(2, 9)]))
+    )
     assert outcome.written == 4
     assert rows_of(spec, "_offset") == [(n,) for n in range(9)]
 
@@ -106,14 +121,18 @@ def test_new_columns_are_added_when_a_value_is_seen(make: Make) -> None:
     spec = make(pending=("flag",))
     writer = TableWriter(spec, "job")
     writer.write(tasks(records(0, [{"a": 21, "flag": None}])))
-    writer.write(tasks(records(1, [{"a": 21.5, "flag": True, "list": [1, {"x": 2}], "text": "hi"}])))
+    writer.write(
+        tasks(records(1, [{"a": 21.5, "flag": True, "list": [1, {"x": 2}], "text": "hi"}]))
+    )
     assert rows_of(spec, "a", "flag", "list", "text") == [
         (21.0, None, None, None),
         (21.5, True, '[1,{"x":2}]', "hi"),
     ]
 
 
-def test_tasks_that_type_a_new_column_differently_are_settled_by_the_first_value(make: Make) -> None:
+def test_tasks_that_type_a_new_column_differently_are_settled_by_the_first_value(
+    make: Make,
+) -> None:
     spec = make()
     parts = (records(0, [{"a": 1}, {"a": 2}]), records(2, [{"a": "text"}, {"a": "more"}]))
     outcome = TableWriter(spec, "job").write(tasks(*parts))
@@ -122,15 +141,35 @@ def test_tasks_that_type_a_new_column_differently_are_settled_by_the_first_value
 
 
 def test_what_does_not_fit_is_a_dead_letter_with_a_sentence(make: Make) -> None:
-    spec = make(columns=[Column("t", "t", "double"), Column("n", "n", "long"), Column("ok", "ok", "boolean")])
+    spec = make(
+        columns=[
+            Column("t", "t", "double"),
+            Column("n", "n", "long"),
+            Column("ok", "ok", "boolean"),
+        ]
+    )
     bad: list[bytes | dict[str, Any]]
-    bad = [{"t": "21"}, {"t": True}, {"t": 2**60}, {"n": 1.5}, {"n": 2**70}, {"ok": 1}, b"{", b"[1]"]
-    outcome = TableWriter(spec, "job").write(tasks(records(0, [{"t": 1, "n": 2.0, "ok": True}, *bad])))
+    bad = [
+        {"t": "21"},
+        {"t": True},
+        {"t": 2**60},
+        {"n": 1.5},
+        {"n": 2**70},
+        {"ok": 1},
+        b"{",
+        b"[1]",
+    ]
+    outcome = TableWriter(spec, "job").write(
+        tasks(records(0, [{"t": 1, "n": 2.0, "ok": True}, *bad]))
+    )
     assert (outcome.written, outcome.dead) == (1, len(bad))
     letters = dead_letters_of(spec, "_error", "payload")
     assert letters[0] == ("column 't' takes a number, the row has the text \"21\"", b'{"t": "21"}')
     assert letters[1][0] == "column 't' takes a number, the row has true"
-    assert letters[2][0] == f"column 't' takes a number, exact only up to {2**53}, the row has the number {2**60}"
+    assert (
+        letters[2][0]
+        == f"column 't' takes a number, exact only up to {2**53}, the row has the number {2**60}"
+    )
     assert letters[3][0] == "column 'n' takes a whole number, the row has the number 1.5"
     assert letters[6][0].startswith("the row is not JSON: ")
     assert letters[7][0] == "the row is an array [1], not an object with a member a column"
@@ -190,7 +229,8 @@ def test_a_table_that_is_removed_meanwhile_is_not_made_anew(make: Make) -> None:
     writer.write(tasks(records(0, [{"a": 1}])))
     shutil.rmtree(spec.place.path)
     with pytest.raises(
-        TableRefused, match=r"table 'readings' is gone from .*Try: put its files back, or sluice lake tab"
+        TableRefused,
+        match=r"table 'readings' is gone from .*Try: put its files back, or sluice lake tab",
     ):
         writer.write(tasks(records(1, [{"a": 2}])))
     assert not Path(spec.place.path).exists()
@@ -207,7 +247,9 @@ def test_a_table_of_another_stream_is_refused(make: Make) -> None:
 
 def test_a_path_that_cannot_be_written_is_one_sentence(make: Make, tmp_path: Path) -> None:
     (tmp_path / "readings").write_text("a file is in the way")
-    with pytest.raises(TableRefused, match=r"table path .*readings cannot be written: .*; choose another path"):
+    with pytest.raises(
+        TableRefused, match=r"table path .*readings cannot be written: .*; choose another path"
+    ):
         TableWriter(make(), "job")
 
 
@@ -218,13 +260,17 @@ def test_delta_tables_are_read_by_duckdb(tmp_path: Path) -> None:
     readings = DeltaTable(spec.place.path).to_pyarrow_dataset()
     with duckdb.connect() as connection:
         connection.register("readings", readings)
-        assert connection.execute("select count(*), sum(a) from readings").fetchall() == [(100, 4950.0)]
+        assert connection.execute("select count(*), sum(a) from readings").fetchall() == [
+            (100, 4950.0)
+        ]
     assert open_table("delta", dead_letters_place(spec.place), spec.binding) is None
 
 
 @pytest.mark.parametrize("harm", ["missing", "cut", "replaced"])
 @pytest.mark.parametrize("place", ["rows", "dead letters"])
-def test_a_batch_whose_files_are_not_as_they_were_written_commits_nothing(make: Make, harm: str, place: str) -> None:
+def test_a_batch_whose_files_are_not_as_they_were_written_commits_nothing(
+    make: Make, harm: str, place: str
+) -> None:
     spec = make()
     run = tasks(records(0, [{"a": 1}, b"bad", {"a": 2}]))
     TableWriter(spec, "job").write(run)
@@ -233,7 +279,9 @@ def test_a_batch_whose_files_are_not_as_they_were_written_commits_nothing(make: 
     def harmed(plan: Plan) -> list[TaskResult]:
         [result] = tasks(records(3, [{"a": 3}, b"bad"]))(plan)
         result.host = "host-b"
-        base, [file] = (plan.table, result.files) if place == "rows" else (plan.dead, result.dead_files)
+        base, [file] = (
+            (plan.table, result.files) if place == "rows" else (plan.dead, result.dead_files)
+        )
         path = Path(base.path_of(file.path))
         if harm == "missing":
             path.unlink()
@@ -252,7 +300,9 @@ def test_a_batch_whose_files_are_not_as_they_were_written_commits_nothing(make: 
 
 def test_most_values_of_a_sample_say_what_type_a_column_gets(make: Make) -> None:
     spec = make()
-    outcome = TableWriter(spec, "job").write(tasks(records(0, [{"a": "bad"}, *({"a": n} for n in range(20))])))
+    outcome = TableWriter(spec, "job").write(
+        tasks(records(0, [{"a": "bad"}, *({"a": n} for n in range(20))]))
+    )
     assert (outcome.written, outcome.dead) == (20, 1)
     assert rows_of(spec, "a") == [(float(n),) for n in range(20)]
     assert dead_letters_of(spec, "_offset", "_error") == [
@@ -265,7 +315,9 @@ def test_a_young_column_is_retyped_when_most_values_have_another_type(make: Make
     writer = TableWriter(spec, "job")
     types = EarlyTypes(writer)
     assert not types.follow(writer.write(tasks(records(0, [{"a": "bad", "b": True}]))))
-    assert types.follow(writer.write(tasks(records(1, [{"a": n, "b": True, "c": [n]} for n in range(2000)]))))
+    assert types.follow(
+        writer.write(tasks(records(1, [{"a": n, "b": True, "c": [n]} for n in range(2000)])))
+    )
     writer.write(tasks(records(2001, [{"a": 5}, {"a": "bad again"}])))
     assert rows_of(spec, "_offset", "a", "b", "c") == [
         *((1 + n, float(n), True, f"[{n}]") for n in range(2000)),
@@ -278,7 +330,15 @@ def test_a_young_column_is_retyped_when_most_values_have_another_type(make: Make
 def test_a_table_of_some_size_keeps_its_types_until_it_is_retyped(make: Make) -> None:
     spec = make()
     writer = TableWriter(spec, "job")
-    first = [{"a": "text", "day": "2026-01-01T00:00:00.5Z", "n": 7, "list": [1, {"x": None}], "null": None}]
+    first = [
+        {
+            "a": "text",
+            "day": "2026-01-01T00:00:00.5Z",
+            "n": 7,
+            "list": [1, {"x": None}],
+            "null": None,
+        }
+    ]
     types = EarlyTypes(writer)
     assert not types.follow(writer.write(tasks(records(0, first * 1500))))
     outcome = writer.write(tasks(records(1500, [{"a": n} for n in range(3000)] + [b"no JSON"])))
@@ -293,12 +353,18 @@ def test_a_table_of_some_size_keeps_its_types_until_it_is_retyped(make: Make) ->
     retype(writer, "day", "timestamp")
     report = retype(writer, "n", "long")
     assert (report.rows_after, report.dead_letters_after) == (4500, 1)
-    assert rows_of(spec, "day", "n", "list")[0] == (datetime(2026, 1, 1, 0, 0, 0, 500_000, UTC), 7, '[1,{"x":null}]')
+    assert rows_of(spec, "day", "n", "list")[0] == (
+        datetime(2026, 1, 1, 0, 0, 0, 500_000, UTC),
+        7,
+        '[1,{"x":null}]',
+    )
     again = TableWriter(spec, "job after a restart")
     again.write(tasks(records(4501, [{"a": [1], "day": "2026-01-02T00:00:00Z", "n": 1}])))
     assert rows_of(spec, "_offset", "_client_id", "a", "n")[-1] == (4501, "meter-0", "[1]", 1)
     assert (again.table.next(0), again.table.first(0)) == (4502, 0)
-    assert {column.name: column.type for column in again.table.schemas(1)[0].columns}["day"] == "timestamp"
+    assert {column.name: column.type for column in again.table.schemas(1)[0].columns}[
+        "day"
+    ] == "timestamp"
 
 
 @pytest.mark.parametrize("commit", [1, 2, 3])
@@ -326,7 +392,9 @@ def test_a_retype_that_dies_between_two_commits_loses_nothing_and_is_finished_by
         patched.setattr(cls, "commit", until_death)
         with pytest.raises(Died):
             retype(writer, "a", "double")
-    places = {offset for (offset,) in (*rows_of(spec, "_offset"), *dead_letters_of(spec, "_offset"))}
+    places = {
+        offset for (offset,) in (*rows_of(spec, "_offset"), *dead_letters_of(spec, "_offset"))
+    }
     assert places == set(range(1505))
     retype(TableWriter(spec, "next"), "a", "double")
     assert rows_of(spec, "_offset") == [(1500 + n,) for n in range(5)]
@@ -351,7 +419,9 @@ def test_a_batch_that_was_converted_with_the_old_types_is_converted_again(make: 
     assert dead_letters_of(spec, "_offset") == [(0,), (1,)]
 
 
-def test_a_retype_between_the_two_commits_of_a_batch_loses_nothing(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retype_between_the_two_commits_of_a_batch_loses_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = make()
     writer = TableWriter(spec, "job")
     writer.write(tasks(records(0, [{"a": "text"}] * 1500)))

@@ -47,7 +47,11 @@ class CatalogLake(Lake):
     """A stream with a table of it in a catalog, in a namespace that no other test uses."""
 
     def __init__(
-        self, server: StreamServer, directory: Path | str, store: dict[str, Any] | None = None, **settings: Any
+        self,
+        server: StreamServer,
+        directory: Path | str,
+        store: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__(server, directory, "iceberg", store)
         self.namespace = f"factory{uuid.uuid4().hex[:8]}"
@@ -99,7 +103,9 @@ def shared(
     """A table in a catalog of each type, and the catalog as others open it."""
     if request.param == "sql":
         uri = f"sqlite:///{tmp_path}/catalog.db"
-        return CatalogLake(server, tmp_path, type="sql", uri=uri), lambda: SqlCatalog("shared", uri=uri)
+        return CatalogLake(server, tmp_path, type="sql", uri=uri), lambda: SqlCatalog(
+            "shared", uri=uri
+        )
     uri = request.getfixturevalue("proxy").url
     return CatalogLake(server, tmp_path, uri=uri), lambda: other(uri)
 
@@ -109,7 +115,9 @@ def other(uri: str) -> Catalog:
     return RestCatalog("other", uri=uri, token="any")
 
 
-def test_member_tables_are_in_the_namespace_of_the_table(shared: tuple[CatalogLake, Callable[[], Catalog]]) -> None:
+def test_member_tables_are_in_the_namespace_of_the_table(
+    shared: tuple[CatalogLake, Callable[[], Catalog]],
+) -> None:
     lake, catalog = shared
     lake.api_spec |= {"tables": "meters_${a}", "max_tables": 2}
     spec = TableSpec.of_api(lake.api_spec, lake.positions())
@@ -120,8 +128,13 @@ def test_member_tables_are_in_the_namespace_of_the_table(shared: tuple[CatalogLa
         writer = open_writer(spec, "job")
         start = writer.table.next(0) or 0
         writer.write(tasks(records(start, lake._payloads[start:])))
-    names = {f"meters_{a}": catalog().load_table((*lake.identifier[:-1], f"meters_{a}")) for a in (1, 2)}
-    assert {name: table.scan().to_arrow().num_rows for name, table in names.items()} == {"meters_1": 1, "meters_2": 2}
+    names = {
+        f"meters_{a}": catalog().load_table((*lake.identifier[:-1], f"meters_{a}")) for a in (1, 2)
+    }
+    assert {name: table.scan().to_arrow().num_rows for name, table in names.items()} == {
+        "meters_1": 1,
+        "meters_2": 2,
+    }
     assert [error[:30] for (error,) in dead_letters_of(spec, "_error")] == [
         "table 'meters_7' cannot be cre", "table 'meters_3' would be one ",
     ]  # fmt: skip
@@ -133,7 +146,9 @@ def beside_entry(place: Place, name: str) -> Place:
     """The place of another table of the same namespace."""
     assert place.entry is not None
     return replace(
-        place, url=f"{place.url}-{name}", entry=replace(place.entry, identifier=(*place.entry.identifier[:-1], name))
+        place,
+        url=f"{place.url}-{name}",
+        entry=replace(place.entry, identifier=(*place.entry.identifier[:-1], name)),
     )
 
 
@@ -177,12 +192,18 @@ def test_a_batch_goes_on_top_of_what_another_engine_committed_first(
 
 
 @pytest.mark.heavy
-def test_icebergs_own_library_reads_and_maintains_the_table(lake: CatalogLake, rest: RestCatalogServer) -> None:
+def test_icebergs_own_library_reads_and_maintains_the_table(
+    lake: CatalogLake, rest: RestCatalogServer
+) -> None:
     for at in range(4):
         lake.write([{"a": at}])
     with java_catalog(rest.url) as (catalog, jvm):
-        table = catalog.loadTable(jvm.org.apache.iceberg.catalog.TableIdentifier.parse(".".join(lake.identifier)))
-        table.expireSnapshots().expireOlderThan(jvm.java.lang.System.currentTimeMillis()).retainLast(1).commit()
+        table = catalog.loadTable(
+            jvm.org.apache.iceberg.catalog.TableIdentifier.parse(".".join(lake.identifier))
+        )
+        table.expireSnapshots().expireOlderThan(
+            jvm.java.lang.System.currentTimeMillis()
+        ).retainLast(1).commit()
         lake.write([{"a": 4}])
         table.refresh()
         rows = jvm.org.apache.iceberg.data.IcebergGenerics.read(table).build().iterator()
@@ -218,13 +239,19 @@ def test_a_table_in_a_store_and_a_catalog(
         tidy(lake.spec, Ledger(lake.spec.place, lake.spec.name), 0.0)
         report = audit_spec(lake.api_spec, lake.positions())
         assert (report.problems, report.shards[0].rows, report.shards[0].dead_letters) == ([], 3, 1)
-        reached = {f"s3.{name.replace('_', '-')}": value for name, value in lake.spec.place.options.items()}
-        found = load_catalog("shared", type=type, uri=uri, token="any", **reached).load_table(lake.identifier)
+        reached = {
+            f"s3.{name.replace('_', '-')}": value for name, value in lake.spec.place.options.items()
+        }
+        found = load_catalog("shared", type=type, uri=uri, token="any", **reached).load_table(
+            lake.identifier
+        )
         assert sorted(found.scan().to_arrow().column("a").to_pylist()) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("fault", ["lose request", "lose answer", "send twice"])
-def test_a_commit_whose_answer_says_nothing_is_done_once(lake: CatalogLake, proxy: CatalogProxy, fault: str) -> None:
+def test_a_commit_whose_answer_says_nothing_is_done_once(
+    lake: CatalogLake, proxy: CatalogProxy, fault: str
+) -> None:
     lake.write([{"a": 0}])
     proxy.faults.append(fault)
     outcome = lake.write([{"a": 1}, {"a": 2}])
@@ -236,7 +263,10 @@ def test_a_commit_whose_answer_says_nothing_is_done_once(lake: CatalogLake, prox
 
 
 def test_every_commit_of_many_batches_loses_its_answer(
-    lake: CatalogLake, proxy: CatalogProxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lake: CatalogLake,
+    proxy: CatalogProxy,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setitem(iceberg._BOUNDS, "write.metadata.previous-versions-max", "2")
     written = 0
@@ -258,7 +288,9 @@ def test_every_commit_of_many_batches_loses_its_answer(
 
 
 @pytest.mark.parametrize("fault", ["", "lose request", "lose answer"])
-def test_a_retype_whose_answer_is_lost_is_done_once(lake: CatalogLake, proxy: CatalogProxy, fault: str) -> None:
+def test_a_retype_whose_answer_is_lost_is_done_once(
+    lake: CatalogLake, proxy: CatalogProxy, fault: str
+) -> None:
     lake.write([{"a": 0}, {"a": 1}])
     proxy.faults.append(fault)
     done = retype(TableWriter(lake.spec, "job"), "a", "json")
@@ -286,7 +318,9 @@ def test_a_catalog_that_goes_away_is_a_sentence_and_the_batch_comes_again(
         lake.write([{"a": 0}])
         lake.publish([{"a": 1}])
         writer = TableWriter(lake.spec, "job")
-    with pytest.raises(Unavailable, match=r"catalog 'shared' at .* cannot be used: Connection refused"):
+    with pytest.raises(
+        Unavailable, match=r"catalog 'shared' at .* cannot be used: Connection refused"
+    ):
         writer.write(tasks(records(1, [{"a": 1}])))
     lake.reach(uri=rest.url)
     lake.write([])
@@ -296,12 +330,20 @@ def test_a_catalog_that_goes_away_is_a_sentence_and_the_batch_comes_again(
 @pytest.mark.spark
 @pytest.mark.heavy
 def test_a_query_fails_while_the_catalog_is_away_and_then_goes_on(
-    run_query: Callable[[dict[str, Any]], TableQuery], rest: RestCatalogServer, server: StreamServer, tmp_path: Path
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    rest: RestCatalogServer,
+    server: StreamServer,
+    tmp_path: Path,
 ) -> None:
     port = free_port()
     reached = {"name": "shared", "uri": f"http://127.0.0.1:{port}"}
     spec = add_table(
-        server, tmp_path, format="iceberg", catalog="shared", catalog_table="plant.readings", catalog_settings=reached
+        server,
+        tmp_path,
+        format="iceberg",
+        catalog="shared",
+        catalog_table="plant.readings",
+        catalog_settings=reached,
     )
     query = run_query(spec)
     with CatalogProxy(rest.url, port=port) as proxy:
@@ -310,9 +352,14 @@ def test_a_query_fails_while_the_catalog_is_away_and_then_goes_on(
         step_until(query, reaches(500))
     server.append("readings", [{"n": n} for n in range(500)])
     report = step_until(query, lambda report: report["state"] == "failed")
-    assert report["last_error"]["message"] == f"catalog 'shared' at {reached['uri']} cannot be used: Connection refused"
+    assert (
+        report["last_error"]["message"]
+        == f"catalog 'shared' at {reached['uri']} cannot be used: Connection refused"
+    )
     with CatalogProxy(rest.url, port=port):
-        report = step_until(query, lambda report: reaches(1000)(report) and report["state"] == "running")
+        report = step_until(
+            query, lambda report: reaches(1000)(report) and report["state"] == "running"
+        )
         assert report["rows"] == 1000
         assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
@@ -323,17 +370,25 @@ def test_oauth_takes_the_secret_from_the_environment_and_no_other(
     monkeypatch.setenv("SLUICE_SECRET_CATALOG", "opensesame")
     with CatalogProxy(rest.url, clients={"sluice": "opensesame"}) as proxy:
         lake = CatalogLake(
-            server, tmp_path, uri=proxy.url, client_id="sluice", client_secret="${env:SLUICE_SECRET_CATALOG}"
+            server,
+            tmp_path,
+            uri=proxy.url,
+            client_id="sluice",
+            client_secret="${env:SLUICE_SECRET_CATALOG}",
         )
         lake.write([{"a": 0}])
         lake.is_exact(1)
         assert "opensesame" not in repr(lake.spec)
-        assert b"opensesame" not in pickle.dumps(TableWriter(lake.spec, "job").plan()), "tasks need no catalog"
+        assert b"opensesame" not in pickle.dumps(TableWriter(lake.spec, "job").plan()), (
+            "tasks need no catalog"
+        )
         monkeypatch.setenv("SLUICE_SECRET_CATALOG", "wrongsesame")
         lake.reach(**lake.api_spec["catalog_settings"])
         with pytest.raises(Unavailable) as refused:
             TableWriter(lake.spec, "job")
-    assert str(refused.value).startswith(f"catalog 'shared' at {proxy.url} refuses the credentials: invalid_client")
+    assert str(refused.value).startswith(
+        f"catalog 'shared' at {proxy.url} refuses the credentials: invalid_client"
+    )
     assert "wrongsesame" not in str(refused.value)
 
 
@@ -346,7 +401,9 @@ def test_a_token_that_is_refused_is_a_sentence(
         lake.write([{"a": 0}])
         monkeypatch.setenv("SLUICE_SECRET_TOKEN", "stale")
         lake.reach(**lake.api_spec["catalog_settings"])
-        with pytest.raises(Unavailable, match="refuses the credentials: NotAuthorizedException: bad token"):
+        with pytest.raises(
+            Unavailable, match="refuses the credentials: NotAuthorizedException: bad token"
+        ):
             TableWriter(lake.spec, "job")
 
 
@@ -359,9 +416,13 @@ def test_another_table_of_the_same_name_is_not_taken_for_the_one_that_was_writte
     schema, location = writer.table._table.schema(), writer.table._table.location()
     catalog().drop_table(lake.identifier)
     catalog().create_table(lake.identifier, schema, location)
-    with pytest.raises(TableLost, match=r"table 'readings' is another one: the table at .* has identifier"):
+    with pytest.raises(
+        TableLost, match=r"table 'readings' is another one: the table at .* has identifier"
+    ):
         writer.write(tasks(records(1, [{"a": 1}])))
-    with pytest.raises(TableLost, match=r"cannot be opened: .* is an Iceberg table that Sluice did not make"):
+    with pytest.raises(
+        TableLost, match=r"cannot be opened: .* is an Iceberg table that Sluice did not make"
+    ):
         TableWriter(replace(lake.spec, expected=writer.parts()), "job")
 
 
@@ -392,11 +453,15 @@ def test_a_table_that_was_dropped_or_renamed_is_not_made_again(
         lake.is_exact(2)
 
 
-def test_a_table_of_somebody_else_is_refused(lake: CatalogLake, proxy: CatalogProxy, tmp_path: Path) -> None:
+def test_a_table_of_somebody_else_is_refused(
+    lake: CatalogLake, proxy: CatalogProxy, tmp_path: Path
+) -> None:
     catalog = other(proxy.url)
     for depth in (1, 2):
         catalog.create_namespace(lake.identifier[:depth])
-    catalog.create_table(lake.identifier, pa.schema([("a", pa.int64())]), location=(tmp_path / "theirs").as_uri())
+    catalog.create_table(
+        lake.identifier, pa.schema([("a", pa.int64())]), location=(tmp_path / "theirs").as_uri()
+    )
     with pytest.raises(TableRefused, match="is an Iceberg table that Sluice did not make"):
         TableWriter(lake.spec, "job")
 
@@ -405,7 +470,9 @@ def test_a_table_at_another_path_is_refused(lake: CatalogLake, tmp_path: Path) -
     lake.write([{"a": 0}])
     lake.api_spec["path"] = str(tmp_path / "elsewhere")
     lake.reach(**lake.api_spec["catalog_settings"])
-    with pytest.raises(TableRefused, match=f"expected it at {tmp_path}/elsewhere, got file:.*/readings"):
+    with pytest.raises(
+        TableRefused, match=f"expected it at {tmp_path}/elsewhere, got file:.*/readings"
+    ):
         TableWriter(lake.spec, "job")
 
 
@@ -417,8 +484,14 @@ def test_a_table_at_another_path_is_refused(lake: CatalogLake, tmp_path: Path) -
             {"uri": "https://c", "token": "abc"},
             "token: expected `${secret:NAME}`, `${env:NAME}` or `${file:PATH}`, got a string",
         ),
-        ({"uri": "https://c", "client_id": "a"}, "client_secret: expected it together with client_id"),
-        ({"uri": "https://c", "password": "${env:A}"}, "password: expected a member of type 'rest', got one of"),
+        (
+            {"uri": "https://c", "client_id": "a"},
+            "client_secret: expected it together with client_id",
+        ),
+        (
+            {"uri": "https://c", "password": "${env:A}"},
+            "password: expected a member of type 'rest', got one of",
+        ),
         ({"type": "sql", "uri": "postgresql://u:p@h/d"}, "uri: expected no password, got one."),
     ],
 )

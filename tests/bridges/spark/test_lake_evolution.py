@@ -44,7 +44,11 @@ ROW = {
     "by_room": {"attic": {"t": 21}},
 }
 READ = (
-    {"lat": 51.5, "fix_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "tags": [{"k": "a", "n": 1}, None]},
+    {
+        "lat": 51.5,
+        "fix_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        "tags": [{"k": "a", "n": 1}, None],
+    },
     date(2026, 1, 2),
     Decimal("12.50"),
     [("attic", {"t": 21.0})],
@@ -90,12 +94,20 @@ def test_nested_values_times_and_decimals_are_columns_that_others_read(make: Mak
 
 
 def test_a_member_that_the_schema_does_not_name_is_added_as_a_column_would_be(make: Make) -> None:
-    spec = make(Column("pos", "pos", "struct<lat: double>"), Column("l", "l", "array<struct<a: long>>"))
+    spec = make(
+        Column("pos", "pos", "struct<lat: double>"), Column("l", "l", "array<struct<a: long>>")
+    )
     writer = TableWriter(spec, "job")
     writer.write(tasks(records(0, [{"pos": {"lat": 1}, "l": [{"a": 1}]}])))
     parts = (
         records(1, [{"pos": {"lat": 2, "alt": 3}}, {"pos": {"lat": 2, "alt": None, "raw": [1]}}]),
-        records(3, [{"pos": {"lat": 4, "fix": "gps"}, "l": [{"a": 1, "b": True}]}, {"pos": {"alt": "high"}}]),
+        records(
+            3,
+            [
+                {"pos": {"lat": 4, "fix": "gps"}, "l": [{"a": 1, "b": True}]},
+                {"pos": {"alt": "high"}},
+            ],
+        ),
     )
     outcome = writer.write(tasks(*parts))
     assert (outcome.written, outcome.dead) == (3, 1)
@@ -118,7 +130,9 @@ def test_a_member_that_the_schema_does_not_name_is_added_as_a_column_would_be(ma
 def test_members_and_columns_beyond_what_a_table_takes_are_dead_letters(make: Make) -> None:
     spec = make(Column("pos", "pos", "struct<lat: double>"))
     wide = {"pos": {f"m{n}": n for n in range(2100)}}
-    outcome = TableWriter(spec, "job").write(tasks(records(0, [wide, {"pos": {"lat": 1}}, {"x": 1}])))
+    outcome = TableWriter(spec, "job").write(
+        tasks(records(0, [wide, {"pos": {"lat": 1}}, {"x": 1}]))
+    )
     assert (outcome.written, outcome.dead) == (1, 2)
     assert [error for _, error in dead_letters_of(spec, "_offset", "_error")] == [
         (
@@ -132,8 +146,12 @@ def test_members_and_columns_beyond_what_a_table_takes_are_dead_letters(make: Ma
     ]
 
 
-def test_what_a_schema_adds_is_added_in_place_and_a_batch_that_comes_again_adds_no_row(make: Make) -> None:
-    before = make(Column("pos", "pos", "struct<lat: double>"), Column("price", "price", "decimal(4, 2)"))
+def test_what_a_schema_adds_is_added_in_place_and_a_batch_that_comes_again_adds_no_row(
+    make: Make,
+) -> None:
+    before = make(
+        Column("pos", "pos", "struct<lat: double>"), Column("price", "price", "decimal(4, 2)")
+    )
     first = tasks(records(0, [{"pos": {"lat": 1}, "price": "9.50"}] * 3))
     old = TableWriter(before, "old")
     old.write(first)
@@ -158,10 +176,17 @@ def test_what_a_schema_adds_is_added_in_place_and_a_batch_that_comes_again_adds_
     assert next(one.columns for one in writer.table.schemas(5)) == writer.table.columns()
 
 
-def test_more_digits_and_members_in_maps_are_given_in_place_where_the_format_can(make: Make) -> None:
-    before = make(Column("price", "price", "decimal(4, 2)"), Column("m", "m", "map<string, struct<a: long>>"))
+def test_more_digits_and_members_in_maps_are_given_in_place_where_the_format_can(
+    make: Make,
+) -> None:
+    before = make(
+        Column("price", "price", "decimal(4, 2)"), Column("m", "m", "map<string, struct<a: long>>")
+    )
     TableWriter(before, "old").write(tasks(records(0, [{"price": "99.50", "m": {"k": {"a": 1}}}])))
-    wider = (Column("price", "price", "decimal(8, 2)"), Column("m", "m", "map<string, struct<a: long, b: long>>"))
+    wider = (
+        Column("price", "price", "decimal(8, 2)"),
+        Column("m", "m", "map<string, struct<a: long, b: long>>"),
+    )
     spec = with_columns(before, *wider)
     writer = TableWriter(spec, "new")
     batch = tasks(records(1, [{"price": "100.50", "m": {"k": {"b": 2}}}]))
@@ -169,7 +194,10 @@ def test_more_digits_and_members_in_maps_are_given_in_place_where_the_format_can
         assert writer.held == []
         assert writer.write(batch).written == 1
     else:
-        assert [(one.column, one.wanted) for one in writer.held] == [("price", wider[0].type), ("m", wider[1].type)]
+        assert [(one.column, one.wanted) for one in writer.held] == [
+            ("price", wider[0].type),
+            ("m", wider[1].type),
+        ]
         assert (writer.write(batch).written, dead_letters_of(spec, "_offset")) == (0, [(1,)])
         retype(writer, "price", "decimal(8, 2)")
         retype(writer, "m", wider[1].type)
@@ -185,7 +213,10 @@ def test_another_type_is_held_until_it_is_approved_and_no_row_is_lost_meanwhile(
 ) -> None:
     server.make("hot")
     before = make(Column("n", "n", "long"), Column("pos", "pos", "json"))
-    old: list[bytes | dict[str, Any]] = [{"n": 1, "pos": {"lat": 1, "x": {}}}, {"n": 2, "pos": None}]
+    old: list[bytes | dict[str, Any]] = [
+        {"n": 1, "pos": {"lat": 1, "x": {}}},
+        {"n": 2, "pos": None},
+    ]
     TableWriter(before, "old").write(tasks(records(0, old)))
     wanted = (Column("n", "n", "double"), Column("pos", "pos", "struct<lat: double, lon: double>"))
     writer = TableWriter(with_columns(before, *wanted), "new")
@@ -215,14 +246,29 @@ def test_another_type_is_held_until_it_is_approved_and_no_row_is_lost_meanwhile(
     ]
     server.append("hot", [*old, *new])
     where = StreamClient(server.url, TOKEN, "hot", deadline_s=30).positions()
-    api = {"name": "readings", "stream": "hot", "format": before.format, "path": before.place.path, "columns": []}
+    api = {
+        "name": "readings",
+        "stream": "hot",
+        "format": before.format,
+        "path": before.place.path,
+        "columns": [],
+    }
     shard = audit_spec(api, replace(where, epoch=before.binding.epoch)).shards[0]
     assert (shard.rows, shard.dead_letters, shard.missing, shard.doubled) == (4, 0, 0, 0)
 
 
-def test_decimals_of_avro_are_decimals_and_a_column_of_bytes_is_held_until_it_is_approved(make: Make) -> None:
+def test_decimals_of_avro_are_decimals_and_a_column_of_bytes_is_held_until_it_is_approved(
+    make: Make,
+) -> None:
     price = {"type": "bytes", "logicalType": "decimal", "precision": 8, "scale": 2}
-    total = {"type": "fixed", "name": "t", "size": 16, "logicalType": "decimal", "precision": 38, "scale": 9}
+    total = {
+        "type": "fixed",
+        "name": "t",
+        "size": 16,
+        "logicalType": "decimal",
+        "precision": 38,
+        "scale": 9,
+    }
     fields = [{"name": "price", "type": ["null", price]}, {"name": "total", "type": total}]
     avro = AvroSerde(json.dumps({"type": "record", "name": "r", "fields": fields}))
     rows = [avro.decode(avro.encode(one)) for one in (
@@ -273,16 +319,22 @@ def test_a_death_while_members_are_added_leaves_a_table_that_the_next_job_finish
             patched.setattr("pyiceberg.table.update.schema.UpdateSchema.update_column", die)
         with pytest.raises(Died):
             TableWriter(after, "dies")
-    TableWriter(before, "one that knows the old schema").write(tasks(records(1, [{"pos": {"lat": 2}}])))
+    TableWriter(before, "one that knows the old schema").write(
+        tasks(records(1, [{"pos": {"lat": 2}}]))
+    )
     TableWriter(after, "next").write(tasks(records(2, [{"pos": {"lat": 3, "lon": 3}}])))
-    assert rows_of(after, "pos") == [({"lat": float(n + 1), "lon": 3.0 if n == 2 else None},) for n in range(3)]
+    assert rows_of(after, "pos") == [
+        ({"lat": float(n + 1), "lon": 3.0 if n == 2 else None},) for n in range(3)
+    ]
 
 
 def test_small_files_of_before_and_after_are_joined_and_a_range_is_replaced(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bridges.spark.tables.contract.MANY_SMALL_FILES", 8)
-    before = make(Column("pos", "pos", "struct<lat: double>"), Column("l", "l", "array<struct<a: long>>"))
+    before = make(
+        Column("pos", "pos", "struct<lat: double>"), Column("l", "l", "array<struct<a: long>>")
+    )
     old = TableWriter(before, "old")
     for n in range(5):
         old.write(tasks(records(n, [{"pos": {"lat": n}, "l": [{"a": n}]}])))
@@ -293,7 +345,9 @@ def test_small_files_of_before_and_after_are_joined_and_a_range_is_replaced(
     )
     writer = TableWriter(after, "new")
     for n in range(5, 10):
-        writer.write(tasks(records(n, [{"pos": {"lat": n, "fix": {"at": n}}, "l": [{"b": "1.5"}]}])))
+        writer.write(
+            tasks(records(n, [{"pos": {"lat": n, "fix": {"at": n}}, "l": [{"b": "1.5"}]}]))
+        )
     count = 10
     table = open_table(after.format, after.place, after.binding)
     assert table is not None
@@ -302,7 +356,10 @@ def test_small_files_of_before_and_after_are_joined_and_a_range_is_replaced(
     report = Replayed(after).run([Range(0, 3, 5)], lambda _: tasks(again))
     assert (report.rows_after, report.dead_letters_after) == (1, 1)
     rows = rows_of(after, "_offset", "pos", "l")
-    assert (len(rows), rows[3]) == (count - 1, (3, {"lat": -3.0, "fix": {"at": date(1970, 1, 1)}}, None))
+    assert (len(rows), rows[3]) == (
+        count - 1,
+        (3, {"lat": -3.0, "fix": {"at": date(1970, 1, 1)}}, None),
+    )
     assert rows[0] == (0, {"lat": 0.0, "fix": None}, [{"a": 0, "b": None}])
     assert rows[-1][2] == [{"a": None, "b": Decimal("1.5")}]
     assert open_table(after.format, after.place, after.binding).newest(2).num_rows == 2  # type: ignore[union-attr]
@@ -310,8 +367,14 @@ def test_small_files_of_before_and_after_are_joined_and_a_range_is_replaced(
 
 def test_the_rows_of_a_rule_are_converted_by_the_type_that_it_gives_now(make: Make) -> None:
     sql = 'SELECT payload.pos AS pos FROM "plant/#"'
-    before = replace(make(Column("pos", "pos", "json")), kind="topics", rule=RuleText("r", sql, "node-1"))
-    payloads: list[bytes | dict[str, Any]] = [{"pos": {"lat": 1}}, b"?", {"pos": {"lat": 2, "lon": 3}}]
+    before = replace(
+        make(Column("pos", "pos", "json")), kind="topics", rule=RuleText("r", sql, "node-1")
+    )
+    payloads: list[bytes | dict[str, Any]] = [
+        {"pos": {"lat": 1}},
+        b"?",
+        {"pos": {"lat": 2, "lon": 3}},
+    ]
     TableWriter(before, "old").write(tasks(records(0, payloads)))
     after = with_columns(before, Column("pos", "pos", "struct<lat: double>"))
     writer = TableWriter(after, "new")

@@ -46,10 +46,20 @@ COLUMNS = [{"name": "n", "type": "double"}]
 PACE = {"commit_interval": 0.2, "commit_rows": 100_000}
 
 
-def add_table(server: StreamServer, directory: Path, name: str = "readings", **spec: Any) -> dict[str, Any]:
+def add_table(
+    server: StreamServer, directory: Path, name: str = "readings", **spec: Any
+) -> dict[str, Any]:
     server.make(name)
     path = str(directory / name)
-    table = {"name": name, "stream": name, "format": "delta", "path": path, "columns": COLUMNS, **PACE, **spec}
+    table = {
+        "name": name,
+        "stream": name,
+        "format": "delta",
+        "path": path,
+        "columns": COLUMNS,
+        **PACE,
+        **spec,
+    }
     server.tables[name] = table
     return table
 
@@ -60,7 +70,9 @@ def covered(server: StreamServer, name: str = "readings") -> int:
 
 
 @pytest.fixture
-def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], TableQuery]]:
+def run_query(
+    spark: Any, server: StreamServer, tmp_path: Path
+) -> Iterator[Callable[[dict[str, Any]], TableQuery]]:
     """Start a table's query in the shared session; all are ended after the test."""
     queries: list[TableQuery] = []
 
@@ -149,7 +161,10 @@ def test_a_table_that_is_removed_is_failed_until_it_is_recreated(
 
 @pytest.mark.parametrize("part", ["__dead_letters", "__tables/t_1"])
 def test_a_part_of_a_table_that_is_removed_is_noticed_without_records(
-    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, part: str
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    server: StreamServer,
+    tmp_path: Path,
+    part: str,
 ) -> None:
     spec = add_table(server, tmp_path, **({"tables": "t_${n}"} if "tables" in part else {}))
     server.append("readings", [{"n": 1}, b"bad"])
@@ -208,7 +223,14 @@ def test_a_table_with_a_key_is_merged_and_retyped_by_tasks_of_spark(
     table_format: str,
 ) -> None:
     columns = [*COLUMNS, {"name": "v", "type": "double"}]
-    spec = add_table(server, tmp_path, key=["n"], delete_when="payload.n >= 90", format=table_format, columns=columns)
+    spec = add_table(
+        server,
+        tmp_path,
+        key=["n"],
+        delete_when="payload.n >= 90",
+        format=table_format,
+        columns=columns,
+    )
     server.append("readings", [{"n": n % 100} for n in range(2500)] + [b"bad"])
     first = run_query(spec)
     report = step_until(first, reaches(2501))
@@ -219,7 +241,10 @@ def test_a_table_with_a_key_is_merged_and_retyped_by_tasks_of_spark(
     assert step_until(second, reaches(2504))["rows"] == 91
     audit = audit_table("readings", url=server.url, token=TOKEN)
     assert (audit.problems, audit.shards[0].rows, audit.shards[0].superseded) == ([], 91, 2504 - 92)
-    server.append("readings", [{"n": 1, "v": "old"}, {"n": 2, "v": "text"}, {"n": 3, "v": "x"}, {"n": 1, "v": 1}])
+    server.append(
+        "readings",
+        [{"n": 1, "v": "old"}, {"n": 2, "v": "text"}, {"n": 3, "v": "x"}, {"n": 1, "v": 1}],
+    )
     assert step_until(second, reaches(2508))["dead_letters"] == 4
     second.stop()
     where = LakeApi(server.url, TOKEN).stream("readings").positions()
@@ -229,10 +254,16 @@ def test_a_table_with_a_key_is_merged_and_retyped_by_tasks_of_spark(
     audit = audit_table("readings", url=server.url, token=TOKEN)
     assert (audit.problems, audit.shards[0].rows, audit.shards[0].superseded) == ([], 91, 2508 - 92)
     rows = writer.table.scan(["n", "v"]).to_pylist()
-    assert {one["n"]: one["v"] for one in rows if one["v"]} == {1.0: "1.0", 2.0: '"text"', 3.0: '"x"'}
+    assert {one["n"]: one["v"] for one in rows if one["v"]} == {
+        1.0: "1.0",
+        2.0: '"text"',
+        3.0: '"x"',
+    }
 
 
-def test_tables_share_the_python_processes_of_the_workers(server: StreamServer, tmp_path: Path, spark: Any) -> None:
+def test_tables_share_the_python_processes_of_the_workers(
+    server: StreamServer, tmp_path: Path, spark: Any
+) -> None:
     """A table that starts needs none of its own, which a busy machine may not start in time."""
     names = [f"table{number}" for number in range(5)]
     for name in names:
@@ -244,7 +275,11 @@ def test_tables_share_the_python_processes_of_the_workers(server: StreamServer, 
     running = threading.Thread(target=job.run, args=(stopping,))
     running.start()
     try:
-        eventually(lambda: all(covered(server, name) == 100 for name in names), DEADLINE_S, what="all tables filled")
+        eventually(
+            lambda: all(covered(server, name) == 100 for name in names),
+            DEADLINE_S,
+            what="all tables filled",
+        )
         pythons = [one for one in jvm.children(recursive=True) if one.name().startswith("python")]
     finally:
         stopping.set()
@@ -370,7 +405,9 @@ def test_a_table_fails_within_seconds_and_says_why(
     step_until(first, reaches(1000))
     first.stop()
     server.append("readings", [{"n": n} for n in range(1000)])
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path)))
+    monkeypatch.setattr(
+        spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path))
+    )
     query = run_query(spec)
     groups = set()
 
@@ -405,9 +442,15 @@ def no_range_server(server: StreamServer, directory: Path) -> str:
     ("harm", "sentence"),
     [
         (no_package, "package 'msgspec' is missing in .* Try: pip install pyspark-sluice"),
-        (own_disk, "it does not see the driver's files in .*/readings. Try: a directory that all hosts share"),
+        (
+            own_disk,
+            "it does not see the driver's files in .*/readings. Try: a directory that all hosts share",
+        ),
         (read_only_store, "the table's files cannot be written: Read-only file system"),
-        (no_range_server, "no answer from the range server at http://127.0.0.1:.* Try: an address of this broker"),
+        (
+            no_range_server,
+            "no answer from the range server at http://127.0.0.1:.* Try: an address of this broker",
+        ),
     ],
 )
 def test_what_executors_lack_is_reported_by_host(
@@ -418,17 +461,24 @@ def test_what_executors_lack_is_reported_by_host(
     harm: Callable[[StreamServer, Path], str],
     sentence: str,
 ) -> None:
-    spec = TableSpec.of_api(add_table(server, tmp_path), LakeApi(server.url, TOKEN).stream("readings").positions())
+    spec = TableSpec.of_api(
+        add_table(server, tmp_path), LakeApi(server.url, TOKEN).stream("readings").positions()
+    )
     TableWriter(spec, "test")
     Executors(spark, server.url, TOKEN).check(spec)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path)))
+    monkeypatch.setattr(
+        spark.sparkContext, "pythonExec", python_after(tmp_path, harm(server, tmp_path))
+    )
     with pytest.raises(ExecutorsLack, match=f"^host '.+': {sentence}"):
         Executors(spark, server.url, TOKEN).check(spec)
     assert not list((tmp_path / "readings").glob("*probe*"))
 
 
 def test_a_table_behind_retention_continues_once_the_gap_is_accepted(
-    run_query: Callable[[dict[str, Any]], TableQuery], server: StreamServer, tmp_path: Path, spark: Any
+    run_query: Callable[[dict[str, Any]], TableQuery],
+    server: StreamServer,
+    tmp_path: Path,
+    spark: Any,
 ) -> None:
     spec = add_table(server, tmp_path)
     server.append("readings", [{"n": n} for n in range(10)])
@@ -461,9 +511,17 @@ def test_dead_letters_of_a_wrong_type_become_rows_by_a_retype_of_the_job(
     try:
         eventually(lambda: covered(server) == 1500, DEADLINE_S, what="the first rows")
         server.append("readings", [{"n": n} for n in range(3000)])
-        eventually(lambda: server.reports["readings"]["dead_letters"] == 3000, DEADLINE_S, what="the dead letters")
+        eventually(
+            lambda: server.reports["readings"]["dead_letters"] == 3000,
+            DEADLINE_S,
+            what="the dead letters",
+        )
         server.tables["readings"]["replay"] = order("o1", retype={"column": "n", "type": "double"})
-        eventually(lambda: (server.reports["readings"]["replay"] or {}).get("result"), DEADLINE_S, what="the retype")
+        eventually(
+            lambda: (server.reports["readings"]["replay"] or {}).get("result"),
+            DEADLINE_S,
+            what="the retype",
+        )
         done = server.reports["readings"]["replay"]
         assert (done["result"]["rows_after"], done["result"]["dead_letters_after"]) == (3000, 1500)
         server.tables["readings"]["replay"] = None
@@ -498,14 +556,25 @@ def ordered(server: StreamServer, spark: Any, directory: Path, **given: Any) -> 
     return run.report()
 
 
-SUBMIT = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", "--name", "mine"]
+SUBMIT = [
+    str(Path(sys.executable).with_name("spark-submit")),
+    "--master",
+    "local[1]",
+    "--name",
+    "mine",
+]
 
 
 @pytest.mark.parametrize(
     ("command", "printed"),
-    [(SUBMIT, "local[1] 7 mine 1 50000 true"), ([sys.executable], "local[2,4] 7 sluice lake 2 50000 true")],
+    [
+        (SUBMIT, "local[1] 7 mine 1 50000 true"),
+        ([sys.executable], "local[2,4] 7 sluice lake 2 50000 true"),
+    ],
 )
-def test_what_the_user_configured_for_spark_is_used(tmp_path: Path, command: list[str], printed: str) -> None:
+def test_what_the_user_configured_for_spark_is_used(
+    tmp_path: Path, command: list[str], printed: str
+) -> None:
     script = tmp_path / "submitted.py"
     script.write_text(_SUBMITTED)
     settings = "spark.sql.shuffle.partitions 7\nspark.master local[3]\nspark.ui.enabled true\nspark.ui.port 0\n"
@@ -514,7 +583,9 @@ def test_what_the_user_configured_for_spark_is_used(tmp_path: Path, command: lis
     variables["SPARK_CONF_DIR"] = str(tmp_path)
     find_java(tmp_path).apply(variables)
     full = [*command, str(script), str(tmp_path)]
-    done = subprocess.run(full, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        full, env=variables, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert done.stdout.strip().splitlines()[-1] == printed, done.stderr
 
 
@@ -536,7 +607,14 @@ def python_after(directory: Path, commands: str) -> str:
     """A Python for Spark's workers that starts in namespaces of its own, after these shell commands."""
     script = directory / "worker-python"
     arguments = shlex.join(
-        ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{commands} && exec {sys.executable} "$@"']
+        [
+            "unshare",
+            "--map-root-user",
+            "--mount",
+            "sh",
+            "-c",
+            f'{commands} && exec {sys.executable} "$@"',
+        ]
     )
     script.write_text(f'#!/bin/sh\nexec {arguments} python "$@"\n')
     script.chmod(0o700)

@@ -94,18 +94,31 @@ class FailingSession:
     ("why", "pauses_s"),
     [
         ("java.lang.IllegalStateException: no room", [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]),
-        ("org.apache.spark.SparkException: Python worker failed to connect back.", [30.0, 30.0, 30.0]),
+        (
+            "org.apache.spark.SparkException: Python worker failed to connect back.",
+            [30.0, 30.0, 30.0],
+        ),
     ],
 )
 def test_a_query_pauses_longer_after_a_python_process_that_did_not_connect(
     server: StreamServer, tmp_path: Path, why: str, pauses_s: list[float]
 ) -> None:
     server.make("s")
-    spec = {"name": "t", "stream": "s", "format": "delta", "path": str(tmp_path / "t"), "columns": []}
+    spec = {
+        "name": "t",
+        "stream": "s",
+        "format": "delta",
+        "path": str(tmp_path / "t"),
+        "columns": [],
+    }
     session, now = FailingSession(why), 0.0
     settings = QuerySettings(max_rows=1000, job="test")
     query = TableQuery(
-        session, LakeApi(server.url, TOKEN), {**spec, "commit_interval": 1.0, "commit_rows": 9}, settings, lambda: now
+        session,
+        LakeApi(server.url, TOKEN),
+        {**spec, "commit_interval": 1.0, "commit_rows": 9},
+        settings,
+        lambda: now,
     )
 
     def has_attempted(times: int) -> bool:
@@ -119,4 +132,6 @@ def test_a_query_pauses_longer_after_a_python_process_that_did_not_connect(
         query.step()
         assert session.attempts == attempt, f"started again before {pause_s} s"
         now += 0.02
-        eventually(partial(has_attempted, attempt + 1), 30.0, what=f"no new start after {pause_s} s")
+        eventually(
+            partial(has_attempted, attempt + 1), 30.0, what=f"no new start after {pause_s} s"
+        )

@@ -33,7 +33,15 @@ from bridges.spark.tasks.rule_text import RuleText
 from broker.config.object_stores import StoreSettings
 from broker.config.ssrf import SsrfSettings
 from broker.core.contributor import Change, Contributor
-from broker.core.errors import AlreadyExists, ConfigError, Conflict, Invalid, NotFound, Unavailable, Unreadable
+from broker.core.errors import (
+    AlreadyExists,
+    ConfigError,
+    Conflict,
+    Invalid,
+    NotFound,
+    Unavailable,
+    Unreadable,
+)
 from broker.core.feature import Services, StoragePort
 from broker.core.objects import MemorySection, ObjectService, Reference
 from broker.core.schema import FieldType
@@ -51,7 +59,10 @@ from tests.support.waiting import until
 COLUMNS = [{"name": "a", "type": "double"}]
 
 
-RULES = {"hot": 'SELECT payload.a AS a FROM "t/#"', "events": 'SELECT clientid FROM "$events/client/connected"'}
+RULES = {
+    "hot": 'SELECT payload.a AS a FROM "t/#"',
+    "events": 'SELECT clientid FROM "$events/client/connected"',
+}
 
 
 class Streams(Unused):
@@ -69,7 +80,11 @@ def positions(stream: str, at_us: int | None = None) -> dict[str, Any]:
 
 class Rules(Contributor):
     def rule_for_spark(self, name: str) -> dict[str, Any] | None:
-        return {"name": name, "sql": RULES[name], "node": "node-1", "columns": COLUMNS} if name in RULES else None
+        return (
+            {"name": name, "sql": RULES[name], "node": "node-1", "columns": COLUMNS}
+            if name in RULES
+            else None
+        )
 
     def columns_of_stream(self, stream: str) -> dict[str, FieldType]:
         return {column["name"]: FieldType(column["type"]) for column in COLUMNS}
@@ -87,7 +102,9 @@ def make_lake_services(
     return services
 
 
-def make_feature(directory: Path, section: MemorySection | None = None, metrics: Metrics | None = None) -> LakeFeature:
+def make_feature(
+    directory: Path, section: MemorySection | None = None, metrics: Metrics | None = None
+) -> LakeFeature:
     return LakeFeature(make_lake_services(directory, section, metrics))
 
 
@@ -98,7 +115,11 @@ def lake(tmp_path: Path) -> LakeFeature:
 
 def test_a_table_lies_in_the_lake_directory_by_default(lake: LakeFeature, tmp_path: Path) -> None:
     made = lake.tables.create({"name": "readings", "stream": "hot"})
-    assert (made["path"], made["format"], made["columns"]) == (str(tmp_path / "lake" / "readings"), "delta", COLUMNS)
+    assert (made["path"], made["format"], made["columns"]) == (
+        str(tmp_path / "lake" / "readings"),
+        "delta",
+        COLUMNS,
+    )
     assert lake.tables.get("readings") == lake.tables.list()[0] == made
     checked: ObjectService = lake.tables
     assert checked.kind == "lake table"
@@ -108,19 +129,30 @@ def test_a_table_that_was_written_is_expected_until_a_user_recreates_it(tmp_path
     services = make_lake_services(tmp_path)
     lake = LakeFeature(services)
     assert lake.tables.create({"name": "readings", "stream": "hot"})["is_expected"] is False
-    lake.states.report("readings", {"state": "running", "offsets": {}, "at": rfc3339(time.time_ns())})
+    lake.states.report(
+        "readings", {"state": "running", "offsets": {}, "at": rfc3339(time.time_ns())}
+    )
     assert lake.tables.get("readings")["is_expected"] is False
-    lake.states.report("readings", {"state": "running", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())})
+    lake.states.report(
+        "readings", {"state": "running", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())}
+    )
     assert lake.tables.get("readings")["is_expected"] is True
 
     feature = LakeFeature(services)
     feature.start()
     restarted = feature
     assert restarted.tables.get("readings")["is_expected"] is True
-    assert restarted.jobs.recreate("readings") == {"table": "readings", "path": str(tmp_path / "lake" / "readings")}
-    restarted.states.report("readings", {"state": "failed", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())})
+    assert restarted.jobs.recreate("readings") == {
+        "table": "readings",
+        "path": str(tmp_path / "lake" / "readings"),
+    }
+    restarted.states.report(
+        "readings", {"state": "failed", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())}
+    )
     assert restarted.tables.get("readings")["is_expected"] is False
-    restarted.states.report("readings", {"state": "running", "offsets": {"0": "2"}, "at": rfc3339(time.time_ns())})
+    restarted.states.report(
+        "readings", {"state": "running", "offsets": {"0": "2"}, "at": rfc3339(time.time_ns())}
+    )
     assert restarted.tables.get("readings")["is_expected"] is True
     restarted.tables.replace("readings", {"stream": "hot", "path": "elsewhere"})
     assert restarted.tables.get("readings")["is_expected"] is False
@@ -129,7 +161,9 @@ def test_a_table_that_was_written_is_expected_until_a_user_recreates_it(tmp_path
     assert restarted.tables.create({"name": "readings", "stream": "hot"})["is_expected"] is False
 
 
-def test_what_a_job_wrote_is_given_back_to_it_until_a_user_recreates_the_table(tmp_path: Path) -> None:
+def test_what_a_job_wrote_is_given_back_to_it_until_a_user_recreates_the_table(
+    tmp_path: Path,
+) -> None:
     services = make_lake_services(tmp_path)
     lake = LakeFeature(services)
     lake.tables.create({"name": "readings", "stream": "hot"})
@@ -168,24 +202,42 @@ def test_a_replay_makes_a_lost_table_again_and_says_what_is_missing(tmp_path: Pa
         lake.states.report("readings", report | {"at": rfc3339(time.time_ns())})
         assert lake.jobs.plan_replay("readings", None, None, None)["recreates"] is False
         shutil.rmtree(spec.place.path)
-        lost = {"state": "failed", "offsets": {}, "parts": {}, "is_lost": True, "at": rfc3339(time.time_ns())}
+        lost = {
+            "state": "failed",
+            "offsets": {},
+            "parts": {},
+            "is_lost": True,
+            "at": rfc3339(time.time_ns()),
+        }
         lake.states.report("readings", lost)
-        with pytest.raises(Conflict, match=r"is gone from .*Such a replay takes no range, rule or shadow"):
+        with pytest.raises(
+            Conflict, match=r"is gone from .*Such a replay takes no range, rule or shadow"
+        ):
             lake.jobs.plan_replay("readings", 3, None, None)
         plan = lake.jobs.plan_replay("readings", None, None, None)
         whole = [{"shard": 0, "start": 2, "end": 12}]
-        assert (plan["ranges"], plan["records"], plan["recreates"], plan["fills"]) == (whole, 10, True, True)
+        assert (plan["ranges"], plan["records"], plan["recreates"], plan["fills"]) == (
+            whole,
+            10,
+            True,
+            True,
+        )
         assert plan["missing"] == [{"shard": 0, "start": 0, "end": 2}]
 
         order, progress = lake.jobs.replay_order("readings", plan, None), list[int]()
 
         def advance(done: int) -> bool:
             progress.append(done)
-            state = {"state": "running", "begins": {"0": "0"}, "parts": {"": {"id": "new", "version": len(progress)}}}
+            state = {
+                "state": "running",
+                "begins": {"0": "0"},
+                "parts": {"": {"id": "new", "version": len(progress)}},
+            }
             end = {1: 2, 2: 9}.get(len(progress), 12)
             figures = {"rows": end - 2, "dead_letters": 0, "table_version": len(progress)}
             lake.states.report(
-                "readings", state | figures | {"offsets": {"0": str(end)}, "at": rfc3339(time.time_ns())}
+                "readings",
+                state | figures | {"offsets": {"0": str(end)}, "at": rfc3339(time.time_ns())},
             )
             return True
 
@@ -206,9 +258,13 @@ def test_a_table_that_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> No
     file.unlink()
     with pytest.raises(Unreadable, match=r"^table 'readings' cannot be read: .*No such file"):
         lake.reads.preview("readings", 5)
-    lake.states.report("readings", {"state": "running", "offsets": {"0": "1"}, "at": rfc3339(time.time_ns())})
+    lake.states.report(
+        "readings", {"state": "running", "offsets": {"0": "1"}, "at": rfc3339(time.time_ns())}
+    )
     shutil.rmtree(spec.place.path)
-    with pytest.raises(Conflict, match=r"^table 'readings' is gone from .*sluice replay readings\.$"):
+    with pytest.raises(
+        Conflict, match=r"^table 'readings' is gone from .*sluice replay readings\.$"
+    ):
         lake.reads.preview("readings", 5)
     file.parent.mkdir()
     file.write_text("no directory")
@@ -221,7 +277,9 @@ def test_a_table_that_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> No
         lake.jobs.plan_replay("readings", None, None, None)
 
 
-def test_offsets_of_a_stream_that_was_deleted_and_created_again_mean_nothing(tmp_path: Path) -> None:
+def test_offsets_of_a_stream_that_was_deleted_and_created_again_mean_nothing(
+    tmp_path: Path,
+) -> None:
     services, epoch = make_lake_services(tmp_path), ["e"]
     services.storage.positions = lambda stream, at_us=None: {**positions(stream), "epoch": epoch[0]}
     lake = LakeFeature(services)
@@ -231,15 +289,23 @@ def test_offsets_of_a_stream_that_was_deleted_and_created_again_mean_nothing(tmp
     epoch[0] = "another"
     lake.states.report("readings", report | {"state": "failed", "at": rfc3339(time.time_ns())})
     shown = lake.tables.get("readings")
-    assert (shown["expected"], shown["lag_records"], lake.tables.unread_of("hot")) == ({}, 10, {0: 2})
+    assert (shown["expected"], shown["lag_records"], lake.tables.unread_of("hot")) == (
+        {},
+        10,
+        {0: 2},
+    )
 
 
-def test_a_stream_keeps_what_a_new_table_with_a_start_and_a_replay_are_to_read(tmp_path: Path) -> None:
+def test_a_stream_keeps_what_a_new_table_with_a_start_and_a_replay_are_to_read(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         lake = LakeFeature(make_lake_services(tmp_path))
         lake.tables.create({"name": "readings", "stream": "hot", "start": 5})
         assert lake.tables.unread_of("hot") == {0: 5}
-        lake.states.report("readings", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns())})
+        lake.states.report(
+            "readings", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns())}
+        )
         assert lake.tables.unread_of("hot") == {0: 12}
         order = {"ranges": [{"shard": 0, "start": 6, "end": 12}], "into": None, "rate": None}
         replay = asyncio.create_task(lake.jobs.replay("job", "readings", order, lambda _: True))
@@ -260,20 +326,39 @@ def test_a_table_has_its_own_pace_of_commits(lake: LakeFeature) -> None:
     told = lake.tables.get("readings")
     assert (told["commit_interval"], told["commit_rows"]) == (90.0, 5)
     with pytest.raises(Invalid) as refused:
-        lake.tables.replace("readings", {"stream": "hot", "commit_interval": "0s", "commit_rows": 0})
-    assert [problem.pointer for problem in refused.value.problems] == ["/commit_interval", "/commit_rows"]
+        lake.tables.replace(
+            "readings", {"stream": "hot", "commit_interval": "0s", "commit_rows": 0}
+        )
+    assert [problem.pointer for problem in refused.value.problems] == [
+        "/commit_interval",
+        "/commit_rows",
+    ]
 
 
 def test_a_key_is_of_columns_that_the_table_can_have(lake: LakeFeature) -> None:
-    made = lake.tables.create({"name": "latest", "stream": "hot", "key": ["a"], "delete_when": "payload.a > 3"})
+    made = lake.tables.create(
+        {"name": "latest", "stream": "hot", "key": ["a"], "delete_when": "payload.a > 3"}
+    )
     assert (made["key"], made["delete_when"]) == (["a"], "payload.a > 3")
     lake.tables.replace("latest", {"stream": "hot", "key": ["a"]})
     for spec, pointer, text in (
         ({"stream": "raw", "key": ["device"]}, "/key", "expected columns of the table (_stream, "),
-        ({"stream": "raw", "key": ["_topic", "_topic"]}, "/key", "expected each column once, got '_topic' twice"),
-        ({"stream": "hot", "delete_when": "payload.a > 3"}, "/delete_when", "expected a key with it, got none"),
+        (
+            {"stream": "raw", "key": ["_topic", "_topic"]},
+            "/key",
+            "expected each column once, got '_topic' twice",
+        ),
+        (
+            {"stream": "hot", "delete_when": "payload.a > 3"},
+            "/delete_when",
+            "expected a key with it, got none",
+        ),
         ({"stream": "hot", "key": ["a"], "delete_when": "payload.a >"}, "/delete_when", ""),
-        ({"stream": "hot", "key": ["a"], "delete_when": "getenv('HOME') = 'x'"}, "/delete_when", "getenv reads"),
+        (
+            {"stream": "hot", "key": ["a"], "delete_when": "getenv('HOME') = 'x'"},
+            "/delete_when",
+            "getenv reads",
+        ),
         ({"stream": "hot", "key": ["a"], "delete_when": "true) OR (true"}, "/delete_when", ""),
     ):
         with pytest.raises(Invalid) as refused:
@@ -284,7 +369,9 @@ def test_a_key_is_of_columns_that_the_table_can_have(lake: LakeFeature) -> None:
         lake.tables.replace("latest", {"stream": "hot", "key": ["_client_id"]})
 
 
-def test_a_table_is_in_a_catalog_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_in_a_catalog_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SLUICE_SECRET_POLARIS", "opensesame")
     catalog = {
         "name": "polaris",
@@ -294,23 +381,33 @@ def test_a_table_is_in_a_catalog_of_the_configuration(tmp_path: Path, monkeypatc
     }
     settings = LakeSettings.model_validate({"catalogs": [catalog]})
     lake = LakeFeature(make_lake_services(tmp_path), settings)
-    made = lake.tables.create({"name": "readings", "stream": "hot", "format": "iceberg", "catalog": "polaris"})
+    made = lake.tables.create(
+        {"name": "readings", "stream": "hot", "format": "iceberg", "catalog": "polaris"}
+    )
     assert (made["catalog_settings"], made["catalog_table"]) == (catalog, "")
     assert (
-        lake.tables.replace("readings", {**made, "catalog_table": "plant.hall.readings"})["catalog_settings"] == catalog
+        lake.tables.replace("readings", {**made, "catalog_table": "plant.hall.readings"})[
+            "catalog_settings"
+        ]
+        == catalog
     )
     place = TableSpec.of_api(
-        _own(lake.tables.get("readings")), Positions.parse({**positions("hot"), "ranges_url": "", "ticket": ""})
+        _own(lake.tables.get("readings")),
+        Positions.parse({**positions("hot"), "ranges_url": "", "ticket": ""}),
     )
     assert place.place.entry is not None
     assert place.place.entry.identifier == ("plant", "hall", "readings")
     assert "opensesame" not in f"{place} {lake.tables.list()} {lake.states.statuses()}"
 
 
-def test_a_table_whose_catalog_left_the_configuration_is_not_opened_without_it(tmp_path: Path) -> None:
+def test_a_table_whose_catalog_left_the_configuration_is_not_opened_without_it(
+    tmp_path: Path,
+) -> None:
     section = MemorySection()
     services = make_lake_services(tmp_path, section)
-    settings = LakeSettings.model_validate({"catalogs": [{"name": "polaris", "uri": "https://c/api"}]})
+    settings = LakeSettings.model_validate(
+        {"catalogs": [{"name": "polaris", "uri": "https://c/api"}]}
+    )
     spec = {"name": "readings", "stream": "hot", "format": "iceberg", "catalog": "polaris"}
     LakeFeature(services, settings).tables.create(spec)
     lake = LakeFeature(services)
@@ -327,15 +424,23 @@ def test_a_table_whose_catalog_left_the_configuration_is_not_opened_without_it(t
     ("given", "problem"),
     [
         ({"catalog": "nessie"}, "expected one of lake.catalogs (polaris), got 'nessie'"),
-        ({"catalog": "polaris", "format": "delta"}, "expected format 'iceberg' with a catalog, got 'delta'"),
+        (
+            {"catalog": "polaris", "format": "delta"},
+            "expected format 'iceberg' with a catalog, got 'delta'",
+        ),
         ({"catalog_table": "a.b"}, "catalog_table: expected a catalog with it, got none"),
-        ({"catalog": "polaris", "catalog_table": "b"}, "catalog_table: expected NAMESPACE.NAME, got 'b'"),
+        (
+            {"catalog": "polaris", "catalog_table": "b"},
+            "catalog_table: expected NAMESPACE.NAME, got 'b'",
+        ),
     ],
 )
 def test_a_table_in_no_catalog_of_the_configuration_is_refused(
     tmp_path: Path, given: dict[str, str], problem: str
 ) -> None:
-    settings = LakeSettings.model_validate({"catalogs": [{"name": "polaris", "uri": "https://c/api"}]})
+    settings = LakeSettings.model_validate(
+        {"catalogs": [{"name": "polaris", "uri": "https://c/api"}]}
+    )
     lake = LakeFeature(make_lake_services(tmp_path), settings)
     with pytest.raises(Invalid) as refused:
         lake.tables.create({"name": "readings", "stream": "hot", "format": "iceberg", **given})
@@ -345,7 +450,9 @@ def test_a_table_in_no_catalog_of_the_configuration_is_refused(
 
 def test_tables_survive_a_restart(tmp_path: Path) -> None:
     section = MemorySection()
-    make_feature(tmp_path, section).tables.create({"name": "readings", "stream": "hot", "format": "iceberg"})
+    make_feature(tmp_path, section).tables.create(
+        {"name": "readings", "stream": "hot", "format": "iceberg"}
+    )
     again = make_feature(tmp_path, section)
     again.start()
     assert again.tables.get("readings")["format"] == "iceberg"
@@ -361,7 +468,9 @@ def test_a_table_may_have_a_rule_which_the_job_is_told(lake: LakeFeature) -> Non
         lake.tables.replace("readings", {"stream": "raw"})
 
 
-def test_a_table_whose_rule_is_gone_says_so(lake: LakeFeature, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_table_whose_rule_is_gone_says_so(
+    lake: LakeFeature, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     lake.tables.create({"name": "readings", "stream": "raw", "rule": "hot"})
     monkeypatch.delitem(RULES, "hot")
     spec = lake.tables.get("readings")
@@ -389,22 +498,54 @@ def test_a_broken_configuration_is_refused_with_every_problem(tmp_path: Path) ->
         ),
         ({"name": "a/b", "stream": "hot"}, "/name", "a name is letters, digits"),
         ({"name": "t", "stream": "hot", "format": "csv"}, "/format", "'csv'"),
-        ({"name": "t", "stream": "hot", "start": "soon"}, "/start", "expected an offset, a time such as"),
-        ({"name": "t", "stream": "hot", "start": "1:5"}, "/start", "a shard from 0 to 0 of stream 'hot', got 1"),
-        ({"name": "t", "stream": "hot", "start": 13}, "/start", "expected at most offset 12 of shard 0, got 13"),
-        ({"name": "t", "stream": "hot", "paths": "x"}, "/paths", "paths is not known; did you mean 'path'?"),
+        (
+            {"name": "t", "stream": "hot", "start": "soon"},
+            "/start",
+            "expected an offset, a time such as",
+        ),
+        (
+            {"name": "t", "stream": "hot", "start": "1:5"},
+            "/start",
+            "a shard from 0 to 0 of stream 'hot', got 1",
+        ),
+        (
+            {"name": "t", "stream": "hot", "start": 13},
+            "/start",
+            "expected at most offset 12 of shard 0, got 13",
+        ),
+        (
+            {"name": "t", "stream": "hot", "paths": "x"},
+            "/paths",
+            "paths is not known; did you mean 'path'?",
+        ),
         (
             {"name": "t", "stream": "hot", "path": "s3://bucket/t"},
             "/path",
             "expected a URL in one of the stores of lake.stores (none)",
         ),
-        ({"name": "t", "stream": "hot", "path": "/dev/null/t"}, "/path", "/dev/null/t: expected a path in "),
+        (
+            {"name": "t", "stream": "hot", "path": "/dev/null/t"},
+            "/path",
+            "/dev/null/t: expected a path in ",
+        ),
         ({"name": "t", "stream": "raw", "rule": "hto"}, "/rule", "there is no rule 'hto'"),
-        ({"name": "t", "stream": "raw", "rule": "events"}, "/rule", "it reads events only, and a stream keeps"),
-        ({"name": "t", "stream": "hot", "rule": "hot"}, "/stream", "a rule runs on a stream of messages"),
+        (
+            {"name": "t", "stream": "raw", "rule": "events"},
+            "/rule",
+            "it reads events only, and a stream keeps",
+        ),
+        (
+            {"name": "t", "stream": "hot", "rule": "hot"},
+            "/stream",
+            "a rule runs on a stream of messages",
+        ),
         ({"name": "t", "stream": "hot", "partition_by": ["a"]}, "/partition_by", "'a' is double"),
         ({"name": "t", "stream": "raw", "partition_by": ["b"]}, "/partition_by", "got 'b'"),
-        ({"name": "t", "stream": "raw", "sort_by": ["_topic up"]}, "/sort_by", "expected COLUMN, or COLUMN desc"),
+        (
+            {"name": "t", "stream": "raw", "sort_by": ["_topic up"]},
+            "/sort_by",
+            "expected COLUMN, or COLUMN desc",
+        ),
         ({"name": "t", "stream": "raw", "retention": "1m"}, "/retention", "3600"),
     ],
 )
@@ -431,7 +572,10 @@ def test_partitions_are_those_of_the_format_and_a_delta_table_keeps_them(lake: L
     )
     with pytest.raises(Invalid) as refused:
         lake.tables.replace("d", {**made, "partition_by": []})
-    assert "is partitioned by day(_published_at), which cannot change" in refused.value.problems[0].message
+    assert (
+        "is partitioned by day(_published_at), which cannot change"
+        in refused.value.problems[0].message
+    )
     lake.tables.replace("d", {**made, "sort_by": ["a"]})
 
 
@@ -445,12 +589,16 @@ def test_two_tables_do_not_share_a_name_or_a_path(lake: LakeFeature) -> None:
 
 def test_a_table_keeps_stream_and_format_as_long_as_it_keeps_its_path(lake: LakeFeature) -> None:
     made = lake.tables.create({"name": "one", "stream": "hot"})
-    assert lake.tables.replace("one", {**made, "description": "readings"})["description"] == "readings"
+    assert (
+        lake.tables.replace("one", {**made, "description": "readings"})["description"] == "readings"
+    )
     with pytest.raises(Invalid, match="has stream 'hot'; give another path with it"):
         lake.tables.replace("one", {**made, "stream": "cold"})
 
 
-def test_the_job_is_wanted_while_there_are_tables_and_users_of_streams_are_named(lake: LakeFeature) -> None:
+def test_the_job_is_wanted_while_there_are_tables_and_users_of_streams_are_named(
+    lake: LakeFeature,
+) -> None:
     wanted = lake.spark._wanted
     assert not wanted.is_set()
     lake.tables.create({"name": "one", "stream": "hot"})
@@ -464,7 +612,10 @@ def test_the_job_is_wanted_while_there_are_tables_and_users_of_streams_are_named
 
 def test_a_report_gives_state_and_lag(lake: LakeFeature) -> None:
     lake.tables.create({"name": "one", "stream": "hot"})
-    lake.states.report("one", {"state": "running", "rows": 5, "dead_letters": 1, "offsets": {"0": "8"}, "unknown": 1})
+    lake.states.report(
+        "one",
+        {"state": "running", "rows": 5, "dead_letters": 1, "offsets": {"0": "8"}, "unknown": 1},
+    )
     shown = lake.tables.get("one")
     assert (shown["state"], shown["rows"], shown["lag_records"]) == ("running", 5, 4)
     assert "unknown" not in shown["report"]
@@ -479,7 +630,10 @@ def test_a_table_with_a_change_that_waits_for_approval_is_degraded_and_says_what
     lake: LakeFeature,
 ) -> None:
     lake.tables.create({"name": "one", "stream": "hot"})
-    held = [Held("n", "long", "double").as_dict("one"), Held("p", "json", "array<long>").as_dict("one")]
+    held = [
+        Held("n", "long", "double").as_dict("one"),
+        Held("p", "json", "array<long>").as_dict("one"),
+    ]
     lake.states.report("one", {"state": "running", "held": held})
     shown = lake.tables.get("one")
     assert (shown["state"], shown["report"]["held"]) == ("degraded", held)
@@ -500,7 +654,9 @@ def test_a_job_is_running_once_a_table_was_filled_by_its_process(tmp_path: Path)
         try:
             await until(lambda: job()["pid"])
             assert job()["state"] == "starting", "a process that exists has filled nothing"
-            assert lake.tables.get("one")["state"] == "starting", "the report is of an earlier process"
+            assert lake.tables.get("one")["state"] == "starting", (
+                "the report is of an earlier process"
+            )
             lake.states.report("one", {"state": "starting", "at": rfc3339(time.time_ns())})
             assert job()["state"] == "starting"
             lake.states.report("one", {"state": "running", "at": rfc3339(time.time_ns())})
@@ -522,7 +678,9 @@ def test_a_failed_or_silent_table_raises_an_alarm_until_it_runs(
         return [alarm.name for alarm in alarms.active()]
 
     assert active() == []
-    lake.states.report("one", {"state": "failed", "last_error": {"message": "no space left on device"}})
+    lake.states.report(
+        "one", {"state": "failed", "last_error": {"message": "no space left on device"}}
+    )
     assert active() == ["table_failed:one"]
     assert alarms.active()[0].message == "table 'one' failed: no space left on device"
     lake.states.report("one", {"state": "running"})
@@ -551,12 +709,16 @@ def test_more_than_a_tenth_dead_letters_in_a_minute_raise_an_alarm(
 
     assert after(1000, 900) == [], "dead letters from before"
     assert after(1090, 910) == []
-    assert after(1090, 911) == ["table 'one': 11 of 101 records of the last minute are dead letters"]
+    assert after(1090, 911) == [
+        "table 'one': 11 of 101 records of the last minute are dead letters"
+    ]
     monkeypatch.setattr(states, "_MINUTE_S", 0.0)
     assert after(1091, 911) == []
 
 
-def test_a_deleted_table_says_how_many_rows_stay_and_where_also_after_a_restart(tmp_path: Path) -> None:
+def test_a_deleted_table_says_how_many_rows_stay_and_where_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
     services = make_lake_services(tmp_path)
     lake = LakeFeature(services)
     lake.tables.create({"name": "one", "stream": "raw", "rule": "hot"})
@@ -578,10 +740,20 @@ def test_a_deleted_table_says_how_many_rows_stay_and_where_also_after_a_restart(
     feature.start()
     restarted = feature
     assert list(restarted.tables.consequences(deletion)) == [f"8,761 rows and 1 dead letter {stay}"]
-    assert (restarted.tables.get("one")["rows"], restarted.tables.get("one")["dead_letters"]) == (8761, 1)
+    assert (restarted.tables.get("one")["rows"], restarted.tables.get("one")["dead_letters"]) == (
+        8761,
+        1,
+    )
     moved = Change(Reference("lake table", "one"), {}, {"path": "elsewhere"})
     assert list(restarted.tables.consequences(moved)) == [f"8,761 rows and 1 dead letter {stay}"]
-    assert list(restarted.tables.consequences(Change(Reference("lake table", "one"), {}, {"description": "x"}))) == []
+    assert (
+        list(
+            restarted.tables.consequences(
+                Change(Reference("lake table", "one"), {}, {"description": "x"})
+            )
+        )
+        == []
+    )
 
 
 def test_an_idle_table_says_that_nothing_came(lake: LakeFeature) -> None:
@@ -601,7 +773,9 @@ def test_the_figures_of_a_table_are_metrics(tmp_path: Path) -> None:
     metrics = Metrics()
     lake = make_feature(tmp_path, metrics=metrics)
     lake.tables.create({"name": "one", "stream": "hot"})
-    lake.states.report("one", {"state": "running", "rows": 7, "dead_letters": 2, "files": 3, "commit_s": 0.25})
+    lake.states.report(
+        "one", {"state": "running", "rows": 7, "dead_letters": 2, "files": 3, "commit_s": 0.25}
+    )
     names = ("table_rows", "table_dead_letters", "table_files", "table_commit_seconds")
     assert [metrics.value(name, table="one") for name in names] == [7, 2, 3, 0.25]
 
@@ -624,7 +798,9 @@ class History(StreamHistory):
     def __init__(self, first_us: int) -> None:
         self.first_us = first_us
 
-    def read(self, stream: str, shard: int, from_offset: int, limit: int) -> Sequence[tuple[int, StreamRecord]]:
+    def read(
+        self, stream: str, shard: int, from_offset: int, limit: int
+    ) -> Sequence[tuple[int, StreamRecord]]:
         record = StreamRecord(self.first_us + from_offset * 1_000_000, "t", b"{}", 0, False, "c")
         return [(from_offset, record)] if from_offset < 12 else []
 
@@ -637,7 +813,9 @@ def test_a_table_that_lags_has_an_alarm_though_no_job_runs(tmp_path: Path) -> No
     first = LakeFeature(services)
     first.tables.create({"name": "one", "stream": "hot", "max_lag": "85s", "commit_interval": "5s"})
     assert metrics.value("table_lag_records", table="one") == 10, "of a table that no job has seen"
-    first.states.report("one", {"state": "running", "offsets": {"0": "8"}, "at": rfc3339(time.time_ns())})
+    first.states.report(
+        "one", {"state": "running", "offsets": {"0": "8"}, "at": rfc3339(time.time_ns())}
+    )
 
     lake = LakeFeature(services)
     lake.start()
@@ -649,11 +827,18 @@ def test_a_table_that_lags_has_an_alarm_though_no_job_runs(tmp_path: Path) -> No
     lake.states.look()
     [alarm] = alarms.active()
     assert (alarm.name, alarm.details["lag_records"]) == ("table_late:one", 4)
-    assert alarm.message.startswith("table 'one' lacks 4 records of stream 'hot'; the oldest was published 9")
-    lake.states.report("one", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns())})
+    assert alarm.message.startswith(
+        "table 'one' lacks 4 records of stream 'hot'; the oldest was published 9"
+    )
+    lake.states.report(
+        "one", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns())}
+    )
     lake.states.look()
     assert (alarms.active(), lake.tables.get("one")["lag_s"]) == ([], 0.0)
-    assert time.time() - datetime.fromisoformat(lake.tables.get("one")["valid_through"]).timestamp() < 60
+    assert (
+        time.time() - datetime.fromisoformat(lake.tables.get("one")["valid_through"]).timestamp()
+        < 60
+    )
 
 
 def test_a_table_with_a_start_lags_from_there_though_no_job_has_begun_it(tmp_path: Path) -> None:
@@ -674,7 +859,10 @@ def test_a_table_with_a_start_lags_from_there_though_no_job_has_begun_it(tmp_pat
     lake.jobs.recreate("one")
     assert lake.tables.get("one")["lag_records"] == 3
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    assert lake.tables.replace("one", {"stream": "hot", "start": tomorrow.isoformat()})["lag_records"] is None
+    assert (
+        lake.tables.replace("one", {"stream": "hot", "start": tomorrow.isoformat()})["lag_records"]
+        is None
+    )
     assert lake.tables.replace("one", {"stream": "hot"})["lag_records"] == 10
 
 
@@ -684,9 +872,13 @@ def test_a_stream_keeps_what_its_tables_have_not_read(tmp_path: Path) -> None:
     assert lake.tables.unread_of("hot") == {}
     lake.tables.create({"name": "one", "stream": "hot"})
     assert lake.tables.unread_of("hot") == {0: 2}, "a new table needs all"
-    lake.states.report("one", {"state": "running", "offsets": {"0": "8"}, "at": rfc3339(time.time_ns())})
+    lake.states.report(
+        "one", {"state": "running", "offsets": {"0": "8"}, "at": rfc3339(time.time_ns())}
+    )
     lake.tables.create({"name": "two", "stream": "hot"})
-    lake.states.report("two", {"state": "running", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())})
+    lake.states.report(
+        "two", {"state": "running", "offsets": {"0": "5"}, "at": rfc3339(time.time_ns())}
+    )
     assert services.contributors.unread_of("hot") == {0: 5}
     lake.tables.replace("two", {"stream": "hot", "holds_stream": False})
     assert services.contributors.unread_of("hot") == {0: 8}
@@ -703,13 +895,17 @@ def test_a_change_that_is_held_has_an_alarm(lake: LakeFeature) -> None:
     alarms = lake.tables._services.monitoring.alarms
     held = Held("a", "long", "double").as_dict("one")
     lake.states.report(
-        "one", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns()), "held": [held]}
+        "one",
+        {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns()), "held": [held]},
     )
     lake.states.look()
     [alarm] = alarms.active()
     assert alarm.name == "table_held:one"
     assert "Try: sluice lake tables retype one a double" in alarm.message
-    lake.states.report("one", {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns()), "held": []})
+    lake.states.report(
+        "one",
+        {"state": "running", "offsets": {"0": "12"}, "at": rfc3339(time.time_ns()), "held": []},
+    )
     lake.states.look()
     assert alarms.active() == []
 
@@ -719,28 +915,44 @@ def test_preview_and_history_read_the_table(lake: LakeFeature, table_format: str
     made = lake.tables.create({"name": "one", "stream": "hot", "format": table_format})
     assert lake.reads.preview("one", 10) == {"columns": [], "rows": []}
     assert lake.reads.history("one", 10)["version"] is None
-    writer = TableWriter(TableSpec("one", table_format, Place(made["path"]), "rows", Binding("hot", "e")), "job")
+    writer = TableWriter(
+        TableSpec("one", table_format, Place(made["path"]), "rows", Binding("hot", "e")), "job"
+    )
     writer.write(tasks(records(2, [{"a": n} for n in range(5)])))
     writer.write(tasks(records(7, [{"a": n} for n in range(5)])))
     preview = lake.reads.preview("one", 6)
     assert [row["_offset"] for row in preview["rows"]] == [11, 10, 9, 8, 7, 6]
     assert preview["rows"][0]["_published_at"] == "2026-01-01T00:00:00.011Z"
     assert preview["columns"][-1] == "a"
-    assert [one["operation"] for one in lake.reads.history("one", 2)["versions"]] == ["batch", "batch"]
+    assert [one["operation"] for one in lake.reads.history("one", 2)["versions"]] == [
+        "batch",
+        "batch",
+    ]
     assert lake.reads.preview("one", 10, dead_letters=True) == {"columns": [], "rows": []}
 
 
-AUDITED: dict[str, Any] = {"ok": True, "table": "one", "stream": "hot", "version": 1, "shards": [], "problems": []}
+AUDITED: dict[str, Any] = {
+    "ok": True,
+    "table": "one",
+    "stream": "hot",
+    "version": 1,
+    "shards": [],
+    "problems": [],
+}
 
 
-def test_an_audit_is_an_order_of_the_lake_job_and_its_outcome_stays_with_the_table(tmp_path: Path) -> None:
+def test_an_audit_is_an_order_of_the_lake_job_and_its_outcome_stays_with_the_table(
+    tmp_path: Path,
+) -> None:
     services = make_lake_services(tmp_path)
     lake = LakeFeature(services)
     alarms = services.monitoring.alarms
     made = lake.tables.create({"name": "one", "stream": "hot"})
     with pytest.raises(Unavailable, match="expected a running lake job"):
         lake.jobs.plan_audit("one")
-    writer = TableWriter(TableSpec("one", "delta", Place(made["path"]), "rows", Binding("hot", "e")), "job")
+    writer = TableWriter(
+        TableSpec("one", "delta", Place(made["path"]), "rows", Binding("hot", "e")), "job"
+    )
     writer.write(tasks(records(2, [{"a": n} for n in range(5)])))
     lake.states.report("one", {"state": "running", "at": rfc3339(time.time_ns())})
     assert (lake.jobs.plan_audit("one"), lake.jobs.audit_order("one")) == (5, {"audit": "offsets"})
@@ -763,7 +975,10 @@ def test_an_audit_is_an_order_of_the_lake_job_and_its_outcome_stays_with_the_tab
     assert (last["ok"], last["problem_count"], last["problems"]) == (False, 30, problems[:20])
     lake.states.look()
     [alarm] = [one for one in alarms.active() if one.name == "table_audit:one"]
-    assert alarm.message == "table 'one': the last audit found 30 problems: shard 0: record 0 is in neither"
+    assert (
+        alarm.message
+        == "table 'one': the last audit found 30 problems: shard 0: record 0 is in neither"
+    )
 
     restarted = LakeFeature(services)
     restarted.start()
@@ -824,7 +1039,9 @@ def test_audits_run_on_a_schedule(lake: LakeFeature, monkeypatch: pytest.MonkeyP
     with pytest.raises(Invalid):
         lake.tables.create({"name": "three", "stream": "hot", "audit_interval": "10s"})
     with pytest.raises(Invalid, match="cannot be saved"):
-        lake.tables.create({"name": "three", "stream": "hot", "key": ["a"], "audit_depth": "values"})
+        lake.tables.create(
+            {"name": "three", "stream": "hot", "key": ["a"], "audit_depth": "values"}
+        )
     lake.tables.create({"name": "three", "stream": "hot", "tables": "t_${a}"})
     with pytest.raises(Invalid, match="cannot be audited"):
         lake.jobs.plan_audit("three", "deep")
@@ -851,7 +1068,11 @@ def test_a_replay_is_planned_and_nothing_changes(ruled: LakeFeature) -> None:
     version = ruled.reads.preview("one", 1)["version"]
     plan = ruled.jobs.plan_replay("one", None, None, None)
     assert (plan["ranges"], plan["records"]) == ([{"shard": 0, "start": 2, "end": 7}], 5)
-    assert (plan["rows_before"] + plan["dead_letters_before"], plan["rule"], plan["dry_run"]) == (5, "hot", True)
+    assert (plan["rows_before"] + plan["dead_letters_before"], plan["rule"], plan["dry_run"]) == (
+        5,
+        "hot",
+        True,
+    )
     with pytest.raises(Invalid, match="the rule cannot run in Spark: there is no rule 'fxied'"):
         ruled.jobs.plan_replay("one", None, None, "fxied")
     with pytest.raises(Invalid, match=r"has offsets \[2, 7\) of shard 0, not all of \[2, 9\)"):
@@ -864,7 +1085,10 @@ def test_a_replay_is_planned_and_nothing_changes(ruled: LakeFeature) -> None:
 
 def progress(id: str, state: str, **known: Any) -> dict[str, Any]:
     """What the lake job reports about a replay."""
-    return {"state": "running", "replay": {"id": id, "state": state, "done": 0, "error": None, "result": None, **known}}
+    return {
+        "state": "running",
+        "replay": {"id": id, "state": state, "done": 0, "error": None, "result": None, **known},
+    }
 
 
 def test_a_replay_is_passed_to_the_job_and_ends_with_its_report(ruled: LakeFeature) -> None:
@@ -881,9 +1105,17 @@ def test_a_replay_is_passed_to_the_job_and_ends_with_its_report(ruled: LakeFeatu
         )
         await until(lambda: ruled.tables.get("one")["replay"])
         order = ruled.tables.get("one")["replay"]
-        assert (order["ranges"], order["cancel"], order["rule_text"]["sql"]) == (plan["ranges"], False, RULES["hot"])
-        with pytest.raises(Invalid, match=r"lake table 'one' is busy: the job j1 works on it already \(replay\)"):
-            await ruled.jobs.replay("j1", "one", ruled.jobs.replay_order("one", plan, None), lambda _: True)
+        assert (order["ranges"], order["cancel"], order["rule_text"]["sql"]) == (
+            plan["ranges"],
+            False,
+            RULES["hot"],
+        )
+        with pytest.raises(
+            Invalid, match=r"lake table 'one' is busy: the job j1 works on it already \(replay\)"
+        ):
+            await ruled.jobs.replay(
+                "j1", "one", ruled.jobs.replay_order("one", plan, None), lambda _: True
+            )
         ruled.states.report("one", progress("another", "failed"))
         ruled.states.report("one", progress("j1", "running", done=3))
         await until(lambda: 3 in done)
@@ -892,7 +1124,12 @@ def test_a_replay_is_passed_to_the_job_and_ends_with_its_report(ruled: LakeFeatu
         return await replay
 
     report = asyncio.run(live())
-    assert (report["table"], report["rows_after"], report["version"], report["dry_run"]) == ("one", 5, 4, False)
+    assert (report["table"], report["rows_after"], report["version"], report["dry_run"]) == (
+        "one",
+        5,
+        4,
+        False,
+    )
     assert ruled.tables.get("one")["replay"] is None
 
 
@@ -901,7 +1138,9 @@ def test_a_replay_that_is_cancelled_or_fails_ends(ruled: LakeFeature) -> None:
 
     async def ends(advance: bool, state: str, error: str | None = None) -> Any:
         replay = asyncio.create_task(
-            ruled.jobs.replay("j1", "one", ruled.jobs.replay_order("one", plan, None), lambda _: advance)
+            ruled.jobs.replay(
+                "j1", "one", ruled.jobs.replay_order("one", plan, None), lambda _: advance
+            )
         )
         await until(lambda: ruled.tables.get("one")["replay"])
         assert ruled.tables.get("one")["replay"]["cancel"] is not advance
@@ -913,11 +1152,17 @@ def test_a_replay_that_is_cancelled_or_fails_ends(ruled: LakeFeature) -> None:
         asyncio.run(ends(True, "failed", "the disk is full"))
 
 
-def test_a_replay_that_its_job_forgets_fails_and_says_why(ruled: LakeFeature, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_its_job_forgets_fails_and_says_why(
+    ruled: LakeFeature, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs, "_SILENT_S", 0.0)
     plan = ruled.jobs.plan_replay("one", 2, 7, None)
     with pytest.raises(Unavailable, match="the lake job reported nothing for 0 s; it is stopped"):
-        asyncio.run(ruled.jobs.replay("j1", "one", ruled.jobs.replay_order("one", plan, None), lambda _: True))
+        asyncio.run(
+            ruled.jobs.replay(
+                "j1", "one", ruled.jobs.replay_order("one", plan, None), lambda _: True
+            )
+        )
 
 
 ORDERS = {
@@ -965,7 +1210,9 @@ def test_an_order_is_refused_once_the_job_that_was_starting_has_failed(
         finally:
             await feature.disconnect()
 
-    with pytest.raises(Unavailable, match="it is failed: lake tables need Spark, and the package 'no_such_package'"):
+    with pytest.raises(
+        Unavailable, match="it is failed: lake tables need Spark, and the package 'no_such_package'"
+    ):
         asyncio.run(live())
 
 
@@ -980,7 +1227,9 @@ def test_a_job_that_reports_takes_orders_though_the_broker_runs_none(
     async def live() -> Any:
         order = asyncio.create_task(ordered(lake, "accept_gap"))
         await until(lambda: lake.tables.get("one")["replay"])
-        monkeypatch.setattr(states, "_GONE_S", -1.0)  # what was taken goes on while the job starts again
+        monkeypatch.setattr(
+            states, "_GONE_S", -1.0
+        )  # what was taken goes on while the job starts again
         lake.states.report("one", progress("j1", "running"))
         lake.states.report("one", progress("j1", "done", result=result))
         return await order
@@ -1007,7 +1256,9 @@ def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_p
         "    await local.stop()\n"
         "asyncio.run(asyncio.wait_for(live(), 120))\n"
     )
-    run = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True
+    )
     assert run.stdout.strip() == (
         "lake tables need Spark, and the package 'pyspark' is not installed; install it with "
         "pip install 'sluicemq[spark]'"
@@ -1015,7 +1266,9 @@ def test_without_spark_the_broker_works_and_the_table_says_what_to_install(tmp_p
 
 
 def test_a_job_that_cannot_start_fails_with_its_last_words(tmp_path: Path) -> None:
-    local = LocalSpark(LakeSettings(master="nonsense://"), tmp_path / "in-the-way", tmp_path / "lake.log")
+    local = LocalSpark(
+        LakeSettings(master="nonsense://"), tmp_path / "in-the-way", tmp_path / "lake.log"
+    )
     (tmp_path / "in-the-way").write_text("")
 
     async def live() -> str:
@@ -1029,7 +1282,9 @@ def test_a_job_that_cannot_start_fails_with_its_last_words(tmp_path: Path) -> No
     assert "in-the-way" in asyncio.run(live())
 
 
-def test_a_package_that_is_just_being_imported_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_that_is_just_being_imported_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """While pyarrow takes its look at pandas, another thread asks whether pandas is installed."""
     monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
     test_a_job_that_cannot_start_fails_with_its_last_words(tmp_path)
@@ -1069,7 +1324,9 @@ def test_the_log_is_bounded(tmp_path: Path) -> None:
 
 def _imports_of(module: str) -> str:
     code = f"import sys, {module}; print(*sys.modules)"
-    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def refusal(lake: LakeFeature, **spec: Any) -> tuple[str | None, str]:
@@ -1084,7 +1341,9 @@ def test_tables_of_a_template_are_checked_when_it_is_saved(lake: LakeFeature) ->
     made = lake.tables.create({"name": "all", "stream": "hot", "tables": "t_${a}"})
     assert (made["tables"], made["max_tables"]) == ("t_${a}", 100)
     assert _own(made)["tables"] == "t_${a}", "the job is told"
-    assert refusal(lake, tables="${a}")[1].startswith("expected letters, digits, '_' and '-' around the columns")
+    assert refusal(lake, tables="${a}")[1].startswith(
+        "expected letters, digits, '_' and '-' around the columns"
+    )
     assert refusal(lake, tables="t_${a.b}")[1].startswith("expected columns as ${NAME}")
     assert refusal(lake, tables="t_${a}", key=["a"])[1].startswith("expected no key with 'tables'")
     assert refusal(lake, tables="t_${_published_at}") == (
@@ -1104,13 +1363,18 @@ def test_tables_of_a_template_are_checked_when_it_is_saved(lake: LakeFeature) ->
 def test_no_table_is_where_the_members_of_another_are(lake: LakeFeature, tmp_path: Path) -> None:
     made = lake.tables.create({"name": "all", "stream": "hot", "tables": "t_${a}"})
     pointer, said = refusal(lake, path=f"{made['path']}__tables/t_1")
-    assert (pointer, said) == ("/path", f"lake table 'all' lies in {made['path']} already; choose another path")
+    assert (pointer, said) == (
+        "/path",
+        f"lake table 'all' lies in {made['path']} already; choose another path",
+    )
 
 
 def test_a_table_that_reached_max_tables_is_degraded_and_says_what_to_do(lake: LakeFeature) -> None:
     lake.tables.create({"name": "all", "stream": "hot", "tables": "t_${a}", "max_tables": 2})
     now = rfc3339(time.time_ns())
-    lake.states.report("all", {"state": "running", "at": now, "offsets": {"0": "12"}, "over_max_tables": 7})
+    lake.states.report(
+        "all", {"state": "running", "at": now, "offsets": {"0": "12"}, "over_max_tables": 7}
+    )
     told = lake.tables.get("all")
     assert told["state"] == "degraded"
     assert told["reason"] == (
@@ -1120,13 +1384,21 @@ def test_a_table_that_reached_max_tables_is_degraded_and_says_what_to_do(lake: L
 
 def test_members_are_previewed_together_and_one_by_one(lake: LakeFeature) -> None:
     made = lake.tables.create({"name": "all", "stream": "hot", "tables": "t_${a}"})
-    spec = TableSpec.of_api(made, Positions.parse({"ranges_url": "", "ticket": "", **positions("hot")}))
+    spec = TableSpec.of_api(
+        made, Positions.parse({"ranges_url": "", "ticket": "", **positions("hot")})
+    )
     writer = open_writer(spec, "job")
     writer.write(tasks(records(2, [{"a": 1}, {"a": 2, "more": "x"}, {"a": 1}])))
     assert lake.reads.preview("all", 10)["rows"] == []
-    lake.states.report("all", {"state": "running", "at": rfc3339(time.time_ns()), "tables": writer.member_figures()})
+    lake.states.report(
+        "all",
+        {"state": "running", "at": rfc3339(time.time_ns()), "tables": writer.member_figures()},
+    )
     shown = lake.tables.get("all")["report"]["tables"]
-    assert [(one["name"], one["rows"], one["files"]) for one in shown] == [("t_1", 2, 1), ("t_2", 1, 1)]
+    assert [(one["name"], one["rows"], one["files"]) for one in shown] == [
+        ("t_1", 2, 1),
+        ("t_2", 1, 1),
+    ]
     assert [row["_offset"] for row in lake.reads.preview("all", 10)["rows"]] == [4, 3, 2]
     assert [row["_offset"] for row in lake.reads.preview("all", 10, member="t_2")["rows"]] == [3]
     assert lake.reads.history("all", 10, "t_1")["rows"] == 2
@@ -1137,26 +1409,46 @@ def test_members_are_previewed_together_and_one_by_one(lake: LakeFeature) -> Non
             lake.reads.preview("all", 10, member=name)
 
 
-def test_stores_and_catalogs_that_must_not_be_called_are_refused_and_given_to_no_job(tmp_path: Path) -> None:
+def test_stores_and_catalogs_that_must_not_be_called_are_refused_and_given_to_no_job(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
-        stores = [StoreSettings(url="s3://inner", endpoint="http://127.0.0.2:9000"), StoreSettings(url="s3://aws")]
+        stores = [
+            StoreSettings(url="s3://inner", endpoint="http://127.0.0.2:9000"),
+            StoreSettings(url="s3://aws"),
+        ]
         catalogs = [
             CatalogSettings(name="meta", uri="http://localhost:1/catalog"),
-            CatalogSettings(name="tokens", uri="http://[::ffff:192.0.2.1]/", oauth_uri="http://169.254.169.254/"),
+            CatalogSettings(
+                name="tokens", uri="http://[::ffff:192.0.2.1]/", oauth_uri="http://169.254.169.254/"
+            ),
         ]
         settings = LakeSettings(stores=stores, catalogs=catalogs, run_spark=False)
         ssrf = SsrfSettings(enable=True, allow_cidrs=["192.0.2.0/24"])
         feature = LakeFeature(make_lake_services(tmp_path), settings, ssrf)
         tables = feature.tables
         tables.create({"name": "inner", "stream": "hot", "path": "s3://inner/t"})
-        tables.create({"name": "meta", "stream": "hot", "format": "iceberg", "path": "s3://aws/m", "catalog": "meta"})
+        tables.create(
+            {
+                "name": "meta",
+                "stream": "hot",
+                "format": "iceberg",
+                "path": "s3://aws/m",
+                "catalog": "meta",
+            }
+        )
         tables.create({"name": "aws", "stream": "hot", "path": "s3://aws/t"})
         assert tables.get("inner")["store"]["endpoint"] == "http://127.0.0.2:9000"
         await feature.connect("", "")
-        for name, member, host in (("inner", "store", "127.0.0.2"), ("meta", "catalog_settings", "localhost")):
+        for name, member, host in (
+            ("inner", "store", "127.0.0.2"),
+            ("meta", "catalog_settings", "localhost"),
+        ):
             shown = tables.get(name)
             assert (shown["state"], shown[member]) == ("failed", None)
-            assert shown["reason"].startswith(f"{host} must not be called: rule_engine.ssrf.deny_cidrs has")
+            assert shown["reason"].startswith(
+                f"{host} must not be called: rule_engine.ssrf.deny_cidrs has"
+            )
         assert tables.get("aws")["state"] != "failed"
         for spec, pointer in (
             ({"path": "s3://inner/u"}, "/path"),
@@ -1173,5 +1465,7 @@ def test_stores_and_catalogs_that_must_not_be_called_are_refused_and_given_to_no
 
 
 def test_a_table_whose_store_is_not_given_is_read_from_no_other() -> None:
-    with pytest.raises(Unavailable, match=r"expected a URL in one of the stores of lake\.stores that may be called"):
+    with pytest.raises(
+        Unavailable, match=r"expected a URL in one of the stores of lake\.stores that may be called"
+    ):
         place_of({"path": "s3://inner/t", "store": None})

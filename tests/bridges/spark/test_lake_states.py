@@ -51,7 +51,9 @@ class Way:
     def failed(self, sentence: str) -> None:
         """Wait until the table is failed, and look at how long it took and what is said."""
         stopwatch = Stopwatch(*family())
-        eventually(lambda: self.report["state"] == "failed", DEADLINE_S, what=f"a failure: {self.report}")
+        eventually(
+            lambda: self.report["state"] == "failed", DEADLINE_S, what=f"a failure: {self.report}"
+        )
         took_s, said = stopwatch.elapsed_s(), self.report["last_error"]["message"]
         print(f"{took_s:.1f} s: {said}")
         assert sentence in said
@@ -86,13 +88,25 @@ def way(
         monkeypatch.setenv(f"SLUICE_SECRET_{name.upper()}", value)
     for name in ("store", "catalog"):
         (tmp_path / name).mkdir()
-    with FailingProxy(s3.port, tmp_path / "store") as store, FailingProxy(rest.port, tmp_path / "catalog") as catalog:
+    with (
+        FailingProxy(s3.port, tmp_path / "store") as store,
+        FailingProxy(rest.port, tmp_path / "catalog") as catalog,
+    ):
         references = {name: f"${{env:SLUICE_SECRET_{name.upper()}}}" for name in KEYS}
-        settings = {"url": "s3://lake", "endpoint": store.endpoint, "region": "us-east-1", **references}
+        settings = {
+            "url": "s3://lake",
+            "endpoint": store.endpoint,
+            "region": "us-east-1",
+            **references,
+        }
         spec = {"path": f"s3://lake/{tmp_path.name}", "store": settings, "format": request.param}
         if request.param == "iceberg":
             entry = {"name": "plant", "uri": catalog.endpoint}
-            spec |= {"catalog": "plant", "catalog_table": f"plant.{tmp_path.name}", "catalog_settings": entry}
+            spec |= {
+                "catalog": "plant",
+                "catalog_table": f"plant.{tmp_path.name}",
+                "catalog_settings": entry,
+            }
         add_table(server, tmp_path, **spec)
         made, stopping = Way(server, store, catalog), threading.Event()
         job = LakeJob(spark, JobOptions(server.url, TOKEN, tmp_path))
@@ -115,10 +129,16 @@ Harm = Callable[[Way], object]
 @pytest.mark.parametrize(
     ("harm", "sentence"),
     [
-        (lambda way: way.store.down(), "). Try: the endpoint in lake.stores."),  # by the first that asked
+        (
+            lambda way: way.store.down(),
+            "). Try: the endpoint in lake.stores.",
+        ),  # by the first that asked
         (lambda way: way.store.fail(holds="before"), "does not answer"),
         (lambda way: way.store.fail(status=503), "does not answer"),
-        (lambda way: way.store.deny_writes(), "denies access (ACCESS_DENIED). Try: a policy that allows it."),
+        (
+            lambda way: way.store.deny_writes(),
+            "denies access (ACCESS_DENIED). Try: a policy that allows it.",
+        ),
     ],
     ids=["is down", "hangs", "fails", "denies writes"],
 )
@@ -167,8 +187,12 @@ def test_of_executors_that_lack_a_package(
 ) -> None:
     """Of a job that has started; Spark itself waits 10 s for a Python that does not connect."""
     api, others = LakeApi(server.url, TOKEN), Executors(spark, server.url, TOKEN)
-    query = TableQuery(spark, api, add_table(server, tmp_path), QuerySettings(1000, "test", others), monotonic)
-    monkeypatch.setattr(spark.sparkContext, "pythonExec", python_after(tmp_path, no_package(server, tmp_path)))
+    query = TableQuery(
+        spark, api, add_table(server, tmp_path), QuerySettings(1000, "test", others), monotonic
+    )
+    monkeypatch.setattr(
+        spark.sparkContext, "pythonExec", python_after(tmp_path, no_package(server, tmp_path))
+    )
     stopwatch = Stopwatch(*family())
 
     def has_failed() -> bool:

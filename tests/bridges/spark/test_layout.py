@@ -40,8 +40,12 @@ TYPES = {column.name: column.type for column in PROVENANCE} | {"a": "double", "n
 FIRST_DAY = date(2026, 1, 1)
 
 
-def spec_of(directory: Path, table_format: str, partition_by: Sequence[str], sort_by: Sequence[str] = ()) -> TableSpec:
-    return table_spec(directory, table_format, partition_by=tuple(partition_by), sort_by=tuple(sort_by))
+def spec_of(
+    directory: Path, table_format: str, partition_by: Sequence[str], sort_by: Sequence[str] = ()
+) -> TableSpec:
+    return table_spec(
+        directory, table_format, partition_by=tuple(partition_by), sort_by=tuple(sort_by)
+    )
 
 
 def days(first: int, count: int, shard: int = 0) -> pa.RecordBatch:
@@ -49,7 +53,9 @@ def days(first: int, count: int, shard: int = 0) -> pa.RecordBatch:
     batch = records(first, [{"a": n} for n in range(first, first + count)], shard)
     times = [START_US + n * DAY_MS * 1000 for n in range(first, first + count)]
     at = batch.schema.get_field_index("ts")
-    return batch.set_column(at, batch.schema.field(at), pa.array(times, batch.schema.field(at).type))
+    return batch.set_column(
+        at, batch.schema.field(at), pa.array(times, batch.schema.field(at).type)
+    )
 
 
 def foreign(spec: TableSpec) -> Table:
@@ -72,7 +78,9 @@ def foreign(spec: TableSpec) -> Table:
         ("truncate", "truncate[10]", "long", LongType()),
     ],
 )
-def test_partition_values_are_those_of_iceberg(name: str, transform: str, column: str, kind: Any) -> None:
+def test_partition_values_are_those_of_iceberg(
+    name: str, transform: str, column: str, kind: Any
+) -> None:
     start = datetime(1969, 12, 31, 22, 30, 0, 5, tzinfo=UTC)
     values: dict[str, list[Any]] = {
         "timestamp": [start + timedelta(hours=7 * n) for n in range(2000)],
@@ -90,8 +98,14 @@ def test_partition_values_are_those_of_iceberg(name: str, transform: str, column
     field = PartitionField(name, "x", column, size)
     found = field.values(pa.array([*values[column], None], types[column])).to_pylist()
     expected = parse_transform(transform).transform(kind)
-    plain = [round((v - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1)) for v in values["timestamp"]]
-    assert found == [*(expected(value) for value in (plain if column == "timestamp" else values[column])), None]
+    plain = [
+        round((v - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
+        for v in values["timestamp"]
+    ]
+    assert found == [
+        *(expected(value) for value in (plain if column == "timestamp" else values[column])),
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +136,9 @@ def test_a_layout_that_cannot_be_is_refused_with_a_sentence(
 
 
 def test_a_day_column_that_the_table_has_already_is_refused() -> None:
-    with pytest.raises(LayoutError, match="makes a column '_published_at_day', which the table has already"):
+    with pytest.raises(
+        LayoutError, match="makes a column '_published_at_day', which the table has already"
+    ):
         Layout.parse("delta", ["day(_published_at)"], [], TYPES | {"_published_at_day": "string"})
 
 
@@ -133,24 +149,41 @@ def test_delta_readers_skip_the_files_of_other_days(tmp_path: Path) -> None:
     table = DeltaTable(spec.place.path)
     assert table.metadata().partition_columns == ["_published_at_day"]
     assert len(table.file_uris()) == 5
-    assert len(table.file_uris(file_pruning_predicate=[("_published_at_day", "=", "2026-01-03")])) == 1
+    assert (
+        len(table.file_uris(file_pruning_predicate=[("_published_at_day", "=", "2026-01-03")])) == 1
+    )
     found = table.to_pyarrow_table(filters=[("_published_at_day", "=", date(2026, 1, 3))])
     assert found.select(["_offset", "_published_at_day"]).to_pylist() == [
         {"_offset": 2, "_published_at_day": date(2026, 1, 3)}
     ]
     pruned = table.to_pyarrow_dataset()
     with duckdb.connect() as db:
-        for condition in ("_published_at_day = '2026-01-03'", "_published_at = timestamptz '2026-01-03 00:00:00+00'"):
+        for condition in (
+            "_published_at_day = '2026-01-03'",
+            "_published_at = timestamptz '2026-01-03 00:00:00+00'",
+        ):
             assert db.sql(f"from pruned select _offset where {condition}").fetchall() == [(2,)]
-    at = pc.field("_published_at") == pa.scalar(datetime(2026, 1, 3, tzinfo=UTC), pa.timestamp("us", tz="UTC"))
+    at = pc.field("_published_at") == pa.scalar(
+        datetime(2026, 1, 3, tzinfo=UTC), pa.timestamp("us", tz="UTC")
+    )
     for condition in (pc.field("_published_at_day") == date(2026, 1, 3), at):
         assert len(list(pruned.get_fragments(filter=condition))) == 1
 
 
 def test_delta_files_have_statistics_that_readers_skip_them_by(tmp_path: Path) -> None:
-    types = {"d": "double", "n": "long", "s": "string", "b": "boolean", "day": "date", "t": "timestamp", "j": "json"}
+    types = {
+        "d": "double",
+        "n": "long",
+        "s": "string",
+        "b": "boolean",
+        "day": "date",
+        "t": "timestamp",
+        "j": "json",
+    }
     columns = [Column(name, name, kind) for name, kind in types.items()]
-    spec = table_spec(tmp_path, "delta", [*columns, *(Column(f"c{n}", f"c{n}", "long") for n in range(40))])
+    spec = table_spec(
+        tmp_path, "delta", [*columns, *(Column(f"c{n}", f"c{n}", "long") for n in range(40))]
+    )
     long, last = "x" * 40, "x" * 31 + "\U0010ffff" * 9
     values: dict[str, list[Any]] = {
         "d": [-1.5, 2e300],
@@ -172,11 +205,18 @@ def test_delta_files_have_statistics_that_readers_skip_them_by(tmp_path: Path) -
     for name, both in values.items():
         column = table.to_pyarrow_table(columns=["_offset", name]).sort_by("_offset").column(name)
         for offset, _ in zip((0, 2), both, strict=True):
-            found = table.to_pyarrow_table(columns=["_offset"], filters=[(name, "=", column[offset].as_py())])
+            found = table.to_pyarrow_table(
+                columns=["_offset"], filters=[(name, "=", column[offset].as_py())]
+            )
             assert found.column("_offset").to_pylist() == [offset], name
-    infinite = pa.table({**{name: [0, 1, 2] for name in RANGED}, "d": [1.0, float("nan"), float("-inf")]})
+    infinite = pa.table(
+        {**{name: [0, 1, 2] for name in RANGED}, "d": [1.0, float("nan"), float("-inf")]}
+    )
     stats = _stats(infinite, Layout())
-    assert (stats["minValues"]["d"], stats["maxValues"]["d"]) == (-sys.float_info.max, sys.float_info.max)
+    assert (stats["minValues"]["d"], stats["maxValues"]["d"]) == (
+        -sys.float_info.max,
+        sys.float_info.max,
+    )
     fragments = table.to_pyarrow_dataset().get_fragments(pc.field("n") > 0)
     assert len(list(fragments)) == 1, "the other file is not opened"
 
@@ -203,10 +243,19 @@ def test_delta_rows_have_their_partition_values_after_every_change(tmp_path: Pat
     table = open_table("delta", spec.place, spec.binding)
     assert table is not None
     # The newest by time, not the files that the replay wrote last.
-    assert [row["_client_id"] for row in table.newest(4).to_pylist()] == ["meter-4", "meter-3", "meter-2", "meter-1"]
+    assert [row["_client_id"] for row in table.newest(4).to_pylist()] == [
+        "meter-4",
+        "meter-3",
+        "meter-2",
+        "meter-1",
+    ]
     DeltaTable(spec.place.path).optimize.compact()
     table.refresh()
-    held = [(row["_offset"], row["_client_id"]) for batch in table.batches() for row in batch.to_pylist()]
+    held = [
+        (row["_offset"], row["_client_id"])
+        for batch in table.batches()
+        for row in batch.to_pylist()
+    ]
     assert len(held) == len(set(held)) == 10
     writer.write(tasks(days(10, 2)))
     found = DeltaTable(spec.place.path).to_pyarrow_table().sort_by("_offset").to_pylist()
@@ -230,11 +279,15 @@ def test_values_that_paths_cannot_have_are_partitions(tmp_path: Path) -> None:
             found = DeltaTable(spec.place.path).to_pyarrow_table().sort_by("_offset")
             assert found["_topic"].to_pylist() == topics
         else:
-            assert sorted(foreign(spec).scan().to_arrow()["_topic"].to_pylist(), key=str) == sorted(topics, key=str)
+            assert sorted(foreign(spec).scan().to_arrow()["_topic"].to_pylist(), key=str) == sorted(
+                topics, key=str
+            )
 
 
 def test_iceberg_readers_skip_the_files_of_other_partitions(tmp_path: Path) -> None:
-    spec = spec_of(tmp_path, "iceberg", ["day(_published_at)", "bucket(4, _client_id)"], ["_client_id"])
+    spec = spec_of(
+        tmp_path, "iceberg", ["day(_published_at)", "bucket(4, _client_id)"], ["_client_id"]
+    )
     writer = TableWriter(spec, "job")
     writer.write(tasks(days(0, 5)))
     table = foreign(spec)
@@ -242,7 +295,9 @@ def test_iceberg_readers_skip_the_files_of_other_partitions(tmp_path: Path) -> N
     assert [str(one.transform) for one in table.sort_order().fields] == ["identity"]
     assert len(table.inspect.files()) == 5
     # In UTC, as pyiceberg takes times.
-    for condition in ("_published_at >= '2026-01-03T00:00:00+00:00' and _published_at < '2026-01-04T00:00:00+00:00'",):
+    for condition in (
+        "_published_at >= '2026-01-03T00:00:00+00:00' and _published_at < '2026-01-04T00:00:00+00:00'",
+    ):
         scan = table.scan(row_filter=parser.parse(condition))
         assert len(list(scan.plan_files())) == 1
         assert scan.to_arrow()["_offset"].to_pylist() == [2]
@@ -257,7 +312,9 @@ def test_an_iceberg_table_takes_other_partitions_for_new_files(tmp_path: Path) -
     spec = spec_of(tmp_path, "iceberg", [])
     TableWriter(spec, "job").write(tasks(days(0, 3)))
     late = TableWriter(spec, "late")
-    spec = replace(spec, partition_by=("month(_published_at)", "_client_id"), sort_by=("_offset desc",))
+    spec = replace(
+        spec, partition_by=("month(_published_at)", "_client_id"), sort_by=("_offset desc",)
+    )
     TableWriter(spec, "job").write(tasks(days(3, 3)))
     # A batch that was planned with the partitions before is written again.
     assert late.write(tasks(days(6, 1))).written == 1
@@ -289,13 +346,17 @@ def test_a_column_that_partitions_keeps_its_type(tmp_path: Path, table_format: s
 
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_rows_of_a_file_are_sorted_and_dead_letters_are_not_partitioned(tmp_path: Path, table_format: str) -> None:
+def test_rows_of_a_file_are_sorted_and_dead_letters_are_not_partitioned(
+    tmp_path: Path, table_format: str
+) -> None:
     spec = spec_of(tmp_path, table_format, [], ["_client_id", "_offset desc"])
     writer = TableWriter(spec, "job")
     writer.write(tasks(records(0, [*({"a": n} for n in range(10)), b"bad"])))
     [path] = Path(spec.place.path).glob("part-*.parquet")
     rows = [(row["_client_id"], row["_offset"]) for row in pq.read_table(path).to_pylist()]
-    assert rows == sorted(((f"meter-{n % 5}", n) for n in range(10)), key=lambda row: (row[0], -row[1]))
+    assert rows == sorted(
+        ((f"meter-{n % 5}", n) for n in range(10)), key=lambda row: (row[0], -row[1])
+    )
     assert len(dead_letters_of(spec, "_offset")) == 1
 
 
@@ -306,6 +367,8 @@ def test_a_batch_of_too_many_partitions_is_refused(
     monkeypatch.setattr(layout, "MOST_PARTITIONS", 3)
     spec = spec_of(tmp_path, table_format, ["day(_published_at)"])
     writer = TableWriter(spec, "job")
-    with pytest.raises(LayoutError, match=r"a batch has rows of 4 partitions by day\(_published_at\), more than 3"):
+    with pytest.raises(
+        LayoutError, match=r"a batch has rows of 4 partitions by day\(_published_at\), more than 3"
+    ):
         writer.write(tasks(days(0, 4)))
     assert writer.write(tasks(days(0, 3))).files == 3

@@ -28,7 +28,9 @@ from tests.bridges.spark.test_lake_audit import Lake
 from tests.bridges.spark.test_object_store import bucket, make, proxy, s3
 
 __all__ = ["bucket", "make", "proxy", "s3"]
-TRY = r"Try: put its files back, or sluice lake tables recreate readings, or sluice replay readings\."
+TRY = (
+    r"Try: put its files back, or sluice lake tables recreate readings, or sluice replay readings\."
+)
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -120,7 +122,12 @@ def test_a_table_that_was_restored_from_an_older_copy_is_lost_and_then_filled_ag
     is_lost(spec, writer, 6, "table 'readings' no longer has version")
 
     plan = planned_again(expecting(spec, writer), lambda _: where(3, 8), {0: 0}, {0: 6})
-    assert (plan.ranges, plan.missing, plan.recreates, plan.fills) == ([Range(0, 3, 8)], [Range(0, 2, 3)], True, True)
+    assert (plan.ranges, plan.missing, plan.recreates, plan.fills) == (
+        [Range(0, 3, 8)],
+        [Range(0, 2, 3)],
+        True,
+        True,
+    )
     again = TableWriter(spec, "job")
     ledger.go_back(again.table)
     again.begin_again({0: 0}, where(3, 8))
@@ -132,7 +139,9 @@ def test_a_table_that_was_restored_from_an_older_copy_is_lost_and_then_filled_ag
     assert sorted(row["to_offset"] for row in ledger_of(spec, again.table).to_pylist()) == [2, 3, 8]
 
 
-def test_a_table_that_is_gone_begins_again_where_it_began_without_what_the_stream_lacks(spec: TableSpec) -> None:
+def test_a_table_that_is_gone_begins_again_where_it_began_without_what_the_stream_lacks(
+    spec: TableSpec,
+) -> None:
     writer = TableWriter(spec, "job")
     writer.begin({0: 2})
     write(writer, 2, [*numbers(2, 5), b"bad"])
@@ -144,7 +153,10 @@ def test_a_table_that_is_gone_begins_again_where_it_began_without_what_the_strea
     again = TableWriter(spec, "job")
     again.begin_again(begins, where(4, 9))
     write(again, 4, [*numbers(4, 5), b"bad", *numbers(6, 9)])
-    assert (rows_of(spec, "_offset"), dead_letters_of(spec, "_offset")) == ([(4,), (6,), (7,), (8,)], [(5,)])
+    assert (rows_of(spec, "_offset"), dead_letters_of(spec, "_offset")) == (
+        [(4,), (6,), (7,), (8,)],
+        [(5,)],
+    )
     audit = audit_once(spec, where(4, 9))
     assert (audit.problems, audit.shards[0].first, audit.shards[0].expired) == ([], 2, 2)
 
@@ -220,12 +232,17 @@ def test_a_delta_log_of_which_files_are_gone_is_not_written_to(tmp_path: Path) -
     assert not (log / f"{writer.table.version() + 1:020}.json").exists()
 
 
-def test_a_prefix_of_an_object_store_that_is_removed_is_not_filled_anew(make: Callable[..., Lake]) -> None:
+def test_a_prefix_of_an_object_store_that_is_removed_is_not_filled_anew(
+    make: Callable[..., Lake],
+) -> None:
     lake = make()
     lake.publish([{"a": 1}, b"bad"])
     writer = lake.fill()
     place = lake.spec.place
-    for part, what in (("__dead_letters", "the dead-letter table of table 'readings'"), ("", "table 'readings'")):
+    for part, what in (
+        ("__dead_letters", "the dead-letter table of table 'readings'"),
+        ("", "table 'readings'"),
+    ):
         place.files.delete_dir(place.beside(part).path if part else place.path)
         is_lost(lake.spec, writer, 2, f"{what} is gone from s3://")
 
@@ -248,7 +265,10 @@ def test_an_iceberg_table_of_which_metadata_is_gone_is_lost(tmp_path: Path) -> N
     write(writer, 0, numbers(0, 2))
     expected = expecting(spec, writer)
     Path(writer.table.newest_file()).unlink()
-    with pytest.raises(TableLost, match=f"table 'readings' no longer has version 1, which its job has written.*{TRY}"):
+    with pytest.raises(
+        TableLost,
+        match=f"table 'readings' no longer has version 1, which its job has written.*{TRY}",
+    ):
         write(writer, 2, numbers(2, 3))
     with pytest.raises(TableLost, match="table 'readings' no longer has version 1"):
         TableWriter(expected, "job")

@@ -37,7 +37,11 @@ def mask(place: str, rows: Sequence[int]) -> None:
     """Delete rows of the oldest file, by their places, with a deletion vector, as Spark does."""
     table = DeltaTable(place)
     log = Path(place, "_delta_log")
-    adds = (json.loads(line) for path in sorted(log.glob("*.json")) for line in path.read_text().splitlines())
+    adds = (
+        json.loads(line)
+        for path in sorted(log.glob("*.json"))
+        for line in path.read_text().splitlines()
+    )
     add = next(entry["add"] for entry in adds if "add" in entry)
     features = ["deletionVectors"]
     vector = _vector(rows)
@@ -55,10 +59,17 @@ def mask(place: str, rows: Sequence[int]) -> None:
 
 def _vector(rows: Sequence[int]) -> dict[str, Any]:
     """A roaring bitmap of one container, inline."""
-    bitmap = struct.pack("<II", 12346, 1) + struct.pack("<HH", 0, len(rows) - 1) + struct.pack("<I", 16)
+    bitmap = (
+        struct.pack("<II", 12346, 1) + struct.pack("<HH", 0, len(rows) - 1) + struct.pack("<I", 16)
+    )
     bitmap += b"".join(struct.pack("<H", row) for row in rows)
     data = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
-    return {"storageType": "i", "pathOrInlineDv": _z85(data), "sizeInBytes": len(data), "cardinality": len(rows)}
+    return {
+        "storageType": "i",
+        "pathOrInlineDv": _z85(data),
+        "sizeInBytes": len(data),
+        "cardinality": len(rows),
+    }
 
 
 def _z85(data: bytes) -> str:
@@ -82,7 +93,12 @@ def masked(server: StreamServer, tmp_path: Path) -> Lake:
     lake.publish([{"a": n} for n in range(10, 14)])
     lake.fill()
     mask(lake.spec.place.path, [3, 4])
-    count = QueryBuilder().register("t", DeltaTable(lake.spec.place.path)).execute("SELECT a FROM t").read_all()
+    count = (
+        QueryBuilder()
+        .register("t", DeltaTable(lake.spec.place.path))
+        .execute("SELECT a FROM t")
+        .read_all()
+    )
     assert count.num_rows == 12  # so other readers have it
     return lake
 
@@ -98,7 +114,19 @@ def test_an_audit_misses_rows_that_a_deletion_vector_deleted(masked: Lake) -> No
     assert report.problems == ["shard 0: 2 records are in neither (3, 4)"]
     table = opened(masked.spec)
     assert table.rows() == 12
-    assert [row["a"] for row in table.newest(11).to_pylist()] == [13, 12, 11, 10, 9, 8, 7, 6, 5, 2, 1]
+    assert [row["a"] for row in table.newest(11).to_pylist()] == [
+        13,
+        12,
+        11,
+        10,
+        9,
+        8,
+        7,
+        6,
+        5,
+        2,
+        1,
+    ]
     assert sum(batch.num_rows for batch in table.batches()) == 12
 
 
@@ -112,7 +140,9 @@ def test_a_replay_of_a_file_with_a_deletion_vector_is_refused(masked: Lake) -> N
     assert [offset for (offset,) in rows_of(masked.spec, "_offset")] == [0, 1, 2, *range(5, 14)]
 
 
-def test_rows_of_a_deletion_vector_stay_deleted_when_all_rows_are_written_again(masked: Lake) -> None:
+def test_rows_of_a_deletion_vector_stay_deleted_when_all_rows_are_written_again(
+    masked: Lake,
+) -> None:
     retype(TableWriter(masked.spec, "job"), "a", "json")
     assert [offset for (offset,) in rows_of(masked.spec, "_offset")] == [0, 1, 2, *range(5, 14)]
     table = opened(masked.spec)
@@ -125,8 +155,12 @@ def test_retention_counts_rows_without_those_of_a_deletion_vector(masked: Lake) 
     assert rows_of(masked.spec, "_offset") == []
 
 
-def test_a_batch_of_a_table_with_a_key_is_refused_and_no_file_with_a_vector_is_removed(tmp_path: Path) -> None:
-    spec = replace(table_spec(tmp_path, "delta", [Column("d", "d", "string")]), upsert=Upsert(("d",)))
+def test_a_batch_of_a_table_with_a_key_is_refused_and_no_file_with_a_vector_is_removed(
+    tmp_path: Path,
+) -> None:
+    spec = replace(
+        table_spec(tmp_path, "delta", [Column("d", "d", "string")]), upsert=Upsert(("d",))
+    )
     open_writer(spec, "job").write(tasks(records(0, [{"d": "a"}, {"d": "b"}])))
     mask(spec.place.path, [0])
     writer = open_writer(spec, "job")
@@ -139,7 +173,9 @@ def test_a_batch_of_a_table_with_a_key_is_refused_and_no_file_with_a_vector_is_r
 def test_a_batch_of_an_iceberg_table_with_a_key_is_refused_where_it_has_deletes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = replace(table_spec(tmp_path, "iceberg", [Column("d", "d", "string")]), upsert=Upsert(("d",)))
+    spec = replace(
+        table_spec(tmp_path, "iceberg", [Column("d", "d", "string")]), upsert=Upsert(("d",))
+    )
     open_writer(spec, "job").write(tasks(records(0, [{"d": "a"}, {"d": "b"}])))
     plan = DataScan.plan_files
 

@@ -23,7 +23,14 @@ from bridges.spark.tables.formats import open_or_create
 from bridges.spark.tasks.split import render, unsafe
 from bridges.spark.tasks.task import Plan, TaskResult
 from pyspark_sluice.client import Positions, ShardPosition
-from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import (
+    BINDING,
+    dead_letters_of,
+    records,
+    rows_of,
+    table_spec,
+    tasks,
+)
 
 Make = Callable[..., TableSpec]
 
@@ -42,11 +49,17 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 def rows_by_member(spec: TableSpec, *columns: str) -> dict[str, list[tuple[Any, ...]]]:
     """These columns of the rows of each member."""
     members = open_members(spec.format, spec.place, spec.binding)
-    return {name: rows_of(replace(spec, place=member_place(spec.place, name)), *columns) for name in members}
+    return {
+        name: rows_of(replace(spec, place=member_place(spec.place, name)), *columns)
+        for name in members
+    }
 
 
 def offsets(spec: TableSpec) -> dict[str, list[int]]:
-    return {name: [offset for (offset,) in rows] for name, rows in rows_by_member(spec, "_offset").items()}
+    return {
+        name: [offset for (offset,) in rows]
+        for name, rows in rows_by_member(spec, "_offset").items()
+    }
 
 
 def problems(spec: TableSpec, *ends: int) -> list[str]:
@@ -110,7 +123,14 @@ def test_only_safe_names_are_tables(text: str, said: str | None) -> None:
 def test_rows_go_into_a_table_for_each_name(make: Make) -> None:
     spec = make(columns=[Column("site", "site", "string"), Column("n", "n", "double")])
     rows = [{"site": "Berlin", "n": 1}, {"site": "paris", "n": 2}, {"site": "berlin", "n": 3}]
-    bad: list[Any] = [{"n": 4}, {"site": "a/b"}, {"site": "../x"}, {"site": "x" * 200}, {"site": ""}, b"no"]
+    bad: list[Any] = [
+        {"n": 4},
+        {"site": "a/b"},
+        {"site": "../x"},
+        {"site": "x" * 200},
+        {"site": ""},
+        b"no",
+    ]
     outcome = MembersWriter(spec, "job").write(tasks(records(0, [*rows, *bad])))
     assert (outcome.written, outcome.dead, outcome.over) == (3, 6, 0)
     assert rows_by_member(spec, "_offset", "site", "n") == {
@@ -125,9 +145,15 @@ def test_rows_go_into_a_table_for_each_name(make: Make) -> None:
         f"table name 't_{'x' * 58}...': expected at most 128 characters, got 202",
         "column 'site' names the table, and the row has no value for it",
     ]
-    assert {stage for (stage,) in dead_letters_of(spec, "_error_stage")} == {"lake.tables", "lake.columns"}
+    assert {stage for (stage,) in dead_letters_of(spec, "_error_stage")} == {
+        "lake.tables",
+        "lake.columns",
+    }
     assert problems(spec, 9) == []
-    assert sorted(one.name for one in Path(members_place(spec.place).path).iterdir()) == ["t_berlin", "t_paris"]
+    assert sorted(one.name for one in Path(members_place(spec.place).path).iterdir()) == [
+        "t_berlin",
+        "t_paris",
+    ]
 
 
 def test_a_batch_that_comes_again_adds_nothing_to_members(make: Make) -> None:
@@ -203,32 +229,46 @@ def test_rows_for_more_tables_than_max_tables_are_dead_letters(make: Make) -> No
     spec = make(most=3)
     writer = MembersWriter(spec, "job")
     # Each task may create two; the table has room for three, and the first ones by offset are created.
-    outcome = writer.write(tasks(records(0, sites("aab")), records(3, sites("cdea")), records(7, sites("fb"))))
+    outcome = writer.write(
+        tasks(records(0, sites("aab")), records(3, sites("cdea")), records(7, sites("fb")))
+    )
     assert (outcome.written, outcome.dead, outcome.over) == (6, 3, 3)
     assert offsets(spec) == {"t_a": [0, 1, 6], "t_b": [2, 8], "t_c": [3]}
     said = [one for (one,) in dead_letters_of(spec, "_error")]
-    assert said == [f"table 't_{name}' would be one more than max_tables, which is 3" for name in "def"]
+    assert said == [
+        f"table 't_{name}' would be one more than max_tables, which is 3" for name in "def"
+    ]
     outcome = writer.write(tasks(records(9, sites("gabc"))))
     assert (outcome.written, outcome.over) == (3, 1)
     assert problems(spec, 13) == []
     # What tasks wrote for tables that were not created is gone, or cleaned.
     there = Path(members_place(spec.place).path)
-    assert {one.name for one in there.iterdir() if list(one.glob("*.parquet"))} == {"t_a", "t_b", "t_c"}
+    assert {one.name for one in there.iterdir() if list(one.glob("*.parquet"))} == {
+        "t_a",
+        "t_b",
+        "t_c",
+    }
     MembersWriter(replace(spec, members=Members(NameTemplate.parse("t_${site}"), 4)), "job").write(
         tasks(records(13, sites("da")))
     )
     assert offsets(spec)["t_d"] == [13]
 
 
-def test_a_member_whose_name_another_table_of_the_catalog_has_is_refused_alone(tmp_path: Path) -> None:
+def test_a_member_whose_name_another_table_of_the_catalog_has_is_refused_alone(
+    tmp_path: Path,
+) -> None:
     uri = f"sqlite:///{tmp_path}/catalog.db"
     spec = split(table_spec(tmp_path, "iceberg"), most=2)
 
     def entry(name: str) -> CatalogEntry:
-        return CatalogEntry("lake", "sql", uri, ("plant", name), {"uri": uri, "warehouse": str(tmp_path)})
+        return CatalogEntry(
+            "lake", "sql", uri, ("plant", name), {"uri": uri, "warehouse": str(tmp_path)}
+        )
 
     spec = replace(spec, place=replace(spec.place, entry=entry("t")))
-    open_or_create("iceberg", replace(spec.place, url=f"{tmp_path}/other", entry=entry("t_taken")), BINDING, ())
+    open_or_create(
+        "iceberg", replace(spec.place, url=f"{tmp_path}/other", entry=entry("t_taken")), BINDING, ()
+    )
     writer = MembersWriter(spec, "job")
     outcome = writer.write(tasks(records(0, sites(["taken", "a", "b", "taken"]))))
     assert (outcome.written, outcome.dead, outcome.over) == (2, 2, 0)
@@ -250,12 +290,21 @@ def test_members_get_the_columns_of_the_table(make: Make) -> None:
 
 
 def test_members_have_the_partitions_and_the_order_of_the_table(make: Make) -> None:
-    columns = [Column("site", "site", "string"), Column("n", "n", "long"), Column("room", "room", "string")]
+    columns = [
+        Column("site", "site", "string"),
+        Column("n", "n", "long"),
+        Column("room", "room", "string"),
+    ]
     spec = make(columns=columns, partition_by=("room",), sort_by=("n desc",))
-    rows = [{"site": site, "room": room, "n": n} for n, (site, room) in enumerate(zip("aabab", "xyxxy", strict=True))]
+    rows = [
+        {"site": site, "room": room, "n": n}
+        for n, (site, room) in enumerate(zip("aabab", "xyxxy", strict=True))
+    ]
     MembersWriter(spec, "job").write(tasks(records(0, rows)))
     members = open_members(spec.format, spec.place, spec.binding)
-    assert {name: (one.partitions(), figures_of(one).partitions) for name, one in members.items()} == {
+    assert {
+        name: (one.partitions(), figures_of(one).partitions) for name, one in members.items()
+    } == {
         "t_a": (("room",), 2),
         "t_b": (("room",), 2),
     }
@@ -288,14 +337,18 @@ def test_shards_are_counted_apart(make: Make) -> None:
 def test_a_table_is_split_from_its_first_record_or_never(make: Make) -> None:
     plain = replace(make(), members=None)
     TableWriter(plain, "job").write(tasks(records(0, sites("a"))))
-    with pytest.raises(TableRefused, match=r"was filled with 'tables' none, table 'readings' has t_\$\{site\}"):
+    with pytest.raises(
+        TableRefused, match=r"was filled with 'tables' none, table 'readings' has t_\$\{site\}"
+    ):
         MembersWriter(split(plain), "job")
 
 
 def test_a_split_table_is_not_opened_as_another(make: Make) -> None:
     spec = make()
     MembersWriter(spec, "job").write(tasks(records(0, sites("a"))))
-    with pytest.raises(TableRefused, match=r"was filled with 'tables' t_\$\{site\}, table 'readings' has none"):
+    with pytest.raises(
+        TableRefused, match=r"was filled with 'tables' t_\$\{site\}, table 'readings' has none"
+    ):
         TableWriter(replace(spec, members=None), "job")
     with pytest.raises(TableRefused, match="Try: the same 'tables'"):
         MembersWriter(split(spec, "u_${site}"), "job")

@@ -57,12 +57,16 @@ def read(table_format: str, path: str) -> pa.Table:
 
 
 @pytest.fixture
-def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], TableQuery]]:
+def run_query(
+    spark: Any, server: StreamServer, tmp_path: Path
+) -> Iterator[Callable[[dict[str, Any]], TableQuery]]:
     queries: list[TableQuery] = []
 
     def run(spec: dict[str, Any]) -> TableQuery:
         settings = QuerySettings(max_rows=1000, job="test")
-        queries.append(TableQuery(spark, LakeApi(server.url, TOKEN), spec, settings, time.monotonic))
+        queries.append(
+            TableQuery(spark, LakeApi(server.url, TOKEN), spec, settings, time.monotonic)
+        )
         return queries[-1]
 
     yield run
@@ -73,15 +77,26 @@ def run_query(spark: Any, server: StreamServer, tmp_path: Path) -> Iterator[Call
 def add_table(server: StreamServer, directory: Path, table_format: str) -> dict[str, Any]:
     server.make(table_format)
     columns = [{"name": "site", "type": "string"}, {"name": "n", "type": "long"}]
-    table: dict[str, Any] = {"name": table_format, "stream": table_format, "format": table_format, "columns": columns}
-    table |= {"path": str(directory / table_format), "tables": "t_${site}", "max_tables": len(SITES)}
+    table: dict[str, Any] = {
+        "name": table_format,
+        "stream": table_format,
+        "format": table_format,
+        "columns": columns,
+    }
+    table |= {
+        "path": str(directory / table_format),
+        "tables": "t_${site}",
+        "max_tables": len(SITES),
+    }
     server.tables[table_format] = {**table, "commit_interval": 0.2, "commit_rows": 100_000}
     return server.tables[table_format]
 
 
 def rows(first: int, last: int) -> list[bytes | dict[str, Any]]:
     """Records of three sites, of which each hundredth has a name that is none."""
-    return [{"site": "no/name" if n % 100 == 99 else SITES[n % 3], "n": n} for n in range(first, last)]
+    return [
+        {"site": "no/name" if n % 100 == 99 else SITES[n % 3], "n": n} for n in range(first, last)
+    ]
 
 
 def test_each_record_is_in_one_table_though_the_driver_is_killed_between_their_commits(
@@ -131,8 +146,13 @@ def _assert_once(spec: dict[str, Any], report: dict[str, Any]) -> None:
         assert sorted(table.column("n").to_pylist()) == wanted
         with duckdb.connect() as connection:
             connection.register("rows", table)
-            found = connection.execute("select count(*), count(distinct _offset), min(site), max(site) from rows")
+            found = connection.execute(
+                "select count(*), count(distinct _offset), min(site), max(site) from rows"
+            )
             assert found.fetchall() == [(len(wanted), len(wanted), site, site)]
     letters = read(spec["format"], f"{spec['path']}__dead_letters")
     assert sorted(letters.column("_offset").to_pylist()) == [*range(99, 2500, 100), 2500]
-    assert "table 't_oslo' would be one more than max_tables, which is 3" in letters.column("_error").to_pylist()
+    assert (
+        "table 't_oslo' would be one more than max_tables, which is 3"
+        in letters.column("_error").to_pylist()
+    )

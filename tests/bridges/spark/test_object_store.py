@@ -67,11 +67,19 @@ def bucket(s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def make(request: pytest.FixtureRequest, server: StreamServer, bucket: str, proxy: FailingProxy) -> Make:
+def make(
+    request: pytest.FixtureRequest, server: StreamServer, bucket: str, proxy: FailingProxy
+) -> Make:
     """A table in the store, which is reached through the proxy."""
 
     def made(**given: Any) -> Lake:
-        store = {"url": bucket, "endpoint": proxy.endpoint, "region": "us-east-1", **REFERENCES, **given}
+        store = {
+            "url": bucket,
+            "endpoint": proxy.endpoint,
+            "region": "us-east-1",
+            **REFERENCES,
+            **given,
+        }
         return Lake(server, f"{bucket}/lake", request.param, store)
 
     return made
@@ -81,7 +89,9 @@ def options_of(lake: Lake) -> dict[str, str]:
     return dict(lake.spec.place.options)
 
 
-def test_rows_dead_letters_and_ledger_are_in_the_store_and_others_read_them(make: Make, s3: S3Server) -> None:
+def test_rows_dead_letters_and_ledger_are_in_the_store_and_others_read_them(
+    make: Make, s3: S3Server
+) -> None:
     lake = make()
     lake.publish([{"a": 1}, b"bad", {"a": 2}])
     lake.fill()
@@ -96,18 +106,26 @@ def test_rows_dead_letters_and_ledger_are_in_the_store_and_others_read_them(make
     assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
     url = lake.spec.place.url
     folders = s3.files.get_file_info(fs.FileSelector(Place(url).parent.path))
-    assert {Path(one.path).name for one in folders} == {"readings", "readings__dead_letters", "_ledger"}
+    assert {Path(one.path).name for one in folders} == {
+        "readings",
+        "readings__dead_letters",
+        "_ledger",
+    }
     if lake.spec.format == "delta":
         found = DeltaTable(url, storage_options=lake.spec.place.storage_options).to_pyarrow_table()
     else:
-        properties = {f"s3.{name.replace('_', '-')}": value for name, value in options_of(lake).items()}
+        properties = {
+            f"s3.{name.replace('_', '-')}": value for name, value in options_of(lake).items()
+        }
         with s3.files.open_input_file(f"{Place(url).path}/metadata/version-hint.text") as hint:
             newest = f"{url}/metadata/v{hint.read().decode()}.metadata.json"
         found = StaticTable.from_metadata(newest, properties).scan().to_arrow()
     assert sorted(found.column("a").to_pylist()) == [1.0, 2.0, 3.0]
 
 
-def test_member_tables_are_in_the_store_and_what_tasks_left_is_cleaned(make: Make, s3: S3Server) -> None:
+def test_member_tables_are_in_the_store_and_what_tasks_left_is_cleaned(
+    make: Make, s3: S3Server
+) -> None:
     lake = make()
     lake.api_spec |= {"tables": "m_${a}", "max_tables": 2}
     spec = TableSpec.of_api(lake.api_spec, lake.positions())
@@ -117,7 +135,9 @@ def test_member_tables_are_in_the_store_and_what_tasks_left_is_cleaned(make: Mak
     writer.write(tasks(records(0, lake._payloads[:4])))
     open_writer(spec, "next").write(tasks(records(4, lake._payloads[4:])))
     members = open_members(spec.format, spec.place, spec.binding)
-    assert {name: sorted(one.scan(["_offset"]).column(0).to_pylist()) for name, one in members.items()} == {
+    assert {
+        name: sorted(one.scan(["_offset"]).column(0).to_pylist()) for name, one in members.items()
+    } == {
         "m_1": [0, 3],
         "m_2": [1, 5],
     }
@@ -126,8 +146,12 @@ def test_member_tables_are_in_the_store_and_what_tasks_left_is_cleaned(make: Mak
     assert cleaned(spec, 0.0, dry_run=True)["files"] >= 2
     cleaned(spec, 0.0, dry_run=False)
     there = s3.files.get_file_info(fs.FileSelector(members_place(spec.place).path, recursive=True))
-    files = {one.path for one in there if one.extension == "parquet" and "/_delta_log/" not in one.path}
-    assert files == {one.place.path_of(path) for one in members.values() for path in one.data_files()}
+    files = {
+        one.path for one in there if one.extension == "parquet" and "/_delta_log/" not in one.path
+    }
+    assert files == {
+        one.place.path_of(path) for one in members.values() for path in one.data_files()
+    }
 
 
 def test_a_replay_replaces_its_range(make: Make) -> None:
@@ -139,13 +163,17 @@ def test_a_replay_replaces_its_range(make: Make) -> None:
     assert rows_of(lake.spec, "a") == [(0.0,), (10.0,), (20.0,), (3.0,), (4.0,)]
 
 
-def test_a_replay_whose_answer_is_lost_replaces_its_range_once(make: Make, proxy: FailingProxy) -> None:
+def test_a_replay_whose_answer_is_lost_replaces_its_range_once(
+    make: Make, proxy: FailingProxy
+) -> None:
     lake = make()
     lake.publish([{"a": n} for n in range(5)])
     lake.fill()
     lake.republish([{"a": 10 * n} for n in range(5)])
     replayed = Replayed(lake.spec)
-    proxy.fail(method="PUT", parts=["readings/", VERSION_FILE[lake.spec.format]], is_lost=True, times=1)
+    proxy.fail(
+        method="PUT", parts=["readings/", VERSION_FILE[lake.spec.format]], is_lost=True, times=1
+    )
     replayed.run([Range(0, 1, 3)], lake.read)
     assert rows_of(lake.spec, "a") == [(0.0,), (10.0,), (20.0,), (3.0,), (4.0,)]
     assert audit_table("readings", url=lake.server.url, token=TOKEN).problems == []
@@ -173,7 +201,9 @@ def test_a_commit_whose_answer_is_lost_is_there_once(make: Make, proxy: FailingP
     lake = make()
     lake.publish([{"a": 0}])
     lake.fill()
-    proxy.fail(method="PUT", parts=["readings/", VERSION_FILE[lake.spec.format]], is_lost=True, times=1)
+    proxy.fail(
+        method="PUT", parts=["readings/", VERSION_FILE[lake.spec.format]], is_lost=True, times=1
+    )
     lake.publish([{"a": 1}, b"bad"])
     lake.fill()
     lake.publish([{"a": 3}])
@@ -252,11 +282,15 @@ def test_files_of_killed_writers_and_refused_commits_are_cleaned(make: Make, s3:
 def test_a_store_without_conditional_puts_is_refused(make: Make, proxy: FailingProxy) -> None:
     lake = make()
     proxy.drop("if-none-match")
-    with pytest.raises(TableRefused, match=r"expected a store with conditional puts \(If-None-Match\)"):
+    with pytest.raises(
+        TableRefused, match=r"expected a store with conditional puts \(If-None-Match\)"
+    ):
         TableWriter(lake.spec, "job")
 
 
-@pytest.mark.parametrize("make", ["iceberg"], indirect=True)  # Delta's versions are removed with its log, after days
+@pytest.mark.parametrize(
+    "make", ["iceberg"], indirect=True
+)  # Delta's versions are removed with its log, after days
 def test_a_driver_that_was_held_up_for_many_versions_does_not_commit(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,27 +312,44 @@ def test_a_driver_that_was_held_up_for_many_versions_does_not_commit(
     assert rows_of(lake.spec, "_offset") == [(n,) for n in range(6)]
 
 
-def test_secrets_are_references_and_show_nowhere(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_secrets_are_references_and_show_nowhere(
+    bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(ValidationError, match=r"access_key_id: expected `\$\{secret:NAME\}`, "):
         StoreSettings.model_validate({"url": bucket, **KEYS})
     settings = StoreSettings.model_validate({"url": bucket, **REFERENCES})
-    spec = {"path": f"{bucket}/one", "store": settings.model_dump(mode="json", exclude_defaults=True)}
+    spec = {
+        "path": f"{bucket}/one",
+        "store": settings.model_dump(mode="json", exclude_defaults=True),
+    }
     assert spec["store"] == {"url": bucket, **REFERENCES}
     place = place_of(spec)
     assert place.options["secret_access_key"] == KEYS["secret_access_key"]
     assert KEYS["secret_access_key"] not in f"{place!r} {place} {settings!r}"
     monkeypatch.delenv("SLUICE_SECRET_ACCESS_KEY_ID")
-    with pytest.raises(SecretUnreadable, match="SLUICE_SECRET_ACCESS_KEY_ID, which the settings refer to, is not set"):
+    with pytest.raises(
+        SecretUnreadable,
+        match="SLUICE_SECRET_ACCESS_KEY_ID, which the settings refer to, is not set",
+    ):
         place_of(spec)
 
 
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"url": "https://lake"}, "url: expected s3://..., gs://..., abfss://..., got 'https://lake'"),
+        (
+            {"url": "https://lake"},
+            "url: expected s3://..., gs://..., abfss://..., got 'https://lake'",
+        ),
         ({"url": "gs://lake", "region": "eu"}, "region: expected a store of s3://, got gs://"),
-        ({"url": "s3://lake", "access_key_id": "${env:SLUICE_SECRET_A}"}, "secret_access_key: expected together with"),
-        ({"url": "abfss://a@b", "anonymous": True}, "anonymous: expected a store of s3:// or gs://, got abfss://"),
+        (
+            {"url": "s3://lake", "access_key_id": "${env:SLUICE_SECRET_A}"},
+            "secret_access_key: expected together with",
+        ),
+        (
+            {"url": "abfss://a@b", "anonymous": True},
+            "anonymous: expected a store of s3:// or gs://, got abfss://",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(given: dict[str, str], problem: str) -> None:
@@ -310,11 +361,19 @@ def test_settings_that_do_not_fit_are_refused(given: dict[str, str], problem: st
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"stores": [{"url": "s3://lake"}, {"url": "s3://lake/"}]}, "stores: expected each url once, got 's3://lake'"),
-        ({"catalogs": [{"name": "polaris", "uri": "https://a/b"}] * 2}, "catalogs: expected each name once"),
+        (
+            {"stores": [{"url": "s3://lake"}, {"url": "s3://lake/"}]},
+            "stores: expected each url once, got 's3://lake'",
+        ),
+        (
+            {"catalogs": [{"name": "polaris", "uri": "https://a/b"}] * 2},
+            "catalogs: expected each name once",
+        ),
     ],
 )
-def test_two_stores_or_catalogs_of_one_name_are_refused(given: dict[str, Any], problem: str) -> None:
+def test_two_stores_or_catalogs_of_one_name_are_refused(
+    given: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(ValidationError) as refused:
         LakeSettings.model_validate(given)
     assert problem in str(refused.value)

@@ -13,7 +13,9 @@ import pytest
 from bridges.spark.driver.orphan import GRACE_S, PARENT_VARIABLE
 from tests.support.node import eventually
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel for the end of the parent")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="asks the kernel for the end of the parent"
+)
 ROOT = Path(__file__).parents[3]
 
 _JOB = """
@@ -36,7 +38,11 @@ input()
 @pytest.mark.parametrize("victim", ["broker", "job"])
 def test_nothing_that_the_job_started_outlives_it(victim: str) -> None:
     broker = subprocess.Popen(
-        [sys.executable, "-c", _BROKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True
+        [sys.executable, "-c", _BROKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+        text=True,
     )
     try:
         assert broker.stdout is not None
@@ -45,16 +51,22 @@ def test_nothing_that_the_job_started_outlives_it(victim: str) -> None:
         family = [job, *job.children(recursive=True)]
         assert int(pids["child"]) in [process.pid for process in family]
         os.kill(broker.pid if victim == "broker" else job.pid, 9)
-        eventually(lambda: not any(map(_runs, family)), GRACE_S + 60, what="the end of the job's family")
+        eventually(
+            lambda: not any(map(_runs, family)), GRACE_S + 60, what="the end of the job's family"
+        )
     finally:
         broker.kill()
         broker.communicate()
 
 
 def test_a_job_whose_parent_has_gone_already_does_not_begin() -> None:
-    code = "from bridges.spark.driver.orphan import die_with_parent; die_with_parent(); print('began')"
+    code = (
+        "from bridges.spark.driver.orphan import die_with_parent; die_with_parent(); print('began')"
+    )
     environ = os.environ | {PARENT_VARIABLE: "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, cwd=ROOT, capture_output=True, text=True
+    )
     assert (done.returncode, done.stdout) == (1, "")
 
 

@@ -28,5 +28,7 @@ def test_the_same_tests_pass_on_another_spark(version: str, suite: str) -> None:
     ignored = [word for leak in LEAKS for word in ("-W", f"ignore::{leak}")]
     tests = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-m", "not heavy", *ignored]
     command = [*tests, str(Path(__file__).with_name(suite))]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

@@ -49,7 +49,9 @@ class Store:
 
 
 @pytest.fixture(scope="module", params=["gs", pytest.param("abfss", marks=pytest.mark.heavy)])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+def store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
     directory = tmp_path_factory.mktemp(request.param)
     if request.param == "gs":
         with GcsServer(directory) as google:
@@ -72,22 +74,41 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             azure.files.create_dir("lake")
             environ.setenv("SLUICE_SECRET_AZURE", KEY)
             address = f"127.0.0.1:{azure.port}"
-            options = {"account_name": ACCOUNT, "account_key": KEY, "endpoint": f"http://{address}/{ACCOUNT}"}
-            connection = {"DefaultEndpointsProtocol": "http", "AccountName": ACCOUNT, "AccountKey": KEY}
+            options = {
+                "account_name": ACCOUNT,
+                "account_key": KEY,
+                "endpoint": f"http://{address}/{ACCOUNT}",
+            }
+            connection = {
+                "DefaultEndpointsProtocol": "http",
+                "AccountName": ACCOUNT,
+                "AccountKey": KEY,
+            }
             connection["BlobEndpoint"] = f"http://{address}/{ACCOUNT}"
             yield Store(
                 f"abfss://lake@{ACCOUNT}.dfs.core.windows.net",
                 {"endpoint": f"http://{address}", "account_key": "${env:SLUICE_SECRET_AZURE}"},
                 azure.files,
-                {**{f"azure_storage_{name}": value for name, value in options.items()}, "allow_http": "true"},
-                {"adls.connection-string": ";".join(f"{name}={value}" for name, value in connection.items())},
+                {
+                    **{f"azure_storage_{name}": value for name, value in options.items()},
+                    "allow_http": "true",
+                },
+                {
+                    "adls.connection-string": ";".join(
+                        f"{name}={value}" for name, value in connection.items()
+                    )
+                },
                 str(environment("pyiceberg[adlfs,pyarrow]==0.12.0")),
             )
 
 
 @pytest.fixture(params=["delta", "iceberg"])
-def lake(request: pytest.FixtureRequest, store: Store, server: StreamServer, tmp_path: Path) -> Lake:
-    return Lake(server, f"{store.url}/{tmp_path.name}", request.param, {"url": store.url, **store.settings})
+def lake(
+    request: pytest.FixtureRequest, store: Store, server: StreamServer, tmp_path: Path
+) -> Lake:
+    return Lake(
+        server, f"{store.url}/{tmp_path.name}", request.param, {"url": store.url, **store.settings}
+    )
 
 
 def files_in(store: Store, directory: str) -> list[Path]:
@@ -99,17 +120,24 @@ def files_in(store: Store, directory: str) -> list[Path]:
 def as_others_read(store: Store, lake: Lake, place: Place, column: str) -> list[Any]:
     """A column, by delta-rs or pyiceberg with options of their own."""
     if lake.spec.format == "delta":
-        table = DeltaTable(place.url, storage_options=store.delta_options).to_pyarrow_table(columns=[column])
+        table = DeltaTable(place.url, storage_options=store.delta_options).to_pyarrow_table(
+            columns=[column]
+        )
         return sorted(table.column(0).to_pylist())
     with store.files.open_input_file(place.path_of("metadata/version-hint.text")) as newest:
         location = f"{place.url}/metadata/v{newest.read().decode()}.metadata.json"
-    command, given = [store.python, "-c", _PYICEBERG, location, column], json.dumps(store.iceberg_properties)
+    command, given = (
+        [store.python, "-c", _PYICEBERG, location, column],
+        json.dumps(store.iceberg_properties),
+    )
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return sorted(json.loads(done.stdout))
 
 
-def test_rows_dead_letters_and_ledger_are_in_the_store_and_others_read_them(lake: Lake, store: Store) -> None:
+def test_rows_dead_letters_and_ledger_are_in_the_store_and_others_read_them(
+    lake: Lake, store: Store
+) -> None:
     lake.publish([{"a": 1}, b"bad", {"a": 2}])
     lake.fill()
     lake.publish([{"a": 3}])
@@ -140,6 +168,10 @@ def test_files_of_killed_writers_are_cleaned(lake: Lake, store: Store) -> None:
     assert (counted["files"], counted["dead_letter_files"]) == (1, 1)
     assert cleaned(lake.spec, 0, dry_run=False) == {**counted, "dry_run": False}
     assert cleaned(lake.spec, 0, dry_run=False)["files"] == 0
-    folders = [file.parts[0] for file in files_in(store, lake.spec.place.parent.path) if file.suffix == ".parquet"]
+    folders = [
+        file.parts[0]
+        for file in files_in(store, lake.spec.place.parent.path)
+        if file.suffix == ".parquet"
+    ]
     assert sorted(folders) == ["readings", "readings__dead_letters"]
     assert rows_of(lake.spec, "_offset") == [(0,)]

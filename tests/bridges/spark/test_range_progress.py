@@ -13,7 +13,11 @@ RANGES = [Range(0, 0, 6), Range(1, 3, 7)]
 def test_a_piece_is_done_when_the_next_one_is_taken() -> None:
     progress = RangeProgress()
     steps = [(progress.done, piece) for piece in progress.over(RANGES, 4)]
-    assert steps == [(0, [Range(0, 0, 4)]), (4, [Range(0, 4, 6), Range(1, 3, 5)]), (8, [Range(1, 5, 7)])]
+    assert steps == [
+        (0, [Range(0, 0, 4)]),
+        (4, [Range(0, 4, 6), Range(1, 3, 5)]),
+        (8, [Range(1, 5, 7)]),
+    ]
     assert progress.done == 10
 
 

@@ -23,7 +23,14 @@ from bridges.spark.driver.upserts import open_writer
 from bridges.spark.tables.contract import Change, Range, TableRefused
 from bridges.spark.tables.formats import open_table
 from bridges.spark.tasks.keys import Upsert
-from tests.bridges.spark.batches import BINDING, dead_letters_of, records, rows_of, table_spec, tasks
+from tests.bridges.spark.batches import (
+    BINDING,
+    dead_letters_of,
+    records,
+    rows_of,
+    table_spec,
+    tasks,
+)
 
 Make = Callable[..., TableSpec]
 HARMFUL = "\ud7ff" * 20
@@ -53,9 +60,18 @@ def read_by_others(spec: TableSpec) -> list[dict[str, Any]]:
     [
         ((), [{"host.temp": 21.5}, {"host": {"temp": 1}}, {"host.temp.unit": "C"}]),
         ((), [{"a.b.c": 1, "a.b": 2, "a": 3, "_topic.x": 4, ".": 5, "..": 6, "a.": 7}]),
-        ((Column("o", "o", "struct<a: struct<b: long>, `a.b`: long>"),), [{"o": {"a": {"b": 1}, "a.b": 2}}]),
-        ((Column("o", "o", "struct<a: struct<b: long>>"),), [{"o": {"a": {"b": 1}}}, {"o": {"a.b": 2}}]),
-        ((Column("l", "l", "array<struct<a: long>>"),), [{"l": [{"a": 1, "a.b": 2}], "l.element.a": 3}]),
+        (
+            (Column("o", "o", "struct<a: struct<b: long>, `a.b`: long>"),),
+            [{"o": {"a": {"b": 1}, "a.b": 2}}],
+        ),
+        (
+            (Column("o", "o", "struct<a: struct<b: long>>"),),
+            [{"o": {"a": {"b": 1}}}, {"o": {"a.b": 2}}],
+        ),
+        (
+            (Column("l", "l", "array<struct<a: long>>"),),
+            [{"l": [{"a": 1, "a.b": 2}], "l.element.a": 3}],
+        ),
         ((), [{"x\0y": 1, "x_y": 2, "\0": 3}]),
         ((Column("o", "o", "struct<a: long>"),), [{"o": {"x\0y": 1, "x_y": 2}}]),
         ((), [{"T": 1, suffixed("t"): 2, "t": 3}]),
@@ -73,7 +89,9 @@ def test_any_names_of_members_are_columns_that_others_read(
     assert TableWriter(spec, "next").write(tasks(records(1 + len(rows), rows))).written == len(rows)
     values = [leaves(one) for one in read_by_others(spec)]
     for row in rows:
-        assert values.count(leaves(row)) == 2, "each value in its own column, before and after a restart"
+        assert values.count(leaves(row)) == 2, (
+            "each value in its own column, before and after a restart"
+        )
 
 
 def leaves(value: Any) -> list[float]:
@@ -90,7 +108,10 @@ def leaves(value: Any) -> list[float]:
 
 def test_two_tasks_find_names_that_clash(make: Make) -> None:
     spec = make()
-    parts = [records(at, [row]) for at, row in enumerate([{"a": 1}, {"a.b": 2}, {"A": 3}, {suffixed("A"): 4}])]
+    parts = [
+        records(at, [row])
+        for at, row in enumerate([{"a": 1}, {"a.b": 2}, {"A": 3}, {suffixed("A"): 4}])
+    ]
     outcome = TableWriter(spec, "job").write(tasks(*parts))
     assert (outcome.written, outcome.dead) == (4, 0)
     assert [leaves(one) for one in sorted(read_by_others(spec), key=lambda one: one["_offset"])] == [
@@ -100,20 +121,27 @@ def test_two_tasks_find_names_that_clash(make: Make) -> None:
 
 def test_a_member_may_be_called_as_a_partition_is(make: Make) -> None:
     spec = make(partition_by=("day(_published_at)",))
-    outcome = TableWriter(spec, "job").write(tasks(records(0, [{"_published_at_day": 1, "_PUBLISHED_AT_day": 2}])))
+    outcome = TableWriter(spec, "job").write(
+        tasks(records(0, [{"_published_at_day": 1, "_PUBLISHED_AT_day": 2}]))
+    )
     assert (outcome.written, outcome.dead) == (1, 0)
-    assert leaves({k: v for k, v in read_by_others(spec)[0].items() if k != "_published_at_day"}) == [1.0, 2.0]
+    assert leaves(
+        {k: v for k, v in read_by_others(spec)[0].items() if k != "_published_at_day"}
+    ) == [1.0, 2.0]
 
 
 def test_names_of_a_rule_do_not_clash() -> None:
-    columns, _ = columns_of_api([{"name": name, "type": "long"} for name in ("o.a", "o", "o.a.b", "O")])
+    columns, _ = columns_of_api(
+        [{"name": name, "type": "long"} for name in ("o.a", "o", "o.a.b", "O")]
+    )
     names = [column.name.lower() for column in columns]
     assert not [(one, other) for one in names for other in names if other.startswith(f"{one}.")]
     assert len(set(names)) == 4
 
 
 @pytest.mark.parametrize(
-    "time", ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+00:01", "9999-12-31T23:59:30.5-00:01"]
+    "time",
+    ["9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+00:01", "9999-12-31T23:59:30.5-00:01"],
 )
 @pytest.mark.parametrize(
     ("type", "wrap"),
@@ -128,7 +156,9 @@ def test_a_time_that_no_reader_has_is_a_dead_letter(
 ) -> None:
     spec = make(columns=[Column("t", "t", type)])
     good = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", "9999-12-31T22:59:59-01:00"]
-    outcome = TableWriter(spec, "job").write(tasks(records(0, [wrap(one) for one in [*good, time]])))
+    outcome = TableWriter(spec, "job").write(
+        tasks(records(0, [wrap(one) for one in [*good, time]]))
+    )
     assert (outcome.written, outcome.dead) == (3, 1)
     assert [
         (offset, "between the years 1 and 9999 in UTC" in error)
@@ -156,7 +186,9 @@ def test_a_batch_is_split_until_the_record_is_found(tmp_path: Path) -> None:
     rows[7], rows[3], rows[16] = {"s": HARMFUL}, b"no JSON", {"s": HARMFUL + "again"}
     other: list[bytes | dict[str, Any]] = [{"s": "x"}, {"s": HARMFUL}]
     writer = TableWriter(spec, "job")
-    outcome = writer.write(tasks(records(0, rows[:11]), records(11, rows[11:]), records(5, other, shard=1)))
+    outcome = writer.write(
+        tasks(records(0, rows[:11]), records(11, rows[11:]), records(5, other, shard=1))
+    )
     assert (outcome.written, outcome.dead) == (18, 4)
     letters = dead_letters_of(spec, "_shard", "_offset", "_error_stage", "_error")
     assert [one[:3] for one in letters] == [
@@ -167,7 +199,10 @@ def test_a_batch_is_split_until_the_record_is_found(tmp_path: Path) -> None:
         *((0, n) for n in range(20) if n not in (3, 7, 16)), (1, 5),
     ]  # fmt: skip
     assert {one.shard: one.end for one in outcome.ranges} == {0: 20, 1: 7}
-    assert TableWriter(spec, "next").write(tasks(records(0, rows), records(5, other, shard=1))).ranges == ()
+    assert (
+        TableWriter(spec, "next").write(tasks(records(0, rows), records(5, other, shard=1))).ranges
+        == ()
+    )
 
 
 @pytest.mark.parametrize("commit", range(1, 9))
@@ -175,7 +210,14 @@ def test_a_driver_that_dies_while_a_batch_is_split_loses_and_repeats_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: int
 ) -> None:
     spec = table_spec(tmp_path, "iceberg", [Column("s", "s", "string")])
-    rows: list[bytes | dict[str, Any]] = [{"s": "a"}, b"bad", {"s": "b"}, {"s": HARMFUL}, b"bad", {"s": "c"}]
+    rows: list[bytes | dict[str, Any]] = [
+        {"s": "a"},
+        b"bad",
+        {"s": "b"},
+        {"s": HARMFUL},
+        b"bad",
+        {"s": "c"},
+    ]
     batch = tasks(records(0, rows))
 
     class Died(BaseException):
@@ -200,7 +242,9 @@ def test_a_driver_that_dies_while_a_batch_is_split_loses_and_repeats_nothing(
     assert dead_letters_of(spec, "_offset") == [(1,), (3,), (4,)]
 
 
-def test_a_panic_of_the_library_is_for_a_record_too(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_panic_of_the_library_is_for_a_record_too(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = make(columns=[Column("s", "s", "string")])
     writer = TableWriter(spec, "job")
     commit = type(writer.table).commit
@@ -212,7 +256,9 @@ def test_a_panic_of_the_library_is_for_a_record_too(make: Make, monkeypatch: pyt
                 change.details.kind == "rows"
                 and "panic" in pq.read_table(table.place.path_of(file.path))["s"].to_pylist()
             ):
-                StructType([DeltaField("a", PrimitiveType("long")), DeltaField("A", PrimitiveType("long"))])
+                StructType(
+                    [DeltaField("a", PrimitiveType("long")), DeltaField("A", PrimitiveType("long"))]
+                )
         return commit(table, change)
 
     monkeypatch.setattr(type(writer.table), "commit", panics)
@@ -221,7 +267,9 @@ def test_a_panic_of_the_library_is_for_a_record_too(make: Make, monkeypatch: pyt
     assert [offset for (offset,) in dead_letters_of(spec, "_offset")] == [1]
 
 
-def test_what_no_record_causes_is_no_dead_letter(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_record_causes_is_no_dead_letter(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = make()
     writer = TableWriter(spec, "job")
 
@@ -233,32 +281,48 @@ def test_what_no_record_causes_is_no_dead_letter(make: Make, monkeypatch: pytest
         writer.write(tasks(records(0, [{"a": n} for n in range(8)])))
     monkeypatch.undo()
     assert dead_letters_of(spec, "_offset") == []
-    assert TableWriter(spec, "next").write(tasks(records(0, [{"a": n} for n in range(8)]))).written == 8
+    assert (
+        TableWriter(spec, "next").write(tasks(records(0, [{"a": n} for n in range(8)]))).written
+        == 8
+    )
 
 
 def test_a_table_with_a_key_leaves_out_the_record_alone(make: Make) -> None:
-    spec = make(columns=[Column("s", "s", "string"), Column("k", "k", "string")], upsert=Upsert(("k",)))
-    rows: list[bytes | dict[str, Any]] = [{"k": str(n), "s": HARMFUL if n == 2 else "text"} for n in range(4)]
+    spec = make(
+        columns=[Column("s", "s", "string"), Column("k", "k", "string")], upsert=Upsert(("k",))
+    )
+    rows: list[bytes | dict[str, Any]] = [
+        {"k": str(n), "s": HARMFUL if n == 2 else "text"} for n in range(4)
+    ]
     outcome = open_writer(spec, "job").write(tasks(records(0, rows)))
     dead = 1 if spec.format == "iceberg" else 0
     assert (outcome.written, outcome.dead) == (4 - dead, dead)
     assert len(rows_of(spec, "k")) == 4 - dead
 
 
-def test_a_replay_leaves_a_record_a_dead_letter_that_the_table_does_not_take(tmp_path: Path) -> None:
+def test_a_replay_leaves_a_record_a_dead_letter_that_the_table_does_not_take(
+    tmp_path: Path,
+) -> None:
     spec = table_spec(tmp_path, "iceberg", [Column("s", "s", "string")])
     rows: list[bytes | dict[str, Any]] = [{"s": "a"}, {"s": HARMFUL}, b"bad", {"s": "b"}]
     TableWriter(spec, "job").write(tasks(records(0, rows)))
     report = Replayed(spec).run([Range(0, 0, 4)], lambda _: tasks(records(0, rows)))
     assert (report.rows_after, report.dead_letters_after) == (2, 2)
     assert rows_of(spec, "_offset") == [(0,), (3,)]
-    assert dead_letters_of(spec, "_offset", "_error_stage") == [(1, "lake.commit"), (2, "lake.columns")]
+    assert dead_letters_of(spec, "_offset", "_error_stage") == [
+        (1, "lake.commit"),
+        (2, "lake.columns"),
+    ]
     fixed = {"s": "fits now"}
-    report = Replayed(spec).run([Range(0, 0, 4)], lambda _: tasks(records(0, [rows[0], fixed, *rows[2:]])))
+    report = Replayed(spec).run(
+        [Range(0, 0, 4)], lambda _: tasks(records(0, [rows[0], fixed, *rows[2:]]))
+    )
     assert (report.rows_after, report.dead_letters_after) == (3, 1)
 
 
-def test_a_table_whose_members_have_names_of_before_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_whose_members_have_names_of_before_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = table_spec(tmp_path, "delta", [Column("o", "o", "struct<a: long, `a.b`: long>")])
     with monkeypatch.context() as patched:
         patched.setattr("bridges.spark.columns.types._clashes", lambda name, taken: name in taken)
@@ -267,5 +331,7 @@ def test_a_table_whose_members_have_names_of_before_is_refused(tmp_path: Path, m
     from bridges.spark.columns.types import parse_type
 
     parse_type.cache_clear()
-    with pytest.raises(TableRefused, match=r"column 'o' has no member 'o\.a_b_.*Try: another 'path'"):
+    with pytest.raises(
+        TableRefused, match=r"column 'o' has no member 'o\.a_b_.*Try: another 'path'"
+    ):
         TableWriter(spec, "new")

@@ -45,7 +45,13 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     server.tables["readings"] = right = _table(tmp_path, HOT)
     monkeypatch.setattr(progress, "PIECE", 200)
     ranges = [{"shard": 0, "start": 500, "end": 1000}]
-    order = {"id": "r1", "ranges": ranges, "columns": OUTPUT, "rule_text": right["rule_text"], "cancel": False}
+    order = {
+        "id": "r1",
+        "ranges": ranges,
+        "columns": OUTPUT,
+        "rule_text": right["rule_text"],
+        "cancel": False,
+    }
     order |= {"retype": None, "accept_gap": False, "clean": None}
     spec = TableSpec.of_api(right, api.stream("raw").positions())
     given_up = replay.ReplayRun(spark, api, {**right, "replay": {**order, "rate": 100}})
@@ -54,14 +60,21 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
     eventually(lambda: given_up.report()["state"] == "cancelled", 180)
     assert given_up.report()["done"] in (200, 400)
     assert rows_of(spec, "_offset", "f")[-1] == (999, 999 * 1.9 + 32)
-    assert len(list(Path(right["path"]).glob("*.parquet"))) == len(DeltaTable(right["path"]).file_uris())
+    assert len(list(Path(right["path"]).glob("*.parquet"))) == len(
+        DeltaTable(right["path"]).file_uris()
+    )
 
     run = replay.ReplayRun(spark, api, {**right, "replay": order})
     eventually(lambda: run.report()["state"] != "running", 180)
     report = run.report()
     assert (report["state"], report["done"], report["error"]) == ("done", 500, None)
     result = report["result"]
-    assert (result["records"], result["rows_before"], result["rows_after"], result["filtered_after"]) == (
+    assert (
+        result["records"],
+        result["rows_before"],
+        result["rows_after"],
+        result["filtered_after"],
+    ) == (
         500,
         500,
         500,
@@ -74,7 +87,11 @@ def test_a_rule_fills_its_table_and_a_corrected_one_rebuilds_it(
 
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_a_corrected_rule_fills_a_shadow_that_is_compared_and_swapped(
-    spark: Any, server: StreamServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
+    spark: Any,
+    server: StreamServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    table_format: str,
 ) -> None:
     server.make("raw", kind="topics")
     server.append("raw", [{"temp": number} for number in range(1000)])
@@ -102,7 +119,12 @@ def test_a_corrected_rule_fills_a_shadow_that_is_compared_and_swapped(
         return run.report()["result"]
 
     TableWriter(spec, "job").write(in_spark(spark, api, spec, [Range(0, 0, 1000)]))
-    into = {"ranges": everything, "rule_text": _table(tmp_path, HOT)["rule_text"], "into": "shadow", "replay": "r1"}
+    into = {
+        "ranges": everything,
+        "rule_text": _table(tmp_path, HOT)["rule_text"],
+        "into": "shadow",
+        "replay": "r1",
+    }
     monkeypatch.setattr(progress, "PIECE", 300)
     killed = begun(**into, rate=100)
     eventually(lambda: killed.report()["done"] >= 200, 180)
@@ -114,9 +136,16 @@ def test_a_corrected_rule_fills_a_shadow_that_is_compared_and_swapped(
     eventually(lambda: paused.report()["done"] == kept, 180)
     assert paused.report()["state"] == "running"
     paused.follow({"pause": False, "cancel": False})
-    assert {"done": 1000, "rows": 979, "filtered": 21, "is_complete": True}.items() <= done(paused).items()
+    assert {"done": 1000, "rows": 979, "filtered": 21, "is_complete": True}.items() <= done(
+        paused
+    ).items()
     diff = done(begun(diff=True))["rows"]
-    assert (diff["same"], diff["changed"], diff["columns"], len(diff["samples"])) == (0, 979, {"f": 979}, 20)
+    assert (diff["same"], diff["changed"], diff["columns"], len(diff["samples"])) == (
+        0,
+        979,
+        {"f": 979},
+        20,
+    )
     assert rows_of(spec, "_offset", "f")[-1] == (999, 999 * 1.9 + 32)
     assert done(begun(swap=True))["rows"] == 979
     assert rows_of(spec, "_offset", "f") == [(n, n * 1.8 + 32) for n in range(21, 1000)]

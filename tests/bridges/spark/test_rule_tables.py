@@ -29,8 +29,16 @@ from tests.bridges.spark.batches import dead_letters_of, records, rows_of, table
 from tests.bridges.spark.stream_server import TOKEN, StreamServer
 
 HOT = 'SELECT payload.temp AS t, payload.temp * 1.8 + 32 AS f, clientid FROM "plant/#" WHERE payload.temp > 20'
-COLUMNS = [Column("t", "t", "double"), Column("f", "f", "double"), Column("clientid", "clientid", "string")]
-OUTPUT = [{"name": "t", "type": "double"}, {"name": "f", "type": "double"}, {"name": "clientid", "type": "string"}]
+COLUMNS = [
+    Column("t", "t", "double"),
+    Column("f", "f", "double"),
+    Column("clientid", "clientid", "string"),
+]
+OUTPUT = [
+    {"name": "t", "type": "double"},
+    {"name": "f", "type": "double"},
+    {"name": "clientid", "type": "string"},
+]
 PAYLOADS: list[bytes | dict[str, Any]] = [{"temp": 25.0}, {"temp": 5}, b"?", {"temp": 40.0}]
 EACH = 'FOREACH payload.items AS i DO i.n AS n INCASE i.n > 1 FROM "plant/#"'
 
@@ -48,7 +56,9 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
 
 def test_messages_become_rows_filtered_records_and_dead_letters(make: Make) -> None:
     spec = make(HOT, COLUMNS)
-    batch = records(0, [{"temp": 21.5}, {"temp": 3}, b"no JSON", {"temp": "warm"}, {"temp": 30}, {}])
+    batch = records(
+        0, [{"temp": 21.5}, {"temp": 3}, b"no JSON", {"temp": "warm"}, {"temp": 30}, {}]
+    )
     outcome = TableWriter(spec, "job").write(tasks(batch))
     (done,) = outcome.ranges
     assert (done.read, done.written, done.filtered, done.dead, done.row_count) == (6, 2, 1, 3, 2)
@@ -61,15 +71,26 @@ def test_messages_become_rows_filtered_records_and_dead_letters(make: Make) -> N
         (2, "lake.rule", b"no JSON"), (3, "lake.rule", b'{"temp": "warm"}'), (5, "lake.rule", b"{}"),
     ]  # fmt: skip
     assert letters[0][2].startswith("rule 'hot rows', line 1, column 8: the payload is not JSON")
-    assert letters[1][2] == "rule 'hot rows', line 1, column 27: '*' cannot take a string and a float"
+    assert (
+        letters[1][2] == "rule 'hot rows', line 1, column 27: '*' cannot take a string and a float"
+    )
 
 
 def test_a_record_may_give_several_rows_and_a_batch_that_comes_again_adds_none(make: Make) -> None:
     spec = make(EACH, [Column("n", "n", "long")])
-    batch = tasks(records(0, [{"items": [{"n": 1}, {"n": 2}, {"n": 3}]}, {"items": []}, {"items": [{"n": 9}]}]))
+    batch = tasks(
+        records(
+            0, [{"items": [{"n": 1}, {"n": 2}, {"n": 3}]}, {"items": []}, {"items": [{"n": 9}]}]
+        )
+    )
     first = TableWriter(spec, "job").write(batch)
     again = TableWriter(spec, "job after a crash").write(batch)
-    assert (first.written, first.ranges[0].written, first.ranges[0].filtered, again.written) == (3, 2, 1, 0)
+    assert (first.written, first.ranges[0].written, first.ranges[0].filtered, again.written) == (
+        3,
+        2,
+        1,
+        0,
+    )
     assert rows_of(spec, "_offset", "_item", "n") == [(0, 0, 2), (0, 1, 3), (2, 0, 9)]
 
 
@@ -86,9 +107,17 @@ def test_a_record_of_which_one_row_does_not_fit_gives_none(make: Make) -> None:
 
 
 def test_columns_of_unknown_type_get_the_type_of_their_first_value(make: Make) -> None:
-    spec = make('SELECT payload.v AS v, payload.o AS o FROM "plant/#" WHERE payload.ok', [], pending=("v", "o"))
+    spec = make(
+        'SELECT payload.v AS v, payload.o AS o FROM "plant/#" WHERE payload.ok',
+        [],
+        pending=("v", "o"),
+    )
     TableWriter(spec, "job").write(
-        tasks(records(0, [{"v": 0}, {"v": "text", "o": {"a": [1]}, "ok": True}, {"v": "more", "ok": True}]))
+        tasks(
+            records(
+                0, [{"v": 0}, {"v": "text", "o": {"a": [1]}, "ok": True}, {"v": "more", "ok": True}]
+            )
+        )
     )
     assert rows_of(spec, "_offset", "v", "o") == [(1, "text", '{"a":[1]}'), (2, "more", None)]
 
@@ -101,22 +130,33 @@ def test_payloads_that_are_no_text_are_binary_or_marked(make: Make) -> None:
 
 
 def test_a_payload_that_is_no_text_is_marked_in_a_column_of_text(make: Make) -> None:
-    spec = make("SELECT payload AS p, base64_decode('mQ==') AS b FROM \"plant/#\"", [Column("p", "p", "string")])
+    spec = make(
+        "SELECT payload AS p, base64_decode('mQ==') AS b FROM \"plant/#\"",
+        [Column("p", "p", "string")],
+    )
     TableWriter(replace(spec, pending=("b",)), "job").write(tasks(records(0, [b"\x99", b"mQ=="])))
     assert rows_of(spec, "p", "b") == [('{"$base64":"mQ=="}', b"\x99"), ("mQ==", b"\x99")]
 
 
 def test_rows_of_a_stream_with_marks_are_bytes_and_doubles(tmp_path: Path) -> None:
-    columns = [Column("b", "b", "binary"), Column("d", "d", "struct<x: double, all: array<double>>")]
+    columns = [
+        Column("b", "b", "binary"),
+        Column("d", "d", "struct<x: double, all: array<double>>"),
+    ]
     number = float("nan")
-    texts = [json_bytes({"b": data, "d": {"x": number, "all": [number, -1.5]}}) for data in (b"\x99", b"ab", b"")]
+    texts = [
+        json_bytes({"b": data, "d": {"x": number, "all": [number, -1.5]}})
+        for data in (b"\x99", b"ab", b"")
+    ]
     for table_format in ("delta", "iceberg"):
         spec = table_spec(tmp_path / table_format, table_format, columns)
         outcome = TableWriter(spec, "job").write(tasks(records(0, texts)))
         assert (outcome.written, outcome.dead) == (3, 0)
         rows = rows_of(spec, "b", "d")
         assert [data for data, _ in rows] == [b"\x99", b"ab", b""]
-        assert [repr(value) for _, value in rows] == [repr({"x": number, "all": [number, -1.5]})] * 3
+        assert [repr(value) for _, value in rows] == [
+            repr({"x": number, "all": [number, -1.5]})
+        ] * 3
 
 
 def test_topics_that_the_rule_does_not_read_are_filtered(make: Make) -> None:
@@ -137,7 +177,13 @@ def test_jq_programs_run_those_that_may_not_end_too(make: Make) -> None:
 
 def test_a_corrected_rule_rebuilds_the_rows_of_a_range(make: Make) -> None:
     wrong = make(HOT.replace("1.8", "1.9"), COLUMNS)
-    payloads: list[bytes | dict[str, Any]] = [{"temp": 25.0}, {"temp": 5}, {"temp": 30.0}, b"?", {"temp": 40.0}]
+    payloads: list[bytes | dict[str, Any]] = [
+        {"temp": 25.0},
+        {"temp": 5},
+        {"temp": 30.0},
+        b"?",
+        {"temp": 40.0},
+    ]
     TableWriter(wrong, "job").write(tasks(records(0, payloads)))
     right = replace(wrong, rule=RuleText("hot rows", HOT.replace("> 20", "> 26")))
     for _ in range(2):  # twice leaves the same table
@@ -162,7 +208,9 @@ def kept(server: StreamServer, tmp_path: Path) -> dict[str, Any]:
         "rule_text": {"name": "hot", "sql": HOT, "node": "node-1"},
     }
     server.tables["readings"] = api_spec
-    spec = TableSpec.of_api(api_spec, StreamClient(server.url, TOKEN, "raw", deadline_s=30).positions())
+    spec = TableSpec.of_api(
+        api_spec, StreamClient(server.url, TOKEN, "raw", deadline_s=30).positions()
+    )
     TableWriter(spec, "job").write(tasks(records(0, PAYLOADS)))
     return api_spec
 
@@ -191,7 +239,11 @@ def test_an_audit_finds_a_row_that_is_gone_and_one_that_should_not_be(
     extra = DeltaTable(kept["path"]).to_pyarrow_table()
     for offset in (0, 3):
         at = extra.schema.get_field_index("_offset")
-        write_deltalake(kept["path"], extra.set_column(at, "_offset", pa.array([offset], pa.int64())), mode="append")
+        write_deltalake(
+            kept["path"],
+            extra.set_column(at, "_offset", pa.array([offset], pa.int64())),
+            mode="append",
+        )
     report = audit_spec(kept, positions(server))
     assert report.problems == [
         "shard 0: [0, 4) has 3 rows, and its commit wrote 2",
@@ -199,7 +251,9 @@ def test_an_audit_finds_a_row_that_is_gone_and_one_that_should_not_be(
     ]
 
 
-def test_an_audit_after_a_replay_of_a_part_holds(kept: dict[str, Any], server: StreamServer) -> None:
+def test_an_audit_after_a_replay_of_a_part_holds(
+    kept: dict[str, Any], server: StreamServer
+) -> None:
     stricter = {**kept, "rule_text": {**kept["rule_text"], "sql": HOT.replace("> 20", "> 26")}}
     for start, end in ((0, 2), (1, 4), (0, 2)):
         spec = TableSpec.of_api(stricter, positions(server))
@@ -236,7 +290,9 @@ def several(request: pytest.FixtureRequest, server: StreamServer, tmp_path: Path
         "columns": [{"name": "n", "type": "long"}],
         "rule_text": {"name": "all", "sql": ALL, "node": "node-1"},
     }
-    TableWriter(TableSpec.of_api(api_spec, positions(server)), "job").write(tasks(records(0, SEVERAL)))
+    TableWriter(TableSpec.of_api(api_spec, positions(server)), "job").write(
+        tasks(records(0, SEVERAL))
+    )
     return api_spec
 
 
@@ -267,33 +323,57 @@ def twice(rows: pa.Table) -> pa.Table:
 
 def no_items(rows: pa.Table) -> pa.Table:
     at = rows.schema.get_field_index("_item")
-    return rows.set_column(at, rows.schema.field(at), pa.nulls(rows.num_rows, rows.schema.field(at).type))
+    return rows.set_column(
+        at, rows.schema.field(at), pa.nulls(rows.num_rows, rows.schema.field(at).type)
+    )
 
 
 @pytest.mark.parametrize(
     ("edit", "problems"),
     [
-        (twice, ["[0, 4) has 10 rows, and its commit wrote 5", "2 records are there more than once (0, 2)"]),
-        (lambda rows: rows.filter(pc.not_equal(rows["n"], 3)), ["[0, 4) has 4 rows, and its commit wrote 5"]),
-        (without_second, ["[0, 4) has 4 rows, and its commit wrote 5", "record 0 has some of its rows only"]),
+        (
+            twice,
+            [
+                "[0, 4) has 10 rows, and its commit wrote 5",
+                "2 records are there more than once (0, 2)",
+            ],
+        ),
+        (
+            lambda rows: rows.filter(pc.not_equal(rows["n"], 3)),
+            ["[0, 4) has 4 rows, and its commit wrote 5"],
+        ),
+        (
+            without_second,
+            ["[0, 4) has 4 rows, and its commit wrote 5", "record 0 has some of its rows only"],
+        ),
         (
             lambda rows: pa.concat_tables([rows, rows.filter(pc.equal(rows["n"], 3))]),
             ["[0, 4) has 6 rows, and its commit wrote 5", "record 0 is there more than once"],
         ),
         (
-            lambda rows: pa.concat_tables([without_second(rows), rows.filter(pc.equal(rows["n"], 3))]),
+            lambda rows: pa.concat_tables(
+                [without_second(rows), rows.filter(pc.equal(rows["n"], 3))]
+            ),
             ["record 0 is there more than once", "record 0 has some of its rows only"],
         ),
         (lambda rows: no_items(twice(rows)), ["[0, 4) has 10 rows, and its commit wrote 5"]),
-        (lambda rows: no_items(without_second(rows)), ["[0, 4) has 4 rows, and its commit wrote 5"]),
+        (
+            lambda rows: no_items(without_second(rows)),
+            ["[0, 4) has 4 rows, and its commit wrote 5"],
+        ),
     ],
 )
 def test_an_audit_names_rows_that_are_doubled_or_gone_of_records_with_several(
-    several: dict[str, Any], server: StreamServer, edit: Callable[[pa.Table], pa.Table], problems: list[str]
+    several: dict[str, Any],
+    server: StreamServer,
+    edit: Callable[[pa.Table], pa.Table],
+    problems: list[str],
 ) -> None:
     assert audit_spec(several, positions(server)).problems == []
     change(several, edit)
-    assert audit_spec(several, positions(server)).problems == [f"shard 0: {one}" for one in problems]
+    assert audit_spec(several, positions(server)).problems == [
+        f"shard 0: {one}" for one in problems
+    ]
 
 
 def test_a_table_from_before_item_numbers_gets_them_for_new_rows(
@@ -344,4 +424,10 @@ def test_a_retype_keeps_the_item_numbers(make: Make) -> None:
     spec = make(ALL, [Column("n", "n", "long")])
     TableWriter(spec, "job").write(tasks(records(0, SEVERAL)))
     retype(TableWriter(spec, "job"), "n", "double")
-    assert rows_of(spec, "_offset", "_item", "n") == [(0, 0, 1.0), (0, 1, 2.0), (0, 2, 3.0), (2, 0, 4.0), (2, 1, 5.0)]
+    assert rows_of(spec, "_offset", "_item", "n") == [
+        (0, 0, 1.0),
+        (0, 1, 2.0),
+        (0, 2, 3.0),
+        (2, 0, 4.0),
+        (2, 1, 5.0),
+    ]

@@ -51,22 +51,38 @@ rule_rows(records, RuleText("hot", sql), columns).write.mode("overwrite").parque
 
 @pytest.mark.spark
 @pytest.mark.heavy
-def test_a_rule_runs_over_a_topic_once_for_all_and_as_a_stream_that_continues(tmp_path: Path) -> None:
+def test_a_rule_runs_over_a_topic_once_for_all_and_as_a_stream_that_continues(
+    tmp_path: Path,
+) -> None:
     files = ",".join(map(str, jars(f"spark-kafka-{pyspark.__version__}", PACKAGE).glob("*.jar")))
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    environ = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     find_java(CACHE).apply(environ)
     with Kafka(tmp_path / "kafka") as kafka:
         [job] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-        (tmp_path / "hot.py").write_text((job + AS_BATCH).replace("localhost:9092", kafka.bootstrap))
+        (tmp_path / "hot.py").write_text(
+            (job + AS_BATCH).replace("localhost:9092", kafka.bootstrap)
+        )
         topic = Topic(kafka, name="meters.attic")
         asyncio.run(topic.make())
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--jars", files, "hot.py"]
         bad = [b'{"temp": "warm"}', None]
-        for values in ([*(json.dumps({"temp": temp}).encode() for temp in range(100)), *bad], [b'{"temp": 100}']):
+        for values in (
+            [*(json.dumps({"temp": temp}).encode() for temp in range(100)), *bad],
+            [b'{"temp": 100}'],
+        ):
             asyncio.run(topic.send(*values, key=b"attic"))
-            done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False
+            )
             assert done.returncode == 0, done.stderr[-4000:]
-    expected = {temp: (temp * 1.8 + 32, "meters/attic") for temp in range(21, 100)} | {102: (212.0, "meters/attic")}
+    expected = {temp: (temp * 1.8 + 32, "meters/attic") for temp in range(21, 100)} | {
+        102: (212.0, "meters/attic")
+    }
     for found in (_rows(tmp_path / "batch"), _rows(tmp_path / "rows")):
         assert {offset: row for offset, (*row, error) in found.items() if error is None} == {
             offset: [*row] for offset, row in expected.items()
@@ -93,7 +109,15 @@ def test_messages_that_the_broker_wrote_to_kafka_are_what_they_were(spark: Any) 
         "User-Property": user,
     }
     messages = [
-        Message("meters/attic", b"1", 2, True, Client("meter-1", "alice"), 1_700_000_000_123_000_000, properties),
+        Message(
+            "meters/attic",
+            b"1",
+            2,
+            True,
+            Client("meter-1", "alice"),
+            1_700_000_000_123_000_000,
+            properties,
+        ),
         Message("meters/cellar", b"", 0, False, Client("meter-2", None), 1_700_000_000_124_000_000),
     ]
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
@@ -101,15 +125,23 @@ def test_messages_that_the_broker_wrote_to_kafka_are_what_they_were(spark: Any) 
         "topic": pa.array(["readings"] * 2),
         "partition": pa.array([3, 3], pa.int32()),
         "offset": pa.array([7, 8]),
-        "timestamp": pa.array([one.received_ns // 1000 for one in messages], pa.timestamp("us", "UTC")),
+        "timestamp": pa.array(
+            [one.received_ns // 1000 for one in messages], pa.timestamp("us", "UTC")
+        ),
         "value": pa.array([messages[0].payload, None], pa.binary()),
         "headers": pa.array(
-            [[{"key": k, "value": v} for k, v in of_message(one)] for one in messages], pa.list_(header)
+            [[{"key": k, "value": v} for k, v in of_message(one)] for one in messages],
+            pa.list_(header),
         ),
     }
     frame = spark.createDataFrame(pa.table(given))
-    assert [row.topic for row in kafka_records(frame.drop("headers")).collect()] == ["readings", "readings"]
-    assert [row.topic for row in kafka_records(frame, "nullif(concat('o/', offset), 'o/7')").collect()] == ["o/8"]
+    assert [row.topic for row in kafka_records(frame.drop("headers")).collect()] == [
+        "readings",
+        "readings",
+    ]
+    assert [
+        row.topic for row in kafka_records(frame, "nullif(concat('o/', offset), 'o/7')").collect()
+    ] == ["o/8"]
     table = kafka_records(frame).toArrow()
     assert table.schema.names == list(COLUMNS)
     records = table.set_column(2, "ts_us", table.column("ts").cast(pa.int64())).to_pylist()
@@ -121,5 +153,7 @@ def test_a_frame_that_is_not_of_kafka_is_refused() -> None:
     class Frame:
         columns = ("topic", "value")
 
-    with pytest.raises(Invalid, match=r"expected the columns .*, got none named partition, offset, timestamp"):
+    with pytest.raises(
+        Invalid, match=r"expected the columns .*, got none named partition, offset, timestamp"
+    ):
         kafka_records(Frame())

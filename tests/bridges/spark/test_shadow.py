@@ -39,10 +39,15 @@ def lake(request: pytest.FixtureRequest, server: StreamServer, tmp_path: Path) -
 
 def corrected(lake: Lake) -> None:
     """What a corrected rule would give: 2 to 8 changed, one of them new, one a dead letter, 10 a row."""
-    lake.republish([{"a": -n if 2 <= n < 8 else n, "b": "x"} for n in range(9)] + [b"worse", {"a": 10}, {"a": 11}])
+    lake.republish(
+        [{"a": -n if 2 <= n < 8 else n, "b": "x"} for n in range(9)]
+        + [b"worse", {"a": 10}, {"a": 11}]
+    )
 
 
-def fill(lake: Lake, ranges: Sequence[Range], dies_after: int = 99, replay: str = "r1") -> shadow.Shadow:
+def fill(
+    lake: Lake, ranges: Sequence[Range], dies_after: int = 99, replay: str = "r1"
+) -> shadow.Shadow:
     """Fill the shadow, in pieces of three records."""
 
     def read(ranges: Sequence[Range]) -> Iterator[RunTasks]:
@@ -73,7 +78,12 @@ def test_a_shadow_that_is_killed_goes_on_and_the_table_stays_as_it_is(lake: Lake
     with pytest.raises(Conflict, match="the shadow of another replay"):
         fill(lake, RANGES, replay="r2")
     whole = fill(lake, RANGES).as_dict("readings")
-    assert (whole["done"], whole["rows"], whole["dead_letters"], whole["is_complete"]) == (8, 7, 1, True)
+    assert (whole["done"], whole["rows"], whole["dead_letters"], whole["is_complete"]) == (
+        8,
+        7,
+        1,
+        True,
+    )
     assert rows_of(lake.spec, "_offset", "a") == before
     with pytest.raises(Invalid, match="has a shadow"):
         shadow.check_new(lake.spec)
@@ -124,8 +134,17 @@ def test_a_swap_that_is_killed_is_finished_by_the_next_one(
     version = table.version()
     swap(lake)
     table.refresh()
-    assert (table.version() == version) is (commits > 0), "rows that are swapped are not swapped again"
-    assert [a for _, a in rows_of(lake.spec, "_offset", "a")][2:8] == [-2.0, -3.0, -4.0, -5.0, -6.0, -7.0]
+    assert (table.version() == version) is (commits > 0), (
+        "rows that are swapped are not swapped again"
+    )
+    assert [a for _, a in rows_of(lake.spec, "_offset", "a")][2:8] == [
+        -2.0,
+        -3.0,
+        -4.0,
+        -5.0,
+        -6.0,
+        -7.0,
+    ]
     assert dead_letters_of(lake.spec, "_offset") == [(9,)]
     assert audit_spec(lake.api_spec, lake.positions()).problems == []
 
@@ -149,7 +168,11 @@ def test_a_difference_says_what_a_swap_would_change(lake: Lake) -> None:
 def test_a_replay_that_changes_nothing_has_no_difference(lake: Lake) -> None:
     fill(lake, [Range(0, 0, 12)])
     found = compare(None, lake.spec, RangeProgress())
-    assert (found["rows"]["same"], found["rows"]["changed"], found["rows"]["samples"]) == (11, 0, [])
+    assert (found["rows"]["same"], found["rows"]["changed"], found["rows"]["samples"]) == (
+        11,
+        0,
+        [],
+    )
     assert found["dead_letters"]["same"] == 1
     before = rows_of(lake.spec, "_offset", "a")
     swap(lake)
@@ -184,7 +207,9 @@ def test_partitions_are_those_of_the_table(server: StreamServer, tmp_path: Path)
         one.republish([{"a": -n} for n in range(12)])
         fill(one, [Range(0, 3, 9)])
         swap(one)
-        assert rows_of(one.spec, "_offset", "a") == [(n, float(-n if 3 <= n < 9 else n)) for n in range(12)]
+        assert rows_of(one.spec, "_offset", "a") == [
+            (n, float(-n if 3 <= n < 9 else n)) for n in range(12)
+        ]
         table = open_table(one.spec.format, one.spec.place, one.spec.binding)
         assert table is not None
         assert table.partitions() == one.spec.partition_by
@@ -201,7 +226,9 @@ def test_columns_are_those_of_the_table_whatever_the_shadow_reads(
     assert fill(one, [Range(0, 0, 3)]).as_dict("readings")["dead_letters"] == 2
     raw = replace(one.spec, kind="topics", columns=RAW, place=one.spec.place.beside("_raw"))
     TableWriter(raw, "job").write(tasks(records(0, [{"a": 1}, b"text"])))
-    shadow.fill(raw, "r1", [Range(0, 0, 2)], lambda _: iter([tasks(records(0, [{"a": 1}, b"text"]))]))
+    shadow.fill(
+        raw, "r1", [Range(0, 0, 2)], lambda _: iter([tasks(records(0, [{"a": 1}, b"text"]))])
+    )
     found = compare(None, raw, RangeProgress())["rows"]
     assert (found["same"], found["changed"]) == (2, 0)
     assert rows_of(shadow.shadow_of(raw), "payload") == rows_of(raw, "payload")

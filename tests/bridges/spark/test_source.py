@@ -17,10 +17,17 @@ pytestmark = pytest.mark.spark
 
 
 def batch(spark: Any, server: StreamServer, **options: Any) -> list[tuple[int, int]]:
-    reader = spark.read.format("sluice").option("url", server.url).option("token", TOKEN).option("stream", "s")
+    reader = (
+        spark.read.format("sluice")
+        .option("url", server.url)
+        .option("token", TOKEN)
+        .option("stream", "s")
+    )
     for name, value in options.items():
         reader = reader.option(name, value)
-    return sorted((row.shard, row.offset) for row in reader.load().select("shard", "offset").collect())
+    return sorted(
+        (row.shard, row.offset) for row in reader.load().select("shard", "offset").collect()
+    )
 
 
 def run_available(
@@ -28,12 +35,19 @@ def run_available(
 ) -> list[list[int]]:
     """Run one availableNow query; the offsets of each micro-batch."""
     batches: list[list[int]] = []
-    reader = spark.readStream.format(source).option("url", server.url).option("token", TOKEN).option("stream", "s")
+    reader = (
+        spark.readStream.format(source)
+        .option("url", server.url)
+        .option("token", TOKEN)
+        .option("stream", "s")
+    )
     for name, value in options.items():
         reader = reader.option(name, value)
     query = (
         reader.load()
-        .writeStream.foreachBatch(lambda df, _: batches.append(sorted(row.offset for row in df.collect())))
+        .writeStream.foreachBatch(
+            lambda df, _: batches.append(sorted(row.offset for row in df.collect()))
+        )
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()
@@ -49,7 +63,9 @@ def test_batch_reads_offset_and_time_ranges(spark: Any, server: StreamServer) ->
     assert len(batch(spark, server, partitions=4)) == 35
     picked = batch(spark, server, startingOffsets='{"0":10,"1":5}', endingOffsets='{"0":12,"1":5}')
     assert picked == [(0, 10), (0, 11)]
-    by_time = batch(spark, server, startingTime=START_US // 1000 + 3, endingTime=START_US // 1000 + 5)
+    by_time = batch(
+        spark, server, startingTime=START_US // 1000 + 3, endingTime=START_US // 1000 + 5
+    )
     assert by_time == [(0, 3), (0, 4), (1, 3), (1, 4)]
 
 
@@ -62,7 +78,9 @@ def test_batch_reads_offset_and_time_ranges(spark: Any, server: StreamServer) ->
         {"startingTime": "2020-01-01T00:00:00Z", "endingTime": "2020-01-02T00:00:00Z"},
     ],
 )
-def test_a_stream_without_records_is_an_empty_frame(spark: Any, server: StreamServer, options: dict[str, str]) -> None:
+def test_a_stream_without_records_is_an_empty_frame(
+    spark: Any, server: StreamServer, options: dict[str, str]
+) -> None:
     server.make("s", shards=2)
     assert batch(spark, server, **options) == []
 
@@ -76,22 +94,35 @@ def test_a_stream_without_records_is_an_empty_frame(spark: Any, server: StreamSe
         {"startingTime": "2020-01-01T00:00:00Z", "endingTime": "2020-01-02T00:00:00Z"},
     ],
 )
-def test_an_empty_range_is_an_empty_frame(spark: Any, server: StreamServer, options: dict[str, str]) -> None:
+def test_an_empty_range_is_an_empty_frame(
+    spark: Any, server: StreamServer, options: dict[str, str]
+) -> None:
     server.make("s")
     server.append("s", [{"n": n} for n in range(10)])
-    reader = spark.read.format("sluice").option("url", server.url).option("token", TOKEN).option("stream", "s")
+    reader = (
+        spark.read.format("sluice")
+        .option("url", server.url)
+        .option("token", TOKEN)
+        .option("stream", "s")
+    )
     frame = reader.options(**options).load()
     assert frame.count() == 0
     assert frame.columns == list(COLUMNS)
     assert frame.groupBy("topic").count().collect() == []
 
 
-def test_a_filter_selects_topics_in_the_range_server(spark: Any, server: StreamServer, tmp_path: Path) -> None:
+def test_a_filter_selects_topics_in_the_range_server(
+    spark: Any, server: StreamServer, tmp_path: Path
+) -> None:
     server.make("s")
     server.append("s", [{"n": number} for number in range(30)])  # five meters in turn
-    assert batch(spark, server, filter="plant/+/meter/1", partitions=4) == [(0, n) for n in range(1, 30, 5)]
+    assert batch(spark, server, filter="plant/+/meter/1", partitions=4) == [
+        (0, n) for n in range(1, 30, 5)
+    ]
     assert batch(spark, server, filter="plant/9/#") == []
-    batches = run_available(spark, server, tmp_path / "c", filter="plant/7/meter/2", maxRowsPerTrigger=10)
+    batches = run_available(
+        spark, server, tmp_path / "c", filter="plant/7/meter/2", maxRowsPerTrigger=10
+    )
     assert [offset for one in batches for offset in one] == list(range(2, 30, 5))
 
 
@@ -101,9 +132,13 @@ def test_stream_takes_batches_of_the_limit_and_goes_on_from_its_checkpoint(
     server.make("s")
     server.append("s", [{"n": n} for n in range(25)])
     sizes = [len(one) for one in run_available(spark, server, tmp_path / "c", maxRowsPerTrigger=10)]
-    assert sizes == ([25] if spark.version < "4.2" else [10, 10, 5]), "Spark 4.1 runs availableNow as one batch"
+    assert sizes == ([25] if spark.version < "4.2" else [10, 10, 5]), (
+        "Spark 4.1 runs availableNow as one batch"
+    )
     server.append("s", [{"n": n} for n in range(5)])
-    assert run_available(spark, server, tmp_path / "c", maxRowsPerTrigger=10) == [[25, 26, 27, 28, 29]]
+    assert run_available(spark, server, tmp_path / "c", maxRowsPerTrigger=10) == [
+        [25, 26, 27, 28, 29]
+    ]
 
 
 @pytest.mark.parametrize(("delay_ms", "held_back"), [(3_600_000, True), (1, False)])
@@ -111,8 +146,16 @@ def test_a_few_rows_wait_for_more_or_for_the_end_of_the_delay(
     server: StreamServer, delay_ms: int, held_back: bool
 ) -> None:
     server.make("s")
-    options = {"url": server.url, "token": TOKEN, "stream": "s", "minRowsPerTrigger": 10, "maxTriggerDelayMs": delay_ms}
-    reader = SluiceStreamReader(Options.parse({name: str(value) for name, value in options.items()}))
+    options = {
+        "url": server.url,
+        "token": TOKEN,
+        "stream": "s",
+        "minRowsPerTrigger": 10,
+        "maxTriggerDelayMs": delay_ms,
+    }
+    reader = SluiceStreamReader(
+        Options.parse({name: str(value) for name, value in options.items()})
+    )
     at = reader.initialOffset()
 
     def takes(rows: int) -> bool:
@@ -140,7 +183,9 @@ def test_batches_are_bounded_where_spark_asks_without_start_and_limit(server: St
     server.make("s")
     server.append("s", [{"n": n} for n in range(25)])
     given = {"url": server.url, "token": TOKEN, "stream": "s", "maxRowsPerTrigger": "10"}
-    assert SluiceStreamReader(Options.parse(given)).latestOffset()["s"] == {"0": 25}, "availableNow has one batch"
+    assert SluiceStreamReader(Options.parse(given)).latestOffset()["s"] == {"0": 25}, (
+        "availableNow has one batch"
+    )
     reader = SluiceStreamReader(Options.parse({**given, "boundBatches": "true"}))
     first = reader.latestOffset()
     assert first["s"] == {"0": 10}

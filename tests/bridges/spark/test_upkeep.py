@@ -20,7 +20,15 @@ from bridges.spark.driver.batch import TableWriter, figures_of
 from bridges.spark.driver.history import history_of
 from bridges.spark.driver.ledger import Ledger
 from bridges.spark.driver.replay import ReplayRun
-from bridges.spark.driver.upkeep import Retention, compact, expire, remove_rows, retain, tables_of, tidy
+from bridges.spark.driver.upkeep import (
+    Retention,
+    compact,
+    expire,
+    remove_rows,
+    retain,
+    tables_of,
+    tidy,
+)
 from bridges.spark.tables import contract, iceberg
 from bridges.spark.tables.catalogs import catalog_of
 from bridges.spark.tables.contract import TableRefused
@@ -107,13 +115,19 @@ def test_partitions_are_joined_each_for_itself(server: StreamServer, tmp_path: P
         assert figures_of(tables_of(lake.spec)[0]).partitions == 2
 
 
-def test_an_expiry_removes_old_versions_with_their_files_and_keeps_what_is_named(lake: Lake) -> None:
+def test_an_expiry_removes_old_versions_with_their_files_and_keeps_what_is_named(
+    lake: Lake,
+) -> None:
     fill(lake, 3)
     if lake.spec.format == "iceberg":
         table = as_iceberg(lake)
-        table.manage_snapshots().create_tag(table.metadata.snapshots[0].snapshot_id, "promised").commit()
+        table.manage_snapshots().create_tag(
+            table.metadata.snapshots[0].snapshot_id, "promised"
+        ).commit()
     compact("readings", tables_of(lake.spec), dry_run=False)
-    assert expire("readings", tables_of(lake.spec), 3600, dry_run=True)["files"] == 0, "nothing is an hour old"
+    assert expire("readings", tables_of(lake.spec), 3600, dry_run=True)["files"] == 0, (
+        "nothing is an hour old"
+    )
     before = set(Path(lake.spec.place.path).rglob("*.parquet"))
     planned = expire("readings", tables_of(lake.spec), 0, dry_run=True)
     assert set(Path(lake.spec.place.path).rglob("*.parquet")) == before
@@ -133,12 +147,16 @@ def test_an_expiry_removes_old_versions_with_their_files_and_keeps_what_is_named
     assert problems(lake) == []
 
 
-def test_a_delta_table_that_promises_readers_more_is_not_expired(server: StreamServer, tmp_path: Path) -> None:
+def test_a_delta_table_that_promises_readers_more_is_not_expired(
+    server: StreamServer, tmp_path: Path
+) -> None:
     lake = Lake(server, tmp_path, "delta")
     fill(lake, 2)
     promise = {"delta.deletedFileRetentionDuration": "interval 2 days"}
     DeltaTable(lake.spec.place.path).alter.set_table_properties(promise)
-    with pytest.raises(TableRefused, match="promises readers 'interval 2 days', more than asked for"):
+    with pytest.raises(
+        TableRefused, match="promises readers 'interval 2 days', more than asked for"
+    ):
         expire("readings", tables_of(lake.spec), 24 * 3600, dry_run=True)
     assert expire("readings", tables_of(lake.spec), 3 * 24 * 3600, dry_run=True)["files"] == 0
 
@@ -164,7 +182,9 @@ def test_rows_removed_by_their_age_are_known_to_the_audit(lake: Lake) -> None:
     assert (table.first(0), table.next(0)) == (0, 10)
 
 
-def test_a_row_that_is_lost_beside_removed_ones_is_missing(server: StreamServer, tmp_path: Path) -> None:
+def test_a_row_that_is_lost_beside_removed_ones_is_missing(
+    server: StreamServer, tmp_path: Path
+) -> None:
     lake = Lake(server, tmp_path, "delta")
     lake.publish([{"a": n} for n in range(10)])
     lake.fill()
@@ -187,16 +207,30 @@ def test_whole_files_go_where_partitions_are_by_time(server: StreamServer, tmp_p
         files = set(Path(lake.spec.place.path).glob("part-*.parquet"))
         assert remove_rows(lake.spec, "job", at(2)) == 0, "the day has not ended"
         assert remove_rows(lake.spec, "job", datetime(2026, 1, 2, 12, tzinfo=UTC)) == 3
-        assert set(Path(lake.spec.place.path).glob("part-*.parquet")) == files, "none was written again"
+        assert set(Path(lake.spec.place.path).glob("part-*.parquet")) == files, (
+            "none was written again"
+        )
         assert problems(lake) == []
         if table_format == "delta":
-            log = sorted(Path(lake.spec.place.path, "_delta_log").glob("*.json"))[-1].read_text().splitlines()
-            assert [key for line in log for key in json.loads(line) if key in ("add", "remove")] == ["remove"]
+            log = (
+                sorted(Path(lake.spec.place.path, "_delta_log").glob("*.json"))[-1]
+                .read_text()
+                .splitlines()
+            )
+            assert [
+                key for line in log for key in json.loads(line) if key in ("add", "remove")
+            ] == ["remove"]
 
 
 def test_the_lake_job_runs_what_was_ordered_beside_the_batches(lake: Lake) -> None:
     fill(lake, 3)
-    order: dict[str, Any] = {"id": "o1", "ranges": [], "columns": [], "rule_text": None, "retype": None}
+    order: dict[str, Any] = {
+        "id": "o1",
+        "ranges": [],
+        "columns": [],
+        "rule_text": None,
+        "retype": None,
+    }
     order |= {"accept_gap": False, "clean": None, "cancel": False}
     for wanted in ({"compact": True}, {"expire": {"older_than_s": 0.0}}):
         table = {**lake.api_spec, "replay": {**order, **wanted}}
@@ -208,7 +242,9 @@ def test_the_lake_job_runs_what_was_ordered_beside_the_batches(lake: Lake) -> No
     rows = retain(lake.spec, "", 0.0, dry_run=True)["rows"]
     assert rows > 0
     run = ReplayRun(
-        None, LakeApi(lake.server.url, TOKEN), table | {"replay": {**order, "retain": {"older_than_s": 0.0}}}
+        None,
+        LakeApi(lake.server.url, TOKEN),
+        table | {"replay": {**order, "retain": {"older_than_s": 0.0}}},
     )
     run._thread.join(60)
     assert (run.is_alone, run.report()["result"]["rows"]) == (False, rows)
@@ -219,10 +255,21 @@ def test_the_lake_job_runs_what_was_ordered_beside_the_batches(lake: Lake) -> No
 def test_an_order_does_not_create_a_table_that_is_gone(lake: Lake) -> None:
     fill(lake, 1)
     shutil.rmtree(lake.spec.place.path)
-    order: dict[str, Any] = {"id": "o1", "ranges": [], "columns": [], "rule_text": None, "clean": None, "cancel": False}
+    order: dict[str, Any] = {
+        "id": "o1",
+        "ranges": [],
+        "columns": [],
+        "rule_text": None,
+        "clean": None,
+        "cancel": False,
+    }
     retype = {"column": "a", "type": "long"}
     for wanted in ({"retype": None, "accept_gap": True}, {"retype": retype, "accept_gap": False}):
-        table = {**lake.api_spec, "expected": {"": {"id": None, "version": 0}}, "replay": {**order, **wanted}}
+        table = {
+            **lake.api_spec,
+            "expected": {"": {"id": None, "version": 0}},
+            "replay": {**order, **wanted},
+        }
         run = ReplayRun(None, LakeApi(lake.server.url, TOKEN), table)
         run._thread.join(60)
         assert f"table {lake.spec.name!r} is gone from" in run.report()["error"]

@@ -68,14 +68,20 @@ class CountedLock:
         self.lock.release()
 
 
-def test_upkeep_of_one_table_runs_at_a_time(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_upkeep_of_one_table_runs_at_a_time(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counted = CountedLock()
     monkeypatch.setattr(upkeep, "_one_at_a_time", counted)
     held, log = tmp_path / "held", tmp_path / "held.log"
     both = [threading.Thread(target=in_one_worker, args=(spark, hold, str(held))) for _ in range(2)]
     for one in both:
         one.start()
-    eventually(lambda: counted.calls == 2 and log.exists(), DEADLINE_S, what="a worker, and a call that waits")
+    eventually(
+        lambda: counted.calls == 2 and log.exists(),
+        DEADLINE_S,
+        what="a worker, and a call that waits",
+    )
     assert counted.lock.locked()
     (tmp_path / "held.released").touch()
     for one in both:
@@ -165,10 +171,14 @@ def test_a_retype_whose_workers_are_killed_leaves_each_record_once(
         def busy() -> list[psutil.Process]:
             return [one for one in workers(spark) if cpu_s([one]) - before.get(one.pid, 0.0) > 0.3]
 
-        for victim in eventually(busy, DEADLINE_S, every_s=0.01, what="a worker that converts rows"):
+        for victim in eventually(
+            busy, DEADLINE_S, every_s=0.01, what="a worker that converts rows"
+        ):
             victim.kill()
         assert ordered_state(server) != "done", "killed too late"
-        eventually(lambda: ordered_state(server) in ("done", "failed"), DEADLINE_S, what="the retype")
+        eventually(
+            lambda: ordered_state(server) in ("done", "failed"), DEADLINE_S, what="the retype"
+        )
         assert ordered_state(server) == "done", server.reports["large"]
     audit = audit_table("large", url=server.url, token=TOKEN)
     assert (audit.problems, audit.shards[0].rows) == ([], LARGE)
@@ -201,7 +211,9 @@ def test_many_small_files_are_joined_by_a_worker_beside_batches(
     assert audit_table("readings", url=server.url, token=TOKEN).problems == []
 
 
-def test_a_retype_in_this_process_gives_the_same_report(server: StreamServer, tmp_path: Path) -> None:
+def test_a_retype_in_this_process_gives_the_same_report(
+    server: StreamServer, tmp_path: Path
+) -> None:
     lake = Lake(server, tmp_path, "delta")
     lake.publish([{"a": 1}])
     lake.fill()

@@ -81,7 +81,10 @@ def test_a_condition_deletes_and_a_later_record_brings_the_key_back(make: Make) 
     spec = make(Upsert(("d",), "payload.gone = true"))
     write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "a", "gone": True}]))
     assert rows_of(spec, "d") == [("b",)]
-    write(spec, records(3, [{"d": "a", "v": 7}, {"d": "b", "gone": True}, {"d": "never", "gone": True}]))
+    write(
+        spec,
+        records(3, [{"d": "a", "v": 7}, {"d": "b", "gone": True}, {"d": "never", "gone": True}]),
+    )
     assert rows_of(spec, "_offset", "d", "v") == [(3, "a", 7.0)]
     last = open_writer(spec, "look").table.commits()[-1].details
     assert (last.ranges[0].rows, last.ranges[0].deleted, last.keys) == (3, 2, 1)
@@ -101,8 +104,16 @@ def test_a_row_without_its_whole_key_is_a_dead_letter(make: Make) -> None:
     outcome = write(spec, records(0, [{"d": "a"}, {"d": "a", "v": 1}, {"v": 1}, b""]))
     assert (outcome.written, outcome.dead) == (1, 3)
     letters = dead_letters_of(spec, "_offset", "_error_stage", "_error")
-    assert letters[0] == (0, "lake.key", "column 'v' is part of the key, and the row has no value for it")
-    assert letters[1] == (2, "lake.key", "column 'd' is part of the key, and the row has no value for it")
+    assert letters[0] == (
+        0,
+        "lake.key",
+        "column 'v' is part of the key, and the row has no value for it",
+    )
+    assert letters[1] == (
+        2,
+        "lake.key",
+        "column 'd' is part of the key, and the row has no value for it",
+    )
     assert letters[2][:2] == (3, "lake.columns")
 
 
@@ -116,9 +127,14 @@ def test_a_condition_that_fails_makes_a_dead_letter(make: Make) -> None:
 
 
 def test_rows_of_a_rule_with_several_a_record(make: Make) -> None:
-    rule = RuleText("each", 'FOREACH payload.items AS i DO i.d AS d, i.v AS v FROM "plant/#"', "node-1")
+    rule = RuleText(
+        "each", 'FOREACH payload.items AS i DO i.d AS d, i.v AS v FROM "plant/#"', "node-1"
+    )
     spec = make(Upsert(("d",), "payload.gone = true"), kind="topics", rule=rule)
-    write(spec, records(0, [{"items": [{"d": "a", "v": 1.5}, {"d": "b", "v": 2.5}, {"d": "a", "v": 3.5}]}]))
+    write(
+        spec,
+        records(0, [{"items": [{"d": "a", "v": 1.5}, {"d": "b", "v": 2.5}, {"d": "a", "v": 3.5}]}]),
+    )
     assert rows_of(spec, "_offset", "d", "v") == [(0, "b", 2.5), (0, "a", 3.5)] or rows_of(
         spec, "_offset", "d", "v"
     ) == [(0, "a", 3.5), (0, "b", 2.5)]
@@ -139,8 +155,14 @@ def test_messages_keep_the_last_one_of_each_client(make: Make) -> None:
 
 def late(shard: int, first: int, payloads: list[dict[str, Any]], at: int) -> pa.RecordBatch:
     """Records of a shard, published from a millisecond on after the start."""
-    batch = record_table(first, [json.dumps(one).encode() for one in payloads]).combine_chunks().to_batches()[0]
-    times = pa.array([START_US + 1000 * (at + n) for n in range(len(payloads))], batch.schema.field("ts").type)
+    batch = (
+        record_table(first, [json.dumps(one).encode() for one in payloads])
+        .combine_chunks()
+        .to_batches()[0]
+    )
+    times = pa.array(
+        [START_US + 1000 * (at + n) for n in range(len(payloads))], batch.schema.field("ts").type
+    )
     batch = batch.set_column(batch.schema.get_field_index("ts"), batch.schema.field("ts"), times)
     return project(batch, shard, arrow_schema(RAW_COLUMNS))
 
@@ -191,7 +213,10 @@ def split_files(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
 def test_of_two_drivers_with_one_batch_one_commits(make: Make) -> None:
     spec = make(Upsert(("d",)))
     write(spec, records(0, [{"d": "a", "v": 0}]))
-    batch, first = tasks(records(1, [{"d": "a", "v": 1}, {"d": "b", "v": 2}])), open_writer(spec, "first")
+    batch, first = (
+        tasks(records(1, [{"d": "a", "v": 1}, {"d": "b", "v": 2}])),
+        open_writer(spec, "first"),
+    )
 
     def overtaken(plan: Plan) -> list[TaskResult]:
         results = batch(plan)
@@ -206,7 +231,11 @@ class Died(BaseException):
     pass
 
 
-@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(12),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_any_batches_with_kills_and_repeats_give_what_a_dictionary_gives(
@@ -235,7 +264,8 @@ def test_any_batches_with_kills_and_repeats_give_what_a_dictionary_gives(
             at = data.draw(st.integers(0, 60), "at") if by_time else ends[shard]
             batch = tasks(late(shard, ends[shard], rows, at))
             killed = data.draw(
-                st.sampled_from(["", "dead before", "dead after", "rows before", "rows after"]), "killed"
+                st.sampled_from(["", "dead before", "dead after", "rows before", "rows after"]),
+                "killed",
             )
             kill(spec, batch, killed)
             open_writer(spec, f"job {number}").write(batch)
@@ -245,7 +275,9 @@ def test_any_batches_with_kills_and_repeats_give_what_a_dictionary_gives(
                 if "d" not in one:
                     dead += 1
                     continue
-                place = (at + index, shard, ends[shard] + index) if by_time else (ends[shard] + index,)
+                place = (
+                    (at + index, shard, ends[shard] + index) if by_time else (ends[shard] + index,)
+                )
                 key = (one["d"], one["n"])
                 if key not in model or place >= model[key][0]:
                     model[key] = place, None if one.get("gone") else float(str(one["v"]))
@@ -267,7 +299,9 @@ def kill(spec: TableSpec, batch: Any, killed: str) -> None:
     commit = cls.commit
 
     def until_death(table: LakeTable, change: Change) -> int:
-        is_fatal = change.details is not None and (change.details.kind == "dead") == (which == "dead")
+        is_fatal = change.details is not None and (change.details.kind == "dead") == (
+            which == "dead"
+        )
         version = commit(table, change) if not is_fatal or when == "after" else 0
         if is_fatal:
             raise Died
@@ -286,7 +320,9 @@ def test_readers_of_others_see_one_row_a_key(tmp_path: Path) -> None:
     payloads = [{"d": f"m{n % 50}", "v": n} for n in range(200)]
     wanted = (50, 50, float(sum(range(150, 200))))
     for table_format in ("delta", "iceberg"):
-        spec = replace(table_spec(tmp_path / table_format, table_format, COLUMNS), upsert=Upsert(("d",)))
+        spec = replace(
+            table_spec(tmp_path / table_format, table_format, COLUMNS), upsert=Upsert(("d",))
+        )
         write(spec, records(0, payloads[:120]))
         write(spec, records(120, payloads[120:]))
         if table_format == "delta":
@@ -345,30 +381,47 @@ def set_property(spec: TableSpec, name: str, value: str) -> None:
     if spec.format == "delta":
         DeltaTable(spec.place.path).alter.set_table_properties({name: value})
         return
-    with catalog_of(spec.place).load_table(("sluice", spec.place.name)).transaction() as transaction:
+    with (
+        catalog_of(spec.place).load_table(("sluice", spec.place.name)).transaction() as transaction
+    ):
         transaction.set_properties({name: value})
 
 
 def audited(spec: TableSpec, next_offset: int) -> AuditReport:
     shards = [ShardPosition(shard, 0, next_offset if shard == 0 else 0) for shard in spec.shards]
-    where = Positions(spec.binding.stream, spec.kind, spec.binding.epoch, 1, tuple(shards), "http://nowhere", "ticket")
+    where = Positions(
+        spec.binding.stream,
+        spec.kind,
+        spec.binding.epoch,
+        1,
+        tuple(shards),
+        "http://nowhere",
+        "ticket",
+    )
     return audit_once(spec, where)
 
 
 def test_an_audit_accounts_for_rows_that_are_gone(make: Make) -> None:
     spec = make(Upsert(("d",), "payload.gone = true"))
-    write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "a", "v": 3}, b"no JSON"]))
+    write(
+        spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "a", "v": 3}, b"no JSON"])
+    )
     write(spec, records(4, [{"d": "b", "gone": True}, {"d": "c", "v": 4}]))
     report = audited(spec, 6)
     assert report.ok, report.problems
     [shard] = report.shards
     assert (shard.rows, shard.dead_letters, shard.superseded, shard.missing) == (2, 1, 3, 0)
-    assert "6 records = 2 rows + 1 dead letter + 0 filtered + 3 superseded or deleted" in audit_text(report.as_dict())
+    assert (
+        "6 records = 2 rows + 1 dead letter + 0 filtered + 3 superseded or deleted"
+        in audit_text(report.as_dict())
+    )
 
 
 def test_an_audit_before_the_first_row_says_so(make: Make) -> None:
     spec = make(Upsert(("d",)), columns=[])
-    assert "the table has no rows yet" in audit_text(audited(spec, 0).as_dict())  # it was not created either
+    assert "the table has no rows yet" in audit_text(
+        audited(spec, 0).as_dict()
+    )  # it was not created either
     open_writer(spec, "job")
     assert "the table has no rows yet" in audit_text(audited(spec, 0).as_dict())
     write(spec, records(0, [b"no JSON", {"v": 1}]))
@@ -383,7 +436,9 @@ def test_an_audit_sees_rows_that_others_removed_or_doubled(tmp_path: Path) -> No
     spec = replace(table_spec(tmp_path, "delta", COLUMNS), upsert=Upsert(("d",)))
     write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "c", "v": 3}]))
     DeltaTable(spec.place.path).delete("d = 'a'")
-    assert audited(spec, 3).problems == ["the last commit of the lake job left 3 rows, the table has 2"]
+    assert audited(spec, 3).problems == [
+        "the last commit of the lake job left 3 rows, the table has 2"
+    ]
     row = DeltaTable(spec.place.path).to_pyarrow_table().slice(0, 1)
     write_deltalake(spec.place.path, row, mode="append")
     problems = audited(spec, 3).problems
@@ -396,8 +451,12 @@ def test_an_audit_sees_rows_that_others_removed_or_doubled(tmp_path: Path) -> No
 
 
 def test_a_replay_with_a_corrected_rule_rebuilds_the_rows_of_its_keys(make: Make) -> None:
-    wrong = RuleText("scale", 'SELECT payload.d AS d, payload.v * 2.0 AS v FROM "plant/#"', "node-1")
-    right = RuleText("scale", 'SELECT payload.d AS d, payload.v * 3.0 AS v FROM "plant/#"', "node-1")
+    wrong = RuleText(
+        "scale", 'SELECT payload.d AS d, payload.v * 2.0 AS v FROM "plant/#"', "node-1"
+    )
+    right = RuleText(
+        "scale", 'SELECT payload.d AS d, payload.v * 3.0 AS v FROM "plant/#"', "node-1"
+    )
     spec = make(Upsert(("d",), "payload.gone = true"), kind="topics", rule=wrong)
     payloads: list[bytes | dict[str, Any]] = [
         {"d": "a", "v": 1.5}, {"d": "b", "v": 2.5}, {"d": "c", "v": 1}, {"d": "a", "gone": True, "v": 0}, b"no JSON",
@@ -406,12 +465,19 @@ def test_a_replay_with_a_corrected_rule_rebuilds_the_rows_of_its_keys(make: Make
     assert rows_of(spec, "d", "v") == [("b", 5.0), ("c", 2.0)]
     fixed = replace(spec, rule=right)
     for _ in range(2):
-        report = Replayed(fixed).run([Range(0, 1, 4)], lambda ranges: tasks(records(1, payloads[1:])))
+        report = Replayed(fixed).run(
+            [Range(0, 1, 4)], lambda ranges: tasks(records(1, payloads[1:]))
+        )
         assert (report.rows_before, report.rows_after, report.dead_letters_after) == (2, 2, 1)
         assert rows_of(spec, "d", "v") == [("b", 7.5), ("c", 3.0)]
     assert audited(fixed, 5).problems == []
     with pytest.raises(Invalid, match="a replay reads to its end, offset 5"):
-        planned(fixed, lambda at: Positions("hot", "topics", "epoch-1", 1, (ShardPosition(0, 0, 5),), "", ""), 0, 3)
+        planned(
+            fixed,
+            lambda at: Positions("hot", "topics", "epoch-1", 1, (ShardPosition(0, 0, 5),), "", ""),
+            0,
+            3,
+        )
 
 
 @pytest.mark.parametrize("upsert", [None, Upsert(("v",))])
@@ -419,7 +485,9 @@ def test_a_table_with_another_key_is_not_filled(make: Make, upsert: Upsert | Non
     spec = make(Upsert(("d",)))
     write(spec, records(0, [{"d": "a", "v": 1}]))
     other = "v" if upsert else "none"
-    with pytest.raises(TableRefused, match=f"has the key d, table '{spec.name}' has {other}. Try: the same 'key'"):
+    with pytest.raises(
+        TableRefused, match=f"has the key d, table '{spec.name}' has {other}. Try: the same 'key'"
+    ):
         open_writer(replace(spec, upsert=upsert), "job")
 
 
@@ -434,8 +502,20 @@ def test_the_columns_of_a_key_keep_their_types(make: Make) -> None:
 
 def test_a_retype_takes_dead_letters_that_are_the_last_record_of_their_key(make: Make) -> None:
     spec = make(Upsert(("d",)))
-    write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "a", "v": "old"}, {"d": "c", "v": "x"}]))
-    write(spec, records(4, [{"d": "b", "v": "new"}, {"d": "a", "v": 3}, {"v": "no key"}, {"d": "b", "v": "newer"}]))
+    write(
+        spec,
+        records(
+            0,
+            [{"d": "a", "v": 1}, {"d": "b", "v": 2}, {"d": "a", "v": "old"}, {"d": "c", "v": "x"}],
+        ),
+    )
+    write(
+        spec,
+        records(
+            4,
+            [{"d": "b", "v": "new"}, {"d": "a", "v": 3}, {"v": "no key"}, {"d": "b", "v": "newer"}],
+        ),
+    )
     assert rows_of(spec, "_offset", "d", "v") == [(1, "b", 2.0), (5, "a", 3.0)]
     report = retype(open_writer(spec, "retypes"), "v", "json")
     assert (report.rows_before, report.dead_letters_before) == (2, 5)
@@ -462,10 +542,18 @@ def test_a_retype_brings_no_deleted_key_back(make: Make, by_time: bool) -> None:
     spec = make(Upsert(("d",), "payload.gone = true", by_time=by_time))
     write(spec, records(0, [{"d": "a", "v": "x"}, {"d": "b", "v": 1}, {"d": "c", "v": 1}]))
     write(spec, records(3, [{"d": "a", "gone": True}]))
-    write(spec, records(4, [{"d": "d", "v": "y"}, {"d": "b", "v": "bad", "gone": True}, {"d": "a", "v": "z"}]))
+    write(
+        spec,
+        records(
+            4, [{"d": "d", "v": "y"}, {"d": "b", "v": "bad", "gone": True}, {"d": "a", "v": "z"}]
+        ),
+    )
     report = retype(open_writer(spec, "retypes"), "v", "json")
     assert [d for (d,) in rows_of(spec, "d")] == ["c", "d", "a"]
-    assert (report.dead_letters_after, [offset for (offset,) in dead_letters_of(spec, "_offset")]) == (1, [0])
+    assert (
+        report.dead_letters_after,
+        [offset for (offset,) in dead_letters_of(spec, "_offset")],
+    ) == (1, [0])
     assert audited(spec, 7).problems == []
 
 
@@ -473,7 +561,17 @@ def test_a_retype_of_a_table_with_a_rule_leaves_its_dead_letters_to_a_replay(mak
     rule = RuleText("states", 'SELECT payload.d AS d, payload.v AS v FROM "plant/#"', "node-1")
     spec = make(Upsert(("d",), "payload.gone = true"), kind="topics", rule=rule)
     write(
-        spec, records(0, [{"d": "a", "v": 1}, b"no JSON", {"d": "b", "v": 2}, {"d": "a", "v": 3}, {"d": "c", "v": "x"}])
+        spec,
+        records(
+            0,
+            [
+                {"d": "a", "v": 1},
+                b"no JSON",
+                {"d": "b", "v": 2},
+                {"d": "a", "v": 3},
+                {"d": "c", "v": "x"},
+            ],
+        ),
     )
     fixed = replace(spec, columns=(COLUMNS[0], Column("v", "v", "string")))
     writer = open_writer(fixed, "retypes")
@@ -488,7 +586,9 @@ def test_a_retype_of_a_table_with_a_rule_leaves_its_dead_letters_to_a_replay(mak
     assert audited(spec, 5).problems == []
 
 
-def test_a_retype_leaves_dead_letters_of_which_the_condition_asks_more_than_they_have(make: Make) -> None:
+def test_a_retype_leaves_dead_letters_of_which_the_condition_asks_more_than_they_have(
+    make: Make,
+) -> None:
     spec = make(Upsert(("d",), "qos = 2"))
     write(spec, records(0, [{"d": "a", "v": "x"}, {"d": "b", "v": 1}]))
     report = retype(open_writer(spec, "retypes"), "v", "json")
@@ -509,7 +609,12 @@ def test_a_retype_remembers_deletions_for_late_records(make: Make) -> None:
 @pytest.mark.parametrize("removes_all", [False, True])
 def test_a_retype_that_dies_is_finished_by_the_next(make: Make, removes_all: bool) -> None:
     spec = make(Upsert(("d",)))
-    write(spec, records(0, [{"d": "a", "v": 1}, {"d": "b", "v": "x"}, {"d": "a", "v": "y"}, {"d": "c", "v": 2}]))
+    write(
+        spec,
+        records(
+            0, [{"d": "a", "v": 1}, {"d": "b", "v": "x"}, {"d": "a", "v": "y"}, {"d": "c", "v": 2}]
+        ),
+    )
     dying = open_writer(spec, "dies")
     cls = type(dying.table)
     commit = cls.commit

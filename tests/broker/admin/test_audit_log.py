@@ -29,7 +29,9 @@ SETTINGS = AuditLogSettings.model_validate({"max_bytes": "4MB", "max_age": "1h"}
 
 
 def changed(text: str) -> AuditedChange:
-    change = change_of("rule", "hot", {"sql": "a", "inner": {"~/": 1}}, {"sql": text, "inner": {"~/": 2}})
+    change = change_of(
+        "rule", "hot", {"sql": "a", "inner": {"~/": 1}}, {"sql": text, "inner": {"~/": 2}}
+    )
     assert change is not None
     return change
 
@@ -40,9 +42,15 @@ def record(number: int, text: str = "b") -> AuditRecord:
 
 def test_an_entry_of_many_objects_has_room_for_the_first_ones_and_counts_the_others() -> None:
     async def many(log: AuditLog, writer: Writer, _clock: MovedClock) -> None:
-        changes = [change_of("user", f"u{number}", None, {"name": f"u{number}"}) for number in range(5_000)]
+        changes = [
+            change_of("user", f"u{number}", None, {"name": f"u{number}"}) for number in range(5_000)
+        ]
         entry = AuditRecord(
-            actor="a", origin="api", operation="importUsers", changes=[c for c in changes if c], omitted=7
+            actor="a",
+            origin="api",
+            operation="importUsers",
+            changes=[c for c in changes if c],
+            omitted=7,
         )
         id = log.record(entry)
         await writer.committed()
@@ -51,9 +59,13 @@ def test_an_entry_of_many_objects_has_room_for_the_first_ones_and_counts_the_oth
         assert len(view["changes"]) + view["omitted"] == 5_007
         assert [change["name"] for change in view["changes"][:2]] == ["u0", "u1"]
         assert view["summary"] == "created, with 5,006 more"
-        [longest] = [change_of("rule", "r", None, {f"{number:05}{'k' * 900}": 1 for number in range(900)})]
+        [longest] = [
+            change_of("rule", "r", None, {f"{number:05}{'k' * 900}": 1 for number in range(900)})
+        ]
         assert longest is not None
-        id = log.record(AuditRecord(actor="a", origin="api", operation="putRule", changes=[longest]))
+        id = log.record(
+            AuditRecord(actor="a", origin="api", operation="putRule", changes=[longest])
+        )
         await writer.committed()
         assert len(jsontext.encode(log.get(id))) < MOST_ENTRY_BYTES + 2_000
         assert log.get(id)["changes"][0]["differences"][-1]["is_cut"]
@@ -149,7 +161,11 @@ def test_deleted_objects_are_held_for_ten_minutes_and_within_bounds() -> None:
         ids = []
         for number in range(12):
             deleted = DeletedObject("schema", "s", {"source": "x" * 4_000_000}, [])
-            ids.append(log.record(AuditRecord(actor="a", origin="api", operation=f"op{number}", deleted=[deleted])))
+            ids.append(
+                log.record(
+                    AuditRecord(actor="a", origin="api", operation=f"op{number}", deleted=[deleted])
+                )
+            )
         held = [bool(log.deleted(id)) for id in ids]
         assert held == [False] * 4 + [True] * 8
         clock.move(UNDO_S)
@@ -158,7 +174,9 @@ def test_deleted_objects_are_held_for_ten_minutes_and_within_bounds() -> None:
     in_a_loop(test)
 
 
-def test_a_disk_that_takes_nothing_does_not_fail_the_request(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disk_that_takes_nothing_does_not_fail_the_request(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class FullStore(MemoryStore):
         def commit(self, batch: Batch) -> Committed:
             raise Unavailable("disk full")

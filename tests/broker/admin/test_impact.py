@@ -16,7 +16,13 @@ LASTING: dict[str, Any] = {"Session-Expiry-Interval": 3600}
 
 
 def told(
-    node: Node, kind: str, name: str, before: Spec | None, after: Spec | None, verb: str = "", **options: Any
+    node: Node,
+    kind: str,
+    name: str,
+    before: Spec | None,
+    after: Spec | None,
+    verb: str = "",
+    **options: Any,
 ) -> list[str]:
     """What the change of an object would do."""
     impact = ClientImpact(node.server.hub, cast(AccessService, None))
@@ -40,7 +46,9 @@ async def test_a_ban_says_whom_it_disconnects_and_its_end_who_may_come_back() ->
         assert told(node, "ban", "clientid/brief", None, {"as": "clientid", "who": "brief"}) == [
             "1 client is disconnected."
         ]
-        assert told(node, "ban", "clientid_re/.*", spec, None) == ["Clients of 2 sessions may connect again."]
+        assert told(node, "ban", "clientid_re/.*", spec, None) == [
+            "Clients of 2 sessions may connect again."
+        ]
         assert len(node.server.hub.connections) == 2
 
 
@@ -66,7 +74,9 @@ async def test_the_end_of_sessions_says_how_many_messages_wait() -> None:
         publisher = await node.client("publisher", 5)
         for number in range(3):
             publisher.send(Publish("own/x", b"x", 1, packet_id=number + 1))
-        await node.until(lambda: node.server.hub.sessions.by_client_id["lasting"].waiting_messages == 3)
+        await node.until(
+            lambda: node.server.hub.sessions.by_client_id["lasting"].waiting_messages == 3
+        )
         told_of = told(node, "session", "lasting", {}, None, client_id="lasting")
         assert told_of == ["1 session ends, with 3 messages waiting."]
 
@@ -76,11 +86,15 @@ async def test_a_listener_that_closes_or_drains_says_whose_connections_it_has() 
     async with running() as node:
         await two_clients(node)
         [name] = {session.client.listener for session in node.server.hub.sessions}
-        assert told(node, "listener", name, {"enable": True}, None) == ["2 clients are disconnected."]
-        assert told(node, "listener", name, {"enable": True}, {"enable": True}, "stop", drain=True) == [
-            "2 clients may stay connected until they disconnect."
+        assert told(node, "listener", name, {"enable": True}, None) == [
+            "2 clients are disconnected."
         ]
-        assert told(node, "listener", name, {"enable": True}, {"enable": True, "acceptors": 2}) == []
+        assert told(
+            node, "listener", name, {"enable": True}, {"enable": True}, "stop", drain=True
+        ) == ["2 clients may stay connected until they disconnect."]
+        assert (
+            told(node, "listener", name, {"enable": True}, {"enable": True, "acceptors": 2}) == []
+        )
 
 
 @on_loop
@@ -90,12 +104,17 @@ async def test_what_is_retained_and_delayed_is_counted() -> None:
         publisher.send(Publish("kept/a", b"12345", 1, retain=True, packet_id=1))
         publisher.send(Publish("kept/b", b"12345", 1, retain=True, packet_id=2))
         publisher.send(Publish("$delayed/60/later", b"x", 1, packet_id=3))
-        await node.until(lambda: node.server.hub.retained.count == 2 and len(node.server.hub.delayed) == 1)
+        await node.until(
+            lambda: node.server.hub.retained.count == 2 and len(node.server.hub.delayed) == 1
+        )
         await node.writer.committed()
         assert told(node, "retained message", "kept/#", {}, None, filter="kept/#") == [
             "2 retained messages are deleted (10 bytes of payloads)."
         ]
-        assert told(node, "retained message", "kept/#", {}, None, filter="kept/#", only_expired=True) == []
+        assert (
+            told(node, "retained message", "kept/#", {}, None, filter="kept/#", only_expired=True)
+            == []
+        )
         [delayed] = node.server.hub.delayed.page(None, 1)
         assert told(node, "delayed message", delayed.id, {}, None) == [
             "The message on 'later' of client 'publisher' is not published."
@@ -127,7 +146,9 @@ async def test_a_user_that_goes_takes_its_sessions_and_what_they_left() -> None:
             "1 session ends, with 0 messages waiting.",
             "Not published: 1 delayed message.",
         ]
-        assert told(node, "user", "ann", before, before | {"password": "other"}) == ["1 client is disconnected."]
+        assert told(node, "user", "ann", before, before | {"password": "other"}) == [
+            "1 client is disconnected."
+        ]
         assert told(node, "user", "ann", before, before | {"is_superuser": True}) == [
             "Access rules no longer apply to 1 connected client."
         ]

@@ -64,7 +64,11 @@ def test_an_order_that_was_paused_is_paused_after_a_restart_and_continues() -> N
         assert jobs.known() == []
         jobs.start_again()
         before = jobs.get(id)
-        assert (before["state"], before["name"], before["progress"]["unit"]) == ("paused", "x", "steps")
+        assert (before["state"], before["name"], before["progress"]["unit"]) == (
+            "paused",
+            "x",
+            "steps",
+        )
         assert before["progress"]["done"] >= 0
         jobs.resume(id)
         await until(lambda: jobs.get(id)["progress"]["done"] > before["progress"]["done"])

@@ -60,10 +60,16 @@ def save(secrets: NamedSecrets, value: str, name: str = "key") -> None:
     secrets.replace(name, body) if known else secrets.create(body)
 
 
-def test_a_reference_is_shown_and_saved_as_it_is_and_gives_the_present_value(secrets: NamedSecrets) -> None:
+def test_a_reference_is_shown_and_saved_as_it_is_and_gives_the_present_value(
+    secrets: NamedSecrets,
+) -> None:
     save(secrets, "first")
     reference = SecretText("${secret:key}")
-    assert (reference.shown, reference.written, reference.reveal()) == ("${secret:key}", "${secret:key}", "first")
+    assert (reference.shown, reference.written, reference.reveal()) == (
+        "${secret:key}",
+        "${secret:key}",
+        "first",
+    )
     save(secrets, "second")
     assert reference.reveal() == "second"
     secrets.delete("key")
@@ -78,9 +84,18 @@ class Holder(Settings):
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("${secret:historain}", "expected the name of a secret, got 'historain'; did you mean 'historian'?"),
-        ("${secret:other}", "expected the name of a secret, got 'other'. Try: sluice secrets put other"),
-        ("${sealed:historian:AAAA:/etc/passwd}", "expected ${secret:NAME}, ${env:NAME} or ${file:PATH}"),
+        (
+            "${secret:historain}",
+            "expected the name of a secret, got 'historain'; did you mean 'historian'?",
+        ),
+        (
+            "${secret:other}",
+            "expected the name of a secret, got 'other'. Try: sluice secrets put other",
+        ),
+        (
+            "${sealed:historian:AAAA:/etc/passwd}",
+            "expected ${secret:NAME}, ${env:NAME} or ${file:PATH}",
+        ),
         ("${env:SLUICE_SECRETS_KEY}", "expected a variable named SLUICE_SECRET_..."),
         ("${secret:historian}", ""),
     ],
@@ -89,7 +104,10 @@ def test_a_reference_to_no_secret_is_a_problem_when_it_is_saved(
     secrets: NamedSecrets, written: str, expected: str
 ) -> None:
     save(secrets, "value", "historian")
-    problems = [problem.message for problem in reference_problems(Holder.model_validate({"secret": written}))]
+    problems = [
+        problem.message
+        for problem in reference_problems(Holder.model_validate({"secret": written}))
+    ]
     assert len(problems) == bool(expected)
     assert expected in "".join(problems)
 
@@ -110,12 +128,16 @@ def test_a_header_has_the_new_value_in_the_next_request(secrets: NamedSecrets) -
             save(secrets, value)
             bridges.send({"n": number}, ACTION)
             await sent(bridges, number)
-        headers = [(request.header("x-key"), request.header("authorization")) for request in service.taken]
+        headers = [
+            (request.header("x-key"), request.header("authorization")) for request in service.taken
+        ]
         assert headers == [("first", "Bearer first"), ("second", "Bearer second")]
         assert bridges.connectors.get("plant")["headers"] == {"X-Key": "${secret:key}"}
 
     bearer = {"mechanism": "bearer", "token": "${secret:key}"}
-    service = run(check, {}, connector={"headers": {"X-Key": "${secret:key}"}, "authentication": bearer})
+    service = run(
+        check, {}, connector={"headers": {"X-Key": "${secret:key}"}, "authentication": bearer}
+    )
     assert service.connections == 1  # nothing reconnected
 
 
@@ -126,7 +148,9 @@ def test_a_connector_with_an_unknown_secret_is_refused(secrets: NamedSecrets) ->
 
 def test_senders_need_the_new_token_for_the_next_request(secrets: NamedSecrets) -> None:
     save(secrets, "first")
-    guard = guard_of(TokenAuthentication.model_validate({"mechanism": "token", "tokens": ["${secret:key}"]}))
+    guard = guard_of(
+        TokenAuthentication.model_validate({"mechanism": "token", "tokens": ["${secret:key}"]})
+    )
     guard.check_headers({"authorization": "Bearer first"})
     save(secrets, "second")
     guard.check_headers({"authorization": "Bearer second"})
@@ -136,13 +160,17 @@ def test_senders_need_the_new_token_for_the_next_request(secrets: NamedSecrets) 
 
 def test_clients_need_tokens_that_the_new_secret_signs(secrets: NamedSecrets) -> None:
     def verdict(token: str) -> str:
-        decision = authenticator.decide(ConnectAttempt(client_id="c", username="ann", password=token.encode()))
+        decision = authenticator.decide(
+            ConnectAttempt(client_id="c", username="ann", password=token.encode())
+        )
         assert isinstance(decision, Decision)
         return decision.verdict
 
     save(secrets, SECRET)
     settings = JwtSettings.model_validate({"mechanism": "jwt", "secret": "${secret:key}"})
-    authenticator = JwtAuthenticator(settings, AddressGuard(SsrfSettings()), Metrics(), MovedClock())
+    authenticator = JwtAuthenticator(
+        settings, AddressGuard(SsrfSettings()), Metrics(), MovedClock()
+    )
     old = signed({"sub": "ann"})
     assert verdict(old) == "allow"
     save(secrets, "another secret of more than thirty-two bytes")
@@ -170,13 +198,25 @@ def test_another_process_gets_the_value_encrypted_and_reads_it_with_the_key(
         StoreSettings.model_validate(handed).options()
 
 
-def test_a_secret_that_is_referred_to_is_not_deleted(secrets: NamedSecrets, sections: Sections) -> None:
+def test_a_secret_that_is_referred_to_is_not_deleted(
+    secrets: NamedSecrets, sections: Sections
+) -> None:
     save(secrets, "value")
-    connector: dict[str, Any] = {"name": "plant", "type": "http", "headers": {"A": "${secret:key}", "B": "${secret:x}"}}
+    connector: dict[str, Any] = {
+        "name": "plant",
+        "type": "http",
+        "headers": {"A": "${secret:key}", "B": "${secret:x}"},
+    }
     sections.section("connectors").save({"plant": connector})
-    words = {"name": "words", "sql": "SELECT '${secret:key}' AS a", "description": "not ${secret:key}"}
+    words = {
+        "name": "words",
+        "sql": "SELECT '${secret:key}' AS a",
+        "description": "not ${secret:key}",
+    }
     sections.section("rule_engine.rules").save({"words": words})
-    secrets.settings = lambda: [(Reference("setting", "lake"), Holder.model_validate({"secret": "${secret:key}"}))]
+    secrets.settings = lambda: [
+        (Reference("setting", "lake"), Holder.model_validate({"secret": "${secret:key}"}))
+    ]
     assert secrets.get("key")["used_by"] == ["connector 'plant'", "setting 'lake'"]
     with pytest.raises(InUse, match="connector 'plant', setting 'lake'"):
         secrets.delete("key")
@@ -190,7 +230,10 @@ def test_errors_hide_the_value_before_the_last_change_too(secrets: NamedSecrets)
     save(secrets, "first-value")
     hide = hider(Holder.model_validate({"secret": "${secret:key}"}))
     save(secrets, "second-value")
-    assert hide("login with first-value or second-value failed") == "login with ****** or ****** failed"
+    assert (
+        hide("login with first-value or second-value failed")
+        == "login with ****** or ****** failed"
+    )
 
 
 def test_templates_of_headers_and_parameters_have_secrets(secrets: NamedSecrets) -> None:
@@ -201,7 +244,10 @@ def test_templates_of_headers_and_parameters_have_secrets(secrets: NamedSecrets)
             save(secrets, value)
             bridges.send({"n": number}, ACTION)
             await sent(bridges, number)
-        taken = [(request.header("x-key"), request.header("x-n"), request.query["k"]) for request in service.taken]
+        taken = [
+            (request.header("x-key"), request.header("x-n"), request.query["k"])
+            for request in service.taken
+        ]
         assert taken == [("Key first${t}", "1", "first${t}"), ("Key second", "2", "second")]
         shown = bridges.actions.get("out")["parameters"]
         assert shown["headers"] == {"X-Key": "******", "X-N": "${n}"}
@@ -214,7 +260,11 @@ def test_templates_of_headers_and_parameters_have_secrets(secrets: NamedSecrets)
 @pytest.mark.parametrize(
     ("parameters", "place", "expected"),
     [
-        ({"path": "/a/${secret:key}"}, "/parameters/path", "expected no reference to a secret here"),
+        (
+            {"path": "/a/${secret:key}"},
+            "/parameters/path",
+            "expected no reference to a secret here",
+        ),
         ({"body": "${secret:key}"}, "/parameters/body", "expected no reference to a secret here"),
         ({"key": "a-${secret:key}"}, "/parameters/key", "expected no reference to a secret here"),
         ({"headers": {"A": "a ${secret:kee}"}}, "/parameters", "got 'kee'; did you mean 'key'?"),
@@ -247,4 +297,7 @@ def test_republished_messages_have_no_secrets(members: dict[str, Any]) -> None:
 def test_errors_hide_a_secret_of_a_template_alone_too(secrets: NamedSecrets) -> None:
     save(secrets, "value-of-key")
     settings = HttpActionSettings.model_validate({"headers": {"A": "Bearer ${secret:key}"}})
-    assert hider(settings)("refused: Bearer value-of-key, value-of-key") == "refused: Bearer ******, ******"
+    assert (
+        hider(settings)("refused: Bearer value-of-key, value-of-key")
+        == "refused: Bearer ******, ******"
+    )

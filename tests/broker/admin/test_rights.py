@@ -30,7 +30,9 @@ EVERY_DOES: tuple[Does, ...] = ("read", "change", "try", "job")
         ("administrator", "settings", "read change try job"),
     ],
 )
-def test_a_role_has_rights_by_the_area_of_the_resource(role: Role, resource: str, permitted: str) -> None:
+def test_a_role_has_rights_by_the_area_of_the_resource(
+    role: Role, resource: str, permitted: str
+) -> None:
     actor = Actor("alice", role)
     assert [does for does in EVERY_DOES if actor.may(resource, does)] == permitted.split()
     assert actor.rights().get(resource, []) == permitted.split()
@@ -38,10 +40,19 @@ def test_a_role_has_rights_by_the_area_of_the_resource(role: Role, resource: str
 
 def test_a_refusal_names_the_missing_right_and_those_that_exist() -> None:
     viewer = Actor("alice", "viewer")
-    assert viewer.refusal(Need("rules", "change")) == "needs 'change' on 'rules'; your role 'viewer' has 'read'"
-    assert viewer.refusal(Need("tokens", "read")) == "needs 'read' on 'tokens'; your role 'viewer' has no right on it"
+    assert (
+        viewer.refusal(Need("rules", "change"))
+        == "needs 'change' on 'rules'; your role 'viewer' has 'read'"
+    )
+    assert (
+        viewer.refusal(Need("tokens", "read"))
+        == "needs 'read' on 'tokens'; your role 'viewer' has no right on it"
+    )
     scoped = Actor("ci", "editor", kinds=frozenset({"rules", "schemas"}))
-    assert scoped.refusal(Need("streams", "read")) == "needs 'read' on 'streams'; your scope is 'rules', 'schemas'"
+    assert (
+        scoped.refusal(Need("streams", "read"))
+        == "needs 'read' on 'streams'; your scope is 'rules', 'schemas'"
+    )
     assert scoped.refusal(Need("rules", "change")) is None
 
 
@@ -65,7 +76,9 @@ def test_everyone_may_see_their_own_rights_and_sign_out(role: Role) -> None:
         ("plant/a/#", "", False),
     ],
 )
-def test_a_scope_of_topics_covers_what_a_request_names(scope: str, topic: str, is_within: bool) -> None:
+def test_a_scope_of_topics_covers_what_a_request_names(
+    scope: str, topic: str, is_within: bool
+) -> None:
     refusal = Actor("ci", "operator", topics=(scope,)).topic_refusal("messages", [topic])
     assert (refusal is None) == is_within
     assert refusal is None or (repr(topic) in refusal and repr(scope) in refusal)
@@ -81,4 +94,9 @@ def test_a_request_for_messages_that_names_no_topic_is_outside_every_scope_of_to
 def test_every_kind_and_resource_has_an_area() -> None:
     names = {kind.name for kind in kinds()} | {resource.name for resource in resources()}
     assert {word_of(name) for name in names} <= areas().keys()
-    assert all(verb.does == "job" for resource in resources() for verb in resource.verbs if verb.job is not None)
+    assert all(
+        verb.does == "job"
+        for resource in resources()
+        for verb in resource.verbs
+        if verb.job is not None
+    )

@@ -33,14 +33,19 @@ class CountingMachine(Machine):
 
 
 async def watched(
-    folder: Path, act: Callable[[SaturationLog], Any], machine: Machine | None = None, **settings: Any
+    folder: Path,
+    act: Callable[[SaturationLog], Any],
+    machine: Machine | None = None,
+    **settings: Any,
 ) -> None:
     """Run ``act`` while this loop is watched."""
     loop = asyncio.get_running_loop()
     metrics = Metrics()
     writer = Writer(MemoryStore(), loop, StoreSettings(), metrics)
     options = SaturationLogSettings(**{"interval": 0.2, "max_memory": 0, **settings})
-    log = SaturationLog(options, folder, loop, machine or Machine(1 << 40), writer, lambda: (), metrics)
+    log = SaturationLog(
+        options, folder, loop, machine or Machine(1 << 40), writer, lambda: (), metrics
+    )
     log.start()
     try:
         await act(log)

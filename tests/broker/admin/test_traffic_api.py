@@ -37,7 +37,9 @@ async def api(node: Node) -> AsyncIterator[httpx.AsyncClient]:
     )
     transport = httpx.ASGITransport(create_app(context))
     headers = {"Authorization": "Bearer secret"}
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1/api/v1", headers=headers) as client:
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://127.0.0.1/api/v1", headers=headers
+    ) as client:
         yield client
 
 
@@ -64,7 +66,9 @@ async def leave(node: Node, client_id: str, *filters: str, **connect: Any) -> No
 
 
 def publish(node: Node, topic: str, payload: bytes = b"x", qos: int = 1, **options: Any) -> None:
-    node.server.publisher.publish(Message(topic, payload, qos, False, Client("p"), node.clock.now_ns(), **options))
+    node.server.publisher.publish(
+        Message(topic, payload, qos, False, Client("p"), node.clock.now_ns(), **options)
+    )
 
 
 @pytest.mark.statement("own:R7")
@@ -73,7 +77,9 @@ async def test_a_client_is_shown_with_what_it_said_and_what_it_did() -> None:
     async with running() as node, api(node) as http:
         properties = {"User-Property": [("app", "7.1"), ("site", "berlin")], "Receive-Maximum": 10}
         will = Will("gone", b"bye", 1, True)
-        client = await node.client("dev/ä 1", 5, keep_alive_s=30, properties=properties, will=will, username="ann")
+        client = await node.client(
+            "dev/ä 1", 5, keep_alive_s=30, properties=properties, will=will, username="ann"
+        )
         await client.subscribe(SubscriptionRequest("a/#", 1))
         client.send(Publish("t", b"12345"))
         publish(node, "a/b", b"waits")
@@ -82,7 +88,11 @@ async def test_a_client_is_shown_with_what_it_said_and_what_it_did() -> None:
         assert answer.status_code == 200, answer.text
         shown = answer.json()
         assert shown["user_properties"] == [["app", "7.1"], ["site", "berlin"]]
-        assert (shown["protocol"], shown["keep_alive_s"], shown["username"]) == ("MQTT 5.0", 30, "ann")
+        assert (shown["protocol"], shown["keep_alive_s"], shown["username"]) == (
+            "MQTT 5.0",
+            30,
+            "ann",
+        )
         assert (shown["connected"], shown["receive_maximum"]) == (True, 10)
         assert [item["filter"] for item in shown["subscriptions"]] == ["a/#"]
         assert shown["will"]["topic"] == "gone"
@@ -110,7 +120,13 @@ async def test_the_time_line_of_a_client_is_kept_over_reconnects() -> None:
         again.send(Disconnect(4, {"Reason-String": "battery low"}))
         await node.until(lambda: node.server.hub.sessions.by_client_id["meter-1"].is_away)
         events = await events_of(http, "meter-1")
-        assert [kind for kind, _ in events] == ["connected", "subscribed", "taken_over", "connected", "disconnected"]
+        assert [kind for kind, _ in events] == [
+            "connected",
+            "subscribed",
+            "taken_over",
+            "connected",
+            "disconnected",
+        ]
         texts = [text for _, text in events]
         assert texts[0].startswith("Connected from 127.0.0.1:")
         assert texts[0].endswith("MQTT 5.0, new session")
@@ -132,7 +148,9 @@ async def test_messages_that_a_client_loses_are_counted_in_its_time_line() -> No
         await client.subscribe(SubscriptionRequest("a/#", 1))
         for number in range(6):
             publish(node, "a/b", b"%d" % number)
-        assert ("dropped", "3 messages not delivered: its queue was full") in await events_of(http, "slow")
+        assert ("dropped", "3 messages not delivered: its queue was full") in await events_of(
+            http, "slow"
+        )
         shown = (await http.get("/clients/slow")).json()
         assert shown["problem"] == (
             "It acknowledges more slowly than messages arrive: all 1 that may be in flight are, and 2 messages wait. "
@@ -150,13 +168,17 @@ async def test_messages_in_the_session_log_are_peeked_and_stay_there() -> None:
         await leave(node, "away", "a/#")
         for number in range(300):
             publish(node, "a/b" if number % 2 else "other", b"%d" % number)
-        await node.until(lambda: node.server.hub.sessions.by_client_id["away"].waiting_messages == 150)
+        await node.until(
+            lambda: node.server.hub.sessions.by_client_id["away"].waiting_messages == 150
+        )
         for _ in range(2):
             items = (await http.get("/clients/away/messages?limit=5")).json()["items"]
             assert [(row["place"], row["payload"]["data"]) for row in items] == [
                 ("stored", str(number)) for number in (1, 3, 5, 7, 9)
             ]
-        assert (await http.get("/clients/away")).json()["problem"] == "It is away, and 150 messages wait for it."
+        assert (await http.get("/clients/away")).json()[
+            "problem"
+        ] == "It is away, and 150 messages wait for it."
         assert (await http.get("/clients/nobody/messages")).status_code == 404
 
 
@@ -180,7 +202,9 @@ async def test_time_lines_are_bounded_and_made_up_identifiers_displace_none() ->
 @on_loop
 async def test_clients_are_searched_and_paged_in_order() -> None:
     async with running() as node, api(node) as http:
-        here = [await node.client(f"dev-{number}", username=f"user{number}") for number in (3, 1, 2)]
+        here = [
+            await node.client(f"dev-{number}", username=f"user{number}") for number in (3, 1, 2)
+        ]
         await leave(node, "gone")
         assert [row["clientid"] for row in await everything(http, "/clients", limit=1)] == [
             "dev-1", "dev-2", "dev-3", "gone",
@@ -212,7 +236,9 @@ async def test_pages_in_the_order_of_a_number_neither_repeat_nor_skip() -> None:
         here = [await node.client(f"c{number}") for number in range(7)]
         for number, client in enumerate(here):
             if number % 3:
-                await client.subscribe(*(SubscriptionRequest(f"t/{one}", 0) for one in range(number % 3)))
+                await client.subscribe(
+                    *(SubscriptionRequest(f"t/{one}", 0) for one in range(number % 3))
+                )
         rows = await everything(http, "/clients", sort="-subscriptions", limit=2)
         counts = [row["subscriptions_count"] for row in rows]
         assert counts == sorted(counts, reverse=True)
@@ -230,14 +256,18 @@ async def test_clients_are_kicked_subscribed_and_unsubscribed() -> None:
         assert answer.json()["results"] == [granted]
         publish(node, "x/1")
         assert (await client.expect(Publish)).topic == "x/1"
-        answer = await http.post("/clients:unsubscribe", json={"clientid": "c", "filters": ["x/+", "y"]})
+        answer = await http.post(
+            "/clients:unsubscribe", json={"clientid": "c", "filters": ["x/+", "y"]}
+        )
         assert answer.json()["ended"] == ["x/+"]
         answer = await http.post("/clients:kick", json={"clientids": ["c", "nobody"]})
         assert answer.json() == {"kicked": 1, "not_connected": ["nobody"]}
         assert (await client.expect(Disconnect)).reason_code == 0x98
         assert (await http.post("/clients:subscribe", json=body)).status_code == 404
         await leave(node, "away")
-        assert (await http.post("/clients:subscribe", json={**body, "clientid": "away"})).status_code == 409
+        assert (
+            await http.post("/clients:subscribe", json={**body, "clientid": "away"})
+        ).status_code == 409
         wrong = await http.post("/clients:kick", json={"clientid": "c"})
         assert wrong.status_code == 422
         assert {problem["pointer"] for problem in wrong.json()["errors"]} == {"/clientid"}
@@ -260,11 +290,15 @@ async def test_a_subscription_that_is_refused_has_its_reason_code() -> None:
         assert answer["results"][1]["reason"] == "not_authorized"
         assert answer["results"][1]["detail"]
         assert [item["filter"] for item in answer["subscriptions"]] == ["a", "b"]
-        refused = await http.post("/clients:subscribe", json={**body, "subscriptions": [{"filter": "secret/b"}]})
+        refused = await http.post(
+            "/clients:subscribe", json={**body, "subscriptions": [{"filter": "secret/b"}]}
+        )
         assert (refused.status_code, refused.json()["code"]) == (422, "subscription_refused")
         assert refused.json()["errors"][0]["pointer"] == "/subscriptions/0/filter"
         assert refused.json()["results"][0]["reason_code"] == 0x87
-        assert (await http.post("/clients:subscribe", json={**body, "subscriptions": []})).status_code == 422
+        assert (
+            await http.post("/clients:subscribe", json={**body, "subscriptions": []})
+        ).status_code == 422
 
 
 @on_loop
@@ -277,17 +311,24 @@ async def test_an_administrator_may_pass_access_rules_by() -> None:
         assert [item["filter"] for item in answer.json()["subscriptions"]] == ["secret/a"]
 
 
-@pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/x", "$events/x", "$file/x", "$delayed/5/$SYS/x"])
+@pytest.mark.parametrize(
+    "topic", ["$SYS/x", "$share/g/x", "$events/x", "$file/x", "$delayed/5/$SYS/x"]
+)
 @on_loop
 async def test_nobody_publishes_where_the_broker_does(topic: str) -> None:
     async with running() as node, api(node) as http:
         watcher = await node.client("w", 5)
         await watcher.subscribe(SubscriptionRequest("$SYS/x", 0))
-        answer = await http.post("/messages:publish", json={"topic": topic, "payload": "x", "retain": True})
+        answer = await http.post(
+            "/messages:publish", json={"topic": topic, "payload": "x", "retain": True}
+        )
         assert (answer.status_code, answer.json()["code"]) == (422, "message_refused")
         assert "reserved_topic" in answer.json()["detail"]
         assert node.dropped("reserved_topic") == 1
-        assert node.server.publisher.dispatch(Message(topic, b"", 0, False, Client("rule"), 1)).refusal is not None
+        assert (
+            node.server.publisher.dispatch(Message(topic, b"", 0, False, Client("rule"), 1)).refusal
+            is not None
+        )
         await watcher.silence()
         assert node.server.hub.retained.count == 0
 
@@ -308,7 +349,9 @@ async def test_a_session_tells_what_waits_for_it_and_is_deleted() -> None:
         assert shown["expires_at"] is not None
         top = (await http.get("/sessions:top", params={"count": 5})).json()["items"]
         assert [(row["clientid"], row["queued"]) for row in top] == [("s", 300), ("other", 1)]
-        by_bytes = (await http.get("/sessions:top", params={"count": 1, "by": "bytes"})).json()["items"]
+        by_bytes = (await http.get("/sessions:top", params={"count": 1, "by": "bytes"})).json()[
+            "items"
+        ]
         assert [row["clientid"] for row in by_bytes] == ["s"]
         assert (await http.delete("/sessions/s")).status_code == 204
         assert (await http.get("/sessions/s")).status_code == 404
@@ -381,8 +424,18 @@ async def test_subscriptions_are_found_by_client_filter_and_topic() -> None:
 @on_loop
 async def test_who_gets_a_topic_has_a_reason_for_each() -> None:
     rules: list[Spec] = [
-        {"permission": "deny", "action": "publish", "topics": ["a/#"], "who": {"clientid": "reader"}},
-        {"permission": "deny", "action": "subscribe", "topics": ["a/secret"], "who": {"clientid": "denied"}},
+        {
+            "permission": "deny",
+            "action": "publish",
+            "topics": ["a/#"],
+            "who": {"clientid": "reader"},
+        },
+        {
+            "permission": "deny",
+            "action": "subscribe",
+            "topics": ["a/secret"],
+            "who": {"clientid": "denied"},
+        },
         {"permission": "allow", "topics": ["#"]},
     ]
     making = access(rules=rules, trusts_anonymous=True, trusted_client_attributes=["clientid"])
@@ -405,10 +458,16 @@ async def test_who_gets_a_topic_has_a_reason_for_each() -> None:
             "away": (True, "away: messages of QoS 1 and 2 wait for it"),
         }
         (group,) = shown["groups"]
-        assert (group["group"], group["strategy"], group["member_count"]) == ("$share/pool/a/#", "round_robin", 2)
+        assert (group["group"], group["strategy"], group["member_count"]) == (
+            "$share/pool/a/#",
+            "round_robin",
+            2,
+        )
         assert [member["can_get"] for member in group["members"]] == [True, True]
         assert shown["publisher"]["access"]["allowed"]
-        answer = await http.get("/topics:who", params={"topic": "a/b", "client_id": "reader", "limit": 1})
+        answer = await http.get(
+            "/topics:who", params={"topic": "a/b", "client_id": "reader", "limit": 1}
+        )
         assert not answer.json()["publisher"]["access"]["allowed"]
         assert answer.json()["publisher"]["access"]["rule"]
         assert (answer.json()["subscriptions_total"], len(answer.json()["subscriptions"])) == (4, 1)
@@ -422,8 +481,16 @@ async def test_retained_messages_are_listed_shown_and_deleted() -> None:
         retained = node.server.hub.retained
         for name in ("a/1", "a/2", "b", "$SYS/x"):
             properties = {"Message-Expiry-Interval": 5} if name == "a/2" else None
-            retained.retain(Message(name, b"x" * 2000, 1, True, Client("c", "ann"), node.clock.now_ns(), properties))
-        assert [row["topic"] for row in await everything(http, "/retained", limit=1)] == ["a/1", "a/2", "b"]
+            retained.retain(
+                Message(
+                    name, b"x" * 2000, 1, True, Client("c", "ann"), node.clock.now_ns(), properties
+                )
+            )
+        assert [row["topic"] for row in await everything(http, "/retained", limit=1)] == [
+            "a/1",
+            "a/2",
+            "b",
+        ]
         [row] = (await http.get("/retained", params={"filter": "a/1"})).json()["items"]
         assert (row["payload_bytes"], row["truncated"], row["username"]) == (2000, True, "ann")
         one = (await http.get("/retained:message", params={"topic": "a/2"})).json()
@@ -434,7 +501,9 @@ async def test_retained_messages_are_listed_shown_and_deleted() -> None:
         assert (await http.delete("/retained:message", params={"topic": "b"})).status_code == 204
         assert (await http.delete("/retained:message", params={"topic": "b"})).status_code == 404
         node.clock.move(6)
-        told = (await http.post("/retained:clear", json={"filter": "#", "only_expired": True})).json()
+        told = (
+            await http.post("/retained:clear", json={"filter": "#", "only_expired": True})
+        ).json()
         assert (told["messages"], told["samples"]) == (1, ["a/2"])
         told = (await http.post("/retained:clear", json={"filter": "#", "dry_run": True})).json()
         assert (told["messages"], retained.count) == (1, 2)
@@ -460,7 +529,9 @@ async def test_names_of_the_last_release_work_and_are_called_deprecated() -> Non
             assert answer.headers["deprecation"].startswith("@")
         body = {"client_id": "else", "subscriptions": [{"filter": "x/+"}]}
         assert (await http.post("/clients:subscribe", json=body)).headers["deprecation"]
-        assert (await http.post("/clients:kick", json={"client_ids": ["else"]})).json()["kicked"] == 1
+        assert (await http.post("/clients:kick", json={"client_ids": ["else"]})).json()[
+            "kicked"
+        ] == 1
         present = await http.get("/clients?clientid=old-*&username=client_id%3Dx&sort=clientid")
         assert present.status_code == 200
         assert "deprecation" not in present.headers

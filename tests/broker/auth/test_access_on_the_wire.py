@@ -32,7 +32,13 @@ ANN: dict[str, Any] = {"username": "ann", "password": b"pencil"}
 ROOT: dict[str, Any] = {"username": "root", "password": b"paper"}
 BAD = reason.BAD_USER_NAME_OR_PASSWORD
 RULES: list[dict[str, Any]] = [
-    {"permission": "allow", "action": "publish", "qos": [0, 1], "retain": False, "topics": ["up/${username}/#"]},
+    {
+        "permission": "allow",
+        "action": "publish",
+        "qos": [0, 1],
+        "retain": False,
+        "topics": ["up/${username}/#"],
+    },
     {"permission": "allow", "action": "subscribe", "topics": ["down/${username}/#", "all/#"]},
     {"permission": "deny", "topics": ["all/#"]},
 ]
@@ -77,16 +83,27 @@ async def test_a_password_that_takes_long_to_check_is_checked_beside_other_traff
 
 
 @pytest.mark.parametrize("version", [4, 5])
-@pytest.mark.parametrize("password", ["\u0301\u0316" * 11_000, "\ufdfa" * 15_000, "\u0301\u0316" * 256, "é" * 512])
+@pytest.mark.parametrize(
+    "password", ["\u0301\u0316" * 11_000, "\ufdfa" * 15_000, "\u0301\u0316" * 256, "é" * 512]
+)
 @on_loop
 async def test_no_name_or_password_keeps_the_loop_busy(password: str, version: int) -> None:
     made = [await made_user("slow", "secret", 4096), {"name": "generated", "password": "x"}]
     async with running(access=access(BUILTIN, users=made)) as node, observed() as lateness:
         bad = BAD if version == 5 else 4
-        for name, said in [*((name, password) for name in ("slow", "generated", "nobody")), (password, "x")]:
-            assert await refused(node, Connect("d", version, username=name, password=said.encode())) == bad
+        for name, said in [
+            *((name, password) for name in ("slow", "generated", "nobody")),
+            (password, "x"),
+        ]:
+            assert (
+                await refused(node, Connect("d", version, username=name, password=said.encode()))
+                == bad
+            )
         if version == 5:
-            first = {"Authentication-Method": "SCRAM-SHA-256", "Authentication-Data": f"n,,n={password},r=x".encode()}
+            first = {
+                "Authentication-Method": "SCRAM-SHA-256",
+                "Authentication-Data": f"n,,n={password},r=x".encode(),
+            }
             wire = await WireClient.open(node.port, 5)
             wire.send(Connect("d", 5, properties=first))
             await wire.receive()
@@ -95,10 +112,18 @@ async def test_no_name_or_password_keeps_the_loop_busy(password: str, version: i
 
 @on_loop
 async def test_a_password_of_1024_bytes_is_right_and_a_longer_one_is_wrong() -> None:
-    async with running(access=access(BUILTIN, users=[{"name": "long", "password": "é" * 512}])) as node:
+    async with running(
+        access=access(BUILTIN, users=[{"name": "long", "password": "é" * 512}])
+    ) as node:
         await node.client("c", 5, username="long", password=("é" * 512).encode())
-        for longer in ("é" * 512 + "x", "é" * 512 + "\u00ad"):  # the soft hyphen means nothing in SASLprep
-            assert await refused(node, Connect("d", 5, username="long", password=longer.encode())) == BAD
+        for longer in (
+            "é" * 512 + "x",
+            "é" * 512 + "\u00ad",
+        ):  # the soft hyphen means nothing in SASLprep
+            assert (
+                await refused(node, Connect("d", 5, username="long", password=longer.encode()))
+                == BAD
+            )
 
 
 @on_loop
@@ -119,13 +144,18 @@ async def test_a_login_that_waits_ends_with_its_connection_or_in_time() -> None:
 @on_loop
 async def test_logins_beyond_what_may_wait_are_told_that_the_broker_is_busy() -> None:
     users = [await made_user("slow", "secret", 4096)]
-    async with running(access=access(BUILTIN, users=users, hashing={"threads": 1, "max_waiting": 1})) as node:
+    async with running(
+        access=access(BUILTIN, users=users, hashing={"threads": 1, "max_waiting": 1})
+    ) as node:
         block = Blocker(node)
         waiting = [await WireClient.open(node.port, 5) for _ in range(2)]
         for number, wire in enumerate(waiting):
             wire.send(Connect(f"w{number}", 5, username="slow", password=b"secret"))
         await node.until(lambda: node.metrics.value("password_hashing") == 2)
-        assert await refused(node, Connect("s", 5, username="slow", password=b"secret")) == reason.SERVER_BUSY
+        assert (
+            await refused(node, Connect("s", 5, username="slow", password=b"secret"))
+            == reason.SERVER_BUSY
+        )
         block.go_on()
         for wire in waiting:
             await wire.expect(ConnAck)
@@ -141,10 +171,15 @@ async def test_a_user_with_a_client_identifier_may_use_no_other() -> None:
 @on_loop
 async def test_users_may_be_found_by_the_client_identifier() -> None:
     chain = [{"mechanism": "builtin", "user_id_type": "clientid"}]
-    rules = [{"permission": "allow", "topics": ["${clientid}/#"]}, {"permission": "allow", "topics": ["u/${username}"]}]
+    rules = [
+        {"permission": "allow", "topics": ["${clientid}/#"]},
+        {"permission": "allow", "topics": ["u/${username}"]},
+    ]
     async with running(access=access(chain, rules=rules)) as node:
         client = await node.client("ann", 5, username="root", password=b"pencil")
-        assert await client.subscribe(SubscriptionRequest("ann/x"), SubscriptionRequest("u/root")) == [0, 0x87]
+        assert await client.subscribe(
+            SubscriptionRequest("ann/x"), SubscriptionRequest("u/root")
+        ) == [0, 0x87]
 
 
 # -- publishing --
@@ -156,7 +191,11 @@ async def test_publishes_that_are_not_allowed_are_answered_counted_and_go_nowher
         reader = await node.client("r", 5, **ROOT)
         await reader.subscribe(SubscriptionRequest("#", 2))
         client = await node.client("a", 5, **ANN)
-        client.send(Publish("up/ann/x", b"ok"), Publish("up/bob/x", b"no"), Publish("up/ann/x", b"kept", retain=True))
+        client.send(
+            Publish("up/ann/x", b"ok"),
+            Publish("up/bob/x", b"no"),
+            Publish("up/ann/x", b"kept", retain=True),
+        )
         kinds: list[tuple[int, Any]] = [(1, PubAck), (2, PubRec)]
         for qos, kind in kinds:
             client.send(Publish("up/bob/x", b"no", qos, packet_id=qos))
@@ -174,7 +213,9 @@ async def test_a_client_of_3_1_1_is_acknowledged_and_what_it_says_is_dropped() -
         client = await node.client("a", 4, **ANN)
         client.send(Publish("up/bob/x", b"no", 1, packet_id=1))
         assert (await client.expect(PubAck)).reason_code == 0
-        assert await client.subscribe(SubscriptionRequest("down/bob/x"), SubscriptionRequest("down/ann/x", 1)) == [
+        assert await client.subscribe(
+            SubscriptionRequest("down/bob/x"), SubscriptionRequest("down/ann/x", 1)
+        ) == [
             0x80,
             1,
         ]
@@ -188,7 +229,9 @@ async def test_a_client_is_closed_for_it_where_that_is_set(version: int, what: s
     async with running(access=access(BUILTIN, rules=RULES, deny_action="disconnect")) as node:
         client = await node.client("a", version, **ANN)
         if what == "subscribe":
-            client.send(Subscribe(1, [SubscriptionRequest("down/ann/x"), SubscriptionRequest("down/bob/x")]))
+            client.send(
+                Subscribe(1, [SubscriptionRequest("down/ann/x"), SubscriptionRequest("down/bob/x")])
+            )
         else:
             client.send(Publish("up/bob/x", b"no", int(what[-1]), packet_id=int(what[-1])))
         if version == 5:
@@ -206,7 +249,9 @@ async def test_topics_are_remembered_within_bounds_and_verdicts_do_not_change_wi
             for name in ("up/ann/1", "up/bob/1", "up/ann/2", "up/bob/2"):
                 client.send(Publish(name, b"x", 1, packet_id=1))
                 code = (await client.expect(PubAck)).reason_code
-                assert code == (reason.NOT_AUTHORIZED if "bob" in name else reason.NO_MATCHING_SUBSCRIBERS), turn
+                assert code == (
+                    reason.NOT_AUTHORIZED if "bob" in name else reason.NO_MATCHING_SUBSCRIBERS
+                ), turn
         permits = next(iter(node.server.hub.connections)).permits
         assert permits is not None
         assert max(len(verdicts) for verdicts in permits._verdicts) == 2
@@ -226,7 +271,10 @@ async def test_what_is_published_later_is_decided_over_by_its_own_topic() -> Non
 async def test_a_will_that_the_client_may_not_leave_refuses_it() -> None:
     async with running(access=RESTRICTED) as node:
         await node.client("a", 5, will=Will("up/ann/gone", b"x"), **ANN)
-        assert await refused(node, Connect("b", 5, will=Will("up/bob/gone", b"x"), **ANN)) == reason.NOT_AUTHORIZED
+        assert (
+            await refused(node, Connect("b", 5, will=Will("up/bob/gone", b"x"), **ANN))
+            == reason.NOT_AUTHORIZED
+        )
         assert await refused(node, Connect("b", 4, will=Will("up/ann/gone", b"x", 2), **ANN)) == 5
 
 
@@ -254,11 +302,21 @@ async def test_a_superuser_is_not_asked() -> None:
 @on_loop
 async def test_rules_count_at_once_for_those_who_are_connected() -> None:
     async with running(access=access(trusts_anonymous=True)) as node:
-        client, other = await node.client("a", 5, will=Will("gone/a", b"x")), await node.client("b", 5)
-        assert await client.subscribe(SubscriptionRequest("x/#"), SubscriptionRequest("y/#")) == [0, 0]
+        client, other = (
+            await node.client("a", 5, will=Will("gone/a", b"x")),
+            await node.client("b", 5),
+        )
+        assert await client.subscribe(SubscriptionRequest("x/#"), SubscriptionRequest("y/#")) == [
+            0,
+            0,
+        ]
         other.send(Publish("x/1", b"1"))
         await client.expect(Publish)
-        use_rules(node, {"permission": "allow", "topics": ["y/#"]}, {"permission": "allow", "topics": ["x/1"]})
+        use_rules(
+            node,
+            {"permission": "allow", "topics": ["y/#"]},
+            {"permission": "allow", "topics": ["x/1"]},
+        )
         assert node.metrics.value("subscriptions_revoked") == 1
         other.send(Publish("x/1", b"2"), Publish("x/2", b"3"), Publish("y/1", b"4"))
         assert (await client.expect(Publish)).payload == b"4"
@@ -276,7 +334,9 @@ async def test_who_comes_back_to_a_session_keeps_of_it_what_it_may_have() -> Non
     async with running(access=access(BUILTIN, rules=RULES), session_takeover="any_user") as node:
         kept = {"Session-Expiry-Interval": 100}
         first = await node.client("s", 5, **ROOT, properties=kept)
-        await first.subscribe(SubscriptionRequest("down/ann/x", 1), SubscriptionRequest("down/bob/x", 1))
+        await first.subscribe(
+            SubscriptionRequest("down/ann/x", 1), SubscriptionRequest("down/bob/x", 1)
+        )
         first._writer.close()
         await node.until(lambda: not node.server.hub.connections)
         await node.client("s", 5, **ANN, properties=kept, clean_start=False)
@@ -292,7 +352,9 @@ async def test_decisions_are_told_to_those_who_want_to_know() -> None:
         node.events.want(names)
         client = await node.client("a", 5, **ANN)
         await client.subscribe(SubscriptionRequest("down/bob/x"))
-        client.send(*[Publish("up/ann/x", b"x", 1, packet_id=1)] * 2, *[Publish("up/ann/x", b"x")] * 2)
+        client.send(
+            *[Publish("up/ann/x", b"x", 1, packet_id=1)] * 2, *[Publish("up/ann/x", b"x")] * 2
+        )
         for _ in range(2):
             await client.expect(PubAck)
         await client.silence()
@@ -309,7 +371,9 @@ async def test_decisions_are_told_to_those_who_want_to_know() -> None:
 
 @pytest.mark.parametrize("checks", [True, False])
 @on_loop
-async def test_retained_messages_of_those_who_lost_the_right_are_kept_back_where_that_is_set(checks: bool) -> None:
+async def test_retained_messages_of_those_who_lost_the_right_are_kept_back_where_that_is_set(
+    checks: bool,
+) -> None:
     async with running(access=access(trusts_anonymous=True, check_retain_source=checks)) as node:
         for name in ("a", "b"):
             client = await node.client(name, 5)
@@ -317,7 +381,12 @@ async def test_retained_messages_of_those_who_lost_the_right_are_kept_back_where
             await client.expect(PubAck)
         use_rules(
             node,
-            {"permission": "deny", "who": {"clientid": "b"}, "action": "publish", "topics": ["t/#"]},
+            {
+                "permission": "deny",
+                "who": {"clientid": "b"},
+                "action": "publish",
+                "topics": ["t/#"],
+            },
             {"permission": "allow", "topics": ["#"]},
         )
         reader = await node.client("r", 5)
@@ -332,7 +401,9 @@ async def test_retained_messages_of_those_who_lost_the_right_are_kept_back_where
 
 
 @on_loop
-async def test_a_deny_that_was_asked_for_holds_without_rules_and_after_the_last_one_is_gone() -> None:
+async def test_a_deny_that_was_asked_for_holds_without_rules_and_after_the_last_one_is_gone() -> (
+    None
+):
     async with running(access=access(trusts_anonymous=True, no_match="deny")) as node:
         client = await node.client("a", 5)
         client.send(Publish("t", b"x", 1, packet_id=1))
@@ -347,24 +418,44 @@ async def test_a_deny_that_was_asked_for_holds_without_rules_and_after_the_last_
         assert node.dropped("not_authorized") == 2
 
 
-_WIDE = [SubscriptionRequest(text) for text in ("#", "+/#", "$SYS/#", "$SYS/broker/uptime", "$share/g/#")]
+_WIDE = [
+    SubscriptionRequest(text) for text in ("#", "+/#", "$SYS/#", "$SYS/broker/uptime", "$share/g/#")
+]
 _UNNAMED = [
     SubscriptionRequest(text)
-    for text in ("+", "/#", "+/+", "+/+/#", "/", "//#", "/+/#", "+/", "$share/h/+/+/#", "$share/h/+", "$share/h//#")
+    for text in (
+        "+",
+        "/#",
+        "+/+",
+        "+/+/#",
+        "/",
+        "//#",
+        "/+/#",
+        "+/",
+        "$share/h/+/+/#",
+        "$share/h/+",
+        "$share/h//#",
+    )
 ]
 _DEAD = [
-    SubscriptionRequest(text) for text in ("$dead/#", "$dead/+/#", "$dead/expired/#", "$dead/+/+/+", "$share/g/$dead/#")
+    SubscriptionRequest(text)
+    for text in ("$dead/#", "$dead/+/#", "$dead/expired/#", "$dead/+/+/+", "$share/g/$dead/#")
 ]
 
 
 @pytest.mark.parametrize("address", ["192.0.2.7", "2001:db8::7"])
 @on_loop
-async def test_subscriptions_to_everything_are_for_this_machine_and_superusers(address: str) -> None:
+async def test_subscriptions_to_everything_are_for_this_machine_and_superusers(
+    address: str,
+) -> None:
     async with running(access=access(BUILTIN)) as node, proxied(node) as port:
         ann = await from_afar(port, Connect("a", 5, **ANN), address)
         assert await ann.subscribe(*_WIDE, SubscriptionRequest("a/#")) == [0x87] * 5 + [0]
         assert await ann.subscribe(*_UNNAMED, *_DEAD) == [0x87] * (len(_UNNAMED) + len(_DEAD))
-        named = [SubscriptionRequest(text) for text in ("+/a", "a/+", "/a/#", "+/+/a", "$dead/+/a/#", "$share/h/+/a")]
+        named = [
+            SubscriptionRequest(text)
+            for text in ("+/a", "a/+", "/a/#", "+/+/a", "$dead/+/a/#", "$share/h/+/a")
+        ]
         assert await ann.subscribe(*named) == [0] * len(named)
         root = await from_afar(port, Connect("r", 5, **ROOT), address)
         assert await root.subscribe(*_WIDE) == [0] * 5
@@ -377,7 +468,10 @@ async def test_subscriptions_to_everything_are_for_this_machine_and_superusers(a
 @on_loop
 async def test_a_rule_or_the_setting_allows_subscriptions_to_everything() -> None:
     rules = [{"permission": "allow", "action": "subscribe", "topics": ["#"]}]
-    async with running(access=access(rules=rules, trusts_anonymous=True)) as node, proxied(node) as port:
+    async with (
+        running(access=access(rules=rules, trusts_anonymous=True)) as node,
+        proxied(node) as port,
+    ):
         client = await from_afar(port, Connect("a", 5))
         assert await client.subscribe(*_WIDE) == [0, 0, 0x87, 0x87, 0]
     async with (
@@ -386,7 +480,10 @@ async def test_a_rule_or_the_setting_allows_subscriptions_to_everything() -> Non
     ):
         client = await from_afar(port, Connect("a", 5))
         assert await client.subscribe(*_WIDE) == [0] * 5
-    async with running(access=access(no_match="allow", trusts_anonymous=True)) as node, proxied(node) as port:
+    async with (
+        running(access=access(no_match="allow", trusts_anonymous=True)) as node,
+        proxied(node) as port,
+    ):
         client = await from_afar(port, Connect("a", 5))
         assert await client.subscribe(*_WIDE) == [0x87] * 5
 
@@ -450,7 +547,11 @@ async def test_others_are_not_banned_and_a_ban_can_be_lifted() -> None:
 @pytest.mark.parametrize(
     ("kind", "who", "text"),
     [
-        ("peerhost", "999.1.1.1", "who: '999.1.1.1' is not an address; write it as '10.0.0.1' or '2001:db8::1'"),
+        (
+            "peerhost",
+            "999.1.1.1",
+            "who: '999.1.1.1' is not an address; write it as '10.0.0.1' or '2001:db8::1'",
+        ),
         (
             "peerhost",
             "gateway.example",
@@ -460,14 +561,18 @@ async def test_others_are_not_banned_and_a_ban_can_be_lifted() -> None:
     ],
 )
 @on_loop
-async def test_a_ban_that_could_never_hold_is_refused_with_a_sentence(kind: str, who: str, text: str) -> None:
+async def test_a_ban_that_could_never_hold_is_refused_with_a_sentence(
+    kind: str, who: str, text: str
+) -> None:
     async with running() as node:
         with pytest.raises(Invalid) as told:
             node.server.hub.access.bans.create({"as": kind, "who": who})
     assert [problem.message for problem in told.value.problems] == [text]
 
 
-@pytest.mark.parametrize("until", ["1970-01-01T00:00:00Z", "1969-12-31T00:00:00Z", "2023-11-14T22:13:19Z"])
+@pytest.mark.parametrize(
+    "until", ["1970-01-01T00:00:00Z", "1969-12-31T00:00:00Z", "2023-11-14T22:13:19Z"]
+)
 @on_loop
 async def test_a_ban_that_is_over_is_refused_and_not_forever(until: str) -> None:
     async with running() as node:
@@ -575,4 +680,7 @@ class Blocker:
 
 async def made_user(name: str, password: str, iterations: int) -> dict[str, Any]:
     """A user as the broker keeps one with a chosen password."""
-    return {"name": name, "credentials": [hashed(password.encode(), "pbkdf2_sha256", iterations).as_spec()]}
+    return {
+        "name": name,
+        "credentials": [hashed(password.encode(), "pbkdf2_sha256", iterations).as_spec()],
+    }

@@ -16,7 +16,9 @@ from broker.auth.rules import Rule, RuleSettings
 from broker.auth.subject import Subject, subject_of
 from broker.core.topic import TopicFilter
 
-ANN = Subject({"username": "ann", "clientid": "c-1", "peerhost": "10.1.2.3", "client_attrs.site": "berlin"})
+ANN = Subject(
+    {"username": "ann", "clientid": "c-1", "peerhost": "10.1.2.3", "client_attrs.site": "berlin"}
+)
 NOBODY = Subject({"peerhost": "10.1.2.3"})
 
 
@@ -88,7 +90,9 @@ def test_a_rule_is_about_those_of_whom_all_holds(who: Any, is_ann: bool) -> None
         (allow("t", retain=True), "publish", 0, False, False),
     ],
 )
-def test_a_rule_is_about_an_action(rule: Any, action: str, qos: int, retain: bool, is_allowed: bool) -> None:
+def test_a_rule_is_about_an_action(
+    rule: Any, action: str, qos: int, retain: bool, is_allowed: bool
+) -> None:
     assert may(ANN, action, "t", rule, qos=qos, retain=retain) is is_allowed
 
 
@@ -114,7 +118,10 @@ def test_a_rule_is_about_topics(topics: Any, topic: str, is_allowed: bool) -> No
 def test_a_name_with_a_wildcard_in_it_fills_no_placeholder(name: str) -> None:
     subject = Subject({"username": name})
     assert not may(
-        subject, "subscribe", f"u/{name}/x" if name not in ("#", "a\0") else "u/+/x", allow("u/${username}/x")
+        subject,
+        "subscribe",
+        f"u/{name}/x" if name not in ("#", "a\0") else "u/+/x",
+        allow("u/${username}/x"),
     )
     assert not may(subject, "publish", "u/other/x", deny("u/${username}/x"), allow("#"))
 
@@ -141,7 +148,9 @@ def test_a_name_with_a_wildcard_in_it_fills_no_placeholder(name: str) -> None:
         ("$share/g/a/b", [deny("a/b"), allow("#")], False),
     ],
 )
-def test_a_strict_subscription_is_decided_over_as_a_whole(asked: str, rules: Any, is_allowed: bool) -> None:
+def test_a_strict_subscription_is_decided_over_as_a_whole(
+    asked: str, rules: Any, is_allowed: bool
+) -> None:
     settings = {"strict_subscriptions": True, "deny_wide_subscriptions": False}
     assert may(ANN, "subscribe", asked, *rules, **settings) is is_allowed
 
@@ -155,7 +164,11 @@ def test_a_strict_subscription_is_decided_over_as_a_whole(asked: str, rules: Any
         ("+/x", [deny(["secret/#", "eq +/y", "$SYS/x"]), allow("#")], ("secret/#",)),
         ("open/#", [deny("secret/#"), allow("#")], ()),
         ("secret/+", [allow("secret/me"), deny("secret/#"), allow("#")], None),
-        ("secret/#", [deny("secret/a"), deny("secret/b"), allow("#"), deny("secret/c")], ("secret/a", "secret/b")),
+        (
+            "secret/#",
+            [deny("secret/a"), deny("secret/b"), allow("#"), deny("secret/c")],
+            ("secret/a", "secret/b"),
+        ),
         ("#", [deny("eq #"), allow("#")], None),
         ("a/+", [deny("a/b", qos=[1, 2]), allow("#")], ()),
         ("$share/g/a/+", [deny("a/b"), allow("#")], ("a/b",)),
@@ -219,7 +232,9 @@ def test_facts_are_what_is_seen_said_by_the_authenticator_or_verified() -> None:
         "client_attrs.said": "y",
         "client_attrs.user": "dev",
     }
-    trusted = subject_of(attempt, decision, roots=lambda name: roots.get(name, ()), trusted=["clientid"]).facts
+    trusted = subject_of(
+        attempt, decision, roots=lambda name: roots.get(name, ()), trusted=["clientid"]
+    ).facts
     assert (trusted["clientid"], trusted["client_attrs.mine"]) == ("forged", "x")
     assert "client_attrs.mine" in subject_of(attempt, decision, trusted=["client_attrs.mine"]).facts
 
@@ -282,5 +297,7 @@ def test_no_wildcard_gets_a_topic_that_is_denied_by_itself(
 
 
 @given(TOPIC, RULES)
-def test_a_topic_is_decided_over_alike_for_publishing_and_subscribing(topic: str, rules: Any) -> None:
+def test_a_topic_is_decided_over_alike_for_publishing_and_subscribing(
+    topic: str, rules: Any
+) -> None:
     assert may(ANN, "publish", topic, *rules) == may(ANN, "subscribe", topic, *rules)

@@ -24,12 +24,23 @@ from tests.support.zoned import zoned
 
 CERTIFICATE = Certificate("CN=dev-7,OU=berlin,O=acme", "dev-7", {"dns": ("a.example", "b.example")})
 CLIENT = ConnectAttempt(
-    "c1", "u1", b"secret", "10.0.0.7", 4711, 5, "tcp:default", (("site", "1"), ("site", "2")), certificate=CERTIFICATE
+    "c1",
+    "u1",
+    b"secret",
+    "10.0.0.7",
+    4711,
+    5,
+    "tcp:default",
+    (("site", "1"), ("site", "2")),
+    certificate=CERTIFICATE,
 )
 
 
 def attributes(client: ConnectAttempt, **expressions: str) -> dict[str, str]:
-    settings = [ClientAttributeSettings(expression=text, set_as_attr=name) for name, text in expressions.items()]
+    settings = [
+        ClientAttributeSettings(expression=text, set_as_attr=name)
+        for name, text in expressions.items()
+    ]
     return ClientAttributes(settings, Metrics()).of(client)
 
 
@@ -62,9 +73,12 @@ def test_an_attribute_is_worked_out_from_what_is_known(expression: str, value: s
 
 
 @pytest.mark.parametrize(
-    "expression", ["''", "user_property.none", "nth(1, cert_san.ip)", "unescape('a\\nb')", "cert_san.dns"]
+    "expression",
+    ["''", "user_property.none", "nth(1, cert_san.ip)", "unescape('a\\nb')", "cert_san.dns"],
 )
-def test_an_attribute_that_is_empty_fails_or_has_control_characters_is_not_set(expression: str) -> None:
+def test_an_attribute_that_is_empty_fails_or_has_control_characters_is_not_set(
+    expression: str,
+) -> None:
     assert attributes(CLIENT, x=expression, y="clientid") == {"y": "c1"}
 
 
@@ -81,9 +95,16 @@ def test_a_later_entry_replaces_and_none_sees_another() -> None:
 
 @pytest.mark.parametrize(
     ("override", "client_id"),
-    [("concat([client_attrs.x, '-a'])", "c1-a"), ("''", "c1"), ("user_property.none", "c1"), ("cn", "dev-7")],
+    [
+        ("concat([client_attrs.x, '-a'])", "c1-a"),
+        ("''", "c1"),
+        ("user_property.none", "c1"),
+        ("cn", "dev-7"),
+    ],
 )
-def test_a_client_may_get_another_identifier_after_its_attributes(override: str, client_id: str) -> None:
+def test_a_client_may_get_another_identifier_after_its_attributes(
+    override: str, client_id: str
+) -> None:
     settings = [ClientAttributeSettings(expression="clientid", set_as_attr="x")]
     settled = ClientAttributes(settings, Metrics(), override).settled(CLIENT)
     assert (settled.client_id, settled.attributes) == (client_id, {"x": "c1"})
@@ -95,15 +116,28 @@ def test_a_client_may_get_another_identifier_after_its_attributes(override: str,
         (replace(CLIENT, username=None), [("is_empty_val(username)", "deny")], "deny"),
         (CLIENT, [("is_empty_val(username)", "deny")], "ignore"),
         (ConnectAttempt("a", "a"), [("str_eq(username, clientid)", "allow")], "allow"),
-        (ConnectAttempt("super"), [(["not(is_empty_val(username))", "str_eq(clientid,'super')"], "allow")], "ignore"),
+        (
+            ConnectAttempt("super"),
+            [(["not(is_empty_val(username))", "str_eq(clientid,'super')"], "allow")],
+            "ignore",
+        ),
         (CLIENT, [("coalesce(username, clientid, 'x')", "deny")], "ignore"),
-        (ConnectAttempt("c"), [("str_eq(clientid, coalesce(cert_common_name,''))", "allow"), ("true", "deny")], "deny"),
+        (
+            ConnectAttempt("c"),
+            [("str_eq(clientid, coalesce(cert_common_name,''))", "allow"), ("true", "deny")],
+            "deny",
+        ),
         (CLIENT, [("client_attrs.none", "deny"), ("true", "allow")], "allow"),
         (CLIENT, [("str_eq(clientid, 'c1')", "ignore"), ("true", "deny")], "ignore"),
         (CLIENT, [("regex_match(clientid, '^c[0-9]+$')", "allow")], "allow"),
         (
             CLIENT,
-            [("str_eq(nth(1, tokens(username, '1')), nth(1, regex_extract(dn, 'OU=([a-z]+)')))", "allow")],
+            [
+                (
+                    "str_eq(nth(1, tokens(username, '1')), nth(1, regex_extract(dn, 'OU=([a-z]+)')))",
+                    "allow",
+                )
+            ],
             "ignore",
         ),
         (
@@ -113,7 +147,9 @@ def test_a_client_may_get_another_identifier_after_its_attributes(override: str,
         ),
     ],
 )
-def test_the_first_check_that_matches_decides(client: ConnectAttempt, checks: list[Any], verdict: str) -> None:
+def test_the_first_check_that_matches_decides(
+    client: ConnectAttempt, checks: list[Any], verdict: str
+) -> None:
     assert decide(client, *checks) == verdict
 
 
@@ -157,7 +193,11 @@ OU = "nth(1, regex_extract(cert_subject, 'OU=([a-z]+)'))"
     ],
 )
 def test_the_four_examples(
-    username: str | None, client_id: str, password: bytes | None, verdict: str, monkeypatch: pytest.MonkeyPatch
+    username: str | None,
+    client_id: str,
+    password: bytes | None,
+    verdict: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SLUICEVAR_PEPPER_OF_TEST", "!pepper")
     client = replace(CLIENT, username=username, client_id=client_id, password=password)
@@ -204,12 +244,19 @@ def test_the_chain_asks_in_order_and_refuses_when_nobody_decides() -> None:
     ]
     metrics = Metrics()
     chain = AuthenticatorChain(AuthenticationSettings.model_validate(written), metrics)
-    clients = [ConnectAttempt("x"), ConnectAttempt("y"), ConnectAttempt("z"), ConnectAttempt("z", "v")]
+    clients = [
+        ConnectAttempt("x"),
+        ConnectAttempt("y"),
+        ConnectAttempt("z"),
+        ConnectAttempt("z", "v"),
+    ]
     denied = reason.BAD_USER_NAME_OR_PASSWORD
     decisions = [chain.authenticate(client) for client in clients]
     codes = [decision.reason_code for decision in decisions if isinstance(decision, Decision)]
     assert codes == [denied, 0, reason.NOT_AUTHORIZED, denied]
-    assert [metrics.value(f"authentication_{name}") for name in ("allowed", "denied", "undecided")] == [1, 2, 1]
+    assert [
+        metrics.value(f"authentication_{name}") for name in ("allowed", "denied", "undecided")
+    ] == [1, 2, 1]
 
 
 def test_a_password_is_never_shown() -> None:
@@ -218,7 +265,10 @@ def test_a_password_is_never_shown() -> None:
 
 @on_loop
 async def test_expressions_over_clients_see_the_zone_of_their_listener() -> None:
-    checks = [{"is_match": "str_eq(zone, 'memory')", "result": "deny"}, {"is_match": "true", "result": "allow"}]
+    checks = [
+        {"is_match": "str_eq(zone, 'memory')", "result": "deny"},
+        {"is_match": "true", "result": "allow"},
+    ]
     init = [{"expression": "zone", "set_as_attr": "zone"}]
     chain = access([{"mechanism": "cinfo", "checks": checks}])
     async with zoned(access=chain, client_attrs_init=init) as node:

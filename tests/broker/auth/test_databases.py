@@ -47,7 +47,11 @@ class Database:
     def user(self, username: str, stored: str, salt: str = "", is_superuser: bool = False) -> None:
         """Add a user; the name is quoted for the server."""
         name = username.encode().hex()
-        expression = f"convert_from('\\x{name}', 'UTF8')" if self.name == "postgresql" else f"_utf8mb4 X'{name}'"
+        expression = (
+            f"convert_from('\\x{name}', 'UTF8')"
+            if self.name == "postgresql"
+            else f"_utf8mb4 X'{name}'"
+        )
         self.sql(
             "INSERT INTO mqtt_user (username, password_hash, salt, is_superuser) "
             f"VALUES ({expression}, '{stored}', '{salt}', {is_superuser})"
@@ -55,19 +59,31 @@ class Database:
 
 
 def settings_of(port: int, password: str) -> dict[str, Any]:
-    return {"server": f"127.0.0.1:{port}", "database": "sluice", "username": "sluice", "password": password}
+    return {
+        "server": f"127.0.0.1:{port}",
+        "database": "sluice",
+        "username": "sluice",
+        "password": password,
+    }
 
 
 @pytest.fixture(scope="module")
 def postgresql() -> Iterator[Database]:
     with Postgres() as server:
-        yield Database("postgresql", settings_of(server.port, postgres_server.PASSWORD), server.psql, server.process)
+        yield Database(
+            "postgresql",
+            settings_of(server.port, postgres_server.PASSWORD),
+            server.psql,
+            server.process,
+        )
 
 
 @pytest.fixture(scope="module")
 def mysql() -> Iterator[Database]:
     with MariaDb() as server:
-        yield Database("mysql", settings_of(server.port, mariadb_server.PASSWORD), server.sql, server.process)
+        yield Database(
+            "mysql", settings_of(server.port, mariadb_server.PASSWORD), server.sql, server.process
+        )
 
 
 @pytest.fixture(params=["postgresql", "mysql"])
@@ -108,15 +124,23 @@ HASHES: list[tuple[dict[str, Any], str]] = [
     ({"name": "pbkdf2"}, f"pbkdf2_sha256$1000$salty${base64.b64encode(PBKDF2).decode()}"),
     ({"name": "scrypt"}, f"$scrypt$ln=10,r=8,p=1${_b64(b'salty')}${_b64(SCRYPT)}"),
     ({"name": "sha256"}, hashlib.sha256(b"saltypencil").hexdigest()),
-    ({"name": "sha512", "salt_position": "suffix"}, hashlib.sha512(b"pencilsalty").hexdigest().upper()),
+    (
+        {"name": "sha512", "salt_position": "suffix"},
+        hashlib.sha512(b"pencilsalty").hexdigest().upper(),
+    ),
     ({"name": "sha", "allow_weak": True}, hashlib.sha1(b"saltypencil").hexdigest()),
-    ({"name": "md5", "salt_position": "disable", "allow_weak": True}, hashlib.md5(b"pencil").hexdigest()),
+    (
+        {"name": "md5", "salt_position": "disable", "allow_weak": True},
+        hashlib.md5(b"pencil").hexdigest(),
+    ),
     ({"name": "plain", "allow_weak": True}, "pencil"),
 ]
 
 
 @on_loop
-@pytest.mark.parametrize(("algorithm", "stored"), HASHES, ids=[algorithm["name"] for algorithm, _ in HASHES])
+@pytest.mark.parametrize(
+    ("algorithm", "stored"), HASHES, ids=[algorithm["name"] for algorithm, _ in HASHES]
+)
 async def test_a_password_is_checked_against_the_stored_hash(
     database: Database, algorithm: dict[str, Any], stored: str
 ) -> None:
@@ -131,7 +155,9 @@ async def test_a_password_is_checked_against_the_stored_hash(
 @on_loop
 async def test_a_superuser_is_one_and_others_are_left_to_the_next(database: Database) -> None:
     database.user("boss", CHEAP, is_superuser=True)
-    async with running(access=access([database.authenticator(), *BUILTIN], no_match="deny")) as node:
+    async with running(
+        access=access([database.authenticator(), *BUILTIN], no_match="deny")
+    ) as node:
         client = await node.client("c1", 5, username="boss", password=b"pencil")
         client.send(Publish("any", b"", 1, packet_id=1))
         assert (await client.expect(PubAck)).reason_code == 0x10
@@ -154,7 +180,9 @@ async def test_names_are_parameters_whatever_is_in_them(database: Database) -> N
     ]
     for name in hostile[:3]:
         database.user(name, CHEAP)
-    async with running(access=access([database.authenticator()], login_limits={"enable": False})) as node:
+    async with running(
+        access=access([database.authenticator()], login_limits={"enable": False})
+    ) as node:
         for number, name in enumerate(hostile):
             assert await code_of(node, name, "pencil") == (0 if number < 3 else WRONG), name
         assert await code_of(node, "é😀", "pencil") == WRONG
@@ -162,15 +190,21 @@ async def test_names_are_parameters_whatever_is_in_them(database: Database) -> N
 
 
 @on_loop
-async def test_a_query_that_fails_refuses_clients_and_the_server_is_not_away(database: Database) -> None:
-    chain = [database.authenticator(query="SELECT nothing FROM mqtt_user WHERE username = ${username}")]
+async def test_a_query_that_fails_refuses_clients_and_the_server_is_not_away(
+    database: Database,
+) -> None:
+    chain = [
+        database.authenticator(query="SELECT nothing FROM mqtt_user WHERE username = ${username}")
+    ]
     async with running(access=access(chain)) as node:
         assert await code_of(node, "ann", "pencil") == reason.SERVER_UNAVAILABLE
         assert node.alarms.active() == []
 
 
 @on_loop
-async def test_a_wrong_password_of_the_database_is_the_reason_of_the_alarm(database: Database) -> None:
+async def test_a_wrong_password_of_the_database_is_the_reason_of_the_alarm(
+    database: Database,
+) -> None:
     async with running(access=access([database.authenticator(password="wrong")])) as node:
         assert await code_of(node, "ann", "pencil") == reason.SERVER_UNAVAILABLE
         [alarm] = node.alarms.active()
@@ -195,7 +229,9 @@ async def test_a_row_grants_and_its_end_revokes_for_a_connected_client(database:
         client = await node.client("c1", 5, username="ann", password=b"pencil")
         assert await published(client, "up/ann") == 0x10
         assert await published(client, "up/bob") == reason.NOT_AUTHORIZED
-        assert await client.subscribe(SubscriptionRequest("down/x", 1), SubscriptionRequest("up/#")) == [1, 0x87]
+        assert await client.subscribe(
+            SubscriptionRequest("down/x", 1), SubscriptionRequest("up/#")
+        ) == [1, 0x87]
         database.sql("DELETE FROM mqtt_acl")
         node.pass_time(301)
         await node.until(lambda: not node.server.hub.sessions.by_client_id["c1"].subscriptions)
@@ -204,7 +240,9 @@ async def test_a_row_grants_and_its_end_revokes_for_a_connected_client(database:
 
 @on_loop
 async def test_a_row_that_is_no_rule_lets_no_one_in(database: Database) -> None:
-    database.sql("INSERT INTO mqtt_acl (username, permission, action, topic) VALUES ('ann', 'perhaps', 'all', '#')")
+    database.sql(
+        "INSERT INTO mqtt_acl (username, permission, action, topic) VALUES ('ann', 'perhaps', 'all', '#')"
+    )
     async with running(access=access(BUILTIN, sources=[database.source()])) as node:
         assert await code_of(node, "ann", "pencil") == reason.SERVER_UNAVAILABLE
         assert await code_of(node, "root", "paper") == 0  # a superuser needs no rules
@@ -213,7 +251,10 @@ async def test_a_row_that_is_no_rule_lets_no_one_in(database: Database) -> None:
 @on_loop
 async def test_a_server_that_is_stopped_and_started_under_connects(database: Database) -> None:
     database.user("ann", CHEAP)
-    sources = [database.source(), {"type": "file", "rules": [{"permission": "allow", "topics": ["#"]}]}]
+    sources = [
+        database.source(),
+        {"type": "file", "rules": [{"permission": "allow", "topics": ["#"]}]},
+    ]
     chain = [database.authenticator(timeout="2s")]
     async with running(access=access(chain, sources=sources)) as node:
         stays = await node.client("stays", 5, username="ann", password=b"pencil")
@@ -236,15 +277,24 @@ async def test_a_server_that_is_stopped_and_started_under_connects(database: Dat
 
 
 @on_loop
-async def test_a_server_that_is_frozen_holds_no_client_longer_than_the_timeout(database: Database) -> None:
+async def test_a_server_that_is_frozen_holds_no_client_longer_than_the_timeout(
+    database: Database,
+) -> None:
     database.user("ann", CHEAP)
-    async with running(access=access([database.authenticator(timeout="300ms", pool_size=2)])) as node:
+    async with running(
+        access=access([database.authenticator(timeout="300ms", pool_size=2)])
+    ) as node:
         assert await code_of(node, "ann", "pencil") == 0
-        processes = [psutil.Process(database.process.pid), *psutil.Process(database.process.pid).children()]
+        processes = [
+            psutil.Process(database.process.pid),
+            *psutil.Process(database.process.pid).children(),
+        ]
         for process in processes:
             process.suspend()
         try:
-            codes = await asyncio.gather(*(code_of(node, "ann", "pencil", f"c{number}") for number in range(20)))
+            codes = await asyncio.gather(
+                *(code_of(node, "ann", "pencil", f"c{number}") for number in range(20))
+            )
             assert set(codes) == {reason.SERVER_UNAVAILABLE}
         finally:
             for process in processes:
@@ -264,10 +314,15 @@ async def test_a_server_that_is_frozen_holds_no_client_longer_than_the_timeout(d
         ({"password_hash_algorithm": {"name": "plain"}}, "expected a strong hash"),
         ({"password_hash_algorithm": {"name": "md5"}}, "expected a strong hash"),
         ({"password_hash_algorithm": {"name": "sha"}}, "expected a strong hash"),
-        ({"password_hash_algorithm": {"name": "sha256", "salt_position": "disable"}}, "expected a strong hash"),
+        (
+            {"password_hash_algorithm": {"name": "sha256", "salt_position": "disable"}},
+            "expected a strong hash",
+        ),
     ],
 )
-def test_settings_that_cannot_be_used_are_refused(model: Any, settings: dict[str, Any], problem: str) -> None:
+def test_settings_that_cannot_be_used_are_refused(
+    model: Any, settings: dict[str, Any], problem: str
+) -> None:
     mechanism = "postgresql" if model is PostgresqlAuthenticatorSettings else "mysql"
     base = {"mechanism": mechanism, "server": "127.0.0.1:5432", "database": "d", "username": "u"}
     with pytest.raises(ValidationError) as raised:

@@ -26,11 +26,15 @@ def answers(**members: Any) -> Callable[[Received], Reply]:
     return lambda request: Reply(body=jsontext.encode(members))
 
 
-async def code_of(node: Node, username: str | None = "ann", password: str | None = "pencil", **connect: Any) -> int:
+async def code_of(
+    node: Node, username: str | None = "ann", password: str | None = "pencil", **connect: Any
+) -> int:
     """The code of the CONNACK."""
     wire = await WireClient.open(node.port, 5)
     sent = None if password is None else password.encode()
-    wire.send(Connect(connect.pop("client_id", "c1"), 5, username=username, password=sent, **connect))
+    wire.send(
+        Connect(connect.pop("client_id", "c1"), 5, username=username, password=sent, **connect)
+    )
     code = (await wire.expect(ConnAck)).reason_code
     await wire.close()
     return code
@@ -48,12 +52,17 @@ def alarms(node: Node) -> list[str]:
 async def test_a_client_is_let_in_with_what_the_service_says_of_it() -> None:
     rule = {"permission": "allow", "action": "publish", "topic": "${client_attrs.tenant}/#"}
     allow = answers(result="allow", client_attrs={"tenant": "acme"}, acl=[rule])
-    async with Service(allow) as service, running(access=access([chain(service)], no_match="deny")) as node:
+    async with (
+        Service(allow) as service,
+        running(access=access([chain(service)], no_match="deny")) as node,
+    ):
         client = await node.client("c1", 5, username="ann", password=b"pencil")
         assert service.received[0].json() == {
             "username": "ann", "password": "pencil", "clientid": "c1", "peerhost": "127.0.0.1",
         }  # fmt: skip
-        for number, (topic, code) in enumerate({"acme/a": 0x10, "other/a": reason.NOT_AUTHORIZED}.items(), 1):
+        for number, (topic, code) in enumerate(
+            {"acme/a": 0x10, "other/a": reason.NOT_AUTHORIZED}.items(), 1
+        ):
             client.send(Publish(topic, b"", 1, packet_id=number))
             assert (await client.expect(PubAck)).reason_code == code
         await client.silence()
@@ -78,21 +87,30 @@ async def test_a_client_is_let_in_with_what_the_service_says_of_it() -> None:
     ],
 )
 async def test_an_answer_and_the_code_for_the_client(reply: Reply, code: int) -> None:
-    async with Service(lambda request: reply) as service, running(access=access([chain(service)])) as node:
+    async with (
+        Service(lambda request: reply) as service,
+        running(access=access([chain(service)])) as node,
+    ):
         assert await code_of(node) == code
         assert alarms(node) == []  # it answers
 
 
 @on_loop
 async def test_ignore_asks_the_next_authenticator() -> None:
-    async with Service(answers(result="ignore")) as service, running(access=access([chain(service), *BUILTIN])) as node:
+    async with (
+        Service(answers(result="ignore")) as service,
+        running(access=access([chain(service), *BUILTIN])) as node,
+    ):
         assert await code_of(node) == 0
         assert await code_of(node, password="wrong") == reason.BAD_USER_NAME_OR_PASSWORD
 
 
 @on_loop
 async def test_while_the_service_is_away_clients_are_refused_and_connected_ones_stay() -> None:
-    async with Service(answers(result="allow")) as service, running(access=access([chain(service)])) as node:
+    async with (
+        Service(answers(result="allow")) as service,
+        running(access=access([chain(service)])) as node,
+    ):
         connected = await node.client("stays", 5, username="ann", password=b"pencil")
         await service.down()
         assert await code_of(node) == reason.SERVER_UNAVAILABLE
@@ -136,7 +154,9 @@ async def test_connections_and_waiting_clients_are_limited() -> None:
     async with Service(lambda request: reply) as service:
         settings = chain(service, pool_size=2, max_waiting=3)
         async with running(access=access([settings])) as node:
-            codes = [asyncio.create_task(code_of(node, client_id=f"c{number}")) for number in range(8)]
+            codes = [
+                asyncio.create_task(code_of(node, client_id=f"c{number}")) for number in range(8)
+            ]
             await node.until(lambda: sum(task.done() for task in codes) == 3)
             assert [task.result() for task in codes if task.done()] == [reason.SERVER_BUSY] * 3
             go_on.set()
@@ -196,7 +216,9 @@ async def test_values_are_encoded_for_where_they_are() -> None:
             assert request.query == {"from": "127.0.0.1", "client": "c 1&x=y"}
             assert request.header("x-client") == "id c 1&x=y"
             for step in (".", ".."):  # would lead to another path of the service
-                assert await code_of(node, username=step, client_id="c2") == reason.SERVER_UNAVAILABLE
+                assert (
+                    await code_of(node, username=step, client_id="c2") == reason.SERVER_UNAVAILABLE
+                )
             assert len(service.received) == 1
 
 
@@ -204,7 +226,9 @@ async def test_values_are_encoded_for_where_they_are() -> None:
 async def test_a_form_is_sent_where_the_content_type_says_so() -> None:
     async with Service(answers(result="allow")) as service:
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
-        async with running(access=access([chain(service, headers=headers, body={"user": "${username}"})])) as node:
+        async with running(
+            access=access([chain(service, headers=headers, body={"user": "${username}"})])
+        ) as node:
             assert await code_of(node, username="a&b") == 0
             assert service.received[0].body == b"user=a%26b"
 
@@ -220,7 +244,10 @@ async def test_a_form_is_sent_where_the_content_type_says_so() -> None:
         ({"url": "http://host/", "body": {"a": "${secret:x}"}}, "body.a"),
         ({"url": "http://host/", "headers": {"a b": "c"}}, "name of a header"),
         ({"url": "http://host/", "headers": {"host": "c"}}, "the broker sets it"),
-        ({"url": "http://host/", "headers": {"a": "Bearer ${secret:x}"}}, "reference to a secret alone"),
+        (
+            {"url": "http://host/", "headers": {"a": "Bearer ${secret:x}"}},
+            "reference to a secret alone",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any], problem: str) -> None:

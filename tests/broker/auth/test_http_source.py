@@ -47,7 +47,10 @@ async def ann(node: Node, **connect: Any) -> WireClient:
 
 @on_loop
 async def test_publishes_are_decided_by_the_service_and_its_answers_are_remembered() -> None:
-    async with Service(by_topic(a="allow", b="deny")) as service, running(access=guarded(service)) as node:
+    async with (
+        Service(by_topic(a="allow", b="deny")) as service,
+        running(access=guarded(service)) as node,
+    ):
         client = await ann(node)
         for _ in range(2):
             assert await published(client, "a/1") == NO_SUBSCRIBERS
@@ -65,7 +68,10 @@ async def test_publishes_are_decided_by_the_service_and_its_answers_are_remember
 @on_loop
 async def test_the_next_source_decides_where_the_service_has_no_opinion() -> None:
     file = {"type": "file", "rules": [{"permission": "allow", "topics": ["#"]}]}
-    async with Service(by_topic(b="deny")) as service, running(access=guarded(service, file)) as node:
+    async with (
+        Service(by_topic(b="deny")) as service,
+        running(access=guarded(service, file)) as node,
+    ):
         client = await ann(node)
         assert await published(client, "a/1") == NO_SUBSCRIBERS
         assert await published(client, "b/1") == DENIED
@@ -73,9 +79,16 @@ async def test_the_next_source_decides_where_the_service_has_no_opinion() -> Non
 
 @on_loop
 async def test_subscriptions_wait_for_the_answers_and_later_packets_behind_them() -> None:
-    async with Service(by_topic(a="allow", b="deny")) as service, running(access=guarded(service)) as node:
+    async with (
+        Service(by_topic(a="allow", b="deny")) as service,
+        running(access=guarded(service)) as node,
+    ):
         client = await ann(node)
-        requests = [SubscriptionRequest("a/+", 1), SubscriptionRequest("b/+"), SubscriptionRequest("c/#")]
+        requests = [
+            SubscriptionRequest("a/+", 1),
+            SubscriptionRequest("b/+"),
+            SubscriptionRequest("c/#"),
+        ]
         assert await client.subscribe(*requests) == [1, DENIED, DENIED]
         assert {request.json()["action"] for request in service.received} == {"subscribe"}
         client.send(Publish("a/1", b"", 1, packet_id=1))

@@ -59,7 +59,9 @@ class Site:
         asked = self.metrics.value("jwks_requests", outcome="success") + self.failures
         self.clock.move(seconds)
         self.authenticator.tick()
-        await until(lambda: self.metrics.value("jwks_requests", outcome="success") + self.failures > asked)
+        await until(
+            lambda: self.metrics.value("jwks_requests", outcome="success") + self.failures > asked
+        )
 
     @property
     def failures(self) -> float:
@@ -90,7 +92,9 @@ async def test_the_first_login_waits_for_the_keys_and_the_next_does_not(tmp_path
     async with published(tmp_path, jwk("a"), jwk("r", "RS256")) as site:
         assert site.state["status"] == "connecting"
         assert (await site.decided(of_issuer("a"))).is_allowed
-        assert isinstance(site.authenticator.decide(ConnectAttempt("c", None, of_issuer("a").encode())), Decision)
+        assert isinstance(
+            site.authenticator.decide(ConnectAttempt("c", None, of_issuer("a").encode())), Decision
+        )
         assert (await site.decided(of_issuer("r", algorithm="PS256"))).is_allowed
         assert (await site.decided(signed(algorithm="ES256", key="a"))).is_allowed  # names no key
         assert site.asked == 1
@@ -121,7 +125,9 @@ async def test_a_new_key_is_looked_for_at_once_but_not_for_every_token(tmp_path:
     async with published(tmp_path, jwk("a")) as site:
         assert (await site.decided(of_issuer("a"))).is_allowed
         site.issuer.keys = [jwk("a"), jwk("b")]
-        assert not (await site.decided(of_issuer("b"))).is_allowed  # the keys were read a moment ago
+        assert not (
+            await site.decided(of_issuer("b"))
+        ).is_allowed  # the keys were read a moment ago
         site.clock.move(10)
         assert (await site.decided(of_issuer("b"))).is_allowed
         site.clock.move(10)
@@ -148,7 +154,9 @@ async def test_while_the_issuer_is_away_the_last_keys_are_used(tmp_path: Path) -
 
 
 @on_loop
-async def test_where_the_keys_were_never_read_the_broker_says_that_it_is_unavailable(tmp_path: Path) -> None:
+async def test_where_the_keys_were_never_read_the_broker_says_that_it_is_unavailable(
+    tmp_path: Path,
+) -> None:
     async with published(tmp_path, jwk("a"), secret=SECRET) as site:
         await site.issuer.service.down()
         found = await site.decided(of_issuer("a"))
@@ -180,7 +188,9 @@ async def test_an_issuer_that_does_not_answer_is_given_up(tmp_path: Path) -> Non
     ],
     ids=["500", "redirect", "list", "html", "many", "long", "cut", "noise"],
 )
-def test_an_answer_that_is_none_leaves_the_last_keys(tmp_path: Path, reply: Reply, told: str) -> None:
+def test_an_answer_that_is_none_leaves_the_last_keys(
+    tmp_path: Path, reply: Reply, told: str
+) -> None:
     @on_loop
     async def check() -> None:
         async with published(tmp_path, jwk("a"), refresh_interval="1m") as site:
@@ -195,7 +205,9 @@ def test_an_answer_that_is_none_leaves_the_last_keys(tmp_path: Path, reply: Repl
 
 
 @on_loop
-async def test_an_issuer_with_another_certificate_is_not_believed_unless_that_was_said(tmp_path: Path) -> None:
+async def test_an_issuer_with_another_certificate_is_not_believed_unless_that_was_said(
+    tmp_path: Path,
+) -> None:
     async with published(tmp_path, jwk("a"), ssl={}) as site:
         assert not (await site.decided(of_issuer("a"))).is_allowed
         assert "certificate" in str(site.state["last_error"]).lower()
@@ -214,7 +226,9 @@ async def test_addresses_that_must_not_be_called_are_not(tmp_path: Path) -> None
 @on_loop
 async def test_a_token_by_the_secret_never_waits_for_the_issuer(tmp_path: Path) -> None:
     async with published(tmp_path, jwk("a"), secret=SECRET) as site:
-        assert isinstance(site.authenticator.decide(ConnectAttempt("c", None, signed().encode())), Decision)
+        assert isinstance(
+            site.authenticator.decide(ConnectAttempt("c", None, signed().encode())), Decision
+        )
         assert site.asked == 0
 
 

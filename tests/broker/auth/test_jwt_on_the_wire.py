@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from broker.codec.packets import Auth, ConnAck, Connect, Disconnect, PubAck, Publish, SubscriptionRequest, Will
+from broker.codec.packets import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    PubAck,
+    Publish,
+    SubscriptionRequest,
+    Will,
+)
 from broker.core import reason
 from tests.support.access import BUILTIN, access
 from tests.support.http_service import Reply
@@ -23,7 +32,11 @@ async def answer(node: Node, token: str | None, version: int = 5, **connect: Any
     """The code of the CONNACK to a client with this token."""
     wire = await WireClient.open(node.port, version)
     password = None if token is None else token.encode()
-    wire.send(Connect(connect.pop("client_id", "c1"), version, password=password, username="ann", **connect))
+    wire.send(
+        Connect(
+            connect.pop("client_id", "c1"), version, password=password, username="ann", **connect
+        )
+    )
     code = (await wire.expect(ConnAck)).reason_code
     await wire.close()
     return code
@@ -74,11 +87,17 @@ async def test_the_rules_of_a_token_restrict_its_client_and_no_other() -> None:
         wire.send(Publish("up/1", b"x", 1, packet_id=1), Publish("other", b"x", 1, packet_id=2))
         assert (await wire.expect(PubAck)).reason_code == reason.NO_MATCHING_SUBSCRIBERS
         assert (await wire.expect(PubAck)).reason_code == reason.NOT_AUTHORIZED
-        assert await wire.subscribe(SubscriptionRequest("down/1"), SubscriptionRequest("#")) == [0, 0x87]
+        assert await wire.subscribe(SubscriptionRequest("down/1"), SubscriptionRequest("#")) == [
+            0,
+            0x87,
+        ]
         assert node.dropped("not_authorized") == 1
         free = await node.client("c2", 5, password=signed().encode())
         assert await free.subscribe(SubscriptionRequest("#")) == [0]
-        assert await answer(node, token, will=Will("other", b"x"), client_id="c3") == reason.NOT_AUTHORIZED
+        assert (
+            await answer(node, token, will=Will("other", b"x"), client_id="c3")
+            == reason.NOT_AUTHORIZED
+        )
 
 
 @on_loop
@@ -89,7 +108,9 @@ async def test_the_rules_of_a_token_stand_before_others() -> None:
         wire = await node.client("c1", 5, password=signed({"acl": own}).encode())
         asked = ["a/1", "a/2", "b/1", "b/2", "c"]
         assert await wire.subscribe(*map(SubscriptionRequest, asked)) == [0, 0x87, 0x87, 0, 0x87]
-        root = await node.client("c2", 5, password=signed({"acl": own, "is_superuser": True}).encode())
+        root = await node.client(
+            "c2", 5, password=signed({"acl": own, "is_superuser": True}).encode()
+        )
         assert await root.subscribe(*map(SubscriptionRequest, asked)) == [0] * 5
 
 
@@ -97,7 +118,9 @@ async def test_the_rules_of_a_token_stand_before_others() -> None:
 async def test_attributes_of_a_token_are_the_clients() -> None:
     rules = [{"permission": "allow", "topics": ["site/${client_attrs.site}/#"]}]
     async with running(access=access([JWT], rules=rules)) as node:
-        wire = await node.client("c1", 5, password=signed({"client_attrs": {"site": "berlin"}}).encode())
+        wire = await node.client(
+            "c1", 5, password=signed({"client_attrs": {"site": "berlin"}}).encode()
+        )
         asked = [SubscriptionRequest("site/berlin/#"), SubscriptionRequest("site/rome/#")]
         assert await wire.subscribe(*asked) == [0, 0x87]
 
@@ -114,7 +137,10 @@ async def test_no_event_shows_the_token() -> None:
         assert (await refused.expect(ConnAck)).reason_code == reason.BAD_USER_NAME_OR_PASSWORD
         told = [columns for name, columns in node.seen if name in names]
         assert len(told) >= 4
-        assert all(columns["conn_props"][METHOD] == "JWT" and DATA not in columns["conn_props"] for columns in told)
+        assert all(
+            columns["conn_props"][METHOD] == "JWT" and DATA not in columns["conn_props"]
+            for columns in told
+        )
         assert not any(secret in str(told) for secret in (token, "secret-of-nobody"))
 
 
@@ -153,7 +179,9 @@ async def test_a_client_may_stay_where_that_was_said() -> None:
 @on_loop
 async def test_many_that_end_at_once_end_in_turns() -> None:
     async with running(access=access([JWT])) as node:
-        wires = [await node.client(f"c{number}", 5, password=signed().encode()) for number in range(250)]
+        wires = [
+            await node.client(f"c{number}", 5, password=signed().encode()) for number in range(250)
+        ]
         node.pass_time(71)
         assert node.metrics.value("credentials_expired") == 200
         await node.until(lambda: node.metrics.value("credentials_expired") == 250)
@@ -181,7 +209,10 @@ async def test_a_client_renews_its_token_while_it_is_connected() -> None:
     async with running(access=access([JWT])) as node:
         wire = await logged_in(node, signed({"acl": {"pub": ["a"]}}))
         node.pass_time(50)
-        wire.send(renew(signed({"exp": NOW_S + 200, "acl": {"pub": ["b"]}})), Publish("a", b"x", 1, packet_id=1))
+        wire.send(
+            renew(signed({"exp": NOW_S + 200, "acl": {"pub": ["b"]}})),
+            Publish("a", b"x", 1, packet_id=1),
+        )
         assert (await wire.expect(Auth)).reason_code == reason.SUCCESS
         assert (await wire.expect(PubAck)).reason_code == reason.NOT_AUTHORIZED  # by the new rules
         wire.send(Publish("b", b"x", 1, packet_id=2))
@@ -204,7 +235,9 @@ async def test_a_subscription_that_the_new_token_does_not_allow_is_taken_away() 
         assert (await wire.expect(Publish)).topic == "b"
 
 
-@pytest.mark.parametrize("token", ["pencil", signed(key="x" * 40), signed({"sub": "bob"})], ids=["none", "bad", "bob"])
+@pytest.mark.parametrize(
+    "token", ["pencil", signed(key="x" * 40), signed({"sub": "bob"})], ids=["none", "bad", "bob"]
+)
 def test_a_renewal_that_fails_ends_the_connection(token: str) -> None:
     @on_loop
     async def check() -> None:
@@ -239,7 +272,9 @@ async def test_the_token_may_come_as_sasl_carries_it_or_when_it_is_asked_for() -
     ],
     ids=["bytes", "text", "signature", "bare", "binding", "none", "method"],
 )  # fmt: skip
-def test_authentication_data_that_is_no_token_is_refused(method: str, data: bytes, code: int) -> None:
+def test_authentication_data_that_is_no_token_is_refused(
+    method: str, data: bytes, code: int
+) -> None:
     @on_loop
     async def check() -> None:
         async with running(access=access([JWT])) as node:
@@ -271,7 +306,10 @@ async def test_logins_wait_for_the_issuers_keys_and_others_do_not() -> None:
         node.pass_time(10)
         gate = issuer.reply = Reply(waits_for=asyncio.Event())
         wire = await WireClient.open(node.port, 5)
-        wire.send(Connect("c1", 5, password=of_issuer("b").encode()), Publish("t", b"early", 1, packet_id=1))
+        wire.send(
+            Connect("c1", 5, password=of_issuer("b").encode()),
+            Publish("t", b"early", 1, packet_id=1),
+        )
         await node.until(lambda: node.metrics.value("logins_waiting") == 1)
         await node.client("c2", 5, username="ann", password=b"pencil")
         issuer.reply = None
@@ -291,7 +329,9 @@ async def test_a_renewal_may_wait_for_the_issuers_keys() -> None:
         wire = await logged_in(node, of_issuer("a"))
         issuer.keys = [jwk("b")]
         node.pass_time(10)
-        wire.send(renew(of_issuer("b", {"acl": {"pub": ["b"]}})), Publish("a", b"x", 1, packet_id=1))
+        wire.send(
+            renew(of_issuer("b", {"acl": {"pub": ["b"]}})), Publish("a", b"x", 1, packet_id=1)
+        )
         assert (await wire.expect(Auth)).reason_code == reason.SUCCESS
         assert (await wire.expect(PubAck)).reason_code == reason.NOT_AUTHORIZED
         node.pass_time(10)

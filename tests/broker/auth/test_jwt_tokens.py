@@ -43,10 +43,14 @@ def authenticator(metrics: Metrics | None = None, **settings: Any) -> JwtAuthent
     return JwtAuthenticator(made, AddressGuard(SsrfSettings()), metrics or Metrics(), MovedClock())
 
 
-def decided(token: str | bytes | None, client: dict[str, Any] | None = None, **settings: Any) -> Decision:
+def decided(
+    token: str | bytes | None, client: dict[str, Any] | None = None, **settings: Any
+) -> Decision:
     """What is found of a client with this password."""
     password = token.encode() if isinstance(token, str) else token
-    attempt = ConnectAttempt(**{"client_id": "c1", "username": "ann", "password": password, **(client or {})})
+    attempt = ConnectAttempt(
+        **{"client_id": "c1", "username": "ann", "password": password, **(client or {})}
+    )
     found = authenticator(**settings).decide(attempt)
     assert isinstance(found, Decision)
     return found
@@ -70,14 +74,19 @@ def test_a_token_signed_with_the_secret_is_taken(algorithm: str) -> None:
     secret = SECRET * 3
     assert decided(signed(algorithm=algorithm, key=secret), secret=secret).is_allowed
     encoded = base64.urlsafe_b64encode(secret.encode()).decode()
-    assert decided(signed(algorithm=algorithm, key=secret), secret=encoded, secret_base64_encoded=True).is_allowed
+    assert decided(
+        signed(algorithm=algorithm, key=secret), secret=encoded, secret_base64_encoded=True
+    ).is_allowed
     assert why_refused(signed(algorithm=algorithm, key=secret + "x"), secret=secret) == "signature"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_token_signed_with_the_private_key_is_taken(algorithm: str) -> None:
     assert decided(signed(algorithm=algorithm), public_key=pem(algorithm)).is_allowed
-    assert why_refused(signed(algorithm=algorithm, key="other"), public_key=pem(algorithm)) == "signature"
+    assert (
+        why_refused(signed(algorithm=algorithm, key="other"), public_key=pem(algorithm))
+        == "signature"
+    )
 
 
 def test_the_key_may_be_a_file_a_certificate_or_of_the_longer_curve(tmp_path: Path) -> None:
@@ -100,7 +109,8 @@ _ENCODED = base64.b64encode(SECRET[:31].encode()).decode()
 
 
 @pytest.mark.parametrize(
-    ("secret", "is_encoded"), [("x", False), (SECRET[:31], False), ("\u20ac" * 10, False), (_ENCODED, True)]
+    ("secret", "is_encoded"),
+    [("x", False), (SECRET[:31], False), ("\u20ac" * 10, False), (_ENCODED, True)],
 )
 def test_a_secret_that_can_be_found_by_trying_is_refused(secret: str, is_encoded: bool) -> None:
     with pytest.raises(ConfigError, match="expected 32 bytes or more, got"):
@@ -110,13 +120,17 @@ def test_a_secret_that_can_be_found_by_trying_is_refused(secret: str, is_encoded
 def test_keys_in_files_may_be_replaced(tmp_path: Path) -> None:
     file, clock = tmp_path / "secret", MovedClock()
     file.write_text(SECRET)
-    settings = JwtSettings.model_validate({"mechanism": "jwt", "secret": f"${{file:{file}}}", "required_claims": []})
+    settings = JwtSettings.model_validate(
+        {"mechanism": "jwt", "secret": f"${{file:{file}}}", "required_claims": []}
+    )
     one = JwtAuthenticator(settings, AddressGuard(SsrfSettings()), Metrics(), clock)
 
     def takes(key: str) -> bool:
         clock.move(30)
         one.tick()
-        found = one.decide(ConnectAttempt("c1", None, signed({"exp": NOW_S + 3600}, key=key).encode()))
+        found = one.decide(
+            ConnectAttempt("c1", None, signed({"exp": NOW_S + 3600}, key=key).encode())
+        )
         assert isinstance(found, Decision)
         return found.is_allowed
 
@@ -142,12 +156,20 @@ def test_a_public_key_never_serves_as_a_secret() -> None:
 def test_no_other_algorithm_is_taken(algorithm: str) -> None:
     token = by_hand({"alg": algorithm}, {"exp": NOW_S + 60})
     assert why_refused(token) == "algorithm"
-    assert why_refused(token, secret=SECRET, public_key=pem("ES256"), algorithms=["HS256", "ES256"]) == "algorithm"
+    assert (
+        why_refused(token, secret=SECRET, public_key=pem("ES256"), algorithms=["HS256", "ES256"])
+        == "algorithm"
+    )
 
 
 def test_algorithms_that_are_not_allowed_are_refused() -> None:
-    assert why_refused(signed(algorithm="HS384", key=SECRET * 2), algorithms=["HS256"]) == "algorithm"
-    assert why_refused(signed(algorithm="PS256"), public_key=pem("PS256"), algorithms=["RS256"]) == "algorithm"
+    assert (
+        why_refused(signed(algorithm="HS384", key=SECRET * 2), algorithms=["HS256"]) == "algorithm"
+    )
+    assert (
+        why_refused(signed(algorithm="PS256"), public_key=pem("PS256"), algorithms=["RS256"])
+        == "algorithm"
+    )
     assert why_refused(signed(algorithm="ES256"), public_key=pem("RS256")) == "algorithm"
 
 
@@ -203,7 +225,14 @@ def test_tokens_begin_and_end(claims: dict[str, Any], outcome: str | None) -> No
 
 
 def test_times_that_are_no_numbers_of_json_are_refused() -> None:
-    for text in (b'{"exp": NaN}', b'{"exp": Infinity}', b'{"exp": 1e999}', b"[]", b"{", b"[" * 20_000):
+    for text in (
+        b'{"exp": NaN}',
+        b'{"exp": Infinity}',
+        b'{"exp": 1e999}',
+        b"[]",
+        b"{",
+        b"[" * 20_000,
+    ):
         token = jwt.PyJWS().encode(text, SECRET, algorithm="HS256")
         assert why_refused(token) in ("malformed", "claim")
 
@@ -266,7 +295,12 @@ def test_a_placeholder_without_a_value_holds_for_nothing() -> None:
     assert why_refused(signed(claims), **settings) == "claim"
     known = {"certificate": Certificate("CN=dev", "dev"), "attributes": {"site": "berlin"}}
     assert decided(signed(claims), known, **settings).is_allowed
-    assert why_refused(signed({**claims, "site": ""}), {**known, "attributes": {"site": ""}}, **settings) == "claim"
+    assert (
+        why_refused(
+            signed({**claims, "site": ""}), {**known, "attributes": {"site": ""}}, **settings
+        )
+        == "claim"
+    )
 
 
 def test_what_stands_in_a_claim_may_be_the_name() -> None:
@@ -274,11 +308,16 @@ def test_what_stands_in_a_claim_may_be_the_name() -> None:
     assert found.username == "meter-7"
     assert found.verified == {"username"}
     for bad in (7, "", "a\0b", "\ud800", ["ann"], "x" * 70_000):
-        assert why_refused(signed({"sub": bad}) if bad != "\ud800" else _lone(), username_claim="sub") == "claim"
+        assert (
+            why_refused(signed({"sub": bad}) if bad != "\ud800" else _lone(), username_claim="sub")
+            == "claim"
+        )
 
 
 def _lone() -> str:
-    return jwt.PyJWS().encode(b'{"exp": %d, "sub": "\\ud800"}' % (NOW_S + 60), SECRET, algorithm="HS256")
+    return jwt.PyJWS().encode(
+        b'{"exp": %d, "sub": "\\ud800"}' % (NOW_S + 60), SECRET, algorithm="HS256"
+    )
 
 
 def test_the_token_may_stand_in_the_user_name() -> None:
@@ -291,7 +330,10 @@ def test_the_token_may_stand_in_the_user_name() -> None:
 
 
 def test_a_token_says_whom_rules_do_not_hold_for_and_what_is_known_of_a_client() -> None:
-    claims = {"is_superuser": True, "client_attrs": {"site": "berlin", "bad name": "x", "n": 7, "_": "y"}}
+    claims = {
+        "is_superuser": True,
+        "client_attrs": {"site": "berlin", "bad name": "x", "n": 7, "_": "y"},
+    }
     found = decided(signed(claims))
     assert found.is_superuser
     assert found.attributes == {"site": "berlin"}
@@ -301,7 +343,14 @@ def test_a_token_says_whom_rules_do_not_hold_for_and_what_is_known_of_a_client()
 # -- access rules --
 
 
-def may(claims: dict[str, Any], action: str, topic: str, qos: int = 0, retain: bool = False, **settings: Any) -> bool:
+def may(
+    claims: dict[str, Any],
+    action: str,
+    topic: str,
+    qos: int = 0,
+    retain: bool = False,
+    **settings: Any,
+) -> bool:
     """Whether a client with a token of these claims may do this, where no other rule says anything."""
     found = decided(signed(claims), **settings)
     assert found.is_allowed, found.why
@@ -318,7 +367,13 @@ def may(claims: dict[str, Any], action: str, topic: str, qos: int = 0, retain: b
 def test_the_rules_of_a_token_are_in_order() -> None:
     acl = [
         {"permission": "deny", "action": "publish", "topic": "a/secret"},
-        {"permission": "allow", "action": "publish", "topics": ["a/+"], "qos": [0, 1], "retain": False},
+        {
+            "permission": "allow",
+            "action": "publish",
+            "topics": ["a/+"],
+            "qos": [0, 1],
+            "retain": False,
+        },
         {"permission": "allow", "action": "subscribe", "topic": "own/${clientid}/#"},
         {"permission": "allow", "topic": "eq x/+"},
     ]
@@ -347,7 +402,9 @@ def test_the_short_form_of_rules() -> None:
 
 
 def test_scopes_are_read_where_that_was_said() -> None:
-    scope = {"scope": "openid mqtt.read:down/# mqtt.write:up/+ mqtt.write:a%20b mqtt.admin:x other.write:z"}
+    scope = {
+        "scope": "openid mqtt.read:down/# mqtt.write:up/+ mqtt.write:a%20b mqtt.admin:x other.write:z"
+    }
     assert may(scope, "publish", "z")
     given: dict[str, Any] = {"scope_prefix": "mqtt."}
     assert may(scope, "publish", "up/1", **given)
@@ -374,7 +431,9 @@ def test_rules_that_cannot_be_read_refuse_the_token(acl: Any) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 ODD = authenticator(
@@ -384,18 +443,28 @@ ODD = authenticator(
     verify_claims={"aud": "${clientid}"},
     scope_prefix="",
 )
-NAMES = st.sampled_from(["exp", "nbf", "iat", "sub", "aud", "acl", "scope", "client_attrs", "is_superuser", "x"])
+NAMES = st.sampled_from(
+    ["exp", "nbf", "iat", "sub", "aud", "acl", "scope", "client_attrs", "is_superuser", "x"]
+)
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200), st.binary(max_size=80))
 def test_no_bytes_are_too_odd(header: bytes, payload: bytes, signature: bytes) -> None:
-    for token in (header, by_hand(header, payload, signature).encode(), b".".join((header, payload, signature))):
+    for token in (
+        header,
+        by_hand(header, payload, signature).encode(),
+        b".".join((header, payload, signature)),
+    ):
         found = ODD.decide(ConnectAttempt("c1", "ann", token))
         assert isinstance(found, Decision)
         assert not found.is_allowed
 
 
-@given(st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "b64", "jwk", "x5c"]), JSON), JSON, st.binary())
+@given(
+    st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "b64", "jwk", "x5c"]), JSON),
+    JSON,
+    st.binary(),
+)
 def test_no_header_is_too_odd(header: Any, payload: Any, signature: bytes) -> None:
     token = by_hand({"alg": "ES256", **header}, payload, signature)
     found = ODD.decide(ConnectAttempt("c1", "ann", token.encode()))
@@ -423,7 +492,14 @@ def test_no_change_of_a_good_token_is_taken(data: st.DataObject) -> None:
 _GOOD_TOKEN = signed({"sub": "ann"}, "ES256").encode()
 
 
-@given(st.lists(JSON | st.dictionaries(st.sampled_from(["kty", "crv", "x", "y", "n", "e", "alg", "use", "kid"]), JSON)))
+@given(
+    st.lists(
+        JSON
+        | st.dictionaries(
+            st.sampled_from(["kty", "crv", "x", "y", "n", "e", "alg", "use", "kid"]), JSON
+        )
+    )
+)
 def test_no_set_of_keys_is_too_odd(members: list[Any]) -> None:
     changed = [{**jwk("k"), **member} for member in members if isinstance(member, dict)]
     with warnings.catch_warnings():
@@ -439,7 +515,11 @@ def test_members_of_a_set_that_are_of_no_use_are_left_out() -> None:
         jwk("d", alg="HS256"), jwk("e", "ES384"),
     ]  # fmt: skip
     keys, problems = keys_of_set(members, ["ES256", "RS256", "PS256"])
-    assert [(key.kid, *sorted(key.algorithms)) for key in keys] == [("a", "ES256"), ("b", "PS256"), (None, "ES256")]
+    assert [(key.kid, *sorted(key.algorithms)) for key in keys] == [
+        ("a", "ES256"),
+        ("b", "PS256"),
+        (None, "ES256"),
+    ]
     assert len(problems) == 4
     assert "a secret that is published is none" in problems[0]
 
@@ -457,11 +537,16 @@ def test_members_of_a_set_that_are_of_no_use_are_left_out() -> None:
         ({"secret": SECRET, "algorithms": ["ES256"]}, "secret is of no use"),
         ({"secret": SECRET, "algorithms": ["none"]}, "algorithms"),
         ({"secret": SECRET, "verify_claims": {"sub": "${user}"}}, "there is no ${user}"),
-        ({"secret": SECRET, "token_in": "username", "verify_claims": {"sub": "${username}"}}, "token_in = username"),
+        (
+            {"secret": SECRET, "token_in": "username", "verify_claims": {"sub": "${username}"}},
+            "token_in = username",
+        ),
     ],
     ids=lambda value: json.dumps(value)[:60],
 )
-def test_settings_that_cannot_be_used_are_told_in_a_sentence(settings: dict[str, Any], told: str) -> None:
+def test_settings_that_cannot_be_used_are_told_in_a_sentence(
+    settings: dict[str, Any], told: str
+) -> None:
     with pytest.raises(ValidationError, match=re.escape(told)):
         JwtSettings.model_validate({"mechanism": "jwt", **settings})
 
@@ -471,7 +556,10 @@ def test_keys_that_cannot_be_used_are_told_in_a_sentence(tmp_path: Path) -> None
     for settings, told in (
         ({"public_key": str(tmp_path / "none.pem")}, "none.pem, cannot be used: no such file"),
         ({"public_key": str(tmp_path / "empty.pem")}, "it holds no public key"),
-        ({"public_key": pem("ES256"), "algorithms": ["RS256"]}, "none of its algorithms is allowed"),
+        (
+            {"public_key": pem("ES256"), "algorithms": ["RS256"]},
+            "none of its algorithms is allowed",
+        ),
         (
             {"secret": "${env:SLUICE_SECRET_NO_SUCH_SECRET}"},
             "SLUICE_SECRET_NO_SUCH_SECRET, which the settings refer to, is not set",
@@ -487,5 +575,7 @@ def test_a_secret_is_not_shown() -> None:
     settings = JwtSettings.model_validate({"mechanism": "jwt", "secret": SECRET})
     assert SECRET not in repr(settings)
     assert settings.model_dump(mode="json")["secret"] == "******"
-    referred = JwtSettings.model_validate({"mechanism": "jwt", "secret": "${env:SLUICE_SECRET_TOKEN_SECRET}"})
+    referred = JwtSettings.model_validate(
+        {"mechanism": "jwt", "secret": "${env:SLUICE_SECRET_TOKEN_SECRET}"}
+    )
     assert referred.model_dump(mode="json")["secret"] == "${env:SLUICE_SECRET_TOKEN_SECRET}"

@@ -28,7 +28,9 @@ WRONG = reason.BAD_USER_NAME_OR_PASSWORD
 
 def salted(name: str) -> str:
     """A hash of ``pencil`` with a salt, as OpenLDAP's modules store it."""
-    digest = hashlib.new({"SSHA": "sha1", "SSHA256": "sha256", "SSHA512": "sha512"}[name], b"pencilsalt").digest()
+    digest = hashlib.new(
+        {"SSHA": "sha1", "SSHA256": "sha256", "SSHA512": "sha512"}[name], b"pencilsalt"
+    ).digest()
     return f"{{{name}}}{base64.b64encode(digest + b'salt').decode()}"
 
 
@@ -97,7 +99,9 @@ async def test_a_client_is_bound_as_its_entry(server: LdapServer) -> None:
             assert await code_of(node, name, "pencil", name) == 0
             assert await code_of(node, name, "wrong", name) == WRONG
         assert await code_of(node, "bob", "pencil", "bob") == WRONG
-        assert await code_of(node, "ann", "", "ann") == WRONG  # a bind without a password would succeed
+        assert (
+            await code_of(node, "ann", "", "ann") == WRONG
+        )  # a bind without a password would succeed
         client = await node.client("boss", 5, username="boss", password=b"pencil")
         assert await published(client, "any") == 0x10
 
@@ -119,7 +123,16 @@ async def test_the_hash_of_an_entry_is_compared(server: LdapServer) -> None:
 @on_loop
 async def test_a_name_is_a_value_whatever_is_in_it(server: LdapServer) -> None:
     async with running(access=access(chain(server), login_limits={"enable": False})) as node:
-        for name in ("*", "an*", "ann)(uid=*", "ann))(|(uid=*", "\\61nn", "ann\x01", "é😀", "(" * 500):
+        for name in (
+            "*",
+            "an*",
+            "ann)(uid=*",
+            "ann))(|(uid=*",
+            "\\61nn",
+            "ann\x01",
+            "é😀",
+            "(" * 500,
+        ):
             assert await code_of(node, name, "pencil") == WRONG, name
         assert await code_of(node, "ann", "pencil") == 0
         assert node.alarms.active() == []
@@ -129,7 +142,9 @@ async def test_a_name_is_a_value_whatever_is_in_it(server: LdapServer) -> None:
 async def test_a_name_in_a_base_stays_one_part_of_it(server: LdapServer) -> None:
     base = f"uid=${{username}},ou=people,{BASE}"
     settings = {"base_dn": base, "scope": "base", "filter": "(objectClass=person)"}
-    async with running(access=access(chain(server, **settings), login_limits={"enable": False})) as node:
+    async with running(
+        access=access(chain(server, **settings), login_limits={"enable": False})
+    ) as node:
         for name in ("ann,ou=people", "x,uid=ann", "ann+uid=boss", 'ann"', "ann\\"):
             assert await code_of(node, name, "pencil") == WRONG, name
         assert await code_of(node, "ann", "pencil") == 0
@@ -146,8 +161,12 @@ async def test_groups_give_rules_and_leaving_one_takes_them(server: LdapServer) 
         client = await node.client("c1", 5, username="ann", password=b"pencil")
         assert await published(client, "up/ann") == 0x10
         assert await published(client, "up/bob") == reason.NOT_AUTHORIZED
-        assert await client.subscribe(SubscriptionRequest("down/x", 1), SubscriptionRequest("up/#")) == [1, 0x87]
-        change = f"dn: cn=meters,ou=groups,{BASE}\nchangetype: modify\nreplace: member\nmember: uid="
+        assert await client.subscribe(
+            SubscriptionRequest("down/x", 1), SubscriptionRequest("up/#")
+        ) == [1, 0x87]
+        change = (
+            f"dn: cn=meters,ou=groups,{BASE}\nchangetype: modify\nreplace: member\nmember: uid="
+        )
         server.modify(f"{change}boss,ou=people,{BASE}\n")
         try:
             node.pass_time(301)
@@ -158,7 +177,9 @@ async def test_groups_give_rules_and_leaving_one_takes_them(server: LdapServer) 
 
 
 @on_loop
-async def test_a_wrong_password_of_the_broker_is_the_reason_of_the_alarm(server: LdapServer) -> None:
+async def test_a_wrong_password_of_the_broker_is_the_reason_of_the_alarm(
+    server: LdapServer,
+) -> None:
     async with running(access=access(chain(server, password="planted"))) as node:
         assert await code_of(node, "ann", "pencil") == reason.SERVER_UNAVAILABLE
         [alarm] = node.alarms.active()
@@ -185,7 +206,11 @@ async def test_a_server_that_is_stopped_and_started_under_connects(server: LdapS
         stays = await node.client("stays", 5, username="ann", password=b"pencil")
 
         async def connects(count: int) -> set[int]:
-            return set(await asyncio.gather(*(code_of(node, "ann", "pencil", f"c{n}") for n in range(count))))
+            return set(
+                await asyncio.gather(
+                    *(code_of(node, "ann", "pencil", f"c{n}") for n in range(count))
+                )
+            )
 
         assert await connects(50) == {0}
         server.process.kill()

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from broker.auth.users import Users
-from broker.codec.packets import Auth, ConnAck, Connect, Disconnect, PubAck, Publish, SubscriptionRequest, Will
+from broker.codec.packets import (
+    Auth,
+    ConnAck,
+    Connect,
+    Disconnect,
+    PubAck,
+    Publish,
+    SubscriptionRequest,
+    Will,
+)
 from broker.core import reason
 from broker.core.signals import Signal
 from broker.routing.rewrite import RewriteSpec
@@ -82,7 +91,9 @@ async def go_away(node: Node, client: WireClient, client_id: str) -> None:
 @pytest.mark.parametrize("retain", [False, True])
 @pytest.mark.parametrize("topic", ["a", "$delayed/1/a"])
 @on_loop
-async def test_a_will_is_refused_where_a_rewrite_leads_it_to_a_denied_topic(topic: str, retain: bool) -> None:
+async def test_a_will_is_refused_where_a_rewrite_leads_it_to_a_denied_topic(
+    topic: str, retain: bool
+) -> None:
     async with running(access=access(BUILTIN, rules=[DENIED, ALLOWED])) as node:
         rewrite(node, source_topic="a", dest_topic="secret")
         wire = await WireClient.open(node.port, 5)
@@ -91,7 +102,9 @@ async def test_a_will_is_refused_where_a_rewrite_leads_it_to_a_denied_topic(topi
 
 
 @on_loop
-async def test_a_will_on_a_denied_topic_is_taken_where_a_rewrite_leads_it_to_an_allowed_one() -> None:
+async def test_a_will_on_a_denied_topic_is_taken_where_a_rewrite_leads_it_to_an_allowed_one() -> (
+    None
+):
     async with running(access=access(BUILTIN, rules=[DENIED, ALLOWED])) as node:
         rewrite(node, source_topic="secret", dest_topic="open")
         watcher = await watching(node)
@@ -146,7 +159,9 @@ async def test_delayed_messages_of_a_client_that_lost_its_right_are_not_publishe
 
 @pytest.mark.parametrize("change", CHANGES)
 @on_loop
-async def test_delayed_wills_of_a_client_that_lost_its_right_are_not_published(change: Change) -> None:
+async def test_delayed_wills_of_a_client_that_lost_its_right_are_not_published(
+    change: Change,
+) -> None:
     async with running(access=access(BUILTIN)) as node:
         watcher = await watching(node)
         will = Will("secret", b"x", 0, True, properties={"Will-Delay-Interval": 5})
@@ -221,7 +236,10 @@ async def test_a_superuser_that_is_one_no_more_loses_what_rules_deny() -> None:
 
 @on_loop
 async def test_a_claimed_name_passes_for_a_proven_one_neither_now_nor_later() -> None:
-    rules: list[dict[str, Any]] = [{"permission": "allow", "who": {"username": "root"}, "topics": ["secret"]}, DENIED]
+    rules: list[dict[str, Any]] = [
+        {"permission": "allow", "who": {"username": "root"}, "topics": ["secret"]},
+        DENIED,
+    ]
     async with running(access=access(trusts_anonymous=False)) as node:
         watcher = await node.client("w", 5)
         await watcher.subscribe(SubscriptionRequest("secret", 0))
@@ -237,7 +255,9 @@ async def test_the_rules_of_a_token_hold_for_what_its_client_left() -> None:
     store, clock = MemoryStore(), MovedClock()
     acl = [{"permission": "allow", "action": "publish", "topic": "mine/+"}]
     for restarts in (False, True):
-        async with running(store, access=access([JWT, *BUILTIN], no_match="deny"), clock=clock) as node:
+        async with running(
+            store, access=access([JWT, *BUILTIN], no_match="deny"), clock=clock
+        ) as node:
             if not restarts:
                 token = signed({"acl": acl}).encode()
                 client = await node.client("c", 5, username="ann", password=token)
@@ -252,7 +272,10 @@ async def test_the_rules_of_a_token_hold_for_what_its_client_left() -> None:
 @on_loop
 async def test_the_token_of_a_client_that_authenticated_again_counts_for_what_it_leaves() -> None:
     method, data = "Authentication-Method", "Authentication-Data"
-    tokens = {name: signed({"acl": [{"permission": name, "topic": "#"}]}).encode() for name in ("allow", "deny")}
+    tokens = {
+        name: signed({"acl": [{"permission": name, "topic": "#"}]}).encode()
+        for name in ("allow", "deny")
+    }
     async with running(access=access([JWT, *BUILTIN])) as node:
         watcher = await watching(node)
         wire = await WireClient.open(node.port, 5)
@@ -270,7 +293,9 @@ async def test_the_token_of_a_client_that_authenticated_again_counts_for_what_it
 
 @pytest.mark.parametrize("is_connected", [False, True])
 @on_loop
-async def test_a_user_created_again_under_a_deleted_name_gets_nothing_of_its_sessions(is_connected: bool) -> None:
+async def test_a_user_created_again_under_a_deleted_name_gets_nothing_of_its_sessions(
+    is_connected: bool,
+) -> None:
     async with running(access=access(BUILTIN)) as node:
         ann = await node.client("s", 5, **ANN, properties=KEPT)
         await ann.subscribe(SubscriptionRequest("t", 1))
@@ -302,14 +327,18 @@ async def test_a_user_created_again_is_not_faster_than_the_end_of_the_sessions()
 
 
 @on_loop
-async def test_the_session_of_a_deleted_user_ends_though_the_broker_was_killed_before_it_could() -> None:
+async def test_the_session_of_a_deleted_user_ends_though_the_broker_was_killed_before_it_could() -> (
+    None
+):
     store = MemoryStore()
     async with running(store, access=access(BUILTIN)) as node:
         await create_again(node)
         ann = await node.client("s", 5, **ANN, properties=KEPT)
         await ann.subscribe(SubscriptionRequest("t", 1))
         await node.written()
-    async with running(store, access=access(BUILTIN)) as node:  # its ann was created at another time
+    async with running(
+        store, access=access(BUILTIN)
+    ) as node:  # its ann was created at another time
         again = await WireClient.open(node.port, 5)
         again.send(Connect("s", 5, clean_start=False, **ANN, properties=KEPT))
         connack = await again.expect(ConnAck)

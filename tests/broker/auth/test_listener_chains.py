@@ -19,7 +19,10 @@ from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
 WRONG = reason.BAD_USER_NAME_OR_PASSWORD
-OWN = {"mechanism": "cinfo", "checks": [{"is_match": "str_eq(username, 'plant')", "result": "allow"}]}
+OWN = {
+    "mechanism": "cinfo",
+    "checks": [{"is_match": "str_eq(username, 'plant')", "result": "allow"}],
+}
 
 
 def named(**settings: Any) -> NamedListener:
@@ -78,7 +81,10 @@ async def test_names_of_clients_that_are_not_authenticated_are_not_believed() ->
 async def test_anonymous_clients_are_refused_before_a_service_is_asked() -> None:
     async with Service(lambda request: Reply(body=b'{"result": "allow"}')) as service:
         made = access([{"mechanism": "http", "url": service.url}])
-        async with running(access=made) as node, listening(node, enable_authn="quick_deny_anonymous") as port:
+        async with (
+            running(access=made) as node,
+            listening(node, enable_authn="quick_deny_anonymous") as port,
+        ):
             assert await code_of(port, None) == reason.NOT_AUTHORIZED
             assert service.received == []
             assert await code_of(port, "ann") == 0
@@ -89,7 +95,10 @@ async def test_a_service_of_a_listener_has_an_alarm_of_its_own() -> None:
     async with Service(lambda request: Reply(body=b'{"result": "allow"}')) as service:
         await service.down()
         chain = [{"mechanism": "http", "url": service.url}]
-        async with running(access=access(BUILTIN)) as node, listening(node, authentication=chain) as port:
+        async with (
+            running(access=access(BUILTIN)) as node,
+            listening(node, authentication=chain) as port,
+        ):
             assert await code_of(port, "ann", "pencil") == reason.SERVER_UNAVAILABLE
             assert await code_of(node.port, "ann", "pencil") == 0
             [alarm] = node.alarms.active()
@@ -102,8 +111,18 @@ async def test_a_service_of_a_listener_has_an_alarm_of_its_own() -> None:
 def test_a_listener_with_its_own_authenticators_may_be_reached_from_elsewhere() -> None:
     closed: list[dict[str, Any]] = [{"authentication": [OWN]}, {"enable_authn": False}]
     for settings in closed:
-        check_exposure([named(bind="0.0.0.0:0", **settings)], allow_anonymous=False, has_authenticator=False)
-    open_ones: list[dict[str, Any]] = [{"authentication": []}, {"authentication": [{**OWN, "enable": False}]}, {}]
+        check_exposure(
+            [named(bind="0.0.0.0:0", **settings)], allow_anonymous=False, has_authenticator=False
+        )
+    open_ones: list[dict[str, Any]] = [
+        {"authentication": []},
+        {"authentication": [{**OWN, "enable": False}]},
+        {},
+    ]
     for settings in open_ones:
         with pytest.raises(ConfigError):
-            check_exposure([named(bind="0.0.0.0:0", **settings)], allow_anonymous=False, has_authenticator=False)
+            check_exposure(
+                [named(bind="0.0.0.0:0", **settings)],
+                allow_anonymous=False,
+                has_authenticator=False,
+            )

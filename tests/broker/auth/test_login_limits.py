@@ -31,7 +31,13 @@ def limited(**settings: Any) -> Any:
 
 
 async def login(
-    node: Node, user: str, password: str = "wrong", *, source: str = HERE, client: str = "c", version: int = 5
+    node: Node,
+    user: str,
+    password: str = "wrong",
+    *,
+    source: str = HERE,
+    client: str = "c",
+    version: int = 5,
 ) -> int:
     """The code of the CONNACK."""
     reader, writer = await dial(node.port, local_addr=(source, 0))
@@ -57,7 +63,9 @@ async def scram(node: Node, password: str) -> int:
 
 
 @on_loop
-async def test_a_user_with_too_many_wrong_logins_is_closed_to_their_address_and_open_to_others() -> None:
+async def test_a_user_with_too_many_wrong_logins_is_closed_to_their_address_and_open_to_others() -> (
+    None
+):
     async with running(access=limited()) as node:
         assert [await login(node, "ann") for _ in range(5)] == [BAD, BAD, BAD, LIMITED, LIMITED]
         assert await login(node, "ann", version=4) == 3
@@ -97,7 +105,12 @@ async def test_an_address_with_too_many_wrong_logins_is_open_only_to_clients_kno
         [row] = await node.server.hub.access.authenticators.limits.failures()
         assert (row["address"], row["counted"], row["is_limited"]) == (HERE, 6, True)
         wrong = [await login(node, "ann", client="known") for _ in range(4)]
-        assert wrong == [BAD, BAD, BAD, LIMITED]  # one that is known has a measure of its own, and no more
+        assert wrong == [
+            BAD,
+            BAD,
+            BAD,
+            LIMITED,
+        ]  # one that is known has a measure of its own, and no more
 
 
 @on_loop
@@ -114,7 +127,9 @@ async def test_logins_that_arrive_at_once_are_limited_before_they_are_hashed() -
     async with running(access=access(BUILTIN, users=USERS, login_limits=FEW, hashing=slow)) as node:
         desk: Any = node.server.hub.access.authenticators._links[0].authenticator
         await desk._users.create({"name": "slow", "password": "pencil"})
-        codes = await asyncio.gather(*(login(node, "slow", client=f"c{number}") for number in range(30)))
+        codes = await asyncio.gather(
+            *(login(node, "slow", client=f"c{number}") for number in range(30))
+        )
         assert codes.count(BAD) == 3
         assert codes.count(LIMITED) == 27
 
@@ -182,7 +197,14 @@ async def test_a_full_queue_turns_away_the_newest_of_the_address_with_the_most()
     await asyncio.sleep(0)
     go_on.set()
     answers = await asyncio.gather(other, *flood, return_exceptions=True)
-    assert [answer for answer in answers if isinstance(answer, str)] == ["done", "done", "done", "done", "busy", "busy"]
+    assert [answer for answer in answers if isinstance(answer, str)] == [
+        "done",
+        "done",
+        "done",
+        "done",
+        "busy",
+        "busy",
+    ]
     assert metrics.value("password_hashing_busy") == 2
     assert metrics.value("password_hashing") == 0
     pool.close()

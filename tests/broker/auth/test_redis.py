@@ -60,7 +60,9 @@ async def published(client: WireClient, topic: str) -> int:
 
 @on_loop
 @pytest.mark.parametrize("cmd", [None, "HGETALL mqtt_user:${username}"])
-async def test_a_password_is_checked_against_the_stored_hash(redis: RedisServer, cmd: str | None) -> None:
+async def test_a_password_is_checked_against_the_stored_hash(
+    redis: RedisServer, cmd: str | None
+) -> None:
     redis.cli("HSET", "mqtt_user:boss", "password_hash", CHEAP, "is_superuser", "1")
     settings = {} if cmd is None else {"cmd": cmd}
     async with running(access=access(chain(redis, **settings), no_match="deny")) as node:
@@ -82,15 +84,21 @@ async def test_a_name_is_one_argument_whatever_is_in_it(redis: RedisServer) -> N
 
 
 @on_loop
-async def test_fields_grant_and_their_end_revokes_for_a_connected_client(redis: RedisServer) -> None:
+async def test_fields_grant_and_their_end_revokes_for_a_connected_client(
+    redis: RedisServer,
+) -> None:
     redis.cli("HSET", "mqtt_acl:ann", "up/${username}", "publish", "down/#", "subscribe")
-    redis.cli("HSET", "mqtt_acl:ann", "no", '{"permission": "deny", "action": "publish", "qos": [1]}')
+    redis.cli(
+        "HSET", "mqtt_acl:ann", "no", '{"permission": "deny", "action": "publish", "qos": [1]}'
+    )
     rules = access(BUILTIN, sources=[{"type": "redis", **settings_of(redis)}], no_match="deny")
     async with running(access=rules) as node:
         client = await node.client("c1", 5, username="ann", password=b"pencil")
         assert await published(client, "up/ann") == 0x10
         assert await published(client, "no") == reason.NOT_AUTHORIZED
-        assert await client.subscribe(SubscriptionRequest("down/x", 1), SubscriptionRequest("up/#")) == [1, 0x87]
+        assert await client.subscribe(
+            SubscriptionRequest("down/x", 1), SubscriptionRequest("up/#")
+        ) == [1, 0x87]
         redis.cli("DEL", "mqtt_acl:ann")
         node.pass_time(301)
         await node.until(lambda: not node.server.hub.sessions.by_client_id["c1"].subscriptions)
@@ -101,12 +109,16 @@ async def test_fields_grant_and_their_end_revokes_for_a_connected_client(redis: 
 @pytest.mark.parametrize("value", ["perhaps", "{", '{"action": 7}', ""])
 async def test_a_value_that_is_no_rule_lets_no_one_in(redis: RedisServer, value: str) -> None:
     redis.cli("HSET", "mqtt_acl:ann", "up", value)
-    async with running(access=access(BUILTIN, sources=[{"type": "redis", **settings_of(redis)}])) as node:
+    async with running(
+        access=access(BUILTIN, sources=[{"type": "redis", **settings_of(redis)}])
+    ) as node:
         assert await code_of(node, "ann", "pencil") == reason.SERVER_UNAVAILABLE
 
 
 @on_loop
-async def test_a_wrong_password_of_the_server_is_the_reason_of_the_alarm(redis: RedisServer) -> None:
+async def test_a_wrong_password_of_the_server_is_the_reason_of_the_alarm(
+    redis: RedisServer,
+) -> None:
     async with running(access=access(chain(redis, password="planted"))) as node:
         assert await code_of(node, "ann", "pencil") == reason.SERVER_UNAVAILABLE
         [alarm] = node.alarms.active()
@@ -129,7 +141,11 @@ async def test_a_server_that_is_stopped_and_started_under_connects(redis: RedisS
         stays = await node.client("stays", 5, username="ann", password=b"pencil")
 
         async def connects(count: int) -> set[int]:
-            return set(await asyncio.gather(*(code_of(node, "ann", "pencil", f"c{n}") for n in range(count))))
+            return set(
+                await asyncio.gather(
+                    *(code_of(node, "ann", "pencil", f"c{n}") for n in range(count))
+                )
+            )
 
         assert await connects(50) == {0}
         redis.process.kill()
@@ -163,10 +179,14 @@ async def test_a_server_that_is_stopped_and_started_under_connects(redis: RedisS
 )
 def test_commands_that_cannot_be_used_are_refused(cmd: str, problem: str) -> None:
     with pytest.raises(ValidationError) as raised:
-        RedisAuthenticatorSettings.model_validate({"mechanism": "redis", "server": "127.0.0.1:6379", "cmd": cmd})
+        RedisAuthenticatorSettings.model_validate(
+            {"mechanism": "redis", "server": "127.0.0.1:6379", "cmd": cmd}
+        )
     assert problem in str(raised.value)
     with pytest.raises(ValidationError):
-        RedisSourceSettings.model_validate({"type": "redis", "server": "127.0.0.1:6379", "cmd": cmd})
+        RedisSourceSettings.model_validate(
+            {"type": "redis", "server": "127.0.0.1:6379", "cmd": cmd}
+        )
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_extra() -> None:

@@ -67,7 +67,10 @@ async def test_a_user_that_was_deleted_or_changed_loses_its_connections(
         assert node.metrics.value("disconnections", reason="user_changed") == 1
         wire = await WireClient.open(node.port, 5)
         wire.send(Connect("a", 5, **ANN))
-        assert (await wire.expect(ConnAck)).reason_code in (reason.BAD_USER_NAME_OR_PASSWORD, reason.NOT_AUTHORIZED)
+        assert (await wire.expect(ConnAck)).reason_code in (
+            reason.BAD_USER_NAME_OR_PASSWORD,
+            reason.NOT_AUTHORIZED,
+        )
 
 
 @on_loop
@@ -79,12 +82,16 @@ async def test_what_is_said_about_a_user_changes_nothing_for_its_connections() -
 
 
 @on_loop
-async def test_a_superuser_that_is_one_no_more_is_held_to_the_rules_at_once_and_the_other_way_round() -> None:
+async def test_a_superuser_that_is_one_no_more_is_held_to_the_rules_at_once_and_the_other_way_round() -> (
+    None
+):
     async with running(access=RESTRICTED) as node:
         root = await node.client("r", 5, **ROOT)
         await root.subscribe(SubscriptionRequest("secret/#", 1), SubscriptionRequest("open/#", 1))
         await users_of(node).replace("root", {"is_superuser": False})
-        root.send(Publish("secret/x", b"x", 1, packet_id=1), Publish("open/x", b"y", 1, packet_id=2))
+        root.send(
+            Publish("secret/x", b"x", 1, packet_id=1), Publish("open/x", b"y", 1, packet_id=2)
+        )
         assert (await root.expect(PubAck)).reason_code == reason.NOT_AUTHORIZED
         assert (await root.expect(Publish)).payload == b"y"
         assert (await root.expect(PubAck)).reason_code == 0
@@ -97,7 +104,10 @@ async def test_a_superuser_that_is_one_no_more_is_held_to_the_rules_at_once_and_
 async def test_users_found_by_the_client_identifier_are_cut_off_too() -> None:
     chain = [{"mechanism": "builtin", "user_id_type": "clientid"}]
     async with running(access=access(chain)) as node:
-        client, other = await node.client("ann", 5, password=b"pencil"), await node.client("root", 5, password=b"paper")
+        client, other = (
+            await node.client("ann", 5, password=b"pencil"),
+            await node.client("root", 5, password=b"paper"),
+        )
         users_of(node).delete("ann")
         assert (await client.expect(Disconnect)).reason_code == reason.NOT_AUTHORIZED
         await other.silence()

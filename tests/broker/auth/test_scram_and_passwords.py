@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from broker.auth.decision import DENIED, Decision
 from broker.auth.exchange import Continue, Finished
-from broker.auth.passwords import Algorithm, Credential, generated_password, hashed, prepared, saslprep
+from broker.auth.passwords import (
+    Algorithm,
+    Credential,
+    generated_password,
+    hashed,
+    prepared,
+    saslprep,
+)
 from broker.auth.scram import MALFORMED, Account, ScramExchange
 from tests.support.scram import ScramClient
 
@@ -17,13 +24,17 @@ CREDENTIAL = hashed(b"pencil", "pbkdf2_sha256", 4096, b"0123456789abcdef")
 
 
 def exchange(credential: Credential = CREDENTIAL, nonce: str = "server") -> ScramExchange:
-    return ScramExchange(lambda name: Account(credential, ALLOWED if name == "user" else DENIED), lambda: nonce)
+    return ScramExchange(
+        lambda name: Account(credential, ALLOWED if name == "user" else DENIED), lambda: nonce
+    )
 
 
 def test_the_example_of_rfc_7677() -> None:
     import base64
 
-    credential = hashed(b"pencil", "pbkdf2_sha256", 4096, base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ=="))
+    credential = hashed(
+        b"pencil", "pbkdf2_sha256", 4096, base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+    )
     server = exchange(credential, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
     first = server.step(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     nonce = b"rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
@@ -36,7 +47,10 @@ def test_the_example_of_rfc_7677() -> None:
 @pytest.mark.parametrize("header", ["n,,", "y,,", "n,a=user,"])
 def test_a_client_that_knows_the_password_is_taken(method: str, header: str) -> None:
     algorithm: Algorithm = "pbkdf2_sha256" if method.endswith("256") else "pbkdf2_sha512"
-    server, client = exchange(hashed(b"pencil", algorithm, 4096)), ScramClient("user", "pencil", method, header=header)
+    server, client = (
+        exchange(hashed(b"pencil", algorithm, 4096)),
+        ScramClient("user", "pencil", method, header=header),
+    )
     challenge = server.step(client.first())
     assert isinstance(challenge, Continue)
     final = server.step(client.answer(challenge.data))
@@ -101,7 +115,9 @@ def test_whatever_is_sent_nothing_is_raised(sent: list[bytes | None]) -> None:
             break
 
 
-@pytest.mark.parametrize("algorithm", ["pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha256", "sha512"])
+@pytest.mark.parametrize(
+    "algorithm", ["pbkdf2_sha256", "pbkdf2_sha384", "pbkdf2_sha512", "sha256", "sha512"]
+)
 def test_a_credential_knows_its_password_also_when_it_was_stored(algorithm: Algorithm) -> None:
     made = hashed("käse".encode(), algorithm, 10 if algorithm.startswith("pbkdf2") else 0)
     kept = Credential.from_spec(made.as_spec())
@@ -118,7 +134,9 @@ def test_any_password_can_be_checked(password: bytes) -> None:
     assert prepared(prepared(password)) == prepared(password)
 
 
-@pytest.mark.parametrize(("text", "result"), [("I\u00adX", "IX"), ("user", "user"), ("\u00aa", "a"), ("\u2168", "IX")])
+@pytest.mark.parametrize(
+    ("text", "result"), [("I\u00adX", "IX"), ("user", "user"), ("\u00aa", "a"), ("\u2168", "IX")]
+)
 def test_saslprep_by_the_examples_of_rfc_4013(text: str, result: str) -> None:
     assert saslprep(text) == result
 

@@ -45,13 +45,17 @@ async def test_another_user_is_refused_and_the_session_stays_as_it_is(clean_star
             assert refused.reason_code == code
         await ann.silence()
         await leaves(node, ann, "s")
-        assert (await connack(node, Connect("s", 5, clean_start=clean_start, **ROOT))).reason_code == 0x87
+        assert (
+            await connack(node, Connect("s", 5, clean_start=clean_start, **ROOT))
+        ).reason_code == 0x87
         other = await node.client("o", 5, **ROOT)
         other.send(Publish("t", b"for ann", 1, packet_id=1))
         await other.expect(PubAck)
         await node.written()
     async with running(store, access=access(BUILTIN)) as node:  # the store knows as well
-        assert (await connack(node, Connect("s", 5, clean_start=clean_start, **ROOT))).reason_code == 0x87
+        assert (
+            await connack(node, Connect("s", 5, clean_start=clean_start, **ROOT))
+        ).reason_code == 0x87
         ann = await WireClient.open(node.port, 5)
         ann.send(Connect("s", 5, clean_start=False, **ANN, properties=KEPT))
         assert (await ann.expect(ConnAck)).session_present
@@ -68,7 +72,9 @@ async def test_a_client_that_proved_its_identifier_gets_it_but_nothing_of_anothe
         session = node.server.hub.sessions.get("dev-1")
         assert session is not None
         assert not session.subscriptions
-        assert (await connack(node, Connect("dev-1", 5, **ANN))).reason_code == reason.NOT_AUTHORIZED
+        assert (
+            await connack(node, Connect("dev-1", 5, **ANN))
+        ).reason_code == reason.NOT_AUTHORIZED
 
 
 @on_loop
@@ -76,11 +82,17 @@ async def test_where_nobody_authenticates_clients_sessions_are_everybodys() -> N
     store = MemoryStore()
     async with running(store) as node:
         await node.client("s", 5, username="ann", properties=KEPT)
-        assert (await connack(node, Connect("s", 5, False, username="bob", properties=KEPT))).session_present
+        assert (
+            await connack(node, Connect("s", 5, False, username="bob", properties=KEPT))
+        ).session_present
         await node.written()
-    async with running(store, access=access(BUILTIN)) as node:  # authentication is switched on: the first user has it
+    async with running(
+        store, access=access(BUILTIN)
+    ) as node:  # authentication is switched on: the first user has it
         assert (await connack(node, Connect("s", 5, False, **ANN, properties=KEPT))).session_present
-        assert (await connack(node, Connect("s", 5, False, **ROOT))).reason_code == reason.NOT_AUTHORIZED
+        assert (
+            await connack(node, Connect("s", 5, False, **ROOT))
+        ).reason_code == reason.NOT_AUTHORIZED
 
 
 def test_who_may_resume_whose_session() -> None:
@@ -91,7 +103,8 @@ def test_who_may_resume_whose_session() -> None:
         (left, back)
         for left in Proof
         for back in Proof
-        if client(back).may_resume(client(left)) and (left is back or not client(back, "bob").may_resume(client(left)))
+        if client(back).may_resume(client(left))
+        and (left is back or not client(back, "bob").may_resume(client(left)))
     }
     assert may == {
         (Proof.LOGIN, Proof.LOGIN), (Proof.LOGIN, Proof.USERNAME), (Proof.USERNAME, Proof.USERNAME),

@@ -42,7 +42,10 @@ async def test_a_source_believes_names_where_it_says_so(requires: bool, code: in
 
 @on_loop
 async def test_the_rules_of_the_api_believe_names_where_their_source_says_so() -> None:
-    sources = [{"type": "built_in", "require_trusted_attributes": False}, {"type": "file", "rules": [OWN]}]
+    sources = [
+        {"type": "built_in", "require_trusted_attributes": False},
+        {"type": "file", "rules": [OWN]},
+    ]
     async with running(access=access(BUILTIN, sources=sources, no_match="deny")) as node:
         client = await node.client("c1", 5, username="ann", password=b"pencil")
         assert await published(client, "c/c1/x") == reason.NOT_AUTHORIZED  # the file does not
@@ -53,7 +56,9 @@ async def test_a_will_is_left_by_the_names_that_were_believed() -> None:
     async with running(access=by_file(require_trusted_attributes=False)) as node:
         watcher = await node.client("w", 5, username="root", password=b"paper")
         await watcher.subscribe(SubscriptionRequest("c/#"))
-        client = await node.client("c1", 5, username="ann", password=b"pencil", will=Will("c/c1/gone", b"x"))
+        client = await node.client(
+            "c1", 5, username="ann", password=b"pencil", will=Will("c/c1/gone", b"x")
+        )
         client.abort()
         assert (await watcher.expect(Publish)).topic == "c/c1/gone"
 
@@ -63,7 +68,11 @@ async def in_zone(node: Node, **zone: Any) -> AsyncIterator[int]:
     """The port of a listener in a zone."""
     hub = node.server.hub
     hub.zones.use(hub.context.settings, ZonesSettings.model_validate({"plant": zone}))
-    listener = Listener(NamedListener(ListenerSettings(bind="127.0.0.1:0", zone="plant"), "plant"), hub, node.metrics)
+    listener = Listener(
+        NamedListener(ListenerSettings(bind="127.0.0.1:0", zone="plant"), "plant"),
+        hub,
+        node.metrics,
+    )
     _, port = await listener.open()
     try:
         yield port
@@ -75,7 +84,11 @@ async def in_zone(node: Node, **zone: Any) -> AsyncIterator[int]:
 @on_loop
 async def test_a_zone_has_its_own_list_of_believed_names() -> None:
     async with running(access=by_file()) as node:
-        for trusted, code in ((["clientid"], 0x10), ([], reason.NOT_AUTHORIZED), (None, reason.NOT_AUTHORIZED)):
+        for trusted, code in (
+            (["clientid"], 0x10),
+            ([], reason.NOT_AUTHORIZED),
+            (None, reason.NOT_AUTHORIZED),
+        ):
             async with in_zone(node, trusted_client_attributes=trusted) as port:
                 wire = await WireClient.open(port, 5)
                 wire.send(Connect("c1", 5, username="ann", password=b"pencil"))

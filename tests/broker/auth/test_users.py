@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from broker.auth.attempt import ConnectAttempt
-from broker.auth.authenticators.builtin import BuiltinAuthenticator, BuiltinSettings, RememberedLogins
+from broker.auth.authenticators.builtin import (
+    BuiltinAuthenticator,
+    BuiltinSettings,
+    RememberedLogins,
+)
 from broker.auth.decision import Decision
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
@@ -29,7 +33,9 @@ class Store:
 
     def __init__(self, *specs: Spec, **settings: Any) -> None:
         self.section = MemorySection(specs)
-        self.settings = PasswordHashingSettings.model_validate({"iterations": 4096, "threads": 1, **settings})
+        self.settings = PasswordHashingSettings.model_validate(
+            {"iterations": 4096, "threads": 1, **settings}
+        )
         self.metrics = Metrics()
         self.pool = HashPool(self.settings, self.metrics)
         self.users = Users(self.section, self.settings, self.pool, SystemClock())
@@ -50,7 +56,8 @@ class Store:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "rounds"), [("pbkdf2_sha256", 600_000), ("pbkdf2_sha384", 600_000), ("pbkdf2_sha512", 220_000)]
+    ("algorithm", "rounds"),
+    [("pbkdf2_sha256", 600_000), ("pbkdf2_sha384", 600_000), ("pbkdf2_sha512", 220_000)],
 )
 def test_rounds_are_what_is_recommended_unless_set(algorithm: Any, rounds: int) -> None:
     assert PasswordHashingSettings(algorithm=algorithm).rounds(algorithm) == rounds
@@ -118,7 +125,9 @@ async def test_a_login_that_was_right_is_remembered_until_the_password_changes()
 async def test_two_that_make_a_user_at_once_make_one() -> None:
     store = Store()
     spec = {"name": "ann", "password": "p"}
-    results = await asyncio.gather(store.users.create(spec), store.users.create(spec), return_exceptions=True)
+    results = await asyncio.gather(
+        store.users.create(spec), store.users.create(spec), return_exceptions=True
+    )
     assert [type(result) for result in results] == [dict, AlreadyExists]
 
 
@@ -155,13 +164,17 @@ async def test_a_user_that_makes_no_sense_is_refused(spec: Spec, place: str) -> 
     assert [problem.pointer for problem in raised.value.problems] == [place]
 
 
-@pytest.mark.parametrize("kept", [None, [], [{}], [{"algorithm": "md5", "salt": "", "stored_key": "eA=="}], ["x"]])
+@pytest.mark.parametrize(
+    "kept", [None, [], [{}], [{"algorithm": "md5", "salt": "", "stored_key": "eA=="}], ["x"]]
+)
 def test_a_user_of_a_file_that_cannot_be_used_is_named(kept: Any) -> None:
     with pytest.raises(ConfigError, match="user 'ann' cannot be used"):
         Store({"name": "ann", "credentials": kept})
 
 
-@pytest.mark.parametrize(("text", "encoding"), [("salt", "utf8"), ("73616c74", "hex"), ("c2FsdA==", "base64")])
+@pytest.mark.parametrize(
+    ("text", "encoding"), [("salt", "utf8"), ("73616c74", "hex"), ("c2FsdA==", "base64")]
+)
 @on_loop
 async def test_a_salt_is_imported_as_it_is_written(text: str, encoding: str) -> None:
     one = {"name": "a", "password_hash": "00" * 32, "salt": text, "salt_encoding": encoding}
@@ -176,11 +189,20 @@ async def test_a_salt_is_imported_as_it_is_written(text: str, encoding: str) -> 
         ({"name": "a", "password_hash": "00", "salt": "s"}, "1 bytes"),
         ({"name": "a", "password_hash": "zz", "salt": "s"}, "hexadecimal"),
         ({"name": "a", "salt": "s"}, "password_hash"),
-        ({"name": "a", "password_hash": "00" * 32, "salt": "?", "salt_encoding": "base64"}, "expected base64"),
-        ({"name": "a", "password_hash": "00" * 32, "salt": "s", "salt_encoding": "utf16"}, "utf8, hex or base64"),
+        (
+            {"name": "a", "password_hash": "00" * 32, "salt": "?", "salt_encoding": "base64"},
+            "expected base64",
+        ),
+        (
+            {"name": "a", "password_hash": "00" * 32, "salt": "s", "salt_encoding": "utf16"},
+            "utf8, hex or base64",
+        ),
         ({"name": "a", "password_hash": "00", "algorithm": "plain"}, "not kept"),
         ({"name": "a", "password_hash": "00", "algorithm": "argon"}, "no algorithm"),
-        ({"name": "a", "password_hash": "00" * 32, "salt": "s", "algorithm": "pbkdf2_sha256"}, "iterations"),
+        (
+            {"name": "a", "password_hash": "00" * 32, "salt": "s", "algorithm": "pbkdf2_sha256"},
+            "iterations",
+        ),
         ("ann", "expected an object"),
     ],
 )
@@ -189,7 +211,9 @@ async def test_an_import_says_what_is_wrong_with_whom(user: Any, says: str) -> N
     store = Store()
     good = {"name": "b", "password_hash": "00" * 32, "salt": "s"}
     with pytest.raises(Invalid, match=says) as raised:
-        await imported_users(parsed(UserImport, {"users": [good, user]}, "no users were imported"), store.pool)
+        await imported_users(
+            parsed(UserImport, {"users": [good, user]}, "no users were imported"), store.pool
+        )
     assert raised.value.problems[0].pointer == "/users/1"
 
 
@@ -197,7 +221,12 @@ async def test_an_import_says_what_is_wrong_with_whom(user: Any, says: str) -> N
 @pytest.mark.parametrize("algorithm", ["md5", "sha", "sha1"])
 async def test_weak_hashes_are_imported_only_where_that_is_allowed(algorithm: str) -> None:
     digest = hashlib.new({"sha": "sha1"}.get(algorithm, algorithm), b"saltpencil")
-    entry = {"name": "old", "password_hash": digest.hexdigest(), "salt": "salt", "algorithm": algorithm}
+    entry = {
+        "name": "old",
+        "password_hash": digest.hexdigest(),
+        "salt": "salt",
+        "algorithm": algorithm,
+    }
     body = UserImport(users=[entry])
     store = Store()
     with pytest.raises(Invalid) as raised:

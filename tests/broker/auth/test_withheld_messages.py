@@ -28,7 +28,9 @@ TOPICS = ("t/1", "t/secret", "t/secret/x", "t/2")
 OPEN = ["t/1", "t/2"]
 
 
-async def publish(client: WireClient, *topics: str, qos: int = 0, retain: bool = False, payload: bytes = b"x") -> None:
+async def publish(
+    client: WireClient, *topics: str, qos: int = 0, retain: bool = False, payload: bytes = b"x"
+) -> None:
     for number, topic in enumerate(topics, 1):
         client.send(Publish(topic, payload, qos, retain, packet_id=number if qos else 0))
         if qos:
@@ -64,12 +66,16 @@ async def leaves(node: Node, client: WireClient, client_id: str = "a") -> None:
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("version", [4, 5])
 @on_loop
-async def test_others_get_everything_and_the_client_what_is_not_denied(version: int, qos: int) -> None:
+async def test_others_get_everything_and_the_client_what_is_not_denied(
+    version: int, qos: int
+) -> None:
     async with running(access=GUARDED) as node:
         ann, root = await node.client("a", version, **ANN), await node.client("r", version, **ROOT)
         assert await ann.subscribe(SubscriptionRequest("t/#", 1)) == [1]
         assert (
-            await ann.subscribe(SubscriptionRequest("t/secret/#", 1), SubscriptionRequest("t/secret", 1))
+            await ann.subscribe(
+                SubscriptionRequest("t/secret/#", 1), SubscriptionRequest("t/secret", 1)
+            )
             == [0x87 if version == 5 else 0x80] * 2
         )
         await root.subscribe(SubscriptionRequest("t/#", 1))
@@ -82,9 +88,14 @@ async def test_others_get_everything_and_the_client_what_is_not_denied(version: 
 
 @on_loop
 async def test_strict_subscriptions_are_refused_as_a_whole() -> None:
-    async with running(access=access(BUILTIN, rules=[SECRET, REST], strict_subscriptions=True)) as node:
+    async with running(
+        access=access(BUILTIN, rules=[SECRET, REST], strict_subscriptions=True)
+    ) as node:
         ann = await node.client("a", 5, **ANN)
-        assert await ann.subscribe(SubscriptionRequest("t/#"), SubscriptionRequest("t/1")) == [0x87, 0]
+        assert await ann.subscribe(SubscriptionRequest("t/#"), SubscriptionRequest("t/1")) == [
+            0x87,
+            0,
+        ]
 
 
 @pytest.mark.parametrize("properties", [{}, KEPT])
@@ -102,7 +113,10 @@ async def test_retained_messages_are_withheld_too(qos: int, properties: dict[str
 async def test_what_came_while_the_client_was_away_is_withheld_before_and_after_a_restart() -> None:
     store = MemoryStore()
     async with running(store, access=GUARDED) as node:
-        ann, root = await node.client("a", 5, **ANN, properties=KEPT), await node.client("r", 5, **ROOT)
+        ann, root = (
+            await node.client("a", 5, **ANN, properties=KEPT),
+            await node.client("r", 5, **ROOT),
+        )
         await ann.subscribe(SubscriptionRequest("t/#", 1))
         await leaves(node, ann)
         await publish(root, *TOPICS, qos=1)
@@ -113,7 +127,9 @@ async def test_what_came_while_the_client_was_away_is_withheld_before_and_after_
         await node.written()
     async with running(store, access=GUARDED) as node:
         root = await node.client("r", 5, **ROOT)
-        await publish(root, "t/secret", "t/3", qos=1)  # the rules of one that has not come back are not known yet
+        await publish(
+            root, "t/secret", "t/3", qos=1
+        )  # the rules of one that has not come back are not known yet
         ann = await back(node, **ANN)
         assert await topics_of(ann, 3) == [*OPEN, "t/3"]
         await publish(root, *TOPICS, qos=1)
@@ -125,7 +141,13 @@ async def test_rules_that_change_hold_for_subscriptions_that_were_granted() -> N
     async with running(access=access(BUILTIN)) as node:
         ann, root = await node.client("a", 5, **ANN), await node.client("r", 5, **ROOT)
         await ann.subscribe(SubscriptionRequest("t/#", 1))
-        for rules, count in (((), 4), ((SECRET, REST), 2), ((REST,), 4), ((REST, SECRET), 4), ((SECRET, REST), 2)):
+        for rules, count in (
+            ((), 4),
+            ((SECRET, REST), 2),
+            ((REST,), 4),
+            ((REST, SECRET), 4),
+            ((SECRET, REST), 2),
+        ):
             use_rules(node, *rules)
             for qos in (0, 1):
                 await publish(root, *TOPICS, qos=qos)
@@ -136,7 +158,9 @@ async def test_rules_that_change_hold_for_subscriptions_that_were_granted() -> N
 @pytest.mark.parametrize("properties", [{}, KEPT])
 @pytest.mark.parametrize("qos", [0, 1])
 @on_loop
-async def test_a_share_group_gives_them_to_members_that_may_have_them(qos: int, properties: dict[str, Any]) -> None:
+async def test_a_share_group_gives_them_to_members_that_may_have_them(
+    qos: int, properties: dict[str, Any]
+) -> None:
     async with running(access=GUARDED) as node:
         ann = await node.client("a", 5, **ANN, properties=properties)
         assert await ann.subscribe(SubscriptionRequest("$share/g/t/#", 1)) == [1]
@@ -189,7 +213,11 @@ async def test_figures_of_the_broker_are_withheld_too() -> None:
 # -- dead letters --
 
 ALL_DEAD = DeadLetterSettings(causes=["no_subscribers"])
-DEAD_READER: dict[str, Any] = {"permission": "allow", "action": "subscribe", "topics": ["$dead/#", "open/#"]}
+DEAD_READER: dict[str, Any] = {
+    "permission": "allow",
+    "action": "subscribe",
+    "topics": ["$dead/#", "open/#"],
+}
 PUBLISHER: dict[str, Any] = {"permission": "allow", "action": "publish", "topics": ["#", "$dead/#"]}
 
 
@@ -201,7 +229,9 @@ PUBLISHER: dict[str, Any] = {"permission": "allow", "action": "publish", "topics
         ([{**DEAD_READER, "topics": ["$dead/#", "#"]}, PUBLISHER], ["t/secret/x", "t/1", "open/x"]),
     ],
 )
-@pytest.mark.parametrize("text", ["$dead/#", "$dead/no_subscribers/#", "$dead/+/+/#", "$share/g/$dead/#"])
+@pytest.mark.parametrize(
+    "text", ["$dead/#", "$dead/no_subscribers/#", "$dead/+/+/#", "$share/g/$dead/#"]
+)
 @on_loop
 async def test_who_reads_dead_letters_reads_those_of_topics_that_it_may_read(
     text: str, rules: list[dict[str, Any]], expected: list[str]
@@ -211,11 +241,15 @@ async def test_who_reads_dead_letters_reads_those_of_topics_that_it_may_read(
         assert await ann.subscribe(SubscriptionRequest(text, 1)) == [1]
         publisher = await node.client("p", 5, **ROOT)
         await publish(publisher, "t/secret/x", "t/1", "open/x")
-        assert await topics_of(ann, len(expected)) == [f"$dead/no_subscribers/{topic}" for topic in expected]
+        assert await topics_of(ann, len(expected)) == [
+            f"$dead/no_subscribers/{topic}" for topic in expected
+        ]
 
 
 @on_loop
-async def test_a_subscription_to_the_dead_letters_of_a_denied_topic_gives_nothing_or_is_refused() -> None:
+async def test_a_subscription_to_the_dead_letters_of_a_denied_topic_gives_nothing_or_is_refused() -> (
+    None
+):
     rules = [SECRET, REST, {"permission": "allow", "topics": ["$dead/#"]}]
     async with running(access=access(BUILTIN, rules=rules), dead_letter=ALL_DEAD) as node:
         ann, publisher = await node.client("a", 5, **ANN), await node.client("p", 5, **ROOT)
@@ -226,7 +260,11 @@ async def test_a_subscription_to_the_dead_letters_of_a_denied_topic_gives_nothin
     async with running(access=made, dead_letter=ALL_DEAD) as node:
         ann = await node.client("a", 5, **ANN)
         texts = ("$dead/+/t/secret/x", "$dead/#", "$dead/+/t/1")
-        assert await ann.subscribe(*(SubscriptionRequest(text, 1) for text in texts)) == [0x87, 0x87, 1]
+        assert await ann.subscribe(*(SubscriptionRequest(text, 1) for text in texts)) == [
+            0x87,
+            0x87,
+            1,
+        ]
 
 
 @pytest.mark.parametrize("topic", ["$dead/expired/t", "$dead/x", "$delayed/1/$dead/expired/t"])

@@ -60,10 +60,16 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _objects(self, path: str, query: str, body: Any) -> None:
         if self.command == "GET" and path in ("/rules", "/streams", "/lake/tables"):
-            kept = [spec for key, spec in self.server.objects.items() if key.rpartition("/")[0] == path]
+            kept = [
+                spec for key, spec in self.server.objects.items() if key.rpartition("/")[0] == path
+            ]
             start = int(dict(pair.split("=") for pair in query.split("&") if pair).get("cursor", 0))
-            following = str(start + 2) if start + 2 < len(kept) else None  # pages of two, whatever was asked
-            self._answer(200, {"items": kept[start : start + 2], "next": following, "total": len(kept)})
+            following = (
+                str(start + 2) if start + 2 < len(kept) else None
+            )  # pages of two, whatever was asked
+            self._answer(
+                200, {"items": kept[start : start + 2], "next": following, "total": len(kept)}
+            )
         elif self.command == "PUT":
             status = 200 if path in self.server.objects else 201
             self.server.objects[path] = body
@@ -77,12 +83,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, self.server.objects[path])
 
     def _problem(self, status: int, code: str, detail: str) -> None:
-        self._answer(status, {"title": code, "status": status, "code": code, "detail": detail, "errors": []})
+        self._answer(
+            status, {"title": code, "status": status, "code": code, "detail": detail, "errors": []}
+        )
 
     def _answer(self, status: int, body: Any) -> None:
-        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        data = (
+            b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        )
         self.send_response(status)
-        self.send_header("Content-Type", "application/problem+json" if status >= 400 else "application/json")
+        self.send_header(
+            "Content-Type", "application/problem+json" if status >= 400 else "application/json"
+        )
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -92,7 +104,9 @@ class _Handler(BaseHTTPRequestHandler):
 def serving() -> Iterator[ApiServer]:
     """A server on a free port."""
     server = ApiServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="api server")
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, name="api server"
+    )
     thread.start()
     try:
         yield server

@@ -59,7 +59,9 @@ def test_objects_are_applied_listed_shown_and_removed(
     assert "/rules/hot" not in server.objects
 
 
-def test_a_list_as_json_holds_all_pages(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_list_as_json_holds_all_pages(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.objects = {f"/streams/s{n}": {"name": f"s{n}"} for n in range(5)}
     assert main(["streams", "ls", "-o", "json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -72,7 +74,9 @@ def test_names_are_quoted_in_paths(server: ApiServer) -> None:
     assert server.requests[-1][1] == "/rules/a%2Fb%20c%3F"
 
 
-def test_what_is_missing_names_the_next_command(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_missing_names_the_next_command(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["rules", "show", "nope"]) == exit_codes.NOT_FOUND
     assert capsys.readouterr().err == "Error: there is no rule 'nope'\nTry: sluice rules ls\n"
 
@@ -133,7 +137,9 @@ def test_nobody_there_is_told_with_what_to_start(capsys: pytest.CaptureFixture[s
     assert "Try: sluice serve" in told
 
 
-def test_another_server_than_ours_is_told(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_server_than_ours_is_told(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.answers[("GET", "/status")] = (200, b"<html>hello</html>")
     assert main(["status"]) == exit_codes.NOT_REACHABLE
     assert "not as Sluice's management API does" in capsys.readouterr().err
@@ -199,7 +205,9 @@ def test_a_file_that_cannot_be_read_is_told(
 
 
 def test_a_dash_reads_standard_input(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("name = meters, topics = ['meters/#']".replace("'", '"')))
+    monkeypatch.setattr(
+        "sys.stdin", io.StringIO("name = meters, topics = ['meters/#']".replace("'", '"'))
+    )
     assert main(["stream", "apply", "-f", "-"]) == 0
     assert server.objects == {"/streams/meters": {"name": "meters", "topics": ["meters/#"]}}
 
@@ -213,7 +221,9 @@ def test_removing_asks_and_elsewhere_needs_yes(
     assert server.requests == []
 
 
-def test_names_from_clients_do_not_steer_the_terminal(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_from_clients_do_not_steer_the_terminal(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.objects = {"/rules/x": {"name": "x\x1b[2J", "sql": "[bold]a[/bold]\nb"}}
     assert main(["rules", "ls"]) == 0
     listed = capsys.readouterr().out
@@ -239,7 +249,9 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_status_shows_ledger_rules_streams_and_tables(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_ledger_rules_streams_and_tables(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.answers[("GET", "/status")] = (200, STATUS)
     assert main(["status"]) == 0
     shown = capsys.readouterr().out
@@ -256,7 +268,13 @@ def test_waiting_for_rows_shows_the_state_and_the_lag(
     server: ApiServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states: list[dict[str, Any]] = [
-        {"name": "readings", "state": "starting", "rows": None, "dead_letters": None, "lag_records": None},
+        {
+            "name": "readings",
+            "state": "starting",
+            "rows": None,
+            "dead_letters": None,
+            "lag_records": None,
+        },
         {
             "name": "readings",
             "state": "held",
@@ -275,7 +293,9 @@ def test_waiting_for_rows_shows_the_state_and_the_lag(
         },
         {"name": "readings", "state": "running", "rows": 9, "dead_letters": 1, "lag_records": 0},
     ]
-    monkeypatch.setattr("broker.cli.lake.time.sleep", lambda _: server.answers.update(status(states.pop(0))))
+    monkeypatch.setattr(
+        "broker.cli.lake.time.sleep", lambda _: server.answers.update(status(states.pop(0)))
+    )
     server.answers.update(status(states.pop(0)))
     assert main(["lake", "tables", "wait", "readings", "--rows", "10"]) == 0
     assert capsys.readouterr().err.splitlines() == [
@@ -288,19 +308,29 @@ def status(table: dict[str, Any]) -> dict[tuple[str, str], tuple[int, Any]]:
     return {("GET", "/status"): (200, {"tables": [table]})}
 
 
-def test_reordering_leaves_objects_of_files_first(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
-    items = [{"name": name, "fixed_by": "a.hocon" if name == "filed" else None} for name in ("filed", "one", "two")]
+def test_reordering_leaves_objects_of_files_first(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    items = [
+        {"name": name, "fixed_by": "a.hocon" if name == "filed" else None}
+        for name in ("filed", "one", "two")
+    ]
     server.answers[("GET", "/rules")] = (200, {"items": items, "next": None})
     server.answers[("POST", "/rules:reorder")] = (200, {"items": []})
     assert main(["rules", "reorder", "two"]) == 0
     assert "order: filed, two, one" in capsys.readouterr().out
 
 
-def test_waiting_for_rows_ends_when_they_are_there(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_waiting_for_rows_ends_when_they_are_there(
+    server: ApiServer, capsys: pytest.CaptureFixture[str]
+) -> None:
     server.answers[("GET", "/status")] = (200, STATUS)
     assert main(["lake", "tables", "wait", "readings", "--rows", "10"]) == 0
     assert capsys.readouterr().out == "table readings has 8 rows and 2 dead letters\n"
-    assert main(["lake", "tables", "wait", "readings", "--rows", "11", "--timeout", "0"]) == exit_codes.TIMED_OUT
+    assert (
+        main(["lake", "tables", "wait", "readings", "--rows", "11", "--timeout", "0"])
+        == exit_codes.TIMED_OUT
+    )
     assert "has 10 of 11 rows after 0 s; it is running" in capsys.readouterr().err
     assert main(["lake", "tables", "wait", "other"]) == exit_codes.NOT_FOUND
 
@@ -322,7 +352,9 @@ def test_mistakes_of_use_exit_2(arguments: list[str], capsys: pytest.CaptureFixt
     assert capsys.readouterr().err
 
 
-def test_a_log_level_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_level_that_is_none_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("SLUICE_LOG", "loud")
     assert main(["serve"]) == exit_codes.USAGE
     assert "SLUICE_LOG is 'loud'; expected debug" in capsys.readouterr().err
@@ -336,7 +368,15 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_doctor_looks_at_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["doctor", "--data-dir", str(tmp_path / "new"), "-o", "json"])
     findings = {finding["what"]: finding for finding in json.loads(capsys.readouterr().out)}
-    assert {"Python", "packages", "extra spark", "data directory", "disk", "open files", "port 1883"} <= set(findings)
+    assert {
+        "Python",
+        "packages",
+        "extra spark",
+        "data directory",
+        "disk",
+        "open files",
+        "port 1883",
+    } <= set(findings)
     assert findings["Python"]["state"] == "ok"
     assert all(finding["advice"] for finding in findings.values() if finding["state"] != "ok")
     assert not (tmp_path / "new").exists()
@@ -349,7 +389,9 @@ def test_the_doctor_warns_of_a_directory_that_others_can_read(
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(mode)
     main(["doctor", "--data-dir", str(tmp_path / "data"), "-o", "json"])
-    [finding] = [one for one in json.loads(capsys.readouterr().out) if one["what"] == "data directory"]
+    [finding] = [
+        one for one in json.loads(capsys.readouterr().out) if one["what"] == "data directory"
+    ]
     assert finding["state"] == state
     if state == "note":
         assert finding["advice"] == f"chmod -R go= {tmp_path / 'data'}"
@@ -360,7 +402,18 @@ def test_help_lists_the_commands() -> None:
         [sys.executable, "-m", "broker.cli.main", "--help"],
         capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3],
     )  # fmt: skip
-    for command in ("serve", "demo", "status", "audit", "replay", "lake", "config", "doctor", "version", "rules"):
+    for command in (
+        "serve",
+        "demo",
+        "status",
+        "audit",
+        "replay",
+        "lake",
+        "config",
+        "doctor",
+        "version",
+        "rules",
+    ):
         assert f"\n  {command} " in asked.stdout
 
 
@@ -370,7 +423,11 @@ def test_help_imports_nothing_heavy() -> None:
         "print(sorted({'pydantic', 'httpx', 'rich', 'uvloop', 'fastapi', 'pyarrow', 'sqlglot'} & set(sys.modules)))"
     )
     asked = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
     )
     assert asked.stdout.splitlines()[-1] == "[]"
 

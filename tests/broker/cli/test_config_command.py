@@ -35,14 +35,19 @@ def test_every_problem_of_a_bad_file_is_told(capsys: pytest.CaptureFixture[str])
     assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
     told = capsys.readouterr().err
     assert told.startswith("Error: the configuration has 3 problems\n")
-    assert "  my.conf line 2: mqtt.max_packet_sise is not a setting; did you mean 'max_packet_size'?\n" in told
+    assert (
+        "  my.conf line 2: mqtt.max_packet_sise is not a setting; did you mean 'max_packet_size'?\n"
+        in told
+    )
     assert "  my.conf line 3: mqtt.max_inflight is 'many'; expected a whole number\n" in told
     assert "  my.conf line 5: listeners.tcp.default.bind: 'x' is not an address" in told
     assert main(["config", "check", "my.conf", "-o", "json"]) == exit_codes.CHECK_SAID_NO
     assert len(json.loads(capsys.readouterr().err)["problems"]) == 3
 
 
-def test_a_file_that_does_not_parse_is_told_with_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_does_not_parse_is_told_with_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     Path("my.conf").write_text("mqtt {\n  retain = [1, 2\n}\n")
     assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
     assert "my.conf line 3, column 1: expected ']' for the '[' of line 2" in capsys.readouterr().err
@@ -59,7 +64,10 @@ def test_objects_that_a_broker_would_refuse_are_told_and_nothing_is_written(
     assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
     told = capsys.readouterr().err
     assert told.startswith("Error: the configuration has 3 problems\n")
-    assert "  my.conf line 2: rule 'r' cannot be used: line 1, column 1: a rule begins with SELECT" in told
+    assert (
+        "  my.conf line 2: rule 'r' cannot be used: line 1, column 1: a rule begins with SELECT"
+        in told
+    )
     assert "  my.conf line 3: rule 'q' cannot be used: there is no stream 'none'" in told
     assert "  my.conf line 5: stream 's' cannot be used: shards is 0; expected at least 1" in told
     assert os.listdir() == ["my.conf"]
@@ -84,14 +92,19 @@ def test_what_is_in_force_is_shown_with_who_set_it(
 def test_the_reference_describes_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "reference", "-o", "json"]) == 0
     entries = json.loads(capsys.readouterr().out)
-    assert {"mqtt.max_packet_size", "store.durability", "listeners.tcp.default.bind"} <= {e["key"] for e in entries}
+    assert {"mqtt.max_packet_size", "store.durability", "listeners.tcp.default.bind"} <= {
+        e["key"] for e in entries
+    }
     assert [entry["key"] for entry in entries if not entry["description"]] == []
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ('node.name = "a/+"', "node.name: 'a/+' has to be one level of $SYS topics; leave '/', '+', '#' and NUL out"),
+        (
+            'node.name = "a/+"',
+            "node.name: 'a/+' has to be one level of $SYS topics; leave '/', '+', '#' and NUL out",
+        ),
         (
             'mqtt.clientid_override = "nope("',
             (
@@ -102,7 +115,9 @@ def test_the_reference_describes_every_setting(capsys: pytest.CaptureFixture[str
     ],
     ids=["node.name", "mqtt.clientid_override"],
 )
-def test_a_bad_value_is_one_problem_in_one_sentence(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_value_is_one_problem_in_one_sentence(
+    line: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("my.conf").write_text(f"{line}\n")
     assert main(["config", "check", "my.conf"]) == exit_codes.CHECK_SAID_NO
     head, problem, *_ = capsys.readouterr().err.splitlines()
@@ -129,7 +144,8 @@ def test_the_sample_has_every_setting_and_loads_as_the_defaults(
 
 
 @pytest.mark.parametrize(
-    ("profile", "advice"), [("hardend", "did you mean 'hardened'?"), ("legacy", "access.allow_anonymous = true")]
+    ("profile", "advice"),
+    [("hardend", "did you mean 'hardened'?"), ("legacy", "access.allow_anonymous = true")],
 )
 def test_an_unknown_security_profile_stops_the_start(
     profile: str, advice: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -103,7 +103,10 @@ def file(tmp_path: Path) -> Path:
 def reported(file: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, Any]]:
     """The items of the report by their place in the file."""
     data = str(file.parent / "data")
-    assert main(["import", "emqx", str(file), "--dry-run", "--json", "--data-dir", data]) == exit_codes.DONE
+    assert (
+        main(["import", "emqx", str(file), "--dry-run", "--json", "--data-dir", data])
+        == exit_codes.DONE
+    )
     return {item["item"]: item for item in json.loads(capsys.readouterr().out)["items"]}
 
 
@@ -138,7 +141,9 @@ def test_each_item_is_reported(file: Path, capsys: pytest.CaptureFixture[str]) -
         "node.data_dir": "not supported",
         "cluster": "not supported",
     }
-    assert all(bool(item["reason"]) == (item["result"] == "not supported") for item in found.values())
+    assert all(
+        bool(item["reason"]) == (item["result"] == "not supported") for item in found.values()
+    )
     assert all(item["becomes"] for item in found.values() if not item["reason"])
 
 
@@ -172,16 +177,26 @@ def test_changes_and_reasons_are_named(file: Path, capsys: pytest.CaptureFixture
 def test_the_report_for_people_shows_no_secret_and_says_what_to_do(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["import", "emqx", str(file), "--dry-run", "--data-dir", str(file.parent / "data")]) == exit_codes.DONE
+    assert (
+        main(["import", "emqx", str(file), "--dry-run", "--data-dir", str(file.parent / "data")])
+        == exit_codes.DONE
+    )
     shown = capsys.readouterr().out
     assert "wonder:land" not in shown
     assert "Add to sluice.conf, then run 'sluice config reload':" in shown
     assert "run without --dry-run to import them" in shown
-    assert sorted(path.name for path in (file.parent / "data").iterdir()) == ["secrets"], "a dry run writes nothing"
+    assert sorted(path.name for path in (file.parent / "data").iterdir()) == ["secrets"], (
+        "a dry run writes nothing"
+    )
 
 
-def test_an_archive_of_an_export_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    archive, text = tmp_path / "emqx-export.tar.gz", b'rewrite = [{ source_topic = "a/#", dest_topic = b }]'
+def test_an_archive_of_an_export_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, text = (
+        tmp_path / "emqx-export.tar.gz",
+        b'rewrite = [{ source_topic = "a/#", dest_topic = b }]',
+    )
     with tarfile.open(archive, "w:gz") as made:
         member = tarfile.TarInfo("emqx-export/cluster.hocon")
         member.size = len(text)
@@ -190,7 +205,8 @@ def test_an_archive_of_an_export_is_read(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("a = {", "line 1"), (None, "cannot be read"), ("no archive", "cannot be read")]
+    ("text", "expected"),
+    [("a = {", "line 1"), (None, "cannot be read"), ("no archive", "cannot be read")],
 )
 def test_a_file_that_cannot_be_read_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, expected: str
@@ -206,7 +222,12 @@ def test_a_file_that_cannot_be_read_is_one_sentence(
                                   "connectors.http.a.resource_opts = 5", "actions.http.a.parameters = x", "mqtt = 7",
                                   "rule_engine.rules.a { sql = 5, actions = 7 }", "auto_subscribe = 3",
                                   "schema_validation.validations = [1, {}]", "connectors.http.a.ssl = 4"])  # fmt: skip
-def test_values_of_other_kinds_end_in_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_values_of_other_kinds_end_in_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
     file = tmp_path / "emqx.conf"
     file.write_text(text)
-    assert main(["import", "emqx", str(file), "--dry-run", "--data-dir", str(tmp_path / "data")]) == exit_codes.DONE
+    assert (
+        main(["import", "emqx", str(file), "--dry-run", "--data-dir", str(tmp_path / "data")])
+        == exit_codes.DONE
+    )

@@ -63,16 +63,26 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     return run
 
 
-def test_config_show_is_what_the_broker_uses_with_sources_and_what_differs(node: Node, run: Callable[..., str]) -> None:
+def test_config_show_is_what_the_broker_uses_with_sources_and_what_differs(
+    node: Node, run: Callable[..., str]
+) -> None:
     file = node.data_dir / "sluice.conf"
-    file.write_text(_CONFIG.replace("= 2MB", "= 3MB").replace(_SECRET, "another-secret-0123456789-0123456789"))
+    file.write_text(
+        _CONFIG.replace("= 2MB", "= 3MB").replace(_SECRET, "another-secret-0123456789-0123456789")
+    )
     try:
         text = run("config", "show")
         found = {item["key"]: item for item in json.loads(run("config", "show", "--json"))["items"]}
     finally:
         file.write_text(_CONFIG)
-    assert [found["mqtt.max_packet_size"][key] for key in ("value", "set_by")] == [2 * 1024**2, f"{file} line 3"]
-    assert found["mqtt.max_packet_size"]["in_files"] == {"value": 3 * 1024**2, "set_by": f"{file} line 3"}
+    assert [found["mqtt.max_packet_size"][key] for key in ("value", "set_by")] == [
+        2 * 1024**2,
+        f"{file} line 3",
+    ]
+    assert found["mqtt.max_packet_size"]["in_files"] == {
+        "value": 3 * 1024**2,
+        "set_by": f"{file} line 3",
+    }
     assert "in_files" not in found["store.max_backlog_bytes"]
     assert "in_files" in found["authentication.chain"]  # the secret is another
     assert found["mqtt.max_qos"]["set_by"] == "default" if "mqtt.max_qos" in found else True
@@ -85,14 +95,19 @@ def test_config_show_is_what_the_broker_uses_with_sources_and_what_differs(node:
     assert line.split()[1] == "1d"
 
 
-def test_config_show_without_a_broker_says_how_to_read_the_files(run: Callable[..., str], tmp_path: Path) -> None:
+def test_config_show_without_a_broker_says_how_to_read_the_files(
+    run: Callable[..., str], tmp_path: Path
+) -> None:
     nowhere = ("--data-dir", str(tmp_path / "none"), "--url", "http://127.0.0.1:1")
-    assert "Try: sluice config show --files" in run("config", "show", *nowhere, code=exit_codes.NOT_REACHABLE)
+    assert "Try: sluice config show --files" in run(
+        "config", "show", *nowhere, code=exit_codes.NOT_REACHABLE
+    )
     assert "default" in run("config", "show", "--files", *nowhere)
 
 
 @pytest.mark.parametrize(
-    ("file", "source", "kind"), [("d1.avsc", AVRO, "avro"), ("d2.proto", PROTO, "protobuf"), ("d3.json", JSON, "json")]
+    ("file", "source", "kind"),
+    [("d1.avsc", AVRO, "avro"), ("d2.proto", PROTO, "protobuf"), ("d3.json", JSON, "json")],
 )
 def test_the_source_of_a_schema_is_applied_as_it_is(
     node: Node, run: Callable[..., str], file: str, source: str, kind: str
@@ -116,8 +131,13 @@ def test_what_schemas_check_recommends_works(run: Callable[..., str]) -> None:
     said = run("schemas", "check", "narrow", "-f", "wide.avsc", code=exit_codes.CHECK_SAID_NO)
     assert "Error: " in said
     Path("broken.json").write_text('{"type": 5}')
-    assert "Error: " in run("schemas", "check", "narrow", "-f", "broken.json", code=exit_codes.CHECK_SAID_NO)
-    assert run("schemas", "apply", "-f", "narrow.json", "--name", "narrow", "--force") == "schema narrow replaced\n"
+    assert "Error: " in run(
+        "schemas", "check", "narrow", "-f", "broken.json", code=exit_codes.CHECK_SAID_NO
+    )
+    assert (
+        run("schemas", "apply", "-f", "narrow.json", "--name", "narrow", "--force")
+        == "schema narrow replaced\n"
+    )
 
 
 def test_checks_that_say_no_end_with_seven(run: Callable[..., str]) -> None:
@@ -125,7 +145,9 @@ def test_checks_that_say_no_end_with_seven(run: Callable[..., str]) -> None:
     Path("rule.conf").write_text(RULE + case)
     run("rules", "apply", "-f", "rule.conf", "--force")
     assert "1 failed" in run("rules", "test", "warm", code=exit_codes.CHECK_SAID_NO)
-    assert "Error: " in run("rules", "check", "--sql", 'SELECT nofun(1) FROM "a"', code=exit_codes.CHECK_SAID_NO)
+    assert "Error: " in run(
+        "rules", "check", "--sql", 'SELECT nofun(1) FROM "a"', code=exit_codes.CHECK_SAID_NO
+    )
     assert "Error: " in run("rules", "check", "--sql", "SELECT", code=exit_codes.CHECK_SAID_NO)
     run("rules", "rm", "warm", "--yes")
 
@@ -163,13 +185,17 @@ def test_other_words_for_show_and_rm(run: Callable[..., str]) -> None:
     assert run("rules", "delete", "warm", "--yes") == "rule warm removed\n"
 
 
-def test_a_comment_in_the_file_of_the_api_takes_a_reload(node: Node, run: Callable[..., str]) -> None:
+def test_a_comment_in_the_file_of_the_api_takes_a_reload(
+    node: Node, run: Callable[..., str]
+) -> None:
     Path("rule.conf").write_text(RULE)
     run("rules", "apply", "-f", "rule.conf")
     file = node.data_dir / "api.hocon"
     file.write_text(f"# mine\n{file.read_text()}")
     Path("rule.conf").write_text(RULE.replace("> 20", "> 30"))
-    assert "Try: sluice config reload" in run("rules", "apply", "-f", "rule.conf", code=exit_codes.FAILED)
+    assert "Try: sluice config reload" in run(
+        "rules", "apply", "-f", "rule.conf", code=exit_codes.FAILED
+    )
     run("config", "reload")
     assert run("rules", "apply", "-f", "rule.conf") == "rule warm replaced\n"
     run("rules", "rm", "warm", "--yes")
@@ -182,13 +208,19 @@ def test_the_version(run: Callable[..., str]) -> None:
 
 def _completed(line: str, environ: dict[str, str]) -> tuple[list[str], float]:
     """What a shell is offered after a line, and the processor seconds that took."""
-    asked = {"_SLUICE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    asked = {
+        "_SLUICE_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": str(line.count(" ")),
+    }
     return _timed([], environ | asked)
 
 
 def _timed(words: list[str], environ: dict[str, str]) -> tuple[list[str], float]:
     command = [sys.executable, "-m", "broker.cli.main", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, cwd=Path(__file__).parents[3], text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=environ, cwd=Path(__file__).parents[3], text=True
+    )
     assert process.stdout is not None
     with process.stdout:
         text = process.stdout.read()
@@ -201,7 +233,9 @@ def test_help_and_completion_are_quick(node: Node, run: Callable[..., str], tmp_
     """300 and 200 ms of a processor. Where others share its core it takes longer, so the best of some tries counts."""
     Path("rule.conf").write_text(RULE)
     run("rules", "apply", "-f", "rule.conf")
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environ = {
+        name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
+    }
     environ["PYTHONPYCACHEPREFIX"] = str(tmp_path / "compiled")
     for _ in range(2):  # the first compiles modules
         offered, _ = _completed("sluice rules show ", environ)
@@ -219,11 +253,20 @@ def test_repeated_refusals_are_one_line_of_the_log(node: Node, run: Callable[...
     )
     run("validations", "apply", "-f", "gate.conf")
     for number in range(50):
-        node.call("POST", "/messages:publish", {"topic": "repeated", "payload": str(number)}, expect=(200, 422))
+        node.call(
+            "POST",
+            "/messages:publish",
+            {"topic": "repeated", "payload": str(number)},
+            expect=(200, 422),
+        )
     assert node.call("GET", "/validations/repeated")["metrics"]["failed"] == 50
     lines = [line for line in node.log.read_text().splitlines() if "validation=repeated" in line]
     assert len(lines) == 1
-    times = [line.split()[1] for line in run("validations", "show", "repeated").splitlines() if "time " in line]
+    times = [
+        line.split()[1]
+        for line in run("validations", "show", "repeated").splitlines()
+        if "time " in line
+    ]
     assert datetime.fromisoformat(times[0]) > datetime.now(UTC) - timedelta(hours=1)
     run("validations", "rm", "repeated", "--yes")
 

@@ -37,8 +37,12 @@ def apply(noun: str, text: str) -> int:
     return main([noun, "apply", "-f", "objects.conf"])
 
 
-@pytest.mark.parametrize("noun", ["rules", "schemas", "validations", "transforms", "streams", "lake tables"])
-def test_each_kind_is_made_listed_shown_replaced_and_removed(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "noun", ["rules", "schemas", "validations", "transforms", "streams", "lake tables"]
+)
+def test_each_kind_is_made_listed_shown_replaced_and_removed(
+    noun: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = noun.split()
     Path("one.conf").write_text("name = first, stream = s")
     assert main([*words, "apply", "-f", "one.conf"]) == 0
@@ -57,7 +61,9 @@ def test_a_list_longer_than_a_page_comes_whole(capsys: pytest.CaptureFixture[str
     assert apply("streams", "[" + ", ".join(f"{{name = s{n:04}}}" for n in range(520)) + "]") == 0
     capsys.readouterr()
     assert main(["streams", "ls", "-o", "json"]) == 0
-    assert [item["name"] for item in json.loads(capsys.readouterr().out)["items"]] == [f"s{n:04}" for n in range(520)]
+    assert [item["name"] for item in json.loads(capsys.readouterr().out)["items"]] == [
+        f"s{n:04}" for n in range(520)
+    ]
 
 
 def test_what_the_api_refuses_is_told_with_its_places(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +82,10 @@ def test_what_is_used_is_not_removed(node: Node, capsys: pytest.CaptureFixture[s
     assert apply("streams", "name = raw") == 0
     node.shelves["streams"].users["raw"] = ["rule 'hot'"]
     assert main(["streams", "rm", "raw", "--yes"]) == exit_codes.CONFLICT
-    assert "stream 'raw' is used by rule 'hot'; change or delete those first" in capsys.readouterr().err
+    assert (
+        "stream 'raw' is used by rule 'hot'; change or delete those first"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_wrong_token_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:

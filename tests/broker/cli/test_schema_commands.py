@@ -41,7 +41,9 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def sluice(data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Sluice:
+def sluice(
+    data_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Sluice:
     monkeypatch.setenv("SLUICE_API_TOKEN", TOKEN)
     monkeypatch.setenv("SLUICE_DATA_DIR", str(data_dir))
 

@@ -60,25 +60,43 @@ def visit(node: Node, client_id: str, *filters: str) -> None:
     client.loop_forever()
 
 
-def test_publishing_says_what_became_of_the_message(ask: Callable[..., Any], tmp_path: Path) -> None:
+def test_publishing_says_what_became_of_the_message(
+    ask: Callable[..., Any], tmp_path: Path
+) -> None:
     told = ask("publish", "r/1", "-m", "one", "-q", "1", "-r")
     assert (told["receivers"], told["outcome"], told["retained"]) == (0, "no_subscribers", True)
     (tmp_path / "payload").write_bytes(b"\xff\x00")
-    ask("publish", "r/2", "-f", "payload", "-r", "-D", "unit=C", "--content-type", "x/y", "--expiry", "3600")
+    ask(
+        "publish",
+        "r/2",
+        "-f",
+        "payload",
+        "-r",
+        "-D",
+        "unit=C",
+        "--content-type",
+        "x/y",
+        "--expiry",
+        "3600",
+    )
     shown = ask("retained", "show", "r/2")
     assert shown["payload"] == {"encoding": "base64", "data": "/wA="}
     assert shown["user_properties"] == [["unit", "C"]]
     assert shown["properties"]["Content-Type"] == "x/y"
 
 
-def test_the_payload_is_the_second_argument(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_payload_is_the_second_argument(
+    ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     ask("publish", "r/3", '{"t": 21.5}', "-r")
     assert ask("retained", "show", "r/3")["payload"] == {"encoding": "utf8", "data": '{"t": 21.5}'}
     assert main(["publish", "r/3", "one", "-m", "two"]) == exit_codes.USAGE
     assert "give the payload once" in capsys.readouterr().err
 
 
-def test_publish_refuses_what_cannot_be(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_publish_refuses_what_cannot_be(
+    ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["publish", "a/+", "-m", "x"]) == exit_codes.FAILED
     assert "must not contain" in capsys.readouterr().err
     assert main(["publish", "a", "-f", "missing"]) == exit_codes.FAILED
@@ -88,7 +106,9 @@ def test_publish_refuses_what_cannot_be(ask: Callable[..., Any], capsys: pytest.
 def test_retained_messages_are_listed_counted_and_cleared(ask: Callable[..., Any]) -> None:
     for number in range(5):
         ask("publish", f"plant/{number}", "-m", "x", "-r")
-    assert [row["topic"] for row in ask("retained", "ls", "plant/#")["items"]] == [f"plant/{n}" for n in range(5)]
+    assert [row["topic"] for row in ask("retained", "ls", "plant/#")["items"]] == [
+        f"plant/{n}" for n in range(5)
+    ]
     cut = ask("retained", "ls", "plant/#", "--limit", "2")
     assert (len(cut["items"]), cut["next"] is None) == (2, False)
     before = ask("retained", "count")["messages"]
@@ -100,7 +120,9 @@ def test_retained_messages_are_listed_counted_and_cleared(ask: Callable[..., Any
 
 
 @pytest.mark.statement("own:N32")
-def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: Node, tmp_path: Path) -> None:
+def test_sessions_are_listed_ranked_and_purged(
+    ask: Callable[..., Any], node: Node, tmp_path: Path
+) -> None:
     visit(node, "line-1", "l/#")
     visit(node, "line-2", "l/1")
     for number in range(1, 4):
@@ -114,14 +136,23 @@ def test_sessions_are_listed_ranked_and_purged(ask: Callable[..., Any], node: No
     assert main(["sessions", "top", "-n", "1", "--csv", "top.csv"]) == exit_codes.DONE
     [row] = list(csv.DictReader((tmp_path / "top.csv").read_text().splitlines()))
     assert (row["clientid"], row["queued"], row["queued_bytes"]) == ("line-1", "3", "24")
-    assert ask("sessions", "purge", "--client", "line-*", "--older-than", "1d", "--yes")["sessions"] == 0
-    assert ask("sessions", "purge", "--client", "line-1", "--zone", "other", "--yes")["sessions"] == 0
-    assert ask("sessions", "purge", "--client", "line-1", "--zone", "default", "--yes")["queued"] == 3
+    assert (
+        ask("sessions", "purge", "--client", "line-*", "--older-than", "1d", "--yes")["sessions"]
+        == 0
+    )
+    assert (
+        ask("sessions", "purge", "--client", "line-1", "--zone", "other", "--yes")["sessions"] == 0
+    )
+    assert (
+        ask("sessions", "purge", "--client", "line-1", "--zone", "default", "--yes")["queued"] == 3
+    )
     assert main(["sessions", "rm", "line-2", "--yes"]) == exit_codes.DONE
     assert ask("sessions", "ls", "--id", "line-*")["items"] == []
 
 
-def test_names_are_no_formulas_in_a_spreadsheet(ask: Callable[..., Any], node: Node, tmp_path: Path) -> None:
+def test_names_are_no_formulas_in_a_spreadsheet(
+    ask: Callable[..., Any], node: Node, tmp_path: Path
+) -> None:
     names = {
         "=cmd|'/c calc'!A1",
         "+1",
@@ -145,7 +176,9 @@ def test_names_are_no_formulas_in_a_spreadsheet(ask: Callable[..., Any], node: N
         assert main(["sessions", "rm", "--yes", "--", name]) == exit_codes.DONE
 
 
-def test_purging_without_saying_which_is_refused(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_purging_without_saying_which_is_refused(
+    ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["sessions", "purge", "--yes"]) == exit_codes.USAGE
     assert "say which sessions" in capsys.readouterr().err
     for flags in (["--connected"], ["--durable"], ["--dry-run"], ["--min-queued", "0"]):
@@ -183,7 +216,11 @@ def test_a_dry_run_on_what_is_live_says_what_would_happen(
     ask("publish", "dry/kept", "-m", "x", "-r")
     visit(node, "dry", "d/#")
     [delayed] = [row["id"] for row in ask("delayed", "ls")["items"] if row["topic"] == "dry/later"]
-    for words in (("delayed", "rm", delayed), ("retained", "rm", "dry/kept"), ("sessions", "rm", "dry")):
+    for words in (
+        ("delayed", "rm", delayed),
+        ("retained", "rm", "dry/kept"),
+        ("sessions", "rm", "dry"),
+    ):
         capsys.readouterr()
         assert main([*words, "--dry-run"]) == exit_codes.DONE, capsys.readouterr().err
         assert capsys.readouterr().out.startswith("dry run: It would be deleted.")
@@ -196,7 +233,13 @@ def test_a_dry_run_on_what_is_live_says_what_would_happen(
 
 def test_a_limit_holds_for_what_waits_in_a_quarantine(ask: Callable[..., Any], node: Node) -> None:
     checks = [{"type": "sql", "sql": "SELECT * WHERE payload.t > 100"}]
-    gate = {"name": "hot", "topics": ["gate/#"], "strategy": "all_pass", "failure_action": "drop", "checks": checks}
+    gate = {
+        "name": "hot",
+        "topics": ["gate/#"],
+        "strategy": "all_pass",
+        "failure_action": "drop",
+        "checks": checks,
+    }
     node.call("POST", "/streams", {"name": "kept"})
     node.call("POST", "/validations", {**gate, "quarantine": "kept"})
     for number in range(3):
@@ -223,11 +266,19 @@ def test_topics_are_shown_as_a_tree_and_the_busiest_first(
     for number in range(3):
         ask("publish", "halls/1/t", "-m", f'{{"t": {number}}}')
     ask("publish", "halls/2/t", "-m", "x" * 100)
-    [hall] = ask("topics", "tree", "halls", "--depth", "1", "--limit", "1", "--sort", "-messages")["items"]
+    [hall] = ask("topics", "tree", "halls", "--depth", "1", "--limit", "1", "--sort", "-messages")[
+        "items"
+    ]
     assert (hall["topic"], hall["messages"], hall["bytes"]) == ("halls/1", 3, 24)
     assert hall["message_rate"] is not None
     assert main(["topics", "tree", "halls", "--sort", "name", "--depth", "2"]) == exit_codes.DONE
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["topic", "1", "t", "2", "t"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "topic",
+        "1",
+        "t",
+        "2",
+        "t",
+    ]
     assert main(["topics", "tree", "halls", "--limit", "1"]) == exit_codes.DONE
     assert "and 1 more" in capsys.readouterr().out
     found = ask("topics", "top", "halls/*", "--by", "messages", "-n", "5")["items"]
@@ -238,13 +289,20 @@ def test_a_tail_shows_what_is_published_and_what_became_of_it(
     node: Node, ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     check = {"type": "sql", "sql": "SELECT * WHERE payload.t < 5"}
-    validation = {"name": "cold", "topics": ["tail/#"], "strategy": "all_pass", "failure_action": "drop"}
+    validation = {
+        "name": "cold",
+        "topics": ["tail/#"],
+        "strategy": "all_pass",
+        "failure_action": "drop",
+    }
     node.call("POST", "/validations", {**validation, "checks": [check]})
     with ThreadPoolExecutor(1) as threads:
         following = threads.submit(main, ["tail", "tail/#", "-n", "2", "--for", "60s"])
         eventually(lambda: _tails(node) == 1)
         node.call("POST", "/messages:publish", {"topic": "tail/1", "payload": '{"t": 1}', "qos": 1})
-        node.call("POST", "/messages:publish", {"topic": "tail/1", "payload": '{"t": 9}'}, expect=422)
+        node.call(
+            "POST", "/messages:publish", {"topic": "tail/1", "payload": '{"t": 9}'}, expect=422
+        )
         assert following.result(60) == exit_codes.DONE
     passed, dropped = capsys.readouterr().out.splitlines()
     assert passed.endswith(' tail/1 qos 1 from sluice-api: {"t": 1}')
@@ -256,10 +314,14 @@ def test_a_tail_shows_what_is_published_and_what_became_of_it(
 def _tails(node: Node) -> int:
     with node.client() as client:
         text = client.get(f"{node.url}/metrics").text
-    return int(next(line.split()[-1] for line in text.splitlines() if line.startswith("sluice_tails ")))
+    return int(
+        next(line.split()[-1] for line in text.splitlines() if line.startswith("sluice_tails "))
+    )
 
 
-def test_a_rule_is_tried_on_the_latest_message(ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_is_tried_on_the_latest_message(
+    ask: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     ask("publish", "last/1", "-m", '{"t": 21.5}', "-r")
     sql = 'SELECT payload.t AS t FROM "last/#"'
     assert ask("rules", "run", "--sql", sql, "--latest", "last/#")["rows"] == [{"t": 21.5}]

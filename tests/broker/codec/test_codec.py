@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from broker.codec.decode import open_subscribe, open_unsubscribe
 from broker.codec.encode import encode_fitting, encode_packet
 from broker.codec.framing import Decoder, frame_at, plain_publishes
-from broker.codec.packets import Packet, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from broker.codec.packets import (
+    Packet,
+    PubAck,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+)
 from broker.codec.primitives import Reader, encode_variable_integer
 from broker.codec.properties import (
     CLIENT_PUBLISH,
@@ -54,8 +61,13 @@ PLAIN = st.tuples(st.text("aé/", min_size=1), st.binary(max_size=300), st.integ
 
 
 @given(st.lists(PLAIN, max_size=5), st.sampled_from([3, 4, 5]))
-def test_a_chunk_of_publishes_is_cut_into_topics_and_payloads(sent: list[tuple[str, bytes, int]], version: int) -> None:
-    pieces = [encode_packet(Publish(topic, data, qos, packet_id=9 if qos else 0), version) for topic, data, qos in sent]
+def test_a_chunk_of_publishes_is_cut_into_topics_and_payloads(
+    sent: list[tuple[str, bytes, int]], version: int
+) -> None:
+    pieces = [
+        encode_packet(Publish(topic, data, qos, packet_id=9 if qos else 0), version)
+        for topic, data, qos in sent
+    ]
     chunk = b"".join(pieces)
     cut = list(plain_publishes(chunk, is_v5=version == 5))
     assert [(topic.decode(), chunk[payload_at:stop]) for _, topic, payload_at, stop in cut] == [
@@ -117,7 +129,9 @@ def test_variable_integers_take_the_fewest_bytes(value: int) -> None:
 
 def test_an_ack_loses_its_reason_string_before_its_user_properties_and_is_never_left_out() -> None:
     packet = PubAck(1, 0x80, {"Reason-String": "x" * 50, "User-Property": [("a", "b")]})
-    assert encode_fitting(packet, 5, 20) == encode_packet(PubAck(1, 0x80, {"User-Property": [("a", "b")]}), 5)
+    assert encode_fitting(packet, 5, 20) == encode_packet(
+        PubAck(1, 0x80, {"User-Property": [("a", "b")]}), 5
+    )
     assert encode_fitting(packet, 5, 5) == encode_packet(PubAck(1, 0x80), 5)
 
 
@@ -146,7 +160,9 @@ def test_user_properties_are_read_up_to_a_bound() -> None:
     pairs = [("", "")] * MOST_USER_PROPERTIES
     whole = encode_packet(Publish("t", b"", properties={"User-Property": pairs}), 5)
     assert list(Decoder(5).feed(whole)) == [Publish("t", b"", properties={"User-Property": pairs})]
-    one_more = encode_packet(Publish("t", b"", properties={"User-Property": [*pairs, ("a", "b")]}), 5)
+    one_more = encode_packet(
+        Publish("t", b"", properties={"User-Property": [*pairs, ("a", "b")]}), 5
+    )
     with pytest.raises(PeerError) as caught:
         list(Decoder(5).feed(one_more))
     assert caught.value.reason_code == 0x97
@@ -174,4 +190,7 @@ def test_filters_that_are_read_later_are_held_to_the_same_rules(tail: bytes) -> 
     opened = open_subscribe(body, 0, len(body), 4)
     with pytest.raises(PeerError) as later:
         list(opened.items())
-    assert (later.value.reason_code, str(later.value)) == (at_once.value.reason_code, str(at_once.value))
+    assert (later.value.reason_code, str(later.value)) == (
+        at_once.value.reason_code,
+        str(at_once.value),
+    )

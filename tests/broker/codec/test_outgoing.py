@@ -18,7 +18,9 @@ def outgoing(**properties: object) -> Outgoing:
 
 @pytest.mark.parametrize("identifiers", [(), (7,), (7, 9)])
 @pytest.mark.parametrize("is_v5", [False, True])
-def test_subscribers_with_equal_identifiers_share_one_encoding(identifiers: tuple[int, ...], is_v5: bool) -> None:
+def test_subscribers_with_equal_identifiers_share_one_encoding(
+    identifiers: tuple[int, ...], is_v5: bool
+) -> None:
     message = outgoing()
     one, two = (message.parts_for(is_v5, 1, False, identifiers, 100 * NS) for _ in range(2))
     assert one is two

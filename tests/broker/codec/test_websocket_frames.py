@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.codec.websocket import BadFrame, Closed, FrameReader, binary_frame_head, close_frame, masked
+from broker.codec.websocket import (
+    BadFrame,
+    Closed,
+    FrameReader,
+    binary_frame_head,
+    close_frame,
+    masked,
+)
 from broker.core.hosts import AllowedHosts
 from broker.net import upgrade
 from broker.net.settings import WebSocketSettings
@@ -45,7 +52,13 @@ def test_frames_of_every_form_of_length_are_read_byte_by_byte_and_whole(size: in
 
 def test_fragments_are_one_stream_and_control_frames_may_stand_between_them() -> None:
     reader = FrameReader(1024)
-    stream = frame(b"ab", 0x02) + frame(b"?", 0x89) + frame(b"cd", 0x00) + frame(b"", 0x8A) + frame(b"e", 0x80)
+    stream = (
+        frame(b"ab", 0x02)
+        + frame(b"?", 0x89)
+        + frame(b"cd", 0x00)
+        + frame(b"", 0x8A)
+        + frame(b"e", 0x80)
+    )
     assert reader.receive(stream + frame(b"f")) == b"abcdef"
     assert reader.replies == [b"\x8a\x01?"]
 
@@ -72,13 +85,17 @@ def test_fragments_are_one_stream_and_control_frames_may_stand_between_them() ->
         (frame(b"\x03\xe8\xff", 0x88), 1007),
     ],
 )
-def test_frames_that_break_the_rules_end_it_with_the_status_that_says_how(data: bytes, code: int) -> None:
+def test_frames_that_break_the_rules_end_it_with_the_status_that_says_how(
+    data: bytes, code: int
+) -> None:
     with pytest.raises(BadFrame) as broken:
         FrameReader(1024).receive(data)
     assert broken.value.code == code
 
 
-@pytest.mark.parametrize(("payload", "code"), [(b"", 1000), (b"\x03\xe9", 1001), (b"\x0f\xa0bye", 4000)])
+@pytest.mark.parametrize(
+    ("payload", "code"), [(b"", 1000), (b"\x03\xe9", 1001), (b"\x0f\xa0bye", 4000)]
+)
 def test_a_close_frame_is_answered_with_its_status(payload: bytes, code: int) -> None:
     with pytest.raises(Closed) as farewell:
         FrameReader(1024).receive(frame(b"last") + frame(payload, 0x88))
@@ -107,7 +124,10 @@ REQUEST = {
 
 def request(line: str = "GET /mqtt HTTP/1.1", **changed: str | None) -> bytes:
     """A request; ``changed`` headers have ``_`` for ``-``, None leaves one out."""
-    headers: dict[str, str | None] = {**REQUEST, **{name.replace("_", "-"): value for name, value in changed.items()}}
+    headers: dict[str, str | None] = {
+        **REQUEST,
+        **{name.replace("_", "-"): value for name, value in changed.items()},
+    }
     lines = [line, *(f"{name}: {value}" for name, value in headers.items() if value is not None)]
     return "\r\n".join(lines).encode() + upgrade.END
 
@@ -119,9 +139,13 @@ def test_the_response_is_that_of_the_standard() -> None:
     assert "Sec-WebSocket-Protocol: mqtt\r\n" in response  # [MQTT-6.0.0-4]
 
 
-@pytest.mark.parametrize(("offered", "answered"), [("mqttv3.1", "mqttv3.1"), ("mqttv3.1, mqtt", "mqtt")])
+@pytest.mark.parametrize(
+    ("offered", "answered"), [("mqttv3.1", "mqttv3.1"), ("mqttv3.1, mqtt", "mqtt")]
+)
 def test_names_of_the_subprotocol(offered: str, answered: str) -> None:
-    response = upgrade.accept(request(Sec_WebSocket_Protocol=offered), WebSocketSettings(), ANY_HOST)
+    response = upgrade.accept(
+        request(Sec_WebSocket_Protocol=offered), WebSocketSettings(), ANY_HOST
+    )
     assert f"Sec-WebSocket-Protocol: {answered}\r\n".encode() in response
 
 
@@ -162,7 +186,9 @@ def test_requests_that_open_nothing_are_told_why(head: bytes, status: int, text:
         (["https://app.example"], "https://broker.example", False),
     ],
 )
-def test_pages_of_other_sites_need_permission(allowed: list[str], origin: str | None, is_taken: bool) -> None:
+def test_pages_of_other_sites_need_permission(
+    allowed: list[str], origin: str | None, is_taken: bool
+) -> None:
     settings = WebSocketSettings(allowed_origins=allowed)
     if is_taken:
         upgrade.accept(request(Origin=origin), settings, ANY_HOST)
@@ -185,7 +211,9 @@ def test_pages_of_other_sites_need_permission(allowed: list[str], origin: str | 
         (["*"], "evil.example", True),
     ],
 )
-def test_names_that_lead_to_loopback_need_permission(allowed: list[str], host: str | None, is_taken: bool) -> None:
+def test_names_that_lead_to_loopback_need_permission(
+    allowed: list[str], host: str | None, is_taken: bool
+) -> None:
     """A page whose own name has the address 127.0.0.1 is of one origin with it: DNS rebinding."""
     head = request(Host=host, Origin=f"http://{host}")
     settings = WebSocketSettings(allowed_hosts=allowed, allowed_origins=["*"])

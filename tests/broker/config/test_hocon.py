@@ -66,7 +66,9 @@ def test_values_read_as_written(text: str, expected: dict[str, Any] | None) -> N
         ("on = yes\nlabel = is ${on}", {"on": "yes", "label": "is yes"}),
     ],
 )
-def test_substitutions_look_in_the_file_then_in_the_environment(text: str, expected: dict[str, Any]) -> None:
+def test_substitutions_look_in_the_file_then_in_the_environment(
+    text: str, expected: dict[str, Any]
+) -> None:
     assert parse_text(text, environ={"MQTT_PORT": "2883"}).values == expected
 
 
@@ -86,19 +88,31 @@ def test_substitutions_look_in_the_file_then_in_the_environment(text: str, expec
         (r'a = "\ud83d"', 1, 5, "surrogate"),
         ('a = """x', 1, 5, 'expected """'),
         ("a = ${b", 1, 8, "expected '}' at the end of the substitution"),
-        ("a = 1\nb = ${nope.x}", 2, 5, "${nope.x} is neither a key of this file nor an environment variable"),
+        (
+            "a = 1\nb = ${nope.x}",
+            2,
+            5,
+            "${nope.x} is neither a key of this file nor an environment variable",
+        ),
         ("a = ${b}\nb = ${a}", 2, 5, "${a} is neither"),
         ("a = [1] {x = 1}", 1, 5, "followed by a value of another kind"),
         ("[1]", 1, 1, "not a list"),
         ("a = 1 }", 1, 7, "found '}'"),
         ("{ a = 1 } b", 1, 11, "expected the end of the file"),
         ("a {" * 70, 1, 3 * 65, "deeper than 64 levels"),
-        (".".join(["a"] * 40) + " { " + ".".join(["b"] * 40) + " = 1 }", 1, None, "deeper than 64 levels"),
+        (
+            ".".join(["a"] * 40) + " { " + ".".join(["b"] * 40) + " = 1 }",
+            1,
+            None,
+            "deeper than 64 levels",
+        ),
         ('include url("http://x")', 1, 1, "not supported"),
         ('include "x"', 1, None, "cannot be included from here"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(text: str, line: int, column: int | None, part: str) -> None:
+def test_what_is_wrong_is_told_with_its_place(
+    text: str, line: int, column: int | None, part: str
+) -> None:
     with pytest.raises(HoconError) as caught:
         parse_text(text, "f.conf")
     place = f"f.conf line {line}" + ("" if column is None else f", column {column}: ")
@@ -117,14 +131,20 @@ def test_each_key_has_its_place() -> None:
 
 
 _json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=20,
 )
 
 
 @given(st.dictionaries(st.text(), _json, max_size=5), st.booleans(), st.sampled_from([None, 2]))
-def test_every_json_object_reads_as_json_says(value: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
+def test_every_json_object_reads_as_json_says(
+    value: dict[str, Any], ascii_only: bool, indent: int | None
+) -> None:
     assert parse_text(json.dumps(value, ensure_ascii=ascii_only, indent=indent)).values == value
 
 
@@ -159,7 +179,9 @@ def test_includes_take_relative_files(tmp_path: Path) -> None:
     (tmp_path / "conf.d" / "mqtt.conf").write_text('mqtt { a = 1, b = 1 }\ninclude "more.conf"')
     (tmp_path / "conf.d" / "more.conf").write_text("more = true")
     main = tmp_path / "sluice.conf"
-    main.write_text('include required(file("conf.d/mqtt.conf"))\nmqtt.b = 2\nin { include "conf.d/more.conf" }')
+    main.write_text(
+        'include required(file("conf.d/mqtt.conf"))\nmqtt.b = 2\nin { include "conf.d/more.conf" }'
+    )
     document = parse_file(main, {})
     assert document.values == {"mqtt": {"a": 1, "b": 2}, "more": True, "in": {"more": True}}
     assert document.places[("mqtt", "a")].file == str(tmp_path / "conf.d" / "mqtt.conf")
@@ -201,8 +223,12 @@ def test_substitutions_may_not_nest_without_bound() -> None:
 
 
 def test_substitutions_cannot_multiply_without_bound() -> None:
-    lists = "a0 = [x, x, x, x]\n" + "\n".join(f"a{n} = [" + f"${{a{n - 1}}}," * 8 + "]" for n in range(1, 12))
-    texts = f"a0 = {'x' * 100}\n" + "\n".join(f"a{n} = ${{a{n - 1}}}${{a{n - 1}}}" for n in range(1, 40))
+    lists = "a0 = [x, x, x, x]\n" + "\n".join(
+        f"a{n} = [" + f"${{a{n - 1}}}," * 8 + "]" for n in range(1, 12)
+    )
+    texts = f"a0 = {'x' * 100}\n" + "\n".join(
+        f"a{n} = ${{a{n - 1}}}${{a{n - 1}}}" for n in range(1, 40)
+    )
     for text in (lists, texts):
         with pytest.raises(HoconError, match="more than 200000 values"):
             parse_text(text)

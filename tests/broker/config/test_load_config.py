@@ -140,7 +140,11 @@ def test_the_environment_takes_lists_and_ignores_what_is_no_setting() -> None:
         "SLUICE_SERVICE_HOST": "10.0.0.1",
     }
     settings = load(environ=environ).get("mqtt", MqttSettings)
-    assert (settings.topics, settings.max_packet_size, settings.retain) == (["a/#", "b"], 1024**2, False)
+    assert (settings.topics, settings.max_packet_size, settings.retain) == (
+        ["a/#", "b"],
+        1024**2,
+        False,
+    )
 
 
 def test_all_problems_are_told_at_once_each_with_its_place(tmp_path: Path) -> None:
@@ -187,7 +191,10 @@ def test_a_file_that_does_not_parse_is_told_beside_the_others(tmp_path: Path) ->
     (tmp_path / "sluice.conf").write_text("mqtt.max_inflight = 0")
     found = problems(tmp_path)
     assert found[0].startswith(f"{tmp_path / 'base.hocon'} line 1, column 7: expected '}}'")
-    assert found[1] == f"{tmp_path / 'sluice.conf'} line 1: mqtt.max_inflight is 0; expected at least 1"
+    assert (
+        found[1]
+        == f"{tmp_path / 'sluice.conf'} line 1: mqtt.max_inflight is 0; expected at least 1"
+    )
 
 
 def test_a_named_file_that_is_missing_is_a_problem(tmp_path: Path) -> None:
@@ -197,8 +204,13 @@ def test_a_named_file_that_is_missing_is_a_problem(tmp_path: Path) -> None:
 
 def test_contradicting_overrides_are_told() -> None:
     found = problems(overrides={"mqtt.nested": "1", "mqtt.nested.depth": "2", "mqtt.topics": "[a"})
-    assert "command line: mqtt.nested.depth is set as a value and as an object; keep one of the two" in found
-    assert any(problem.startswith("command line line 1, column 3: expected ']'") for problem in found)
+    assert (
+        "command line: mqtt.nested.depth is set as a value and as an object; keep one of the two"
+        in found
+    )
+    assert any(
+        problem.startswith("command line line 1, column 3: expected ']'") for problem in found
+    )
 
 
 def test_secrets_show_nowhere(tmp_path: Path) -> None:
@@ -210,7 +222,9 @@ def test_secrets_show_nowhere(tmp_path: Path) -> None:
     assert password == Secret("hunter2")
     assert password != Secret("hunter3")
     settings = config.get("mqtt")
-    shown = f"{password} {password!r} {settings!r} {settings.model_dump_json()} {config.effective()}"
+    shown = (
+        f"{password} {password!r} {settings!r} {settings.model_dump_json()} {config.effective()}"
+    )
     assert "hunter2" not in shown
     assert config.effective()["mqtt"]["password"] == "******"
     (tmp_path / "sluice.conf").write_text("mqtt.password = 2718281828")
@@ -258,7 +272,9 @@ def test_a_section_may_be_written_by_the_name_another_broker_gives_it(tmp_path: 
     (held,) = config.objects["schema_validation.validations"]
     assert [spec["name"] for spec in held.objects] == ["a"]
     assert held.places(("schema_validation", "validations"))["a"].endswith("sluice.conf line 1")
-    (tmp_path / "sluice.conf").write_text("message_validation.validations = []\nschema_validation.validations = []\n")
+    (tmp_path / "sluice.conf").write_text(
+        "message_validation.validations = []\nschema_validation.validations = []\n"
+    )
     (problem,) = problems(tmp_path)
     assert "are one section; keep one of the two" in problem
 
@@ -277,9 +293,13 @@ def test_a_section_may_be_a_list_where_its_model_takes_one(tmp_path: Path) -> No
     (tmp_path / "sluice.conf").write_text("chain = [a, b]\nmqtt = [1]\n")
     with pytest.raises(ConfigError) as caught:
         load_config({**MODELS, "chain": Chain}, data_dir=tmp_path, environ={})
-    assert [problem.partition(": ")[2] for problem in caught.value.problems] == ["mqtt must be an object { ... }"]
+    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
+        "mqtt must be an object { ... }"
+    ]
     (tmp_path / "sluice.conf").write_text("chain = [a, b]\n")
-    found = load_config({**MODELS, "chain": Chain}, data_dir=tmp_path, environ={}).get("chain", Chain)
+    found = load_config({**MODELS, "chain": Chain}, data_dir=tmp_path, environ={}).get(
+        "chain", Chain
+    )
     assert found.links == ["a", "b"]
 
 

@@ -24,7 +24,9 @@ def test_an_offset_a_time_and_offsets_by_shard_are_places(value: Any, place: Any
     assert parse_place(value) == place
 
 
-@pytest.mark.parametrize("value", [-1, True, "", "soon", "2026-01-31T12:00:00", "0:", "0:1,", {}, {"a": 1}, {"0": -1}])
+@pytest.mark.parametrize(
+    "value", [-1, True, "", "soon", "2026-01-31T12:00:00", "0:", "0:1,", {}, {"a": 1}, {"0": -1}]
+)
 def test_anything_else_is_none(value: Any) -> None:
     with pytest.raises(ValueError, match="expected an offset, a time such as"):
         parse_place(value)

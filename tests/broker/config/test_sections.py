@@ -78,7 +78,10 @@ def test_what_the_api_made_lies_over_base_and_under_the_main_file(tmp_path: Path
     assert rules.fixed_by("r") is None
     save(rules, *rules.load())
     (tmp_path / "sluice.conf").unlink()
-    assert {spec["name"]: spec["sql"] for spec in section(tmp_path).load()} == {"r": "api", "s": "api"}
+    assert {spec["name"]: spec["sql"] for spec in section(tmp_path).load()} == {
+        "r": "api",
+        "s": "api",
+    }
 
 
 def test_an_object_of_base_is_replaced_reset_and_not_deleted(tmp_path: Path) -> None:
@@ -100,7 +103,9 @@ def test_an_object_of_base_is_replaced_reset_and_not_deleted(tmp_path: Path) -> 
 
 
 def test_saving_one_kind_loses_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "api.hocon").write_text("# by hand\nrule_engine { rules = [{name = kept}] }\nother.kept = caf\u00e9")
+    (tmp_path / "api.hocon").write_text(
+        "# by hand\nrule_engine { rules = [{name = kept}] }\nother.kept = caf\u00e9"
+    )
     config = load_config({"other": Other}, data_dir=tmp_path, environ={})
     both = Sections(config)
     save(both.section("streams"), {"name": "s"})
@@ -131,7 +136,9 @@ def test_what_is_given_out_is_not_shared(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_written_is_one_sentence_and_no_change(tmp_path: Path) -> None:
     rules = section(tmp_path)
     (tmp_path / "api.hocon.new").mkdir()  # works for root too, who may write everywhere
-    with pytest.raises(Unavailable, match=r"api\.hocon cannot be written \(is a directory\); nothing was changed"):
+    with pytest.raises(
+        Unavailable, match=r"api\.hocon cannot be written \(is a directory\); nothing was changed"
+    ):
         save(rules, {"name": "old"})
     (tmp_path / "api.hocon.new").rmdir()
     save(rules, {"name": "old"})
@@ -215,7 +222,9 @@ while True:
 def test_killed_at_any_instant_the_file_is_whole(tmp_path: Path) -> None:
     for round_ in range(6):
         saver = subprocess.Popen(
-            [sys.executable, "-c", _SAVE_FOR_EVER, str(tmp_path)], stdout=subprocess.PIPE, env={**os.environ}
+            [sys.executable, "-c", _SAVE_FOR_EVER, str(tmp_path)],
+            stdout=subprocess.PIPE,
+            env={**os.environ},
         )
         assert saver.stdout is not None
         for _ in range(2 + 3 * round_):  # killed at another point of its loop each time
@@ -234,9 +243,18 @@ def test_what_is_read_is_what_was_saved_whatever_was_saved(tmp_path: Path) -> No
     rules, streams = both.section("rule_engine.rules"), both.section("streams")
     names_used = ["a", "b.c", 'quo"ted', "über", "a = b, c", "# no"]
     for number in range(200):
-        name, text = names_used[number % 6], f'{number} "x" = null, \u2028\n${{y}} //' * (number % 5)
+        name, text = (
+            names_used[number % 6],
+            f'{number} "x" = null, \u2028\n${{y}} //' * (number % 5),
+        )
         for at in (rules, streams):
-            at.save({name: None if number % 7 == 3 else {"name": name, "text": text, "n": {"a": [None, number]}}})
+            at.save(
+                {
+                    name: None
+                    if number % 7 == 3
+                    else {"name": name, "text": text, "n": {"a": [None, number]}}
+                }
+            )
         if number % 10 == 9:
             rules.reorder(sorted(names(rules), key=lambda one: hash((one, number))))
         assert load_config({}, data_dir=tmp_path, environ={}).api_layer.is_lines
@@ -262,7 +280,9 @@ def test_a_file_with_many_changes_is_written_again_while_others_are_saved(tmp_pa
         save(streams, {"name": f"s{number % 20}", "number": number, "text": "x" * 10_000})
         sizes.append(file.stat().st_size)
         if number % 20 == 19:
-            for thread in [thread for thread in threading.enumerate() if thread.name == "compaction"]:
+            for thread in [
+                thread for thread in threading.enumerate() if thread.name == "compaction"
+            ]:
                 thread.join()  # a busy machine may leave it without a processor for many saves
             assert sections(tmp_path).section("streams").load() == streams.load()
     assert max(sizes) < 1024 * 1024
@@ -284,7 +304,9 @@ def test_what_is_saved_together_is_saved_at_once_or_not_at_all(tmp_path: Path) -
     assert "rule_engine.rules.r = null, rule_engine.rules.r = {" in line
     data = (tmp_path / "api.hocon").read_bytes()
     for length in range(len(data) - len(line) - 1, len(data)):
-        (tmp_path / "api.hocon").write_bytes(data[:length])  # a crash of the machine may leave a part of the line
+        (tmp_path / "api.hocon").write_bytes(
+            data[:length]
+        )  # a crash of the machine may leave a part of the line
         cut = sections(tmp_path)
         layer = load_config({}, data_dir=tmp_path, environ={}).api_layer
         assert layer.cut_off == data[-len(line) - 1 : length].decode()
@@ -313,11 +335,17 @@ def test_what_was_to_be_saved_together_is_not_saved_where_something_fails(tmp_pa
 
 def test_where_an_object_stands(tmp_path: Path) -> None:
     (tmp_path / "base.hocon").write_text("rule_engine.rules {\n  base {}\n}")
-    (tmp_path / "sluice.conf").write_text("rule_engine.rules = [\n  { name = a },\n  { name = b } ]")
+    (tmp_path / "sluice.conf").write_text(
+        "rule_engine.rules = [\n  { name = a },\n  { name = b } ]"
+    )
     rules = section(tmp_path)
     save(rules, *rules.load(), {"name": "made"})
     base, main = tmp_path / "base.hocon", tmp_path / "sluice.conf"
-    assert [rules.where(name) for name in ("base", "a", "b")] == [f"{base} line 2", f"{main} line 2", f"{main} line 3"]
+    assert [rules.where(name) for name in ("base", "a", "b")] == [
+        f"{base} line 2",
+        f"{main} line 2",
+        f"{main} line 3",
+    ]
     assert rules.where("made") == str(tmp_path / "api.hocon")
     assert section(tmp_path).where("made").startswith(f"{tmp_path / 'api.hocon'} line ")
 
@@ -327,4 +355,7 @@ def test_an_object_that_cannot_be_used_is_told_with_its_file_and_line(tmp_path: 
     error = Invalid("the rule cannot be saved", [Problem("sql is required", "/sql")])
     told = unusable(section(tmp_path), "rule", "r", error)
     place = f"{tmp_path / 'sluice.conf'} line 2"
-    assert told == f"{place}: rule 'r' cannot be used: sql is required (correct it there, or take it out)"
+    assert (
+        told
+        == f"{place}: rule 'r' cannot be used: sql is required (correct it there, or take it out)"
+    )

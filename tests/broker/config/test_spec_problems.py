@@ -12,7 +12,13 @@ from schema_validation.spec import parse_spec as parse_validation
 from transforms.messages.spec import parse_spec as parse_transformation
 
 CHECK = {"type": "json", "schema": "s"}
-VALIDATION = {"name": "v", "topics": ["t"], "strategy": "all_pass", "failure_action": "drop", "checks": [CHECK]}
+VALIDATION = {
+    "name": "v",
+    "topics": ["t"],
+    "strategy": "all_pass",
+    "failure_action": "drop",
+    "checks": [CHECK],
+}
 TRANSFORMATION = {"name": "x", "topics": ["t"], "failure_action": "drop"}
 RULE = {"name": "r", "sql": "SELECT * FROM t"}
 
@@ -20,11 +26,31 @@ RULE = {"name": "r", "sql": "SELECT * FROM t"}
 @pytest.mark.parametrize(
     ("parse", "spec", "pointer", "message"),
     [
-        (parse_validation, {"strategy": None}, "/strategy", "strategy is null; expected 'all_pass' or 'any_pass'"),
-        (parse_validation, {"stratgy": "x"}, "/stratgy", "stratgy is not known; did you mean 'strategy'?"),
+        (
+            parse_validation,
+            {"strategy": None},
+            "/strategy",
+            "strategy is null; expected 'all_pass' or 'any_pass'",
+        ),
+        (
+            parse_validation,
+            {"stratgy": "x"},
+            "/stratgy",
+            "stratgy is not known; did you mean 'strategy'?",
+        ),
         (parse_validation, {"topics": 5}, "/topics", 'topics is 5; expected a list, as ["a", "b"]'),
-        (parse_validation, {"topics": []}, "/topics", "topics: at least one topic filter is needed"),
-        (parse_validation, {"checks": [{"type": "json"}]}, "/checks/0/schema", "checks[0].schema is required"),
+        (
+            parse_validation,
+            {"topics": []},
+            "/topics",
+            "topics: at least one topic filter is needed",
+        ),
+        (
+            parse_validation,
+            {"checks": [{"type": "json"}]},
+            "/checks/0/schema",
+            "checks[0].schema is required",
+        ),
         (parse_validation, {"checks": [{}]}, "/checks/0", "checks[0].type is required"),
         (
             parse_validation,
@@ -38,7 +64,12 @@ RULE = {"name": "r", "sql": "SELECT * FROM t"}
             "/payload_decoder/schema",
             "payload_decoder.schema is required",
         ),
-        (parse_rule, {"actions": [{"type": "stream"}]}, "/actions/0/stream", "actions[0].stream is required"),
+        (
+            parse_rule,
+            {"actions": [{"type": "stream"}]},
+            "/actions/0/stream",
+            "actions[0].stream is required",
+        ),
         (
             parse_rule,
             {"actions": [{"type": "republish", "topic": "t", "retain": 7}]},
@@ -47,11 +78,19 @@ RULE = {"name": "r", "sql": "SELECT * FROM t"}
         ),
     ],
 )
-def test_every_member_is_told_by_name(parse: Any, spec: dict[str, Any], pointer: str, message: str) -> None:
-    base: Any = {parse_validation: VALIDATION, parse_transformation: TRANSFORMATION, parse_rule: RULE}[parse]
+def test_every_member_is_told_by_name(
+    parse: Any, spec: dict[str, Any], pointer: str, message: str
+) -> None:
+    base: Any = {
+        parse_validation: VALIDATION,
+        parse_transformation: TRANSFORMATION,
+        parse_rule: RULE,
+    }[parse]
     with pytest.raises(Invalid) as caught:
         parse({**base, **spec})
-    assert [(problem.pointer, problem.message) for problem in caught.value.problems] == [(pointer, message)]
+    assert [(problem.pointer, problem.message) for problem in caught.value.problems] == [
+        (pointer, message)
+    ]
 
 
 def test_what_is_missing_is_told_all_at_once() -> None:

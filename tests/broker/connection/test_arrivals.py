@@ -52,8 +52,12 @@ class Checked:
     @staticmethod
     def _check(message: Message) -> Message | Refusal:
         if message.payload.startswith(b"bad"):
-            return Refusal("checked", "checked", "bad", 0x99, "bad", disconnect=message.payload == b"bad end")
-        return message.changed(message.topic, message.payload.upper(), message.qos, message.retain, message.properties)
+            return Refusal(
+                "checked", "checked", "bad", 0x99, "bad", disconnect=message.payload == b"bad end"
+            )
+        return message.changed(
+            message.topic, message.payload.upper(), message.qos, message.retain, message.properties
+        )
 
 
 class Kept:
@@ -104,7 +108,9 @@ class Player:
         self._connection = self.node.server.hub.connect(self.link)
         self._connection.opened()
         self._decoder = Decoder(self.version)
-        self._connection.data_received(encode_packet(Connect(self.name, self.version), self.version))
+        self._connection.data_received(
+            encode_packet(Connect(self.name, self.version), self.version)
+        )
 
     def send(self, data: bytes) -> None:
         """A read of these bytes."""
@@ -185,14 +191,20 @@ class Play:
         figures = {
             (one.name, *sorted(one.labels.items())): one.read()
             for one in self.node.metrics
-            if one.name.startswith(("messages_", "packets_", "bytes_", "publish_", "deliveries_", "disconnections"))
+            if one.name.startswith(
+                ("messages_", "packets_", "bytes_", "publish_", "deliveries_", "disconnections")
+            )
         }
-        return [(one.published, one.answers, one.counted, one.link.is_closed) for one in self.players], figures
+        return [
+            (one.published, one.answers, one.counted, one.link.is_closed) for one in self.players
+        ], figures
 
 
 def packet_of(chance: Random, version: int, identifier: int) -> bytes:
     """A packet that a client may send, mostly a PUBLISH as fleets send them."""
-    kind = chance.choice(("publish",) * 8 + ("ping", "subscribe", "unsubscribe", "release", "odd", "goodbye"))
+    kind = chance.choice(
+        ("publish",) * 8 + ("ping", "subscribe", "unsubscribe", "release", "odd", "goodbye")
+    )
     if kind == "ping":
         return encode_packet(PingReq(), version)
     if kind == "subscribe":
@@ -203,7 +215,11 @@ def packet_of(chance: Random, version: int, identifier: int) -> bytes:
     if kind == "release":
         return encode_packet(PubRel(chance.randint(1, identifier)), version)
     if kind == "goodbye":
-        return encode_packet(Disconnect(), version) if chance.random() < 0.1 else encode_packet(PingReq(), version)
+        return (
+            encode_packet(Disconnect(), version)
+            if chance.random() < 0.1
+            else encode_packet(PingReq(), version)
+        )
     qos = chance.choice((0, 0, 0, 1, 1, 1, 2))
     payload = chance.choice((b"", b"good", b"bad", b"x" * 200, b"y" * 2 * SMALL_BYTES))
     if chance.random() < 0.02:
@@ -215,14 +231,24 @@ def packet_of(chance: Random, version: int, identifier: int) -> bytes:
     )  # fmt: skip
     encoded = encode_packet(packet, version)
     if kind == "odd":
-        return chance.choice((encoded[:1] + b"\xff" + encoded[2:], encoded + b"\x30\x00", b"\x40\x02\x00\x07"))
+        return chance.choice(
+            (encoded[:1] + b"\xff" + encoded[2:], encoded + b"\x30\x00", b"\x40\x02\x00\x07")
+        )
     return encoded
 
 
 def turns_of(chance: Random) -> list[list[tuple[int, bytes | str]]]:
     """What clients send in some turns of the loop, cut anywhere."""
     turns: list[list[tuple[int, bytes | str]]] = [
-        [(number, encode_packet(Subscribe(1, [SubscriptionRequest(FILTERS[number], number % 3)]), VERSIONS[number]))]
+        [
+            (
+                number,
+                encode_packet(
+                    Subscribe(1, [SubscriptionRequest(FILTERS[number], number % 3)]),
+                    VERSIONS[number],
+                ),
+            )
+        ]
         for number in range(3)
     ]
     identifier = 10
@@ -237,20 +263,27 @@ def turns_of(chance: Random) -> list[list[tuple[int, bytes | str]]]:
             if chance_of < 0.11:
                 reads.append((number, "hang up"))
                 continue
-            data = packet_of(chance, VERSIONS[number], identifier) * chance.choice((1,) * 7 + (2, 3, 100))
+            data = packet_of(chance, VERSIONS[number], identifier) * chance.choice(
+                (1,) * 7 + (2, 3, 100)
+            )
             cut = chance.randrange(len(data)) if chance.random() < 0.1 else 0
             reads += [(number, part) for part in (data[:cut], data[cut:]) if part]
         turns.append(reads)
     return turns
 
 
-async def outcome_of(turns: Sequence[Sequence[tuple[int, bytes | str]]], *, takes_together: bool) -> object:
+async def outcome_of(
+    turns: Sequence[Sequence[tuple[int, bytes | str]]], *, takes_together: bool
+) -> object:
     kept, echoed = Kept(), Echoed()
     async with AsyncExitStack() as stack:
         gates, taps = (Checked(),), (kept, echoed)
         node = await stack.enter_async_context(running(gates=gates, taps=taps))  # type: ignore[arg-type]
         kept.writer, echoed.node = node.writer, node
-        players = [Player(node, f"client{number}", version, takes_together) for number, version in enumerate(VERSIONS)]
+        players = [
+            Player(node, f"client{number}", version, takes_together)
+            for number, version in enumerate(VERSIONS)
+        ]
         play = Play(node, players)
         for reads in turns:
             await play.turn(reads)
@@ -261,7 +294,9 @@ async def outcome_of(turns: Sequence[Sequence[tuple[int, bytes | str]]], *, take
 @on_loop
 async def test_reads_taken_together_have_the_same_outcome_as_one_by_one(seed: int) -> None:
     turns = turns_of(Random(seed))
-    assert await outcome_of(turns, takes_together=True) == await outcome_of(turns, takes_together=False)
+    assert await outcome_of(turns, takes_together=True) == await outcome_of(
+        turns, takes_together=False
+    )
 
 
 @on_loop

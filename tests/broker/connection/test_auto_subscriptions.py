@@ -14,7 +14,10 @@ _LASTING: dict[str, Any] = {"properties": {"Session-Expiry-Interval": 600}}
 
 def _use(node: Node, *specs: dict[str, Any]) -> None:
     node.server.hub.subscribing.automatic.use(
-        [AutoSubscriptionSpec.model_validate({"name": f"s{number}", **spec}) for number, spec in enumerate(specs)]
+        [
+            AutoSubscriptionSpec.model_validate({"name": f"s{number}", **spec})
+            for number, spec in enumerate(specs)
+        ]
     )
 
 
@@ -87,11 +90,17 @@ async def test_what_the_client_asks_for_itself_replaces_it() -> None:
 
 @on_loop
 async def test_access_rules_and_limits_hold_for_it_and_refusals_are_counted() -> None:
-    rules = [{"permission": "deny", "topics": ["secret/#"]}, {"permission": "allow", "topics": ["#"]}]
+    rules = [
+        {"permission": "deny", "topics": ["secret/#"]},
+        {"permission": "allow", "topics": ["#"]},
+    ]
     async with running(access=access(rules=rules), max_subscriptions=1) as node:
         _use(node, {"topic": "secret/${clientid}"}, {"topic": "open"}, {"topic": "more"})
         client = await node.client("c", 5)
         await client.silence()
         assert list(node.server.hub.sessions.by_client_id["c"].subscriptions) == ["open"]
         refused = ("not_authorized", "quota_exceeded")
-        assert [node.metrics.value("subscriptions_refused", reason=why) for why in refused] == [1, 1]
+        assert [node.metrics.value("subscriptions_refused", reason=why) for why in refused] == [
+            1,
+            1,
+        ]

@@ -22,7 +22,9 @@ async def _durable_subscriber(node: Node) -> None:
 
 
 @on_loop
-async def test_publishers_faster_than_the_disk_are_not_read_from_and_get_their_answers_late() -> None:
+async def test_publishers_faster_than_the_disk_are_not_read_from_and_get_their_answers_late() -> (
+    None
+):
     store = GatedStore()
     async with running(store, storing=StoreSettings(max_backlog_bytes=_BOUND)) as node:
         await _durable_subscriber(node)
@@ -54,7 +56,9 @@ async def test_publishers_faster_than_the_disk_are_not_read_from_and_get_their_a
 
 
 @on_loop
-async def test_a_publisher_within_the_bound_hears_its_ping_at_once_and_its_puback_after_the_commit() -> None:
+async def test_a_publisher_within_the_bound_hears_its_ping_at_once_and_its_puback_after_the_commit() -> (
+    None
+):
     store = GatedStore()
     async with running(store) as node:
         await _durable_subscriber(node)

@@ -9,7 +9,9 @@ HOUR = {"Session-Expiry-Interval": 3600}
 
 
 @on_loop
-async def test_connack_waits_where_the_session_was_already_to_be_written_in_the_same_commit_group() -> None:
+async def test_connack_waits_where_the_session_was_already_to_be_written_in_the_same_commit_group() -> (
+    None
+):
     store = GatedStore()
     async with running(store) as node:
         first = await node.client("s", 5, clean_start=False, properties=HOUR)

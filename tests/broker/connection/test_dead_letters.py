@@ -13,13 +13,23 @@ from broker.connection.sharing.settings import SharedSettings
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
-ALL: list[Cause] = ["queue_full", "expired", "rejected", "packet_too_large", "away", "session_ended", "no_subscribers"]
+ALL: list[Cause] = [
+    "queue_full",
+    "expired",
+    "rejected",
+    "packet_too_large",
+    "away",
+    "session_ended",
+    "no_subscribers",
+]
 Provoke = Callable[[Node], Awaitable[object]]
 """Loses a message; gives the client that must stay connected until it is seen to be lost."""
 
 
 async def _subscriber(node: Node, qos: int = 1, **properties: int) -> WireClient:
-    client = await node.client("s", 5, properties={name.replace("_", "-"): value for name, value in properties.items()})
+    client = await node.client(
+        "s", 5, properties={name.replace("_", "-"): value for name, value in properties.items()}
+    )
     await client.subscribe(SubscriptionRequest("t/#", qos))
     return client
 
@@ -101,12 +111,21 @@ _PROVOKED: list[tuple[str, Provoke]] = [
     ("session_ended", session_ended),
     ("no_subscribers", no_subscribers),
 ]
-_LIMITS = {"max_queued_messages": 1, "max_stored_messages": 1, "slow_subscriber": "drop", "slow_subscriber_wait": 0}
+_LIMITS = {
+    "max_queued_messages": 1,
+    "max_stored_messages": 1,
+    "slow_subscriber": "drop",
+    "slow_subscriber_wait": 0,
+}
 
 
-@pytest.mark.parametrize(("cause", "provoke"), _PROVOKED, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("cause", "provoke"), _PROVOKED, ids=lambda value: getattr(value, "__name__", None)
+)
 @on_loop
-async def test_what_is_lost_is_published_again_with_what_happened_to_it(cause: str, provoke: Provoke) -> None:
+async def test_what_is_lost_is_published_again_with_what_happened_to_it(
+    cause: str, provoke: Provoke
+) -> None:
     letters = DeadLetterSettings(causes=ALL)
     async with running(dead_letter=letters, **_LIMITS) as node:  # type: ignore[arg-type]  # settings, as they are named
         reader = await node.client("r", 5)
@@ -122,17 +141,30 @@ async def test_what_is_lost_is_published_again_with_what_happened_to_it(cause: s
         assert told.get("dead-letter-client") == (None if cause == "no_subscribers" else "s")
         assert "Message-Expiry-Interval" not in letter.properties
         await reader.silence()
-        assert node.metrics.value("dead_letters", cause=cause, strategy="at_least_once", queue="session") == 1
+        assert (
+            node.metrics.value(
+                "dead_letters", cause=cause, strategy="at_least_once", queue="session"
+            )
+            == 1
+        )
         assert node.metrics.value("dead_letters_published") == 1
         del subscriber
 
 
-@pytest.mark.parametrize(("cause", "provoke"), _PROVOKED, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("cause", "provoke"), _PROVOKED, ids=lambda value: getattr(value, "__name__", None)
+)
 @on_loop
-async def test_what_is_lost_is_counted_by_cause_without_dead_letters_too(cause: str, provoke: Provoke) -> None:
+async def test_what_is_lost_is_counted_by_cause_without_dead_letters_too(
+    cause: str, provoke: Provoke
+) -> None:
     async with running(**_LIMITS) as node:  # type: ignore[arg-type]  # settings, as they are named
         subscriber = await provoke(node)
-        await node.until(lambda: node.metrics.value("dead_letters", cause=cause, strategy="disabled", queue="session"))
+        await node.until(
+            lambda: node.metrics.value(
+                "dead_letters", cause=cause, strategy="disabled", queue="session"
+            )
+        )
         assert node.metrics.value("dead_letters_published") == 0
         del subscriber
 
@@ -144,7 +176,12 @@ async def test_a_dead_letter_that_is_lost_leads_to_no_other() -> None:
         await _publish(node, b"nobody wants it", qos=0)
         assert node.dropped("no_subscribers") == 2
         assert node.metrics.value("dead_letters_published") == 1
-        assert node.metrics.value("dead_letters", cause="no_subscribers", strategy="at_most_once", queue="session") == 2
+        assert (
+            node.metrics.value(
+                "dead_letters", cause="no_subscribers", strategy="at_most_once", queue="session"
+            )
+            == 2
+        )
 
 
 @on_loop
@@ -163,14 +200,25 @@ async def test_what_nobody_of_a_share_group_gets_is_one_and_an_event() -> None:
         letter = await reader.expect(Publish)
         assert (letter.topic, letter.payload) == ("dead/g/t/1", b"lost")
         assert dict(letter.properties["User-Property"])["dead-letter-client"] == "g"
-        assert node.metrics.value("dead_letters", cause="queue_full", strategy="at_least_once", queue="group") == 1
+        assert (
+            node.metrics.value(
+                "dead_letters", cause="queue_full", strategy="at_least_once", queue="group"
+            )
+            == 1
+        )
         [columns] = [columns for name, columns in node.seen if name == "delivery.dropped"]
-        assert (columns["clientid"], columns["reason"], columns["payload"]) == ("$share/g/t/#", "group_full", "lost")
+        assert (columns["clientid"], columns["reason"], columns["payload"]) == (
+            "$share/g/t/#",
+            "group_full",
+            "lost",
+        )
 
 
 @on_loop
 async def test_a_qos_2_delivery_that_is_refused_is_one_too() -> None:
-    async with running(dead_letter=DeadLetterSettings(causes=["rejected"], topic="dead/${clientid}")) as node:
+    async with running(
+        dead_letter=DeadLetterSettings(causes=["rejected"], topic="dead/${clientid}")
+    ) as node:
         reader = await node.client("r", 5)
         await reader.subscribe(SubscriptionRequest("dead/s", 1))
         subscriber = await _subscriber(node, qos=2)
@@ -195,8 +243,12 @@ async def test_the_ones_that_fall_off_the_log_come_in_their_order() -> None:
             letter = await reader.expect(Publish)
             assert letter.payload == b"%d" % number
             reader.send(PubAck(letter.packet_id))
-        back = await WireClient.connected(node.port, Connect("s", 5, False, properties={"Session-Expiry-Interval": 60}))
-        assert [(await back.expect(Publish)).payload for _ in range(5)] == [b"%d" % number for number in range(36, 41)]
+        back = await WireClient.connected(
+            node.port, Connect("s", 5, False, properties={"Session-Expiry-Interval": 60})
+        )
+        assert [(await back.expect(Publish)).payload for _ in range(5)] == [
+            b"%d" % number for number in range(36, 41)
+        ]
 
 
 @pytest.mark.parametrize("topic", ["dead/#", "", "dead/${why}", "dead/${.}"])

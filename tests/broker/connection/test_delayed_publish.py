@@ -13,7 +13,9 @@ from broker.storage.memory import MemoryStore
 from tests.support.mqtt_server import GatedStore, MovedClock, Node, on_loop, running
 
 
-async def _send(node: Node, topic: str, payload: bytes = b"x", version: int = 5, **more: object) -> int:
+async def _send(
+    node: Node, topic: str, payload: bytes = b"x", version: int = 5, **more: object
+) -> int:
     """Publish at QoS 1; the code of the answer."""
     async with await node.client("publisher", version) as client:
         client.send(Publish(topic, payload, 1, packet_id=1, **more))  # type: ignore[arg-type]
@@ -25,13 +27,22 @@ async def test_a_message_comes_when_its_delay_is_over_and_not_before() -> None:
     async with running() as node:
         watcher = await node.client("w", 5)
         await watcher.subscribe(SubscriptionRequest("#", 1))
-        properties = {"Content-Type": "text", "User-Property": [("a", "1"), ("a", "2")], "Correlation-Data": b"\0\1"}
+        properties = {
+            "Content-Type": "text",
+            "User-Property": [("a", "1"), ("a", "2")],
+            "Correlation-Data": b"\0\1",
+        }
         assert await _send(node, "$delayed/10/a/b", b"later", properties=properties) == 0
         node.pass_time(9.9)
         await watcher.silence()
         node.pass_time(0.1)
         found = await watcher.expect(Publish)
-        assert (found.topic, found.payload, found.qos, found.properties) == ("a/b", b"later", 1, properties)
+        assert (found.topic, found.payload, found.qos, found.properties) == (
+            "a/b",
+            b"later",
+            1,
+            properties,
+        )
         await node.writer.committed()
         assert not list(node.writer.store.scan(b"delayed/"))
 
@@ -45,7 +56,9 @@ async def test_messages_due_at_one_time_come_in_the_order_in_which_they_were_sen
             await _send(node, f"$delayed/{10 - number}/t/{number}")
             node.clock.move(1)
         node.pass_time(60)
-        assert [(await watcher.expect(Publish)).topic for _ in range(5)] == [f"t/{number}" for number in range(5)]
+        assert [(await watcher.expect(Publish)).topic for _ in range(5)] == [
+            f"t/{number}" for number in range(5)
+        ]
 
 
 @pytest.mark.parametrize("inner", ["$SYS/broker/version", "$events/client_connected", "$share/g/t"])
@@ -81,7 +94,9 @@ async def test_expiry_counts_from_when_the_message_was_sent() -> None:
         assert (found.topic, found.properties["Message-Expiry-Interval"]) == ("young", 20)
 
 
-@pytest.mark.parametrize("topic", ["$delayed/x/t", "$delayed/-1/t", "$delayed/4294968/t", "$delayed/5", "$delayed/5/"])
+@pytest.mark.parametrize(
+    "topic", ["$delayed/x/t", "$delayed/-1/t", "$delayed/4294968/t", "$delayed/5", "$delayed/5/"]
+)
 @on_loop
 async def test_delays_that_are_none_are_refused(topic: str) -> None:
     async with running() as node:
@@ -126,16 +141,22 @@ async def test_a_kill_loses_and_doubles_nothing() -> None:
 
 
 @on_loop
-async def test_overdue_messages_come_to_sessions_that_wait_in_the_order_in_which_they_were_due() -> None:
+async def test_overdue_messages_come_to_sessions_that_wait_in_the_order_in_which_they_were_due() -> (
+    None
+):
     store, clock = MemoryStore(), MovedClock()
     async with running(store, clock=clock) as node:
-        waiting = await node.client("waiting", 5, clean_start=True, properties={"Session-Expiry-Interval": 3600})
+        waiting = await node.client(
+            "waiting", 5, clean_start=True, properties={"Session-Expiry-Interval": 3600}
+        )
         await waiting.subscribe(SubscriptionRequest("t/#", 1))
         for delay in (30, 10, 20):
             await _send(node, f"$delayed/{delay}/t/{delay}")
     clock.move(60)
     async with running(store, clock=clock) as node:
-        again = await node.client("waiting", 5, clean_start=False, properties={"Session-Expiry-Interval": 3600})
+        again = await node.client(
+            "waiting", 5, clean_start=False, properties={"Session-Expiry-Interval": 3600}
+        )
         assert [(await again.expect(Publish)).topic for _ in range(3)] == ["t/10", "t/20", "t/30"]
 
 
@@ -187,7 +208,9 @@ async def test_the_topic_behind_the_delay_is_rewritten() -> None:
     async with running() as node:
         watcher = await node.client("w")
         await watcher.subscribe(SubscriptionRequest("#", 0))
-        node.server.hub.rewrites.use([RewriteSpec(name="r", source_topic="a", dest_topic="b", action="publish")])
+        node.server.hub.rewrites.use(
+            [RewriteSpec(name="r", source_topic="a", dest_topic="b", action="publish")]
+        )
         await _send(node, "$delayed/1/a")
         node.pass_time(1)
         assert (await watcher.expect(Publish)).topic == "b"

@@ -35,13 +35,17 @@ HOUR = {"Session-Expiry-Interval": 3600}
 
 async def durable(node: Node, client_id: str = "d", version: int = 4) -> WireClient:
     """A client whose session outlives it."""
-    return await node.client(client_id, version, clean_start=False, properties=HOUR if version == 5 else {})
+    return await node.client(
+        client_id, version, clean_start=False, properties=HOUR if version == 5 else {}
+    )
 
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("is_restarted", [False, True])
 @on_loop
-async def test_a_session_gets_what_was_published_while_it_was_away(version: int, is_restarted: bool) -> None:
+async def test_a_session_gets_what_was_published_while_it_was_away(
+    version: int, is_restarted: bool
+) -> None:
     store = MemoryStore()
     async with running(store) as node:
         async with await durable(node, version=version) as client:
@@ -60,7 +64,11 @@ async def _takes_numbers(node: Node, version: int) -> None:
     client = await durable(node, version=version)
     assert client.connack.session_present
     got = [await client.expect(Publish) for _ in range(3)]
-    assert [(packet.payload, packet.dup) for packet in got] == [(b"1", False), (b"2", False), (b"3", False)]
+    assert [(packet.payload, packet.dup) for packet in got] == [
+        (b"1", False),
+        (b"2", False),
+        (b"3", False),
+    ]
     await client.silence()
 
 
@@ -82,7 +90,9 @@ async def test_more_than_the_queue_holds_waits_on_disk_and_arrives_in_order() ->
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @on_loop
-async def test_what_is_in_flight_is_sent_again_with_its_identifier_before_newer_messages(is_restarted: bool) -> None:
+async def test_what_is_in_flight_is_sent_again_with_its_identifier_before_newer_messages(
+    is_restarted: bool,
+) -> None:
     store = MemoryStore()
     async with running(store, max_inflight=3) as node:
         client = await durable(node)
@@ -131,7 +141,9 @@ async def test_qos_2_out_goes_on_with_pubrel_after_a_restart() -> None:
 
 @pytest.mark.parametrize("is_clean", [False, True])
 @on_loop
-async def test_a_qos_2_publish_is_not_doubled_by_a_restart_before_its_pubrec_arrived(is_clean: bool) -> None:
+async def test_a_qos_2_publish_is_not_doubled_by_a_restart_before_its_pubrec_arrived(
+    is_clean: bool,
+) -> None:
     store = MemoryStore()
     async with running(store) as node:
         subscriber = await durable(node)
@@ -158,7 +170,9 @@ async def test_a_qos_1_publish_resent_after_a_restart_is_not_doubled() -> None:
         await subscriber.subscribe(SubscriptionRequest("t/#", 1))
         await publish(node, *numbered(1, 2))
     async with running(store) as node:
-        resent = [Publish("t/a", b"%d" % number, 1, dup=True, packet_id=number) for number in (1, 2, 3)]
+        resent = [
+            Publish("t/a", b"%d" % number, 1, dup=True, packet_id=number) for number in (1, 2, 3)
+        ]
         await publish(node, *resent)
         assert node.metrics.value("messages_resent_already_taken") == 2
         await publish(node, Publish("t/a", b"2", 1, packet_id=2))  # without DUP it is a new message
@@ -219,7 +233,10 @@ async def test_what_was_stored_before_is_not_doubled_when_its_resend_meets_a_ful
         assert await again.closed() == []  # 3.1.1 has no word for what the disk refused
         store.fails = False
         again = await node.client("p", 4)
-        again.send(Publish("t", b"x", 1, dup=True, packet_id=7), Publish("t", b"y", 1, dup=True, packet_id=8))
+        again.send(
+            Publish("t", b"x", 1, dup=True, packet_id=7),
+            Publish("t", b"y", 1, dup=True, packet_id=8),
+        )
         assert [(await again.expect(PubAck)).packet_id for _ in range(2)] == [7, 8]
         assert (await subscriber.expect(Publish)).payload == b"y"
         await subscriber.silence()
@@ -235,7 +252,9 @@ async def test_a_resend_is_not_acknowledged_when_the_first_one_is_lost_while_it_
         store.allow.clear()
         store.fails = True
         first.send(Publish("t", b"x", 1, packet_id=7))
-        await node.until(lambda: "p" in node.server.hub.inbounds and node.server.hub.inbounds["p"].recent)
+        await node.until(
+            lambda: "p" in node.server.hub.inbounds and node.server.hub.inbounds["p"].recent
+        )
         await first.silence()  # its group is on its way to the store
         other.send(Publish("t", b"z", 1, packet_id=1))
         await other.silence()  # and another one gathers behind it
@@ -271,7 +290,9 @@ async def test_the_ledger_knows_what_could_not_be_stored() -> None:
 async def test_retained_messages_survive_a_restart() -> None:
     store = MemoryStore()
     async with running(store) as node:
-        await publish(node, Publish("a", b"x", 1, True, packet_id=1), Publish("b", b"y", 1, True, packet_id=2))
+        await publish(
+            node, Publish("a", b"x", 1, True, packet_id=1), Publish("b", b"y", 1, True, packet_id=2)
+        )
         await publish(node, Publish("b", b"", 1, True, packet_id=3))
     async with running(store) as node:
         client = await node.client("c")
@@ -300,7 +321,9 @@ async def test_what_was_sent_before_two_kills_comes_again_as_a_duplicate() -> No
 
 @pytest.mark.parametrize("qos", [1, 2])
 @on_loop
-async def test_a_deletion_of_nothing_that_is_sent_again_does_not_delete_what_was_retained_after_it(qos: int) -> None:
+async def test_a_deletion_of_nothing_that_is_sent_again_does_not_delete_what_was_retained_after_it(
+    qos: int,
+) -> None:
     store = MemoryStore()
     sent = [Publish("r", b"", qos, True, packet_id=1), Publish("r", b"new", qos, True, packet_id=2)]
     for is_resent in (False, True):
@@ -318,10 +341,14 @@ async def test_a_deletion_of_nothing_that_is_sent_again_does_not_delete_what_was
 async def test_a_session_ends_when_its_expiry_has_passed_also_across_a_restart() -> None:
     store, clock = MemoryStore(), MovedClock()
     async with running(store, clock=clock) as node:
-        await (await node.client("d", 5, clean_start=False, properties={"Session-Expiry-Interval": 10})).close()
+        await (
+            await node.client("d", 5, clean_start=False, properties={"Session-Expiry-Interval": 10})
+        ).close()
         await node.until(lambda: node.server.hub.sessions.by_client_id["d"].is_away)
         node.pass_time(5)
-        async with await node.client("d", 5, clean_start=False, properties={"Session-Expiry-Interval": 10}) as client:
+        async with await node.client(
+            "d", 5, clean_start=False, properties={"Session-Expiry-Interval": 10}
+        ) as client:
             assert client.connack.session_present
         await node.until(lambda: node.server.hub.sessions.by_client_id["d"].is_away)
     clock.move(11)
@@ -402,7 +429,12 @@ async def test_retained_messages_of_qos_1_are_owned_by_a_durable_session() -> No
         assert packet.retain
     async with running(store) as node:
         again = await (await durable(node)).expect(Publish)
-        assert (again.packet_id, again.payload, again.dup, again.retain) == (packet.packet_id, b"kept", True, True)
+        assert (again.packet_id, again.payload, again.dup, again.retain) == (
+            packet.packet_id,
+            b"kept",
+            True,
+            True,
+        )
 
 
 KEPT = LogShard(20)
@@ -445,7 +477,9 @@ async def test_what_was_refused_and_kept_is_not_kept_again_when_it_is_resent(
             gate.writer = node.writer
             client = await node.client("p", version, clean_start=clean_start, properties=properties)
             client.send(replace(message, dup=is_resent))
-            told: PubAck | PubRec = await client.expect(PubAck) if qos == 1 else await client.expect(PubRec)
+            told: PubAck | PubRec = (
+                await client.expect(PubAck) if qos == 1 else await client.expect(PubRec)
+            )
             assert (told.packet_id, told.reason_code) == (7, code)
     assert kept(store) == [b"x"]
 
@@ -478,7 +512,9 @@ class CountingStore(GatedStore):
 
 
 @on_loop
-async def test_the_subscriptions_of_a_session_are_written_once_in_a_group_and_again_when_that_failed() -> None:
+async def test_the_subscriptions_of_a_session_are_written_once_in_a_group_and_again_when_that_failed() -> (
+    None
+):
     store = CountingStore()
     async with running(store) as node:
         client = await durable(node)
@@ -503,7 +539,9 @@ async def test_the_subscriptions_of_a_session_are_written_once_in_a_group_and_ag
 
 
 @on_loop
-async def test_a_device_that_says_goodbye_after_each_message_is_not_taken_to_repeat_itself() -> None:
+async def test_a_device_that_says_goodbye_after_each_message_is_not_taken_to_repeat_itself() -> (
+    None
+):
     async with running() as node:
         watcher = await node.client("watcher")
         await watcher.subscribe(SubscriptionRequest("door", 1))

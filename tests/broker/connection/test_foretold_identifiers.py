@@ -6,7 +6,16 @@ from random import Random
 
 import pytest
 
-from broker.codec.packets import PingReq, PingResp, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.codec.packets import (
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+)
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed
 from tests.support.mqtt_server import SESSION_LOG, GatedStore, MovedClock, Node, on_loop, running
@@ -69,7 +78,9 @@ async def test_a_message_leaves_with_the_commit_that_holds_it() -> None:
 class Publisher:
     """Publishes numbered messages: to a plain filter or a share group, QoS 1 or 2, some for a second only."""
 
-    def __init__(self, client: WireClient, random: Random, *, is_qos2: bool, is_shared: bool) -> None:
+    def __init__(
+        self, client: WireClient, random: Random, *, is_qos2: bool, is_shared: bool
+    ) -> None:
         self._client, self._random, self.number = client, random, 0
         self._qos = (1, 1, 1, 2) if is_qos2 else (1,)
         self._topics = ("t", "t", "s") if is_shared else ("t",)
@@ -80,7 +91,9 @@ class Publisher:
         random = self._random
         topic, qos = f"{random.choice(self._topics)}/{self.number % 3}", random.choice(self._qos)
         expiry = {"Message-Expiry-Interval": 1} if random.random() < 0.1 else {}
-        self._client.send(Publish(topic, b"%d" % self.number, qos, packet_id=self.number, properties=expiry))
+        self._client.send(
+            Publish(topic, b"%d" % self.number, qos, packet_id=self.number, properties=expiry)
+        )
 
     async def acknowledged(self) -> None:
         """Wait for the end of the one that was sent last."""
@@ -103,10 +116,15 @@ class Subscriber:
         client.send(PingReq())
         while not isinstance(packet := await client.receive(), PingResp):
             if isinstance(packet, Publish):
-                assert self.identifiers.setdefault(packet.payload, packet.packet_id) == packet.packet_id
+                assert (
+                    self.identifiers.setdefault(packet.payload, packet.packet_id)
+                    == packet.packet_id
+                )
                 names[packet.packet_id] = packet.payload
                 if self._random.random() < 0.8:
-                    client.send(PubAck(packet.packet_id) if packet.qos == 1 else PubRec(packet.packet_id))
+                    client.send(
+                        PubAck(packet.packet_id) if packet.qos == 1 else PubRec(packet.packet_id)
+                    )
             elif isinstance(packet, PubRel):
                 client.send(PubComp(packet.packet_id))
                 self.completed.add(names.get(packet.packet_id, b"from before"))
@@ -115,7 +133,9 @@ class Subscriber:
 async def until_cut(node: Node, store: CutStore) -> None:
     """Wait until the store keeps nothing more, and what its last commit lets leave has left."""
     await node.until(lambda: store.is_cut)
-    await node.until(lambda: node.server.hub.session_log.log_next == store.range_of(SESSION_LOG).next_offset)
+    await node.until(
+        lambda: node.server.hub.session_log.log_next == store.range_of(SESSION_LOG).next_offset
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -126,8 +146,12 @@ async def test_messages_have_the_identifiers_they_had(seed: int) -> None:
     seen = Subscriber(random)
     async with running(store, clock=clock, max_inflight=random.choice((3, 20))) as node:
         client = await lasting(node)
-        await client.subscribe(SubscriptionRequest("t/#", 2), SubscriptionRequest("$share/g/s/#", 1))
-        publisher = Publisher(await node.client("p", 5), random, is_qos2=seed % 2 == 1, is_shared=seed % 4 >= 2)
+        await client.subscribe(
+            SubscriptionRequest("t/#", 2), SubscriptionRequest("$share/g/s/#", 1)
+        )
+        publisher = Publisher(
+            await node.client("p", 5), random, is_qos2=seed % 2 == 1, is_shared=seed % 4 >= 2
+        )
         if seed % 3 == 0:
             session = node.server.hub.sessions.by_client_id["s"]
             session.window.next_id = 65_530
@@ -165,6 +189,11 @@ async def check_after_the_crash(store: MemoryStore, clock: MovedClock, seen: Sub
         for _ in range(3):
             await node.writer.committed()
             await again.take(client)
-    expected = {payload: seen.identifiers.get(payload, again.identifiers[payload]) for payload in again.identifiers}
+    expected = {
+        payload: seen.identifiers.get(payload, again.identifiers[payload])
+        for payload in again.identifiers
+    }
     assert again.identifiers == expected
-    assert seen.completed.isdisjoint(again.identifiers), "a QoS 2 message that was completed came again"
+    assert seen.completed.isdisjoint(again.identifiers), (
+        "a QoS 2 message that was completed came again"
+    )

@@ -52,13 +52,18 @@ class Clients:
     def act(self, client_id: str, action: str) -> None:
         """Do as a connection does."""
         session = self._sessions.setdefault(
-            client_id, SimpleNamespace(client_id=client_id, inbound=self.inbounds.get(client_id), expiry_s=0)
+            client_id,
+            SimpleNamespace(client_id=client_id, inbound=self.inbounds.get(client_id), expiry_s=0),
         )
         inbounds = self.inbounds
         if action == "take":
             self.writer.touch()
             inbound, number = inbounds.of(session), next(self._numbers)
-            inbounds.took(client_id, inbound, inbound.remember(number % 65_535 + 1, digest(b"t", b"%d" % number), 1))
+            inbounds.took(
+                client_id,
+                inbound,
+                inbound.remember(number % 65_535 + 1, digest(b"t", b"%d" % number), 1),
+            )
         elif action == "open":
             inbounds.of(session).open(7)
             inbounds.changed(session)
@@ -81,7 +86,11 @@ class Clients:
 
 def known(inbounds: StoredInbounds) -> dict[str, tuple[dict[int, bytes], set[int]]]:
     """What is remembered of each client of which there is something."""
-    return {name: (one.recent, one.open_qos2) for name, one in inbounds.items() if one.recent or one.open_qos2}
+    return {
+        name: (one.recent, one.open_qos2)
+        for name, one in inbounds.items()
+        if one.recent or one.open_qos2
+    }
 
 
 @given(st.lists(st.tuples(st.sampled_from(CLIENTS), st.sampled_from(ACTIONS)), max_size=60))

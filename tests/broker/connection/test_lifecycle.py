@@ -25,10 +25,14 @@ BAD_LATER = [case for case in BAD_CASES if case not in BAD_CONNECTS]
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in BAD_CASES if not case.name.startswith("CONNECT")], ids=lambda c: c.name
+    "case",
+    [case for case in BAD_CASES if not case.name.startswith("CONNECT")],
+    ids=lambda c: c.name,
 )
 @on_loop
-async def test_what_breaks_the_protocol_closes_with_its_reason_code_and_harms_nobody(case: BadCase) -> None:
+async def test_what_breaks_the_protocol_closes_with_its_reason_code_and_harms_nobody(
+    case: BadCase,
+) -> None:
     async with running() as node:
         bystander, client = await node.client("b"), await node.client("c", case.version)
         await bystander.subscribe(SubscriptionRequest("ok"))
@@ -62,7 +66,9 @@ async def test_a_bad_connect_is_refused_as_its_version_allows(case: BadCase) -> 
             assert said == []
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", b"\x30\x03\0\1a", b"\xc0\0", b"\x16\3\1"])
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\n\r\n", b"\x30\x03\0\1a", b"\xc0\0", b"\x16\3\1"]
+)
 @on_loop
 async def test_anything_but_connect_first_closes_without_a_packet(data: bytes) -> None:
     async with running() as node:
@@ -80,7 +86,9 @@ async def test_anything_but_connect_first_closes_without_a_packet(data: bytes) -
     ],
 )
 @on_loop
-async def test_a_connect_that_is_well_formed_may_still_be_refused(connect: Connect, code: int) -> None:
+async def test_a_connect_that_is_well_formed_may_still_be_refused(
+    connect: Connect, code: int
+) -> None:
     async with running() as node:
         client = await WireClient.open(node.port, connect.version)
         client.send(connect)
@@ -103,7 +111,9 @@ async def test_what_comes_behind_connect_is_handled_after_the_connack() -> None:
     async with running() as node:
         client = await WireClient.open(node.port)
         connect = encode_packet(Connect("c", 4, clean_start=False))
-        client.send_bytes(connect + encode_packet(PingReq()) + encode_packet(Publish("a", b"", 1, packet_id=1)))
+        client.send_bytes(
+            connect + encode_packet(PingReq()) + encode_packet(Publish("a", b"", 1, packet_id=1))
+        )
         kinds = [type(await client.receive()) for _ in range(3)]
         assert kinds[0] is ConnAck
         assert set(kinds[1:]) == {PingResp, PubAck}
@@ -120,7 +130,9 @@ async def test_a_second_connect_is_a_protocol_error() -> None:
 @on_loop
 async def test_a_later_connection_takes_the_session_over() -> None:
     async with running() as node:
-        first = await node.client("c", 5, clean_start=False, properties={"Session-Expiry-Interval": 100})
+        first = await node.client(
+            "c", 5, clean_start=False, properties={"Session-Expiry-Interval": 100}
+        )
         await first.subscribe(SubscriptionRequest("t"))
         second = await node.client("c", 4, clean_start=False)
         assert second.connack.session_present
@@ -141,7 +153,9 @@ async def test_the_will_is_published_when_the_connection_ends_badly_and_not_afte
         rude.abort()
         got = await watcher.expect(Publish)
         assert (got.topic, got.payload, got.qos) == ("will/rude", b"y", 1)
-        with_will = await node.client("with", 5, will=Will("will/with", b"z", properties={"Content-Type": "t"}))
+        with_will = await node.client(
+            "with", 5, will=Will("will/with", b"z", properties={"Content-Type": "t"})
+        )
         with_will.send(Disconnect(0x04))
         assert (await watcher.expect(Publish)).topic == "will/with"
         await watcher.silence()
@@ -247,7 +261,9 @@ async def test_events_are_emitted_when_they_are_wanted() -> None:
         await client.subscribe(SubscriptionRequest("t", 1))
         client.send(Publish("t", b"x", 1, packet_id=1), Publish("nobody", b""))
         packets = [await client.receive() for _ in range(2)]
-        client.send(*[PubAck(packet.packet_id) for packet in packets if isinstance(packet, Publish)])
+        client.send(
+            *[PubAck(packet.packet_id) for packet in packets if isinstance(packet, Publish)]
+        )
         await client.silence()
         client.send(Disconnect())
         await client.closed()

@@ -64,7 +64,9 @@ async def test_sessions() -> None:
 async def test_client_identifiers_have_1024_bytes_unless_set() -> None:
     async with running() as node:
         assert await connected(node, Connect("é" * 512, 5)) == 0
-        assert await connected(node, Connect("é" * 512 + "x", 5)) == reason.CLIENT_IDENTIFIER_NOT_VALID
+        assert (
+            await connected(node, Connect("é" * 512 + "x", 5)) == reason.CLIENT_IDENTIFIER_NOT_VALID
+        )
         assert await connected(node, Connect("é" * 512 + "x", 4)) == 2
         assert reached(node, "max_client_id_bytes") == 2
 
@@ -87,11 +89,17 @@ async def test_client_identifiers_that_the_broker_makes_have_as_many_bytes_as_ot
 async def test_wills() -> None:
     store = MemoryStore()
     async with running(store, max_will_bytes_total=3000) as node:
-        will = Will("w", b"x" * 900, properties={"User-Property": [("a", "b" * 50)], "Will-Delay-Interval": 50})
+        will = Will(
+            "w",
+            b"x" * 900,
+            properties={"User-Property": [("a", "b" * 50)], "Will-Delay-Interval": 50},
+        )
         for name in ("a", "b"):
             assert await connected(node, Connect(name, 5, will=will, properties=LASTING)) == 0
         assert await connected(node, Connect("c", 5, will=will)) == FULL
-        assert await connected(node, Connect("b", 5, will=will, properties=LASTING)) == 0  # in place of its own
+        assert (
+            await connected(node, Connect("b", 5, will=will, properties=LASTING)) == 0
+        )  # in place of its own
         assert reached(node, "max_will_bytes_total") == 1
         await node.written()
         taken = node.metrics.value("will_bytes")
@@ -113,13 +121,23 @@ async def test_subscriptions_of_a_session_and_of_all() -> None:
         codes = await first.subscribe(*(SubscriptionRequest(one) for one in filters))
         assert codes == [0, 0, FULL, FULL, FULL]
         assert await first.subscribe(SubscriptionRequest("short", 1)) == [1]
-        assert await first.subscribe(SubscriptionRequest(filters[0], 1)) == [1]  # in place of what is there
+        assert await first.subscribe(SubscriptionRequest(filters[0], 1)) == [
+            1
+        ]  # in place of what is there
         second = await node.client("b", 4)
-        assert await second.subscribe(*(SubscriptionRequest(one) for one in filters[2:])) == [0, 0x80, 0x80]
+        assert await second.subscribe(*(SubscriptionRequest(one) for one in filters[2:])) == [
+            0,
+            0x80,
+            0x80,
+        ]
         assert reached(node, "max_subscription_bytes") == 3
         assert reached(node, "max_subscription_bytes_total") == 2
         hub = node.server.hub
-        sizes = [size_of(one.filter) for session in hub.sessions for one in session.subscriptions.values()]
+        sizes = [
+            size_of(one.filter)
+            for session in hub.sessions
+            for one in session.subscriptions.values()
+        ]
         assert node.metrics.value("subscription_bytes") == sum(sizes)
         first.send(Unsubscribe(9, [filters[0]]))
         await first.expect(UnsubAck)
@@ -128,7 +146,13 @@ async def test_subscriptions_of_a_session_and_of_all() -> None:
         await node.until(lambda: hub.sessions.get("b") is None)
         await node.written()
         left = node.metrics.value("subscription_bytes")
-        assert left == size_of(hub.sessions.by_client_id["a"].subscriptions[filters[1]].filter) + 300 + 10 + 100
+        assert (
+            left
+            == size_of(hub.sessions.by_client_id["a"].subscriptions[filters[1]].filter)
+            + 300
+            + 10
+            + 100
+        )
     async with running(store, clock=node.clock, **limits) as node:  # type: ignore[arg-type]
         assert node.metrics.value("subscription_bytes") == left
         node.pass_time(200)
@@ -140,7 +164,11 @@ async def test_topics_behind_aliases_of_a_client_and_of_all() -> None:
     limits = {"max_topic_alias_bytes": 1000, "max_topic_alias_bytes_total": 1500}
     async with running(**limits) as node:  # type: ignore[arg-type]
         first, second = await node.client("a", 5), await node.client("b", 5)
-        for client, topic in ((first, "x" * 600), (first, "y" * 900), (second, "z" * 500)):  # one alias, set again
+        for client, topic in (
+            (first, "x" * 600),
+            (first, "y" * 900),
+            (second, "z" * 500),
+        ):  # one alias, set again
             client.send(Publish(topic, b"", 1, packet_id=1, properties={"Topic-Alias": 1}))
             await client.expect(PubAck)
         assert node.metrics.value("topic_alias_bytes") == 1400
@@ -162,10 +190,15 @@ async def test_user_properties_of_a_packet(letter: str, count: int) -> None:
         client = await node.client("a", 5, properties={"User-Property": pairs})
         client.send(Publish("t", b"", 1, packet_id=1, properties={"User-Property": pairs}))
         await client.expect(PubAck)
-        client.send(Publish("t", b"", 1, packet_id=2, properties={"User-Property": [*pairs, ("", "v")]}))
+        client.send(
+            Publish("t", b"", 1, packet_id=2, properties={"User-Property": [*pairs, ("", "v")]})
+        )
         assert (await client.expect(Disconnect)).reason_code == FULL
         will = Will("w", b"", properties={"User-Property": [("a", "b")]})
-        assert await connected(node, Connect("b", 5, will=will, properties={"User-Property": pairs})) == FULL
+        assert (
+            await connected(node, Connect("b", 5, will=will, properties={"User-Property": pairs}))
+            == FULL
+        )
         assert reached(node, "max_user_property_bytes") == 2
 
 
@@ -182,7 +215,11 @@ async def test_retained_messages_of_one_client() -> None:
         assert [await retain(first, topic) for topic in "tuvt"] == [0, 0, FULL, 0]
         assert [await retain(second, topic) for topic in "vwx"] == [0, 0, FULL]
         assert node.dropped("retained_full_for_client") == 2
-        assert [await retain(first, "t", 0), await retain(first, "x"), await retain(first, "y")] == [0, 0, FULL]
+        assert [
+            await retain(first, "t", 0),
+            await retain(first, "x"),
+            await retain(first, "y"),
+        ] == [0, 0, FULL]
 
 
 @on_loop
@@ -303,7 +340,10 @@ async def test_what_connected_clients_may_send_again(version: int) -> None:
         other.send(Publish("r", b"70", 1, True, packet_id=70))
         await other.expect(PubAck)
         assert reached(node, "max_inbound_bytes_connected") == 1
-        assert node.metrics.value("inbound_connected_bytes") == 64 * 70 + len(hub.inbounds["other"].recent) * 120
+        assert (
+            node.metrics.value("inbound_connected_bytes")
+            == 64 * 70 + len(hub.inbounds["other"].recent) * 120
+        )
         assert len(hub.inbounds["other"].recent) <= 2
         greedy.send(Publish("t", b"x", 2, dup=True, packet_id=1), PubRel(2))  # known ones go on
         assert (await greedy.expect(PubRec)).packet_id == 1
@@ -313,9 +353,13 @@ async def test_what_connected_clients_may_send_again(version: int) -> None:
         greedy.send(*(Publish("t", b"x", 2, packet_id=100 + number) for number in range(2)))
         ended = await greedy.closed()
         assert [packet.packet_id for packet in ended if isinstance(packet, PubRec)] == [100]
-        assert [packet.reason_code for packet in ended if isinstance(packet, Disconnect)] == [FULL] * (version == 5)
+        assert [packet.reason_code for packet in ended if isinstance(packet, Disconnect)] == [
+            FULL
+        ] * (version == 5)
         assert reached(node, "max_inbound_bytes_connected") == 2
-        assert node.metrics.value("inbound_connected_bytes") == 70 + 120 * len(hub.inbounds["other"].recent)
+        assert node.metrics.value("inbound_connected_bytes") == 70 + 120 * len(
+            hub.inbounds["other"].recent
+        )
 
 
 @on_loop

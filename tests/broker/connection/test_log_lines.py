@@ -16,7 +16,11 @@ from tests.support.wire import WireClient
 
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What was logged of connections, ports left out."""
-    texts = [record.getMessage() for record in caplog.records if record.name.startswith("broker.connection")]
+    texts = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith("broker.connection")
+    ]
     return [re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", text) for text in texts]
 
 
@@ -29,7 +33,9 @@ async def test_what_is_no_mqtt_is_refused_and_counted(caplog: pytest.LogCaptureF
         assert await client.closed() == []
         assert node.metrics.value("connections_refused", reason="protocol_error") == 1
     [line] = _lines(caplog)
-    assert line.startswith("connection.refused client_id= peer=ADDRESS listener=tcp:default reason=protocol_error ")
+    assert line.startswith(
+        "connection.refused client_id= peer=ADDRESS listener=tcp:default reason=protocol_error "
+    )
     assert line.endswith("detail=the first packet is not a CONNECT")
 
 
@@ -50,7 +56,12 @@ async def test_who_is_refused_is_named(caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize(
     ("limit", "connect", "code", "text"),
     [
-        ("max_client_id_bytes=23", Connect("x" * 24, 5), 0x85, "the client identifier has 24 bytes; it may have 23"),
+        (
+            "max_client_id_bytes=23",
+            Connect("x" * 24, 5),
+            0x85,
+            "the client identifier has 24 bytes; it may have 23",
+        ),
         (
             "max_will_payload=3",
             Connect("meter", 5, will=Will("w", b"long")),
@@ -80,7 +91,9 @@ async def test_a_limit_that_refuses_a_client_is_named_to_it_and_in_the_log(
 
 
 @on_loop
-async def test_a_keep_alive_above_the_maximum_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_keep_alive_above_the_maximum_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     async with running(max_keep_alive=60) as node:
         client = await WireClient.open(node.port, 4)
@@ -104,7 +117,9 @@ async def test_who_is_banned_finds_out_no_more_than_that_and_the_log_says_by_whi
 
 
 @on_loop
-async def test_who_is_cut_off_is_named_and_who_says_goodbye_is_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_who_is_cut_off_is_named_and_who_says_goodbye_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.INFO)
     async with running() as node:
         async with await node.client("polite", 5) as polite:

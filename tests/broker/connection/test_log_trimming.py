@@ -30,7 +30,9 @@ class TrimmedStore(MemoryStore):
         super().trim(shard, before_offset)
 
 
-async def deliver(node: Node, subscriber: WireClient, publisher: WireClient, numbers: range) -> None:
+async def deliver(
+    node: Node, subscriber: WireClient, publisher: WireClient, numbers: range
+) -> None:
     """Messages that are taken, acknowledged, and in flight no more."""
     for number in numbers:
         publisher.send(Publish("t", b"x", 1, packet_id=number))
@@ -43,13 +45,20 @@ async def deliver(node: Node, subscriber: WireClient, publisher: WireClient, num
 async def test_what_a_session_no_longer_needs_goes_after_the_record_that_says_so() -> None:
     store = TrimmedStore()
     async with running(store) as node:
-        subscriber, publisher = await node.client("s", 5, clean_start=False, properties=HOUR), await node.client("p")
+        subscriber, publisher = (
+            await node.client("s", 5, clean_start=False, properties=HOUR),
+            await node.client("p"),
+        )
         await subscriber.subscribe(SubscriptionRequest("t", 1))
         await node.written()
         for first in (1, 4):
             await deliver(node, subscriber, publisher, range(first, first + 3))
             node.server.hub.session_log.trim(node.server.hub.session_log.log_next)
-            await node.until(lambda: store.range_of(SESSION_LOG).first_offset == node.server.hub.session_log.log_next)
+            await node.until(
+                lambda: (
+                    store.range_of(SESSION_LOG).first_offset == node.server.hub.session_log.log_next
+                )
+            )
         assert store.trims == [(3, 3), (6, 6)]
 
 

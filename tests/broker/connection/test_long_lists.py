@@ -53,7 +53,9 @@ def session_of(node: Node, client_id: str) -> Session:
     return session
 
 
-async def begun(node: Node, client: WireClient, *packets: Subscribe | Unsubscribe | PingReq) -> None:
+async def begun(
+    node: Node, client: WireClient, *packets: Subscribe | Unsubscribe | PingReq
+) -> None:
     """Send these, and wait until the first has taken effect in part."""
     client.send(*packets)
     session = session_of(node, "c")
@@ -94,16 +96,22 @@ async def test_no_turn_of_the_loop_takes_more_than_its_share(version: int) -> No
 
 
 @on_loop
-async def test_codes_stand_in_the_order_of_the_filters_and_the_next_packet_is_answered_behind() -> None:
+async def test_codes_stand_in_the_order_of_the_filters_and_the_next_packet_is_answered_behind() -> (
+    None
+):
     clock = StepClock()
     async with running(clock=clock, max_subscriptions=MANY - 100) as node:
         client = await node.client("c", 5)
         clock.is_slow = True
-        asked = [SubscriptionRequest("a/#/b" if n % 7 == 3 else FILTERS[n], n % 3) for n in range(MANY)]
+        asked = [
+            SubscriptionRequest("a/#/b" if n % 7 == 3 else FILTERS[n], n % 3) for n in range(MANY)
+        ]
         wrong, full = reason.TOPIC_FILTER_INVALID, reason.QUOTA_EXCEEDED
         expected = [wrong if n % 7 == 3 else n % 3 for n in range(MANY)]
         left = iter(range(MANY - 100))
-        expected = [code if code == wrong or next(left, None) is not None else full for code in expected]
+        expected = [
+            code if code == wrong or next(left, None) is not None else full for code in expected
+        ]
         client.send(Subscribe(7, asked), PingReq(), Unsubscribe(8, [*FILTERS[:3], "none", "a/#/b"]))
         assert await client.receive() == SubAck(7, expected, {})
         assert await client.receive() == PingResp()
@@ -119,18 +127,25 @@ async def test_codes_of_a_long_unsubscribe() -> None:
         await client.subscribe(*(SubscriptionRequest(text, 0) for text in FILTERS[::2]))
         clock.is_slow = True
         client.send(Unsubscribe(8, FILTERS), PingReq())
-        assert await client.receive() == UnsubAck(8, [0, reason.NO_SUBSCRIPTION_EXISTED] * (MANY // 2), {})
+        assert await client.receive() == UnsubAck(
+            8, [0, reason.NO_SUBSCRIPTION_EXISTED] * (MANY // 2), {}
+        )
         assert await client.receive() == PingResp()
 
 
 @on_loop
-async def test_others_are_served_meanwhile_and_their_messages_come_from_the_moment_a_filter_is_granted() -> None:
+async def test_others_are_served_meanwhile_and_their_messages_come_from_the_moment_a_filter_is_granted() -> (
+    None
+):
     clock = StepClock()
     async with running(clock=clock) as node:
         client, other = await node.client("c"), await node.client("other")
         clock.is_slow = True
         await begun(node, client, Subscribe(1, requests()))
-        other.send(Publish(FILTERS[0], b"early", 1, packet_id=1), Publish(FILTERS[-1], b"none yet", 1, packet_id=2))
+        other.send(
+            Publish(FILTERS[0], b"early", 1, packet_id=1),
+            Publish(FILTERS[-1], b"none yet", 1, packet_id=2),
+        )
         for number in (1, 2):
             assert await other.expect(PubAck) == PubAck(number)
         assert len(node.server.hub.context.scheduler) >= 1  # the SUBSCRIBE is still under way
@@ -145,11 +160,15 @@ async def test_others_are_served_meanwhile_and_their_messages_come_from_the_mome
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("is_clean", [True, False])
 @on_loop
-async def test_a_retained_message_never_comes_after_a_newer_one_published_meanwhile(is_clean: bool, qos: int) -> None:
+async def test_a_retained_message_never_comes_after_a_newer_one_published_meanwhile(
+    is_clean: bool, qos: int
+) -> None:
     clock = StepClock()
     async with running(clock=clock) as node:
         other = await node.client("other")
-        other.send(*(Publish(text, b"old", 1, True, packet_id=n + 1) for n, text in enumerate(FILTERS[:3])))
+        other.send(
+            *(Publish(text, b"old", 1, True, packet_id=n + 1) for n, text in enumerate(FILTERS[:3]))
+        )
         for _ in range(3):
             await other.expect(PubAck)
         client = await node.client("c", clean_start=is_clean)
@@ -173,7 +192,9 @@ async def test_a_retained_message_never_comes_after_a_newer_one_published_meanwh
 
 
 @on_loop
-async def test_what_was_granted_stays_with_a_durable_session_whose_connection_is_taken_over() -> None:
+async def test_what_was_granted_stays_with_a_durable_session_whose_connection_is_taken_over() -> (
+    None
+):
     clock, store = StepClock(), MemoryStore()
     async with running(store, clock=clock) as node:
         client = await node.client("c", clean_start=False)
@@ -245,7 +266,9 @@ async def test_the_suback_waits_for_the_commit() -> None:
         store.allow.clear()
         clock.is_slow = True
         client.send(Subscribe(1, requests()))
-        await node.until(lambda: len(session.subscriptions) == MANY and not node.server.hub.context.scheduler)
+        await node.until(
+            lambda: len(session.subscriptions) == MANY and not node.server.hub.context.scheduler
+        )
         await client.silence()
         store.allow.set()
         assert (await client.expect(SubAck)).reason_codes == [1] * MANY
@@ -256,7 +279,9 @@ async def test_clients_share_the_time_of_a_turn() -> None:
     """Eight that have long lists get on together, in no more of a turn than one alone."""
     clock = StepClock()
     async with running(clock=clock) as node:
-        clients = [await WireClient.connected(node.port, Connect(f"c{number}", 4)) for number in range(8)]
+        clients = [
+            await WireClient.connected(node.port, Connect(f"c{number}", 4)) for number in range(8)
+        ]
         router = node.server.hub.router
         counter = TurnCounter(lambda: router.subscription_count)
         clock.is_slow = True
@@ -269,12 +294,17 @@ async def test_clients_share_the_time_of_a_turn() -> None:
 
 @pytest.mark.parametrize("wild", ["", "/+"])
 @on_loop
-async def test_a_session_of_very_many_subscriptions_ends_at_once_and_leaves_over_many_turns(wild: str) -> None:
+async def test_a_session_of_very_many_subscriptions_ends_at_once_and_leaves_over_many_turns(
+    wild: str,
+) -> None:
     clock = StepClock()
     async with running(clock=clock) as node:
         router, topics = node.server.hub.router, [f"{text}/x" if wild else text for text in FILTERS]
         first, other = await node.client("c"), await node.client("other")
-        assert await first.subscribe(*(SubscriptionRequest(text + wild, 0) for text in FILTERS)) == [0] * MANY
+        assert (
+            await first.subscribe(*(SubscriptionRequest(text + wild, 0) for text in FILTERS))
+            == [0] * MANY
+        )
         other.send(Publish(topics[-1], b"before"))
         assert (await first.expect(Publish)).payload == b"before"
         clock.is_slow = True
@@ -286,7 +316,9 @@ async def test_a_session_of_very_many_subscriptions_ends_at_once_and_leaves_over
         for number in (1, 2):
             assert await other.expect(PubAck) == PubAck(number)
         assert node.dropped("no_subscribers") == 2
-        await second.subscribe(SubscriptionRequest(FILTERS[-1] + wild, 1), SubscriptionRequest(FILTERS[0] + wild, 1))
+        await second.subscribe(
+            SubscriptionRequest(FILTERS[-1] + wild, 1), SubscriptionRequest(FILTERS[0] + wild, 1)
+        )
         await node.until(lambda: not router.leaving)
         other.send(Publish(topics[-1], b"mine"), Publish(topics[0], b"mine too"))
         assert (await second.expect(Publish)).payload == b"mine"

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from broker.codec.packets import ConnAck, Connect, PingReq, PingResp, PubAck, Publish, SubscriptionRequest
+from broker.codec.packets import (
+    ConnAck,
+    Connect,
+    PingReq,
+    PingResp,
+    PubAck,
+    Publish,
+    SubscriptionRequest,
+)
 from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
@@ -30,12 +38,18 @@ async def test_new_connections_are_refused_and_existing_ones_go_on() -> None:
 @on_loop
 async def test_clients_are_sent_to_another_server_where_one_is_named() -> None:
     async with running() as node:
-        node.server.hub.context.admission.refused_with, node.server.hub.context.admission.server_reference = (
+        (
+            node.server.hub.context.admission.refused_with,
+            node.server.hub.context.admission.server_reference,
+        ) = (
             0x9C,
             "b:1883 c:1883",
         )
         connack = await _connack(node, 5)
-        assert (connack.reason_code, connack.properties["Server-Reference"]) == (0x9C, "b:1883 c:1883")
+        assert (connack.reason_code, connack.properties["Server-Reference"]) == (
+            0x9C,
+            "b:1883 c:1883",
+        )
         assert (await _connack(node, 4)).reason_code == 3
 
 
@@ -46,7 +60,11 @@ async def test_qos_0_is_dropped_and_counted_and_qos_1_goes_through() -> None:
         await subscriber.subscribe(SubscriptionRequest("#", 1))
         node.server.hub.context.admission.drops_qos0 = True
         alias = {"Topic-Alias": 1}
-        publisher.send(Publish("t", b"0", properties=alias), Publish("t", b"0"), Publish("t", b"1", 1, packet_id=1))
+        publisher.send(
+            Publish("t", b"0", properties=alias),
+            Publish("t", b"0"),
+            Publish("t", b"1", 1, packet_id=1),
+        )
         await publisher.expect(PubAck)
         node.server.hub.context.admission.drops_qos0 = False
         publisher.send(Publish("", b"2", properties=alias))

@@ -66,7 +66,12 @@ ANSWERS: Final[dict[int, type[Packet]]] = {
 }
 """Those of packets that are taken, where there is one."""
 SINCE_5: Final = (Phase.AUTHENTICATING, Phase.CONNECTED_BY_METHOD)
-PAIRS: Final = [(phase, version) for phase in Phase for version in (3, 4, 5) if version == 5 or phase not in SINCE_5]
+PAIRS: Final = [
+    (phase, version)
+    for phase in Phase
+    for version in (3, 4, 5)
+    if version == 5 or phase not in SINCE_5
+]
 
 
 class Client:
@@ -128,10 +133,16 @@ class Client:
             if self.connection.phase is Phase.AUTHENTICATING:
                 answer = self._scram.answer(self._challenge)
                 return encode_packet(
-                    Auth(reason.CONTINUE_AUTHENTICATION, {METHOD: self._scram.method, DATA: answer}), 5
+                    Auth(
+                        reason.CONTINUE_AUTHENTICATION, {METHOD: self._scram.method, DATA: answer}
+                    ),
+                    5,
                 )
             return encode_packet(
-                Auth(reason.REAUTHENTICATE, {METHOD: self._scram.method, DATA: self._scram.first()}), 5
+                Auth(
+                    reason.REAUTHENTICATE, {METHOD: self._scram.method, DATA: self._scram.first()}
+                ),
+                5,
             )
         return encode_packet(PACKETS[packet_type], self.version)
 
@@ -159,7 +170,11 @@ def check_refused(client: Client, effect: Effect, code: int, said: list[Packet])
 def check(client: Client, phase: Phase, packet_type: int, said: list[Packet]) -> None:
     """What followed is what the table says; a type that the version does not have is malformed."""
     is_known = packet_type != RESERVED and (packet_type != p.AUTH or client.version == 5)
-    effect = ORDER[phase][packet_type] if is_known else next(one for one in ORDER[phase].values() if one != Effect.TAKE)
+    effect = (
+        ORDER[phase][packet_type]
+        if is_known
+        else next(one for one in ORDER[phase].values() if one != Effect.TAKE)
+    )
     if effect is Effect.TAKE:
         check_taken(client, packet_type, phase, said)
     elif effect is Effect.KEEP:
@@ -168,7 +183,9 @@ def check(client: Client, phase: Phase, packet_type: int, said: list[Packet]) ->
     elif effect is Effect.IGNORE:
         assert said == []
     else:
-        check_refused(client, effect, reason.PROTOCOL_ERROR if is_known else reason.MALFORMED_PACKET, said)
+        check_refused(
+            client, effect, reason.PROTOCOL_ERROR if is_known else reason.MALFORMED_PACKET, said
+        )
 
 
 async def check_pair(node: Node, phase: Phase, version: int, packet_type: int) -> None:
@@ -199,4 +216,6 @@ def test_the_table_has_an_effect_for_every_pair() -> None:
 
 def test_what_only_a_server_sends_is_never_taken() -> None:
     sent_by_servers = (p.CONNACK, p.SUBACK, p.UNSUBACK, p.PINGRESP)
-    assert not [row for row in ORDER.values() if any(row[one] is Effect.TAKE for one in sent_by_servers)]
+    assert not [
+        row for row in ORDER.values() if any(row[one] is Effect.TAKE for one in sent_by_servers)
+    ]

@@ -80,7 +80,9 @@ async def got(reader: WireClient, count: int) -> list[bytes]:
     return [(await reader.expect(Publish)).payload for _ in range(count)]
 
 
-def published(payload: bytes, qos: int = 1, packet_id: int = 1, topic: str = "slow/a", **members: Any) -> Publish:
+def published(
+    payload: bytes, qos: int = 1, packet_id: int = 1, topic: str = "slow/a", **members: Any
+) -> Publish:
     return Publish(topic, payload, qos, packet_id=packet_id if qos else 0, **members)
 
 
@@ -172,7 +174,9 @@ async def test_a_refusal_is_told_as_ever(qos: int) -> None:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @on_loop
 async def test_a_refusal_may_disconnect_and_what_came_behind_is_not_read(qos: int) -> None:
-    refusal = Refusal("judge", "judge", "validation_failed", 0x99, "it does not fit", disconnect=True)
+    refusal = Refusal(
+        "judge", "judge", "validation_failed", 0x99, "it does not fit", disconnect=True
+    )
     async with judged() as (node, judge, reader):
         client = await node.client("p", 5)
         client.send(published(b"x", qos), published(b"y", qos, 2, "fast/a"))
@@ -308,7 +312,9 @@ async def test_a_publisher_can_wait_for_what_becomes_of_its_message() -> None:
 
 
 @on_loop
-async def test_what_stands_behind_a_waiting_message_stays_there_when_nobody_waits_any_more() -> None:
+async def test_what_stands_behind_a_waiting_message_stays_there_when_nobody_waits_any_more() -> (
+    None
+):
     async with judged() as (node, judge, reader):
         publish = node.server.publisher.publish
         publish(made(1))

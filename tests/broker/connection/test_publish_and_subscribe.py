@@ -52,26 +52,46 @@ async def take(client: WireClient) -> Publish:
 @pytest.mark.parametrize("qos", [0, 1, 2])
 @pytest.mark.parametrize("granted", [0, 1, 2])
 @on_loop
-async def test_a_message_arrives_with_the_lower_qos(qos: int, granted: int, from_version: int, to_version: int) -> None:
+async def test_a_message_arrives_with_the_lower_qos(
+    qos: int, granted: int, from_version: int, to_version: int
+) -> None:
     async with running() as node:
-        subscriber, publisher = await node.client("s", to_version), await node.client("p", from_version)
+        subscriber, publisher = (
+            await node.client("s", to_version),
+            await node.client("p", from_version),
+        )
         assert await subscriber.subscribe(SubscriptionRequest("a/+", granted)) == [granted]
         assert await publish(publisher, Publish("a/b", b"hi", qos, packet_id=9 if qos else 0)) == 0
         got = await take(subscriber)
-        assert (got.topic, got.payload, got.qos, got.retain, got.dup) == ("a/b", b"hi", min(qos, granted), False, False)
+        assert (got.topic, got.payload, got.qos, got.retain, got.dup) == (
+            "a/b",
+            b"hi",
+            min(qos, granted),
+            False,
+            False,
+        )
         await subscriber.silence()
 
 
 @pytest.mark.parametrize("to_version", [4, 5])
 @pytest.mark.parametrize("from_version", [4, 5])
 @on_loop
-async def test_many_packets_in_one_piece_arrive_in_order(from_version: int, to_version: int) -> None:
+async def test_many_packets_in_one_piece_arrive_in_order(
+    from_version: int, to_version: int
+) -> None:
     async with running() as node:
-        subscriber, publisher = await node.client("s", to_version), await node.client("p", from_version)
+        subscriber, publisher = (
+            await node.client("s", to_version),
+            await node.client("p", from_version),
+        )
         await subscriber.subscribe(SubscriptionRequest("#", 1))
-        sent = [Publish(f"t/{n // 5 % 3}", f"{n:04}".encode() * (1 + n % 7 // 6), 0) for n in range(500)]
+        sent = [
+            Publish(f"t/{n // 5 % 3}", f"{n:04}".encode() * (1 + n % 7 // 6), 0) for n in range(500)
+        ]
         publisher.send(*sent)
-        assert [(await subscriber.expect(Publish)).payload for _ in sent] == [packet.payload for packet in sent]
+        assert [(await subscriber.expect(Publish)).payload for _ in sent] == [
+            packet.payload for packet in sent
+        ]
         assert node.metrics.value("messages_received", qos="0") == 500
 
 
@@ -99,11 +119,18 @@ async def test_all_properties_are_forwarded_and_none_of_the_connection() -> None
             "Correlation-Data": b"\0\1",
             "User-Property": [("a", "1"), ("b", "2"), ("a", "3")],
         }
-        await publish(publisher, Publish("a", b"x", 1, packet_id=1, properties=properties | {"Topic-Alias": 3}))
+        await publish(
+            publisher,
+            Publish("a", b"x", 1, packet_id=1, properties=properties | {"Topic-Alias": 3}),
+        )
         assert (await take(subscriber)).properties == properties | {"Subscription-Identifier": [7]}
         await publish(publisher, Publish("", b"y", 1, packet_id=2, properties={"Topic-Alias": 3}))
         got = await take(subscriber)
-        assert (got.topic, got.payload, got.properties) == ("a", b"y", {"Subscription-Identifier": [7]})
+        assert (got.topic, got.payload, got.properties) == (
+            "a",
+            b"y",
+            {"Subscription-Identifier": [7]},
+        )
 
 
 @on_loop
@@ -111,7 +138,9 @@ async def test_subscription_options_of_version_5() -> None:
     async with running() as node:
         client, other = await node.client("c", 5), await node.client("o", 5)
         await publish(other, Publish("a", b"old", 1, retain=True, packet_id=1))
-        request = SubscriptionRequest("a", 1, no_local=True, retain_as_published=True, retain_handling=1)
+        request = SubscriptionRequest(
+            "a", 1, no_local=True, retain_as_published=True, retain_handling=1
+        )
         assert await client.subscribe(request) == [1]
         assert (await take(client)).payload == b"old"
         assert await client.subscribe(request) == [1]
@@ -148,7 +177,10 @@ async def test_unsubscribing_ends_delivery_and_says_what_there_was() -> None:
 async def test_a_bad_filter_does_not_refuse_the_good_one(version: int, codes: list[int]) -> None:
     async with running() as node:
         client = await node.client("c", version)
-        assert await client.subscribe(SubscriptionRequest("a/#/b", 1), SubscriptionRequest("a", 1)) == codes
+        assert (
+            await client.subscribe(SubscriptionRequest("a/#/b", 1), SubscriptionRequest("a", 1))
+            == codes
+        )
 
 
 @on_loop
@@ -186,7 +218,9 @@ async def test_a_message_that_expired_while_it_waited_is_dropped() -> None:
     async with running() as node:
         publisher = await node.client("p", 5)
         for name, expiry_s in (("short", 5), ("long", 60)):
-            packet = Publish(name, b"x", 1, True, packet_id=1, properties={"Message-Expiry-Interval": expiry_s})
+            packet = Publish(
+                name, b"x", 1, True, packet_id=1, properties={"Message-Expiry-Interval": expiry_s}
+            )
             await publish(publisher, packet)
         node.pass_time(10)
         subscriber = await node.client("s", 5)
@@ -231,7 +265,9 @@ async def test_a_qos_2_message_sent_twice_is_passed_on_once() -> None:
 
 @pytest.mark.parametrize(("version", "code"), [(4, 0), (5, 0x92)])
 @on_loop
-async def test_unknown_identifiers_are_answered_and_the_connection_stays(version: int, code: int) -> None:
+async def test_unknown_identifiers_are_answered_and_the_connection_stays(
+    version: int, code: int
+) -> None:
     async with running() as node:
         client = await node.client("c", version)
         client.send(PubRel(77))
@@ -265,7 +301,11 @@ async def test_the_ledger_closes() -> None:
         client.send(*[Publish("a", b"x") for _ in range(10)], Publish("b", b"x"))
         for number in range(1, 4):
             client.send(Publish("a", b"x", 1, packet_id=number))
-        client.send(Publish("a", b"x", 2, packet_id=9), Publish("a", b"x", 2, dup=True, packet_id=9), Disconnect())
+        client.send(
+            Publish("a", b"x", 2, packet_id=9),
+            Publish("a", b"x", 2, dup=True, packet_id=9),
+            Disconnect(),
+        )
         await client.closed()
         received = sum(node.metrics.value("messages_received", qos=str(qos)) for qos in range(3))
         again = node.metrics.value("messages_resent_already_taken")

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from broker.codec.packets import ConnAck, Connect, Disconnect, PingReq, PubAck, Publish, SubscriptionRequest, Will
+from broker.codec.packets import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    PingReq,
+    PubAck,
+    Publish,
+    SubscriptionRequest,
+    Will,
+)
 from broker.connection.settings import MqttSettings
 from broker.net.listener import Listener
 from broker.net.settings import ListenerSettings, NamedListener
@@ -100,11 +109,20 @@ async def test_what_is_too_long_or_too_many_is_refused_with_its_code() -> None:
         assert await connack(will=Will("t", b"1234", properties=three)) == 0x97
         assert await connack(will=Will("t", b"1234")) == 0
         client = await node.client("d", 5)
-        codes = [await client.subscribe(SubscriptionRequest(text)) for text in ("a", "b", "a/b/c/d", "x" * 11)]
+        codes = [
+            await client.subscribe(SubscriptionRequest(text))
+            for text in ("a", "b", "a/b/c/d", "x" * 11)
+        ]
         assert codes == [[0], [0x97], [0x8F], [0x8F]]
         refused = ("quota_exceeded", "topic_filter_invalid")
-        assert [node.metrics.value("subscriptions_refused", reason=why) for why in refused] == [1, 2]
-        for publish, code in ((Publish("x" * 11, b""), 0x90), (Publish("t", b"", properties=three), 0x97)):
+        assert [node.metrics.value("subscriptions_refused", reason=why) for why in refused] == [
+            1,
+            2,
+        ]
+        for publish, code in (
+            (Publish("x" * 11, b""), 0x90),
+            (Publish("t", b"", properties=three), 0x97),
+        ):
             client = await node.client("p", 5)
             client.send(publish)
             [said] = await client.closed()
@@ -118,7 +136,9 @@ async def test_what_is_too_long_or_too_many_is_refused_with_its_code() -> None:
 async def test_limits_change_for_clients_that_are_connected() -> None:
     async with running() as node:
         client = await node.client("c")
-        node.server.use_settings(MqttSettings(max_publish_rate=1, max_queued_messages=7, queue_full="drop_newest"))
+        node.server.use_settings(
+            MqttSettings(max_publish_rate=1, max_queued_messages=7, queue_full="drop_newest")
+        )
         client.send(Publish("t", b"1"), Publish("t", b"2"), Publish("t", b"3", 1, packet_id=3))
         await client.expect(PubAck)
         await node.until(lambda: exceeded(node, "client") == 1)

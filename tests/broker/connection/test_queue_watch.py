@@ -29,7 +29,10 @@ async def _follow(caplog: pytest.LogCaptureFixture) -> None:
         assert [record.__dict__["fields"]["client_id"] for record in told] == ["s"]
         [alarm] = alarms.active()
         assert (alarm.name, alarm.details["largest"]) == ("session_queue_high", {"s": 9000})
-        shown = [node.metrics.value(name) for name in ("queued_messages", "queued_bytes", "inflight_messages")]
+        shown = [
+            node.metrics.value(name)
+            for name in ("queued_messages", "queued_bytes", "inflight_messages")
+        ]
         assert shown == [9, 9000, 1]
         for _ in range(10):
             subscriber.send(PubAck((await subscriber.expect(Publish)).packet_id))

@@ -14,8 +14,12 @@ HOUR = {"Session-Expiry-Interval": 3600}
 LETTERS = "abcde"
 
 
-async def durable(node: Node, client_id: str, *filters: str, qos: int = 1, no_local: bool = False) -> WireClient:
-    client = await node.client(client_id, 5, clean_start=False, properties=HOUR | {"Receive-Maximum": 3})
+async def durable(
+    node: Node, client_id: str, *filters: str, qos: int = 1, no_local: bool = False
+) -> WireClient:
+    client = await node.client(
+        client_id, 5, clean_start=False, properties=HOUR | {"Receive-Maximum": 3}
+    )
     if filters:
         await client.subscribe(*(SubscriptionRequest(text, qos, no_local) for text in filters))
     return client
@@ -24,7 +28,9 @@ async def durable(node: Node, client_id: str, *filters: str, qos: int = 1, no_lo
 async def publish(client: WireClient, count: int, *, retain: bool = False) -> None:
     """Publish so many messages of different sizes to all topics in turn, and wait for the acknowledgements."""
     topics = [f"{LETTERS[n % 5]}/{n % 7}" for n in range(count)]
-    client.send(*(Publish(topic, b"x" * n, 1, retain, packet_id=n + 1) for n, topic in enumerate(topics)))
+    client.send(
+        *(Publish(topic, b"x" * n, 1, retain, packet_id=n + 1) for n, topic in enumerate(topics))
+    )
     acknowledged = 0
     while acknowledged < count:
         acknowledged += isinstance(await client.receive(), PubAck)
@@ -33,12 +39,18 @@ async def publish(client: WireClient, count: int, *, retain: bool = False) -> No
 async def away(node: Node, *clients: WireClient) -> None:
     for client in clients:
         await client.close()
-    await node.until(lambda: sum(session.is_away for session in node.server.hub.sessions) >= len(clients))
+    await node.until(
+        lambda: sum(session.is_away for session in node.server.hub.sessions) >= len(clients)
+    )
 
 
 def waiting(node: Node) -> dict[str, tuple[int, int]]:
     """Messages and bytes that wait for each session that is away."""
-    shares = {one.client_id: one.log for one in node.server.hub.sessions if one.is_away and one.log is not None}
+    shares = {
+        one.client_id: one.log
+        for one in node.server.hub.sessions
+        if one.is_away and one.log is not None
+    }
     return {client_id: (share.messages, share.size_bytes) for client_id, share in shares.items()}
 
 
@@ -72,7 +84,11 @@ async def test_counts_are_those_from_before(at_once: int, monkeypatch: pytest.Mo
         await publish(publisher, 35)
         await node.written()
         before = waiting(node)
-        in_flight = {one.client_id: len(one.window.inflight) for one in node.server.hub.sessions if one.is_durable}
+        in_flight = {
+            one.client_id: len(one.window.inflight)
+            for one in node.server.hub.sessions
+            if one.is_durable
+        }
     assert before["lower"] == (0, 0)
     assert in_flight["all"] == in_flight["late"] == 3
     assert len({messages for messages, _ in before.values()}) == len(before)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from broker.codec.packets import PingReq, PubAck, Publish, Subscribe, SubscriptionRequest, Unsubscribe
+from broker.codec.packets import (
+    PingReq,
+    PubAck,
+    Publish,
+    Subscribe,
+    SubscriptionRequest,
+    Unsubscribe,
+)
 from broker.core.client import Client
 from broker.core.message import Message
 from broker.routing.settings import RetainedSettings
@@ -22,7 +29,11 @@ async def fill(node: Node, count: int = _MANY, qos: int = 1, size: int = 20) -> 
     retained = node.server.hub.retained
     for number in range(count):
         payload = b"%d" % number
-        retained.retain(Message(f"r/{number:05d}", payload.ljust(size), qos, True, Client("p"), node.clock.now_ns()))
+        retained.retain(
+            Message(
+                f"r/{number:05d}", payload.ljust(size), qos, True, Client("p"), node.clock.now_ns()
+            )
+        )
     await node.writer.committed()
 
 
@@ -92,7 +103,9 @@ async def test_what_is_retained_meanwhile_comes_once_and_never_before_an_older_o
 @pytest.mark.parametrize("qos", [0, 1])
 @pytest.mark.parametrize("is_clean", [True, False])
 @on_loop
-async def test_one_replay_a_filter_however_often_one_subscribe_repeats_it(is_clean: bool, qos: int) -> None:
+async def test_one_replay_a_filter_however_often_one_subscribe_repeats_it(
+    is_clean: bool, qos: int
+) -> None:
     async with running() as node:
         await fill(node)
         client = await node.client("c", clean_start=is_clean)
@@ -116,7 +129,9 @@ async def test_a_client_that_subscribes_again_is_sent_them_again() -> None:
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @on_loop
-async def test_nothing_is_left_of_filters_that_come_and_go_while_a_client_acknowledges_nothing(is_clean: bool) -> None:
+async def test_nothing_is_left_of_filters_that_come_and_go_while_a_client_acknowledges_nothing(
+    is_clean: bool,
+) -> None:
     async with running(max_inflight=10) as node:
         await fill(node)
         client = await node.client("c", clean_start=is_clean)
@@ -190,7 +205,9 @@ async def test_a_session_that_ends_leaves_no_place_behind() -> None:
 async def test_what_waits_for_its_commit_is_sent_to_a_subscriber() -> None:
     async with running() as node:
         client = await node.client("c")
-        node.server.publisher.publish(Message("r/1", b"1", 0, True, Client("p"), node.clock.now_ns()))
+        node.server.publisher.publish(
+            Message("r/1", b"1", 0, True, Client("p"), node.clock.now_ns())
+        )
         assert node.server.hub.retained.waiting == 1
         await client.subscribe(SubscriptionRequest("r/+", 0))
         [packet] = await take(client, 1)

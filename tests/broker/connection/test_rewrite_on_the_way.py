@@ -15,7 +15,10 @@ from tests.support.mqtt_server import Node, on_loop, running
 
 def _use(node: Node, *specs: dict[str, Any]) -> None:
     node.server.hub.rewrites.use(
-        [RewriteSpec.model_validate({"name": f"r{number}", **spec}) for number, spec in enumerate(specs)]
+        [
+            RewriteSpec.model_validate({"name": f"r{number}", **spec})
+            for number, spec in enumerate(specs)
+        ]
     )
 
 
@@ -47,7 +50,11 @@ async def test_messages_under_way_before_a_rewrite_and_after_it_go_where_they_sh
         watcher = await node.client("w")
         await watcher.subscribe(SubscriptionRequest("#", 0))
         publisher = await node.client("p")
-        steps: list[Callable[[], None]] = [lambda: None, lambda: _use(node, _A_TO_B), lambda: _use(node)]
+        steps: list[Callable[[], None]] = [
+            lambda: None,
+            lambda: _use(node, _A_TO_B),
+            lambda: _use(node),
+        ]
         for step in steps:
             step()
             publisher.send(Publish("a", b"x"))
@@ -58,7 +65,10 @@ async def test_messages_under_way_before_a_rewrite_and_after_it_go_where_they_sh
 @pytest.mark.parametrize("qos", [0, 1])
 @on_loop
 async def test_a_rewrite_made_later_leads_nobody_to_a_topic_that_rules_deny(qos: int) -> None:
-    rules = [{"permission": "deny", "topics": ["b"], "action": "publish"}, {"permission": "allow", "topics": ["#"]}]
+    rules = [
+        {"permission": "deny", "topics": ["b"], "action": "publish"},
+        {"permission": "allow", "topics": ["#"]},
+    ]
     async with running(access=access(trusts_anonymous=True, rules=rules)) as node:
         watcher, publisher = await node.client("w", 5), await node.client("p", 5)
         await watcher.subscribe(SubscriptionRequest("#", 0))
@@ -92,10 +102,18 @@ async def test_retained_messages_are_kept_under_the_new_name() -> None:
 @on_loop
 async def test_filters_are_rewritten_when_subscribed_and_unsubscribed() -> None:
     async with running() as node:
-        _use(node, {"action": "all", "source_topic": "old/#", "re": "^old/(.+)$", "dest_topic": "new/$1"})
+        _use(
+            node,
+            {"action": "all", "source_topic": "old/#", "re": "^old/(.+)$", "dest_topic": "new/$1"},
+        )
         client = await node.client("c", 5)
-        await client.subscribe(SubscriptionRequest("old/+/x", 0), SubscriptionRequest("$share/g/old/y", 0))
-        assert list(node.server.hub.sessions.by_client_id["c"].subscriptions) == ["new/+/x", "$share/g/new/y"]
+        await client.subscribe(
+            SubscriptionRequest("old/+/x", 0), SubscriptionRequest("$share/g/old/y", 0)
+        )
+        assert list(node.server.hub.sessions.by_client_id["c"].subscriptions) == [
+            "new/+/x",
+            "$share/g/new/y",
+        ]
         client.send(Publish("old/1/x", b"hi"))
         assert (await client.expect(Publish)).topic == "new/1/x"
         client.send(Unsubscribe(9, ["old/+/x", "old/z"]))
@@ -120,7 +138,9 @@ async def test_the_first_rewrite_that_matches_decides() -> None:
 @on_loop
 async def test_names_of_clients_go_into_topics_and_cannot_reach_beyond() -> None:
     async with running() as node:
-        _use(node, {"source_topic": "mine/#", "re": "^mine/(.*)$", "dest_topic": "of/${clientid}/$1"})
+        _use(
+            node, {"source_topic": "mine/#", "re": "^mine/(.*)$", "dest_topic": "of/${clientid}/$1"}
+        )
         watcher = await node.client("w")
         await watcher.subscribe(SubscriptionRequest("of/#", 0))
         for name in ("a", "b"):
@@ -145,7 +165,9 @@ async def test_wills_are_rewritten() -> None:
         assert (await watcher.expect(Publish)).topic == "b"
 
 
-@pytest.mark.parametrize("topic", ["$SYS/broker/version", "$share/g/x", "$events/client/connected", "$file/a/init"])
+@pytest.mark.parametrize(
+    "topic", ["$SYS/broker/version", "$share/g/x", "$events/client/connected", "$file/a/init"]
+)
 @on_loop
 async def test_clients_may_not_publish_where_the_broker_does(topic: str) -> None:
     async with running() as node:
@@ -168,7 +190,10 @@ async def test_a_will_on_a_reserved_topic_is_dropped() -> None:
 @on_loop
 async def test_a_client_cannot_write_itself_into_a_reserved_topic() -> None:
     async with running() as node:
-        _use(node, {"action": "publish", "source_topic": "in/#", "re": "^in/(.+)$", "dest_topic": "$1"})
+        _use(
+            node,
+            {"action": "publish", "source_topic": "in/#", "re": "^in/(.+)$", "dest_topic": "$1"},
+        )
         publisher = await node.client("p", 5)
         for number, topic in enumerate(
             ["in/$SYS/broker/version", "in/$events/client_connected", "$delayed/1/in/$SYS/x"], 1

@@ -56,7 +56,9 @@ async def test_each_subscriber_gets_its_messages_in_order(seed: int, version: in
             packets = [*sent, *(Publish(topic, b"%d" % again) for topic in ENDS)]
             publisher.send(*packets)
             for name, reader in readers.items():
-                for packet in (packet for packet in packets if packet.topic.startswith(wanted[name])):
+                for packet in (
+                    packet for packet in packets if packet.topic.startswith(wanted[name])
+                ):
                     got = await reader.expect(Publish)
                     assert (got.topic, got.payload) == (packet.topic, packet.payload)
 
@@ -64,7 +66,9 @@ async def test_each_subscriber_gets_its_messages_in_order(seed: int, version: in
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("is_restricted", [False, True])
 @on_loop
-async def test_a_change_of_subscriptions_counts_from_the_next_packet_on(is_restricted: bool, version: int) -> None:
+async def test_a_change_of_subscriptions_counts_from_the_next_packet_on(
+    is_restricted: bool, version: int
+) -> None:
     deny = {"permission": "deny", "action": "publish", "topics": ["a/2"]}
     rules = [deny, {"permission": "allow", "topics": ["#"]}] if is_restricted else []
     sent = [Publish(f"a/{number % 4}", b"x") for number in range(40)]

@@ -48,7 +48,9 @@ async def test_another_client_is_served_before_the_rest() -> None:
         flood, other = await node.client("flood"), await node.client("other")
         await other.subscribe(SubscriptionRequest("t", 0))
         clock.is_long = True
-        [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]
+        [connection] = [
+            one for one in node.server.hub.connections if one.session.client_id == "flood"
+        ]
         flood.send(*[PingReq()] * 2000)
         await node.until(lambda: connection.is_parked)
         await other.silence()
@@ -74,13 +76,17 @@ async def test_a_client_that_goes_meanwhile_is_gone() -> None:
 
 
 @on_loop
-async def test_who_publishes_much_to_many_waits_until_all_were_written_to_and_pings_do_not() -> None:
+async def test_who_publishes_much_to_many_waits_until_all_were_written_to_and_pings_do_not() -> (
+    None
+):
     async with running() as node:
         subscribers = [await node.client(f"s-{number}") for number in range(40)]
         for one in subscribers:
             await one.subscribe(SubscriptionRequest("t", 0))
         flood, other = await node.client("flood"), await node.client("other")
-        [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]
+        [connection] = [
+            one for one in node.server.hub.connections if one.session.client_id == "flood"
+        ]
         writes = node.server.hub.context.pending_writes
         flood.send(*[Publish("t", b"%06d" % number * 30) for number in range(4000)])
         await node.until(lambda: connection.is_parked and writes.dirty)
@@ -116,7 +122,9 @@ async def test_qos_0_that_takes_long_does_not_keep_the_loop_either(topics: list[
         flood, other = await node.client("flood"), await node.client("other")
         watcher = await node.client("watcher")
         await watcher.subscribe(SubscriptionRequest("#", 0))
-        [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]
+        [connection] = [
+            one for one in node.server.hub.connections if one.session.client_id == "flood"
+        ]
         clock.is_long = True
         flood.send(*[Publish(topic, b"%d" % number) for number, topic in enumerate(topics)])
         await node.until(lambda: connection.is_parked)
@@ -124,14 +132,18 @@ async def test_qos_0_that_takes_long_does_not_keep_the_loop_either(topics: list[
         assert connection.is_parked
         clock.is_long = False
         received = [await watcher.expect(Publish) for _ in topics]
-        assert [(one.topic, one.payload) for one in received] == [(t, b"%d" % n) for n, t in enumerate(topics)]
+        assert [(one.topic, one.payload) for one in received] == [
+            (t, b"%d" % n) for n, t in enumerate(topics)
+        ]
         assert not connection.is_parked
 
 
 async def _away(node: Node, count: int) -> None:
     """Sessions on disk that wait for messages on ``t``."""
     for number in range(count):
-        client = await node.client(f"away-{number}", 5, clean_start=False, properties={"Session-Expiry-Interval": 600})
+        client = await node.client(
+            f"away-{number}", 5, clean_start=False, properties={"Session-Expiry-Interval": 600}
+        )
         await client.subscribe(SubscriptionRequest("t", 1))
         client.send(Disconnect())
         await client.closed()
@@ -151,7 +163,9 @@ def _who_gives_way(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[Connecti
 
 
 @on_loop
-async def test_one_message_for_many_is_looked_at_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_message_for_many_is_looked_at_on_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = LongClock()
     async with running(clock=clock) as node:
         await _away(node, 40)
@@ -166,14 +180,18 @@ async def test_one_message_for_many_is_looked_at_on_its_own(monkeypatch: pytest.
 
 
 @on_loop
-async def test_what_commits_will_take_is_owed_until_they_are_done_and_holds_up_who_publishes() -> None:
+async def test_what_commits_will_take_is_owed_until_they_are_done_and_holds_up_who_publishes() -> (
+    None
+):
     store = GatedStore()
     async with running(store) as node:
         await _away(node, 40)
         turns = node.server.hub.context.scheduler
         await node.until(lambda: turns.owed_s == 0)
         flood, other = await node.client("flood", 5), await node.client("other", 5)
-        [connection] = [one for one in node.server.hub.connections if one.session.client_id == "flood"]
+        [connection] = [
+            one for one in node.server.hub.connections if one.session.client_id == "flood"
+        ]
         store.allow.clear()
         needed = int(OWED_S / (40 * ACCEPT_S)) + 2
         flood.send(*[Publish("t", b"x", 1, packet_id=number) for number in range(1, 3 * needed)])

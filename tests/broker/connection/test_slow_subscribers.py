@@ -47,7 +47,11 @@ class StuckSubscriber:
             while not found or found[-1] != last:
                 data = await asyncio.get_running_loop().sock_recv(self._link, 1 << 16)
                 assert data, "closed by the server"
-                found += [int(packet.payload[:8]) for packet in self._decoder.feed(data) if isinstance(packet, Publish)]
+                found += [
+                    int(packet.payload[:8])
+                    for packet in self._decoder.feed(data)
+                    if isinstance(packet, Publish)
+                ]
         return found
 
     def close(self) -> None:
@@ -58,7 +62,9 @@ async def flood(publisher: WireClient, first: int, count: int, size: int) -> Non
     """QoS 0 messages on t, numbered, then a ping that shows that all were taken."""
     padding = b"x" * (size - 8)
     for start in range(first, first + count, 100):
-        publisher.send(*(Publish("t", b"%08d" % number + padding) for number in range(start, start + 100)))
+        publisher.send(
+            *(Publish("t", b"%08d" % number + padding) for number in range(start, start + 100))
+        )
         publisher.send(PingReq())
         await publisher.expect(PingResp)
 
@@ -155,8 +161,14 @@ async def test_one_flood_does_not_keep_others_from_being_heard() -> None:
 @on_loop
 async def test_qos_0_messages_that_a_slow_client_loses_become_dead_letters() -> None:
     letters = DeadLetterSettings(causes=["queue_full"], topic="dead/${clientid}")
-    async with running(max_unsent_bytes=64 * 1024, slow_subscriber_wait=0, dead_letter=letters) as node:
-        stuck, publisher, reader = await StuckSubscriber.open(node.port), await node.client("p"), await node.client("r")
+    async with running(
+        max_unsent_bytes=64 * 1024, slow_subscriber_wait=0, dead_letter=letters
+    ) as node:
+        stuck, publisher, reader = (
+            await StuckSubscriber.open(node.port),
+            await node.client("p"),
+            await node.client("r"),
+        )
         await reader.subscribe(SubscriptionRequest("dead/stuck", 0))
         while lost(node) == 0:
             await flood(publisher, 0, 100, 10_000)

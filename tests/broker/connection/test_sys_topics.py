@@ -38,10 +38,15 @@ async def test_who_subscribes_gets_all_values_at_once_as_if_retained() -> None:
         node.pass_time(1)
         await client.subscribe(SubscriptionRequest("$SYS/#", 2), identifier=7)
         told = await _told(client)
-        texts = {topic.removeprefix("$SYS/broker/"): packet.payload.decode() for topic, packet in told.items()}
+        texts = {
+            topic.removeprefix("$SYS/broker/"): packet.payload.decode()
+            for topic, packet in told.items()
+        }
         assert texts["version"].startswith("sluice version ")
         assert texts["uptime"] == "1 seconds"
-        assert [texts[f"clients/{name}"] for name in ("connected", "total", "maximum", "disconnected")] == [
+        assert [
+            texts[f"clients/{name}"] for name in ("connected", "total", "maximum", "disconnected")
+        ] == [
             "1",
             "1",
             "1",
@@ -59,7 +64,8 @@ async def test_afterwards_only_what_changed_is_told_every_interval() -> None:
     async with running(sys_interval_s=10) as node:
         client = await node.client("c")
         await client.subscribe(
-            SubscriptionRequest("$SYS/broker/clients/+", 0), SubscriptionRequest("$SYS/broker/version", 0)
+            SubscriptionRequest("$SYS/broker/clients/+", 0),
+            SubscriptionRequest("$SYS/broker/version", 0),
         )
         await _told(client)
         node.pass_time(10)
@@ -69,7 +75,12 @@ async def test_afterwards_only_what_changed_is_told_every_interval() -> None:
         await node.client("d")
         node.pass_time(1)
         told = await _told(client)
-        assert {topic.rpartition("/")[2] for topic in told} == {"active", "connected", "maximum", "total"}
+        assert {topic.rpartition("/")[2] for topic in told} == {
+            "active",
+            "connected",
+            "maximum",
+            "total",
+        }
         assert not any(packet.retain for packet in told.values())
 
 
@@ -116,7 +127,9 @@ async def test_packets_are_counted_by_type_and_publishes_by_their_bytes() -> Non
         assert figures.published_bytes_sent - sent == 11 + 13 + 13
         await client.subscribe(SubscriptionRequest("$SYS/broker/mqtt/#", 0))
         told = await _told(client)
-        counts = {topic.removeprefix("$SYS/broker/mqtt/"): int(one.payload) for topic, one in told.items()}
+        counts = {
+            topic.removeprefix("$SYS/broker/mqtt/"): int(one.payload) for topic, one in told.items()
+        }
         assert counts.pop("publish/sent") >= 3  # and what was told of $SYS before
         assert {name: count for name, count in counts.items() if count} == {
             "connect/received": 1, "publish/received": 4, "puback/received": 1, "pubrec/received": 1,
@@ -124,7 +137,12 @@ async def test_packets_are_counted_by_type_and_publishes_by_their_bytes() -> Non
             "connack/sent": 1, "puback/sent": 2, "pubrec/sent": 1, "pubrel/sent": 1,
             "pubcomp/sent": 1, "suback/sent": 2, "unsuback/sent": 1,
         }  # fmt: skip
-        assert {"pingreq/received", "pingresp/sent", "disconnect/received", "disconnect/sent"} <= counts.keys()
+        assert {
+            "pingreq/received",
+            "pingresp/sent",
+            "disconnect/received",
+            "disconnect/sent",
+        } <= counts.keys()
 
 
 @on_loop

@@ -62,7 +62,9 @@ async def quiet(publisher: Publisher) -> None:
     qos=st.integers(1, 2),
     inflight=st.integers(1, 20),
     most=st.integers(1, 30),
-    publishers=st.lists(st.tuples(st.integers(1, 2), st.integers(1, 40), st.integers(1, 60)), min_size=1, max_size=5),
+    publishers=st.lists(
+        st.tuples(st.integers(1, 2), st.integers(1, 40), st.integers(1, 60)), min_size=1, max_size=5
+    ),
 )
 def test_a_subscriber_gets_all_that_was_acknowledged_at_whatever_pace_it_acknowledges(
     is_shared: bool,
@@ -75,31 +77,54 @@ def test_a_subscriber_gets_all_that_was_acknowledged_at_whatever_pace_it_acknowl
 ) -> None:
     @on_loop
     async def check() -> None:
-        limits: dict[str, Any] = {"max_inflight": inflight, "max_queued_messages": most, "max_stored_messages": most}
+        limits: dict[str, Any] = {
+            "max_inflight": inflight,
+            "max_queued_messages": most,
+            "max_stored_messages": most,
+        }
         shared = SharedSettings(max_queued_messages=most, max_waiting_messages=most)
         async with running(shared=shared, **limits) as node:
             topic = "$share/g/t/+" if is_shared else "t/+"
             subscribers = [
                 await Subscriber.on(
-                    node, f"s{number}", topic, qos=qos, batch=min(batch, inflight), clean=not is_durable
+                    node,
+                    f"s{number}",
+                    topic,
+                    qos=qos,
+                    batch=min(batch, inflight),
+                    clean=not is_durable,
                 )
                 for number, batch in enumerate(batches)
             ]
             made = [
-                (await publisher_of(node, f"p{number}", f"t/{number}", qos=with_qos, window=window), count)
+                (
+                    await publisher_of(
+                        node, f"p{number}", f"t/{number}", qos=with_qos, window=window
+                    ),
+                    count,
+                )
                 for number, (with_qos, window, count) in enumerate(publishers)
             ]
             await all_run(node, made, subscribers, is_shared=is_shared)
             assert lost(node) == lost(node, "group_full") == 0
             for publisher, count in made:
-                sent = [b"%s:%d" % (publisher.name.encode(), number) for number in range(1, count + 1)]
+                sent = [
+                    b"%s:%d" % (publisher.name.encode(), number) for number in range(1, count + 1)
+                ]
                 assert publisher.acknowledged == sent
                 found = [
-                    [payload for payload in one.got if payload.startswith(publisher.name.encode() + b":")]
+                    [
+                        payload
+                        for payload in one.got
+                        if payload.startswith(publisher.name.encode() + b":")
+                    ]
                     for one in subscribers
                 ]
                 if is_shared:
-                    assert sorted((payload for one in found for payload in one), key=sent.index) == sent
+                    assert (
+                        sorted((payload for one in found for payload in one), key=sent.index)
+                        == sent
+                    )
                 else:
                     assert found == [sent] * len(subscribers)
             await node.until(lambda: withheld(node) == 0)
@@ -151,7 +176,9 @@ async def test_acknowledgements_of_a_publisher_keep_their_order() -> None:
     async with running(max_inflight=1, max_queued_messages=1) as node:
         subscriber = await Subscriber.on(node, "s", "t", qos=2)
         publisher = (await publisher_of(node)).client
-        for number, (topic, qos) in enumerate((("t", 1), ("t", 1), ("t", 1), ("nobody", 1), ("t", 2), ("t", 1)), 1):
+        for number, (topic, qos) in enumerate(
+            (("t", 1), ("t", 1), ("t", 1), ("nobody", 1), ("t", 2), ("t", 1)), 1
+        ):
             publisher.send(Publish(topic, b"%d" % number, qos, packet_id=number))
         for number in (1, 2):
             assert (await publisher.expect(PubAck)).packet_id == number
@@ -165,9 +192,14 @@ async def test_acknowledgements_of_a_publisher_keep_their_order() -> None:
 
 
 @on_loop
-async def test_a_publish_that_is_sent_again_before_its_acknowledgement_is_acknowledged_once() -> None:
+async def test_a_publish_that_is_sent_again_before_its_acknowledgement_is_acknowledged_once() -> (
+    None
+):
     async with running(max_inflight=1, max_queued_messages=1, max_stored_messages=1) as node:
-        subscriber, durable = await Subscriber.on(node, "s", "t"), await Subscriber.on(node, "d", "t", clean=False)
+        subscriber, durable = (
+            await Subscriber.on(node, "s", "t"),
+            await Subscriber.on(node, "d", "t", clean=False),
+        )
         publisher = await publisher_of(node)
         publisher.send(3)
         await publisher.hear()
@@ -203,7 +235,9 @@ async def test_a_client_that_publishes_to_itself_and_is_slow_gets_all() -> None:
 
 
 @on_loop
-async def test_clients_that_publish_to_each_other_without_waiting_do_not_lock_each_other_out() -> None:
+async def test_clients_that_publish_to_each_other_without_waiting_do_not_lock_each_other_out() -> (
+    None
+):
     async with running(max_inflight=2, max_queued_messages=2) as node:
         names, count = ("one", "two"), 3000
         clients = {name: await node.client(name) for name in names}
@@ -224,14 +258,20 @@ async def test_clients_that_publish_to_each_other_without_waiting_do_not_lock_ea
             return got
 
         found = list(await asyncio.gather(exchange("one", "two"), exchange("two", "one")))
-        assert found == [[b"%s:%d" % (name, number) for number in range(1, count + 1)] for name in (b"two", b"one")]
+        assert found == [
+            [b"%s:%d" % (name, number) for number in range(1, count + 1)]
+            for name in (b"two", b"one")
+        ]
         assert lost(node) == 0
 
 
 @on_loop
 async def test_a_publisher_that_does_not_wait_is_not_read_from_for_a_while() -> None:
     async with running(max_inflight=20, max_queued_messages=20) as node:
-        subscriber, publisher = await Subscriber.on(node, "s", "t", batch=20), await publisher_of(node)
+        subscriber, publisher = (
+            await Subscriber.on(node, "s", "t", batch=20),
+            await publisher_of(node),
+        )
         count, size = 4000, 2000
         publisher.send(count, padding=size)
         await node.until(lambda: node.metrics.value("publishers_slowed") == 1)
@@ -246,7 +286,9 @@ async def test_a_publisher_that_does_not_wait_is_not_read_from_for_a_while() -> 
 
 
 @on_loop
-async def test_a_subscriber_that_acknowledges_nothing_is_given_up_and_waited_for_when_it_does_again() -> None:
+async def test_a_subscriber_that_acknowledges_nothing_is_given_up_and_waited_for_when_it_does_again() -> (
+    None
+):
     letters = DeadLetterSettings(causes=["queue_full"], topic="dead/${clientid}")
     async with running(max_inflight=1, max_queued_messages=4, dead_letter=letters) as node:
         subscriber, publisher = await Subscriber.on(node, "s", "t"), await publisher_of(node)
@@ -319,7 +361,9 @@ async def test_publishers_wait_no_more_when_the_subscriber_leaves() -> None:
 
 
 @on_loop
-async def test_a_publisher_that_comes_back_again_and_again_brings_no_more_than_may_be_withheld() -> None:
+async def test_a_publisher_that_comes_back_again_and_again_brings_no_more_than_may_be_withheld() -> (
+    None
+):
     async with running(max_inflight=1, max_queued_messages=1, max_withheld_bytes=64 * 1024) as node:
         await Subscriber.on(node, "s", "t")
         is_refused = False
@@ -327,7 +371,9 @@ async def test_a_publisher_that_comes_back_again_and_again_brings_no_more_than_m
             publisher = await publisher_of(node, f"p{number}")
             publisher.send(1, padding=10_000)
             publisher.client.send(PingReq())
-            while not isinstance(packet := await publisher.client.receive(), (PingResp, Disconnect)):
+            while not isinstance(
+                packet := await publisher.client.receive(), (PingResp, Disconnect)
+            ):
                 pass
             if isinstance(packet, Disconnect):
                 is_refused = True
@@ -359,7 +405,9 @@ async def test_messages_that_the_broker_makes_take_what_is_left_and_push_nothing
 
 @on_loop
 async def test_with_the_setting_drop_no_acknowledgement_waits() -> None:
-    async with running(max_inflight=1, max_queued_messages=4, slow_subscriber="drop", slow_subscriber_wait=0) as node:
+    async with running(
+        max_inflight=1, max_queued_messages=4, slow_subscriber="drop", slow_subscriber_wait=0
+    ) as node:
         await Subscriber.on(node, "s", "t")
         publisher = await publisher_of(node)
         publisher.send(10)
@@ -400,7 +448,9 @@ def _republish(node: Node) -> OneTap:
 
 
 @on_loop
-async def test_who_sets_off_a_rule_that_republishes_waits_for_the_subscriber_of_its_messages() -> None:
+async def test_who_sets_off_a_rule_that_republishes_waits_for_the_subscriber_of_its_messages() -> (
+    None
+):
     async with running(max_inflight=1, max_queued_messages=4) as node:
         node.server.set_stages([], [_republish(node)])
         subscriber, publisher = (

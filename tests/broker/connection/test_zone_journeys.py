@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from broker.codec.packets import PingReq, PingResp, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.codec.packets import (
+    PingReq,
+    PingResp,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+)
 from broker.storage.memory import MemoryStore
 from tests.support.mqtt_server import on_loop
 from tests.support.wire import WireClient
@@ -61,7 +70,9 @@ class Journey:
             if isinstance(packet, Publish):
                 self._note(packet)
                 if is_answered:
-                    self.client.send(PubAck(packet.packet_id) if self.qos == 1 else PubRec(packet.packet_id))
+                    self.client.send(
+                        PubAck(packet.packet_id) if self.qos == 1 else PubRec(packet.packet_id)
+                    )
             elif isinstance(packet, PubRel) and is_answered:
                 self.client.send(PubComp(packet.packet_id))
 

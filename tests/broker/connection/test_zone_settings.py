@@ -75,7 +75,9 @@ async def test_general_settings_that_change_reach_zones_that_do_not_set_them() -
     async with zoned(memory={"max_inflight": 1}) as there:
         hub = there.node.server.hub
         client = await there.client("memory", "s")
-        hub.use_settings(hub.context.settings.model_copy(update={"max_queued_messages": 2, "max_inflight": 9}))
+        hub.use_settings(
+            hub.context.settings.model_copy(update={"max_queued_messages": 2, "max_inflight": 9})
+        )
         session = hub.sessions.by_client_id["s"]
         await client.subscribe(SubscriptionRequest("t", 1))
         await there.away(client, "s")

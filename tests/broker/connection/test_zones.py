@@ -44,7 +44,9 @@ def dropped(node: Node, why: str) -> float:
     return node.metrics.value("deliveries_dropped", reason=why)
 
 
-async def take(client: WireClient, count: int, *, acknowledged: bool = True) -> list[tuple[bytes, bool]]:
+async def take(
+    client: WireClient, count: int, *, acknowledged: bool = True
+) -> list[tuple[bytes, bool]]:
     """The payloads of the next messages, and whether they came again."""
     got = []
     for _ in range(count):
@@ -55,7 +57,9 @@ async def take(client: WireClient, count: int, *, acknowledged: bool = True) -> 
     return got
 
 
-async def subscribed(zoned_node: ZonedNode, zone: str, version: int = 5, qos: int = 1) -> WireClient:
+async def subscribed(
+    zoned_node: ZonedNode, zone: str, version: int = 5, qos: int = 1
+) -> WireClient:
     client = await zoned_node.client(zone, "s", version)
     await client.subscribe(SubscriptionRequest("t/#", qos))
     return client
@@ -63,7 +67,9 @@ async def subscribed(zoned_node: ZonedNode, zone: str, version: int = 5, qos: in
 
 @pytest.mark.parametrize("version", [4, 5])
 @on_loop
-async def test_a_session_in_memory_gets_what_came_while_it_was_away_and_nothing_is_written(version: int) -> None:
+async def test_a_session_in_memory_gets_what_came_while_it_was_away_and_nothing_is_written(
+    version: int,
+) -> None:
     store = WatchedStore()
     async with zoned(store) as there:
         client = await subscribed(there, "memory", version)
@@ -92,7 +98,10 @@ async def test_a_restart_shows_which_zone_keeps_sessions_on_disk() -> None:
             await there.away(client, zone)
         await publish(there.node, *numbered(1))
     async with zoned(store) as there:
-        kept, lost = await there.client("default", "default"), await there.client("memory", "memory")
+        kept, lost = (
+            await there.client("default", "default"),
+            await there.client("memory", "memory"),
+        )
         assert (kept.connack.session_present, lost.connack.session_present) == (True, False)
         assert await take(kept, 1) == [(b"1", False)]
         await lost.silence()
@@ -100,10 +109,14 @@ async def test_a_restart_shows_which_zone_keeps_sessions_on_disk() -> None:
 
 @pytest.mark.parametrize("version", [4, 5])
 @on_loop
-async def test_what_is_in_flight_in_memory_is_sent_again_under_its_identifier_before_the_rest(version: int) -> None:
+async def test_what_is_in_flight_in_memory_is_sent_again_under_its_identifier_before_the_rest(
+    version: int,
+) -> None:
     async with zoned(max_inflight=3) as there:
         client = await subscribed(there, "memory", version)
-        await publish(there.node, *numbered(1, 2, 3, 4, 5), version=version)  # as it comes, without a look at it
+        await publish(
+            there.node, *numbered(1, 2, 3, 4, 5), version=version
+        )  # as it comes, without a look at it
         first = [await client.expect(Publish) for _ in range(3)]
         client.send(PubAck(first[1].packet_id))
         fourth = await client.expect(Publish)
@@ -111,7 +124,11 @@ async def test_what_is_in_flight_in_memory_is_sent_again_under_its_identifier_be
         client = await there.client("memory", "s", version)
         for expected in (first[0], first[2], fourth):
             got = await client.expect(Publish)
-            assert (got.packet_id, got.payload, got.dup) == (expected.packet_id, expected.payload, True)
+            assert (got.packet_id, got.payload, got.dup) == (
+                expected.packet_id,
+                expected.payload,
+                True,
+            )
             client.send(PubAck(got.packet_id))
         assert await take(client, 1) == [(b"5", False)]
 
@@ -149,7 +166,9 @@ async def test_a_session_in_memory_that_is_taken_over_loses_nothing() -> None:
 
 @pytest.mark.parametrize(("when_full", "left"), [("drop_oldest", [3, 4]), ("drop_newest", [1, 2])])
 @on_loop
-async def test_what_waits_in_memory_is_bounded_by_the_settings_of_the_zone(when_full: str, left: list[int]) -> None:
+async def test_what_waits_in_memory_is_bounded_by_the_settings_of_the_zone(
+    when_full: str, left: list[int]
+) -> None:
     async with zoned(memory={"max_queued_messages": 2, "queue_full": when_full}) as there:
         await there.away(await subscribed(there, "memory"), "s")
         await publish(there.node, *numbered(1, 2, 3, 4))
@@ -188,10 +207,14 @@ async def test_a_session_in_memory_ends_when_its_expiry_has_passed() -> None:
 
 @pytest.mark.parametrize("is_restarted", [False, True])
 @on_loop
-async def test_a_will_of_a_session_in_memory_waits_for_its_delay_or_the_end_of_the_process(is_restarted: bool) -> None:
+async def test_a_will_of_a_session_in_memory_waits_for_its_delay_or_the_end_of_the_process(
+    is_restarted: bool,
+) -> None:
     store, clock = MemoryStore(), MovedClock()
     will = Will("t/will", b"gone", 1, properties={"Will-Delay-Interval": 60})
-    connect = Connect("w", 5, clean_start=False, will=will, properties={"Session-Expiry-Interval": 3600})
+    connect = Connect(
+        "w", 5, clean_start=False, will=will, properties={"Session-Expiry-Interval": 3600}
+    )
     async with zoned(store, clock=clock) as there:
         watcher = await subscribed(there, "default")
         client = await WireClient.connected(there.ports["memory"], connect)
@@ -209,16 +232,27 @@ async def test_a_will_of_a_session_in_memory_waits_for_its_delay_or_the_end_of_t
 
 
 @on_loop
-async def test_retained_messages_that_a_lost_connection_cut_short_come_when_the_client_is_back() -> None:
+async def test_retained_messages_that_a_lost_connection_cut_short_come_when_the_client_is_back() -> (
+    None
+):
     async with zoned(max_inflight=2) as there:
-        retained = [Publish(f"t/{number}", b"%d" % number, 1, True, packet_id=number) for number in range(1, 6)]
+        retained = [
+            Publish(f"t/{number}", b"%d" % number, 1, True, packet_id=number)
+            for number in range(1, 6)
+        ]
         await publish(there.node, *retained)
         client = await subscribed(there, "memory")
         assert len(await take(client, 2, acknowledged=False)) == 2
         await there.away(client, "s")
         client = await there.client("memory", "s")
         got = await take(client, 5)
-        assert sorted(got) == [(b"1", True), (b"2", True), (b"3", False), (b"4", False), (b"5", False)]
+        assert sorted(got) == [
+            (b"1", True),
+            (b"2", True),
+            (b"3", False),
+            (b"4", False),
+            (b"5", False),
+        ]
 
 
 # -- from zone to zone --
@@ -263,10 +297,14 @@ async def test_what_goes_to_disk_keeps_its_qos_and_its_retain_flag() -> None:
     store = MemoryStore()
     async with zoned(store) as there:
         client = await there.client("memory", "s")
-        await client.subscribe(SubscriptionRequest("t", 1), SubscriptionRequest("kept", 2, retain_as_published=True))
+        await client.subscribe(
+            SubscriptionRequest("t", 1), SubscriptionRequest("kept", 2, retain_as_published=True)
+        )
         await there.away(client, "s")
         async with await there.node.client("p") as publisher:
-            publisher.send(Publish("t", b"", 2, True, packet_id=1), Publish("kept", b"x", 2, True, packet_id=2))
+            publisher.send(
+                Publish("t", b"", 2, True, packet_id=1), Publish("kept", b"x", 2, True, packet_id=2)
+            )
             assert [await publisher.expect(PubRec) for _ in range(2)] == [PubRec(1), PubRec(2)]
         there.node.server.hub.sessions.by_client_id["s"].window.inflight.clear()
         await there.away(await there.client("default", "s"), "s")
@@ -274,7 +312,10 @@ async def test_what_goes_to_disk_keeps_its_qos_and_its_retain_flag() -> None:
     async with zoned(store) as there:
         client = await there.client("default", "s")
         got = [await client.expect(Publish) for _ in range(2)]
-        assert [(one.topic, one.qos, one.retain) for one in got] == [("t", 1, False), ("kept", 2, True)]
+        assert [(one.topic, one.qos, one.retain) for one in got] == [
+            ("t", 1, False),
+            ("kept", 2, True),
+        ]
 
 
 @on_loop
@@ -287,10 +328,16 @@ async def test_a_session_that_cannot_be_stored_stays_in_memory_with_all_it_has()
         await there.away(client, "s")
         store.fails = True
         refused = await WireClient.open(there.ports["default"], 5)
-        refused.send(Connect("s", 5, clean_start=False, properties={"Session-Expiry-Interval": 3600}))
+        refused.send(
+            Connect("s", 5, clean_start=False, properties={"Session-Expiry-Interval": 3600})
+        )
         await refused.closed()
         session = there.node.server.hub.sessions.by_client_id["s"]
-        assert (session.is_durable, len(session.window.inflight), len(session.queue)) == (False, 1, 2)
+        assert (session.is_durable, len(session.window.inflight), len(session.queue)) == (
+            False,
+            1,
+            2,
+        )
         store.fails = False
         client = await there.client("default", "s")
         assert client.connack.session_present
@@ -322,7 +369,9 @@ async def test_a_session_that_is_to_end_with_its_connection_does_not_go_to_disk(
     async with zoned() as there:
         await there.away(await subscribed(there, "memory"), "s")
         await publish(there.node, *numbered(1))
-        client = await WireClient.connected(there.ports["default"], Connect("s", 5, clean_start=False))
+        client = await WireClient.connected(
+            there.ports["default"], Connect("s", 5, clean_start=False)
+        )
         assert client.connack.session_present
         assert not there.node.server.hub.sessions.by_client_id["s"].is_durable
         assert await take(client, 1) == [(b"1", False)]
@@ -409,7 +458,9 @@ async def test_qos_2_of_a_group_on_disk_that_a_reconnection_overtakes_is_sent_on
 
 @pytest.mark.parametrize("is_moved", [False, True])
 @on_loop
-async def test_qos_2_that_a_member_in_memory_has_is_its_own_and_goes_to_disk_with_it(is_moved: bool) -> None:
+async def test_qos_2_that_a_member_in_memory_has_is_its_own_and_goes_to_disk_with_it(
+    is_moved: bool,
+) -> None:
     store = MemoryStore()
     async with zoned(store) as there:
         _, client, packet = await member_in_memory(there)
@@ -429,4 +480,9 @@ async def test_qos_2_that_a_member_in_memory_has_is_its_own_and_goes_to_disk_wit
         async with zoned(store) as there:
             client = await there.client("default", "s")
             again = await client.expect(Publish)
-            assert (again.packet_id, again.payload, again.qos, again.dup) == (packet.packet_id, b"x", 2, True)
+            assert (again.packet_id, again.payload, again.qos, again.dup) == (
+                packet.packet_id,
+                b"x",
+                2,
+                True,
+            )

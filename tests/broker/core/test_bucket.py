@@ -26,7 +26,9 @@ def test_in_any_span_no_more_is_taken_than_the_burst_and_what_the_rate_brings(
 
 
 @given(_RATES, _GAPS)
-def test_whoever_comes_no_faster_than_the_rate_is_never_refused(rate: float, gaps: list[float]) -> None:
+def test_whoever_comes_no_faster_than_the_rate_is_never_refused(
+    rate: float, gaps: list[float]
+) -> None:
     bucket, now_s = TokenBucket(rate, 1, 0.0), 0.0
     for gap in gaps:
         now_s += gap + 1 / rate + 1e-6
@@ -34,7 +36,9 @@ def test_whoever_comes_no_faster_than_the_rate_is_never_refused(rate: float, gap
 
 
 @given(_RATES, st.floats(1, 1000), st.lists(st.floats(0, 2000), min_size=1, max_size=20))
-def test_what_was_spent_is_paid_when_the_debt_says_so(rate: float, burst: float, amounts: list[float]) -> None:
+def test_what_was_spent_is_paid_when_the_debt_says_so(
+    rate: float, burst: float, amounts: list[float]
+) -> None:
     bucket, now_s = TokenBucket(rate, burst, 0.0), 0.0
     for amount in amounts:
         bucket.spend(amount, now_s)

@@ -35,7 +35,9 @@ def test_users_are_found_by_kind_and_name() -> None:
     assert str(contributors.users_of("stream", "hot")[0]) == 'rule "it\'s hot"'
 
 
-def test_columns_of_all_contributors_are_joined_and_the_first_contributor_decides_over_a_type() -> None:
+def test_columns_of_all_contributors_are_joined_and_the_first_contributor_decides_over_a_type() -> (
+    None
+):
     columns = Contributors((Quarantine(), Rules())).columns_of_stream("hot")
     assert columns == [{"name": "temp", "type": "double"}, {"name": "name", "type": "long"}]
 
@@ -44,7 +46,11 @@ def test_a_contributor_that_answers_nothing_changes_nothing() -> None:
     contributor, message = Contributor(), Message("t", b"x", 0, False, Client("c"), 0)
     assert contributor.try_on(message, {}).message is message
     assert contributor.payload_type_after("t/#", FieldType("long")) == FieldType("long")
-    assert [*contributor.uses(), *contributor.on_topic("t"), *contributor.effects_of_schema("s", SchemaLookup())] == []
+    assert [
+        *contributor.uses(),
+        *contributor.on_topic("t"),
+        *contributor.effects_of_schema("s", SchemaLookup()),
+    ] == []
     with pytest.raises(NotFound, match="rule"):
         Contributors((contributor,)).rule_for_spark("hot")
 

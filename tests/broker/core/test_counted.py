@@ -17,5 +17,7 @@ from broker.core.kinds import counted
         (3, "key", "3 keys"),
     ],
 )
-def test_a_number_of_things_is_in_the_plural_unless_it_is_one(number: int, name: str, text: str) -> None:
+def test_a_number_of_things_is_in_the_plural_unless_it_is_one(
+    number: int, name: str, text: str
+) -> None:
     assert counted(number, name) == text

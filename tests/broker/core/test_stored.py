@@ -75,10 +75,19 @@ def test_a_message_reads_back_as_it_was(message: Message) -> None:
 
 
 @given(messages)
-def test_a_message_in_the_session_log_reads_back_in_microseconds_and_with_its_publishers_names(m: Message) -> None:
+def test_a_message_in_the_session_log_reads_back_in_microseconds_and_with_its_publishers_names(
+    m: Message,
+) -> None:
     client = Client(m.client.client_id, m.client.username)
     expected = Message(
-        m.topic, m.payload, m.qos, m.retain, client, m.received_ns // 1000 * 1000, m.properties or None, via=m.via
+        m.topic,
+        m.payload,
+        m.qos,
+        m.retain,
+        client,
+        m.received_ns // 1000 * 1000,
+        m.properties or None,
+        via=m.via,
     )
     assert message_of(logged(m, None)) == expected
 
@@ -123,9 +132,22 @@ def test_damaged_bytes_are_refused_or_read_as_a_message(place: str, data: st.Dat
 
 
 CLIENT = Client("meter-7", "ann", "192.0.2.1", 50123, "tcp:default", 5, {"site": "north"})
-PROPERTIES = {"Content-Type": "text/plain", "Correlation-Data": b"\0\xff", "User-Property": [("a", "b"), ("a", "c")]}
+PROPERTIES = {
+    "Content-Type": "text/plain",
+    "Correlation-Data": b"\0\xff",
+    "User-Property": [("a", "b"), ("a", "c")],
+}
 MESSAGE = Message(
-    "meters/7", b"21.5", 1, True, CLIENT, 1_780_000_000_123_456_789, PROPERTIES, True, ("hot",), _id="7".rjust(32, "0")
+    "meters/7",
+    b"21.5",
+    1,
+    True,
+    CLIENT,
+    1_780_000_000_123_456_789,
+    PROPERTIES,
+    True,
+    ("hot",),
+    _id="7".rjust(32, "0"),
 )
 _PROPERTIES = (
     "83ac436f6e74656e742d54797065aa746578742f706c61696eb0436f7272656c6174696f6e2d44617461c40200ff"
@@ -145,7 +167,15 @@ def test_a_retained_message_of_0_2_0_is_read() -> None:
         "020000000000000007", "0000000000000000", "96c40432312e3501cf18b3d491bb8dcd15a76d657465722d37a3616e6e",
         _PROPERTIES,
     )  # fmt: skip
-    expected = Message("meters/7", b"21.5", 1, True, Client("meter-7", "ann"), MESSAGE.received_ns, MESSAGE.properties)
+    expected = Message(
+        "meters/7",
+        b"21.5",
+        1,
+        True,
+        Client("meter-7", "ann"),
+        MESSAGE.received_ns,
+        MESSAGE.properties,
+    )
     assert decode_retained("meters/7", value) == expected
 
 
@@ -164,7 +194,11 @@ def test_a_row_of_an_action_of_0_2_0_is_read() -> None:
         "9d82a17401a77061796c6f6164a432312e3505a86d65746572732f37c001", _IDENTITY, _PROPERTIES, _CLIENT, "c3"
     )  # fmt: skip
     item = from_bytes(value, 3)
-    assert (item.row, item.message, item.message.id) == ({"t": 1, "payload": "21.5"}, MESSAGE, MESSAGE.id)
+    assert (item.row, item.message, item.message.id) == (
+        {"t": 1, "payload": "21.5"},
+        MESSAGE,
+        MESSAGE.id,
+    )
     assert item.is_fallback
     now, data = to_bytes(item.row, item.message, 5, True)
     assert from_bytes(data, 3).message == MESSAGE
@@ -174,7 +208,12 @@ def test_a_row_of_an_action_of_0_2_0_is_read() -> None:
 def test_an_event_of_a_rule_of_0_2_0_is_read() -> None:
     value = of_0_2_0("9cc005a86d65746572732f37c40432312e3501", _IDENTITY, _PROPERTIES, _CLIENT)
     read = deferred._decode(value)
-    assert (read.message(), read.message().id, read.columns, read.now_ms) == (MESSAGE, MESSAGE.id, None, 5)
+    assert (read.message(), read.message().id, read.columns, read.now_ms) == (
+        MESSAGE,
+        MESSAGE.id,
+        None,
+        5,
+    )
 
 
 def test_a_will_of_0_2_0_is_read() -> None:

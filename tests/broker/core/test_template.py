@@ -18,8 +18,12 @@ LARGE = "x" * (1024 * 1024)
 
 @pytest.mark.parametrize("render", ["render", "render_bytes"])
 @pytest.mark.parametrize("value", [LARGE, [LARGE]], ids=["text", "made for each placeholder"])
-def test_a_template_that_repeats_a_large_value_is_refused_before_it_fills_the_memory(render: str, value: Any) -> None:
-    template = Template("${a} " * 10_000, lambda found: found if isinstance(found, str) else found[0] + "")
+def test_a_template_that_repeats_a_large_value_is_refused_before_it_fills_the_memory(
+    render: str, value: Any
+) -> None:
+    template = Template(
+        "${a} " * 10_000, lambda found: found if isinstance(found, str) else found[0] + ""
+    )
     tracemalloc.start()
     try:
         with pytest.raises(TemplateTooLong, match="longer than 16,777,216 bytes"):
@@ -31,7 +35,11 @@ def test_a_template_that_repeats_a_large_value_is_refused_before_it_fills_the_me
 
 def test_a_text_up_to_the_bound_is_rendered() -> None:
     template = Template("${a}" * 15 + "end", str)
-    assert len(template.render_bytes({"a": LARGE})) == len(template.render({"a": LARGE})) == 15 * len(LARGE) + 3
+    assert (
+        len(template.render_bytes({"a": LARGE}))
+        == len(template.render({"a": LARGE}))
+        == 15 * len(LARGE) + 3
+    )
     assert (
         len(Template("${a}", str).render({"a": "x" * (MAX_RENDERED + 1)})) == MAX_RENDERED + 1
     )  # no larger than the row
@@ -53,10 +61,19 @@ ROW: dict[str, Any] = {
         ('{"by": "${lines}", "at": "x-${n}-${yes}"}', {"by": "a\n\t\\", "at": "x-21.5-true"}),
         ('{"by": ${id}}', {"by": HOSTILE}),
         ('{"${id}": 1}', {HOSTILE: 1}),
-        ('{"n": ${n}, "no": ${null}, "yes": ${yes}, "l": ${l}}', {"n": 21.5, "no": None, "yes": True, "l": [1, "a"]}),
-        ('{"none": ${none}, "deep": ${m.none}, "text": "${none}"}', {"none": None, "deep": None, "text": "undefined"}),
+        (
+            '{"n": ${n}, "no": ${null}, "yes": ${yes}, "l": ${l}}',
+            {"n": 21.5, "no": None, "yes": True, "l": [1, "a"]},
+        ),
+        (
+            '{"none": ${none}, "deep": ${m.none}, "text": "${none}"}',
+            {"none": None, "deep": None, "text": "undefined"},
+        ),
         ('{"data": ${json}, "text": "${json}"}', {"data": {"a": [1]}, "text": '{"a": [1]}'}),
-        ('{"d": ${digits}, "t": ${no_json}, "m": ${m}}', {"d": 12, "t": "a b", "m": {"k": HOSTILE}}),
+        (
+            '{"d": ${digits}, "t": ${no_json}, "m": ${m}}',
+            {"d": 12, "t": "a b", "m": {"k": HOSTILE}},
+        ),
         ('{"m": "${m}"}', {"m": '{"k":"a\\",\\"admin\\":true,\\"x\\":\\""}'}),
         (' [${id}, "${id}"] ', [HOSTILE, HOSTILE]),
         ('"${id}"', HOSTILE),
@@ -64,7 +81,10 @@ ROW: dict[str, Any] = {
         ('{"ms": ${digits}000}', {"ms": 12000}),
         ('{"a": "\\"${id}\\""}', {"a": f'"{HOSTILE}"'}),
         ('{"a": 1${raw:more}}', {"a": 1, "z": 1}),
-        ('{"text": "<${bytes}>", "value": ${bytes}}', {"text": '<{"$base64":"/w=="}>', "value": {"$base64": "/w=="}}),
+        (
+            '{"text": "<${bytes}>", "value": ${bytes}}',
+            {"text": '<{"$base64":"/w=="}>', "value": {"$base64": "/w=="}},
+        ),
         ('{"all": ${.}, "price": "${$}${n}"}', {"all": {"n": 21.5}, "price": "$21.5"}),
     ],
 )
@@ -123,7 +143,9 @@ TEXTS = st.text('ab"\\\n{}[]:,é', max_size=8)
 
 @given(st.recursive(TEXTS | st.none() | st.integers(), st.lists))
 def test_whatever_the_value_is_the_members_are_those_of_the_template(value: Any) -> None:
-    decoded = jsontext.decode(row_template('{"text": "<${v}>", "value": ${v}, "last": 1}').render_bytes({"v": value}))
+    decoded = jsontext.decode(
+        row_template('{"text": "<${v}>", "value": ${v}, "last": 1}').render_bytes({"v": value})
+    )
     assert list(decoded) == ["text", "value", "last"]
     assert decoded["text"][0] + decoded["text"][-1] == "<>"
     assert decoded["value"] == value or jsontext.decode(value) == decoded["value"]

@@ -31,7 +31,10 @@ def test_no_time_is_none() -> None:
     [
         (datetime(2026, 1, 31, 12, tzinfo=UTC), "2026-01-31T12:00:00.000Z"),
         (datetime(2026, 1, 31, 12), "2026-01-31T12:00:00.000Z"),
-        (datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=2))), "2026-01-31T10:00:00.000Z"),
+        (
+            datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=2))),
+            "2026-01-31T10:00:00.000Z",
+        ),
         (datetime(2026, 1, 31, 12, 0, 0, 1, tzinfo=UTC), "2026-01-31T12:00:00.000001Z"),
     ],
 )

@@ -57,7 +57,9 @@ def test_a_traceparent_is_read_as_the_standard_says(text: str, is_valid: bool) -
 
 def test_the_context_of_a_publisher_is_the_first_of_its_user_properties() -> None:
     first = f"00-{TRACE}-{PARENT}-01"
-    received = received_context(message(("x", "y"), ("tracestate", "a=1"), ("traceparent", first), ("traceparent", "")))
+    received = received_context(
+        message(("x", "y"), ("tracestate", "a=1"), ("traceparent", first), ("traceparent", ""))
+    )
     assert received == TraceContext(int(TRACE, 16), int(PARENT, 16), True, "a=1")
     assert received_context(message()) is None
     assert received_context(message(("traceparent", "nonsense"))) is None
@@ -70,9 +72,13 @@ def test_a_sampled_message_keeps_its_context_when_it_is_changed_and_stored() -> 
     context = new_context()
     marked = message(via=(context.mark, "rule"))
     changed = marked.changed("b", b"2", 0, False, None)
-    stored = decoder(StoredMessage, "a message", lambda *members: members)(encode(changed)).message()
+    stored = decoder(StoredMessage, "a message", lambda *members: members)(
+        encode(changed)
+    ).message()
     from_log = message_of(logged(changed, None))
-    assert sampled_context(changed) == sampled_context(stored) == sampled_context(from_log) == context
+    assert (
+        sampled_context(changed) == sampled_context(stored) == sampled_context(from_log) == context
+    )
     assert without_mark(stored.via) == ("rule",)
     assert sampled_context(message(via=("rule",))) is None
 
@@ -88,7 +94,9 @@ def test_late_spans_of_a_trace_that_is_left_out_are_kept_if_they_failed() -> Non
     spans.use(Provider())
     context = new_context()
     spans.leave_out(context.trace_id)
-    spans.export_late([Span("fine", context, None, 1, 2), Span("failed", context, None, 1, 2, error="away")])
+    spans.export_late(
+        [Span("fine", context, None, 1, 2), Span("failed", context, None, 1, 2, error="away")]
+    )
     assert [span.name for span in exported] == ["failed"]
     spans.use(None)
     spans.export(exported)
@@ -97,7 +105,9 @@ def test_late_spans_of_a_trace_that_is_left_out_are_kept_if_they_failed() -> Non
 
 def test_what_is_not_a_provider_is_refused() -> None:
     spans = Spans()
-    with pytest.raises(SluiceError, match="expected a provider of spans with the method export, got str"):
+    with pytest.raises(
+        SluiceError, match="expected a provider of spans with the method export, got str"
+    ):
         spans.use("not a provider")  # type: ignore[arg-type]
     assert not spans.is_on
 

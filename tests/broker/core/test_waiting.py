@@ -125,8 +125,13 @@ def test_answers_to_one_computation_have_a_bound_in_bytes() -> None:
     asked: list[Hashable] = []
 
     def compute() -> int:
-        return sum(len(answer_to(Ask(number, "x" * (MAX_ANSWER_BYTES // 4), asked))) for number in range(100))
+        return sum(
+            len(answer_to(Ask(number, "x" * (MAX_ANSWER_BYTES // 4), asked)))
+            for number in range(100)
+        )
 
-    with pytest.raises(Unavailable, match="more than 16,777,216 bytes of answers from other processes"):
+    with pytest.raises(
+        Unavailable, match="more than 16,777,216 bytes of answers from other processes"
+    ):
         asyncio.run(settled(compute))
     assert len(asked) == 5

@@ -81,7 +81,9 @@ async def test_an_ended_connection_of_tls_goes_by_itself(tmp_path: Path) -> None
         listener.close()
 
 
-@pytest.mark.parametrize(("new_loop", "is_left"), [(uvloop.new_event_loop, False), (asyncio.new_event_loop, True)])
+@pytest.mark.parametrize(
+    ("new_loop", "is_left"), [(uvloop.new_event_loop, False), (asyncio.new_event_loop, True)]
+)
 def test_what_has_come_is_set_aside_where_it_goes_by_itself(new_loop: type, is_left: bool) -> None:
     loop = new_loop()
     collector, one = Collector(loop), [object()]

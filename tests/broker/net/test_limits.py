@@ -16,7 +16,13 @@ from broker.codec.packets import ConnAck, Connect, PingReq, PingResp
 from broker.core.errors import ConfigError
 from broker.net.limits import MOST_ADDRESSES, MOST_ANSWERED, AddressRates
 from broker.net.listener import Listener, check_addresses, check_zones
-from broker.net.settings import ListenerSettings, NamedListener, SslListenerSettings, TlsSettings, named_listeners
+from broker.net.settings import (
+    ListenerSettings,
+    NamedListener,
+    SslListenerSettings,
+    TlsSettings,
+    named_listeners,
+)
 from broker.net.settings import TcpListeners as Tcp
 from tests.support.certificates import Authority
 from tests.support.connections import dial
@@ -51,7 +57,12 @@ async def test_a_full_listener_says_so_and_takes_the_next_one_when_there_is_room
         assert listener.connections == 2
         assert node.metrics.value("listener_connections", listener="tcp:n") == 2
         assert node.metrics.value("listener_connections_accepted", listener="tcp:n") == 2
-        assert node.metrics.value("listener_connections_refused", listener="tcp:n", reason="max_connections") == 2
+        assert (
+            node.metrics.value(
+                "listener_connections_refused", listener="tcp:n", reason="max_connections"
+            )
+            == 2
+        )
         await second.close()
         await node.until(lambda: listener.connections == 1)
         assert await _answer(port, "5", 5) == 0
@@ -76,7 +87,9 @@ async def test_those_above_the_limit_who_say_nothing_are_few_and_cut_off_soon() 
 
 async def _silent(port: int, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """Connections from several addresses on which nothing is sent."""
-    return [await dial(port, local_addr=(f"127.0.0.{2 + number % 3}", 0)) for number in range(count)]
+    return [
+        await dial(port, local_addr=(f"127.0.0.{2 + number % 3}", 0)) for number in range(count)
+    ]
 
 
 @on_loop
@@ -121,10 +134,14 @@ async def test_clients_whose_authenticator_takes_its_time_hold_no_place() -> Non
 
 @pytest.mark.parametrize("kind", ["tcp", "tls", "proxy"])
 @on_loop
-async def test_where_descriptors_end_the_oldest_that_said_nothing_make_room(kind: str, tmp_path: Path) -> None:
+async def test_where_descriptors_end_the_oldest_that_said_nothing_make_room(
+    kind: str, tmp_path: Path
+) -> None:
     authority = Authority(tmp_path)
     files = authority.sign("server", {"CN": "localhost"}, ["localhost", "127.0.0.1"])
-    settings = ListenerSettings(bind="127.0.0.1:0", proxy_protocol="v1" if kind == "proxy" else "off")
+    settings = ListenerSettings(
+        bind="127.0.0.1:0", proxy_protocol="v1" if kind == "proxy" else "off"
+    )
     if kind == "tls":
         tls = TlsSettings.model_validate(files.settings)
         settings = SslListenerSettings(bind="127.0.0.1:0", ssl_options=tls)
@@ -134,7 +151,9 @@ async def test_where_descriptors_end_the_oldest_that_said_nothing_make_room(kind
         listener = Listener(NamedListener(settings, "n"), node.server.hub, node.metrics)
         _, port = await listener.open()
         silent = await _silent(port, 30)
-        await node.until(lambda: node.metrics.value("connections_refused", reason="unauthenticated") >= 22)
+        await node.until(
+            lambda: node.metrics.value("connections_refused", reason="unauthenticated") >= 22
+        )
         assert len(admission.lobby) == 8
         assert await silent[0][0].read() == b""
         if kind == "tls":
@@ -162,20 +181,34 @@ async def test_more_connections_in_a_second_than_allowed_are_told_so() -> None:
         assert [await _answer(port, "a", 5), await _answer(port, "b", 4)] == [0, 3]
         node.pass_time(60)
         assert [await _answer(port, f"c{number}", 5) for number in range(3)] == [0, 0, 0x9F]
-        assert node.metrics.value("listener_connections_refused", listener="tcp:n", reason="connection_rate") == 4
+        assert (
+            node.metrics.value(
+                "listener_connections_refused", listener="tcp:n", reason="connection_rate"
+            )
+            == 4
+        )
 
 
 def test_two_listeners_at_one_address_are_refused() -> None:
     one, other = ListenerSettings(), SslListenerSettings(bind="127.0.0.1:1883")
-    with pytest.raises(ConfigError, match=r"'ssl:s' and listener 'tcp:default' are both at 127\.0\.0\.1:1883"):
+    with pytest.raises(
+        ConfigError, match=r"'ssl:s' and listener 'tcp:default' are both at 127\.0\.0\.1:1883"
+    ):
         check_addresses([NamedListener(one), NamedListener(other, "s")])
     check_addresses([NamedListener(ListenerSettings(bind="127.0.0.1:0"), name) for name in "ab"])
 
 
 def test_only_enabled_listeners_are_opened() -> None:
-    more = Tcp.model_validate({"x": {"bind": "127.0.0.1:1884", "name": "inside"}, "off": {"enable": False}})
-    assert [str(one) for one in named_listeners(ListenerSettings(), more)] == ["tcp:default", "tcp:inside"]
-    assert [str(one) for one in named_listeners(ListenerSettings(enable=False), more)] == ["tcp:inside"]
+    more = Tcp.model_validate(
+        {"x": {"bind": "127.0.0.1:1884", "name": "inside"}, "off": {"enable": False}}
+    )
+    assert [str(one) for one in named_listeners(ListenerSettings(), more)] == [
+        "tcp:default",
+        "tcp:inside",
+    ]
+    assert [str(one) for one in named_listeners(ListenerSettings(enable=False), more)] == [
+        "tcp:inside"
+    ]
 
 
 @on_loop
@@ -209,7 +242,9 @@ def test_addresses_remembered_for_their_rate_are_bounded() -> None:
 
 
 def test_a_listener_in_a_zone_that_is_not_there_is_refused() -> None:
-    named = [NamedListener(ListenerSettings(zone=zone), zone) for zone in ("default", "lab", "telemtry")]
+    named = [
+        NamedListener(ListenerSettings(zone=zone), zone) for zone in ("default", "lab", "telemtry")
+    ]
     with pytest.raises(ConfigError) as refused:
         check_zones(named, {"default", "telemetry"})
     assert list(refused.value.problems) == [

@@ -34,7 +34,9 @@ def _port(node: Node, id: str) -> int:
     return status.address[1]
 
 
-def _options(address: tuple[str, int], names: Iterable[tuple[int, int]]) -> dict[tuple[int, int], int]:
+def _options(
+    address: tuple[str, int], names: Iterable[tuple[int, int]]
+) -> dict[tuple[int, int], int]:
     """Options of the socket of this process whose peer is at an address."""
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -87,7 +89,9 @@ async def test_other_limits_hold_from_the_next_connection_on() -> None:
     async with running() as node:
         first = await node.client("first", 5)
         port = _port(node, "tcp:default")
-        assert await _change(node, _named(max_connections=1)) == ListenerChanges(changed=("tcp:default",))
+        assert await _change(node, _named(max_connections=1)) == ListenerChanges(
+            changed=("tcp:default",)
+        )
         assert _port(node, "tcp:default") == port
         async with await WireClient.open(port, 5) as second:
             second.send(Connect("second", 5))
@@ -127,7 +131,10 @@ async def test_two_may_swap_their_addresses() -> None:
         await _change(node, _named(), _named("b"))
         first, second = (f"127.0.0.1:{_port(node, id)}" for id in ("tcp:default", "tcp:b"))
         await _change(node, _named(bind=second), _named("b", bind=first))
-        assert [status.state for status in node.server.listeners.statuses()] == ["running", "running"]
+        assert [status.state for status in node.server.listeners.statuses()] == [
+            "running",
+            "running",
+        ]
 
 
 @on_loop
@@ -171,14 +178,19 @@ async def test_one_is_stopped_and_started() -> None:
 @on_loop
 async def test_wills_at_a_stop_are_published_if_so_asked(publishes_wills: bool) -> None:
     async with running() as node:
-        watcher = await node.client("w", 5, clean_start=True, properties={"Session-Expiry-Interval": 60})
+        watcher = await node.client(
+            "w", 5, clean_start=True, properties={"Session-Expiry-Interval": 60}
+        )
         await watcher.subscribe(SubscriptionRequest("wills", 1))
         await node.client("c", 5, will=Will("wills", b"gone", 1))
         await node.server.stop(3, publishes_wills=publishes_wills)
         told = await watcher.closed()
         assert getattr(told[-1], "reason_code", None) == 0x8B
         log = node.writer.store.range_of(SESSION_LOG)
-        assert any(isinstance(packet, Publish) for packet in told) or log.next_offset == publishes_wills
+        assert (
+            any(isinstance(packet, Publish) for packet in told)
+            or log.next_offset == publishes_wills
+        )
 
 
 @pytest.mark.parametrize("proxy_protocol", ["off", "auto"])
@@ -201,7 +213,9 @@ async def test_options_hold_for_accepted_sockets(proxy_protocol: str) -> None:
         (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL): 7,
         (socket.IPPROTO_TCP, socket.TCP_KEEPCNT): 3,
         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT): 9000,
-        (socket.SOL_SOCKET, socket.SO_SNDBUF): 2 * 32 * 1024,  # the system doubles it for its own use
+        (socket.SOL_SOCKET, socket.SO_SNDBUF): 2
+        * 32
+        * 1024,  # the system doubles it for its own use
         (socket.SOL_SOCKET, socket.SO_RCVBUF): 2 * 48 * 1024,
         (socket.SOL_SOCKET, socket.SO_REUSEPORT): 1,
     }
@@ -219,4 +233,6 @@ async def test_options_hold_for_accepted_sockets(proxy_protocol: str) -> None:
             writer.close()
             await writer.wait_closed()
         await until(lambda: not _options(ours, expected), "the connection is gone")
-        assert await _change(node, plain, _named("tuned")) == ListenerChanges(changed=("tcp:tuned",))
+        assert await _change(node, plain, _named("tuned")) == ListenerChanges(
+            changed=("tcp:tuned",)
+        )

@@ -34,7 +34,9 @@ def v2(body: bytes, command: int = 0x21, family: int = 0x11) -> bytes:
 
 
 ADDRESSES = bytes((192, 0, 2, 7, 10, 0, 0, 1)) + struct.pack(">HH", 56324, 443)
-ADDRESSES_6 = bytes.fromhex("20010db8000000000000000000000007") + bytes(16) + struct.pack(">HH", 1, 2)
+ADDRESSES_6 = (
+    bytes.fromhex("20010db8000000000000000000000007") + bytes(16) + struct.pack(">HH", 1, 2)
+)
 CLIENT_CERTIFICATE = struct.pack(">BI", 0x07, 0) + tlv(0x21, b"TLSv1.3") + tlv(0x22, b"dev-7")
 FULL = ADDRESSES + tlv(0x02, b"mqtt.example") + tlv(0x20, CLIENT_CERTIFICATE)
 
@@ -89,7 +91,10 @@ def test_broken_header_lines(line: bytes) -> None:
         (v2(b"\xff", command=0x20, family=0xF0), Origin()),
         (v2(b"\xff", family=0), Origin(is_unknown=True)),
         (v2(FULL), Origin("192.0.2.7", 56324, "mqtt.example", Certificate("CN=dev-7", "dev-7"))),
-        (v2(ADDRESSES + tlv(0x20, struct.pack(">BI", 7, 1) + tlv(0x22, b"x"))), Origin("192.0.2.7", 56324)),
+        (
+            v2(ADDRESSES + tlv(0x20, struct.pack(">BI", 7, 1) + tlv(0x22, b"x"))),
+            Origin("192.0.2.7", 56324),
+        ),
         (v2(ADDRESSES + tlv(0x20, struct.pack(">BI", 1, 0))), Origin("192.0.2.7", 56324)),
         (v2(ADDRESSES + tlv(0x04, bytes(60_000))), Origin("192.0.2.7", 56324)),
     ],
@@ -129,7 +134,9 @@ def test_whatever_a_header_holds_nothing_but_its_error_comes_out(head: bytes, bo
 
 @asynccontextmanager
 async def listening(node: Node, **options: Any) -> AsyncIterator[int]:
-    settings = ListenerSettings.model_validate({"bind": "127.0.0.1:0", "proxy_protocol": "auto", **options})
+    settings = ListenerSettings.model_validate(
+        {"bind": "127.0.0.1:0", "proxy_protocol": "auto", **options}
+    )
     listener = Listener(NamedListener(settings, "p"), node.server.hub, node.metrics)
     _, port = await listener.open()
     try:
@@ -151,8 +158,13 @@ async def listening(node: Node, **options: Any) -> AsyncIterator[int]:
 )
 @pytest.mark.parametrize("pieces", [1, 3])
 @on_loop
-async def test_the_broker_sees_the_clients_address(mode: str, header: bytes, peer: str, pieces: int) -> None:
-    async with running(access=access(trusts_anonymous=True)) as node, listening(node, proxy_protocol=mode) as port:
+async def test_the_broker_sees_the_clients_address(
+    mode: str, header: bytes, peer: str, pieces: int
+) -> None:
+    async with (
+        running(access=access(trusts_anonymous=True)) as node,
+        listening(node, proxy_protocol=mode) as port,
+    ):
         client = await WireClient.open(port, 5)
         size = -(-len(header) // pieces)
         for at in range(0, len(header), size):
@@ -186,7 +198,9 @@ async def test_connections_without_a_good_header_are_ended_and_counted(
         client = await WireClient.open(port)
         client.send_bytes(header)
         assert await client.closed() == []
-        assert node.metrics.value("listener_connections_refused", listener="tcp:p", reason=reason) == 1
+        assert (
+            node.metrics.value("listener_connections_refused", listener="tcp:p", reason=reason) == 1
+        )
         assert node.metrics.value("connections_refused", reason=reason) == 1
 
 

@@ -26,7 +26,9 @@ from tests.support.wire import WireClient
         ("broker.example:1883", False),
     ],
 )
-def test_a_listener_beyond_this_machine_needs_an_authenticator_or_permission(bind: str, is_loopback: bool) -> None:
+def test_a_listener_beyond_this_machine_needs_an_authenticator_or_permission(
+    bind: str, is_loopback: bool
+) -> None:
     listener = NamedListener(ListenerSettings(bind=bind))
     assert listener.settings.is_loopback is is_loopback
     check_exposure([listener], allow_anonymous=True, has_authenticator=False)
@@ -49,7 +51,9 @@ async def test_a_port_in_use_is_one_clear_sentence() -> None:
     async with running() as node:
         taken = NamedListener(ListenerSettings(bind=f"127.0.0.1:{node.port}"), "other")
         listener = Listener(taken, node.server.hub, node.metrics)
-        with pytest.raises(Unavailable, match=f"127.0.0.1:{node.port}: another program listens there"):
+        with pytest.raises(
+            Unavailable, match=f"127.0.0.1:{node.port}: another program listens there"
+        ):
             await listener.open()
 
 
@@ -65,7 +69,9 @@ async def test_stopping_tells_clients_why_and_publishes_no_will() -> None:
 
 
 @on_loop
-async def test_a_subscriber_that_stops_reading_loses_qos_0_and_delays_others_for_a_bounded_time_only() -> None:
+async def test_a_subscriber_that_stops_reading_loses_qos_0_and_delays_others_for_a_bounded_time_only() -> (
+    None
+):
     async with running(max_unsent_bytes=64 * 1024) as node:
         stuck = await _stuck_subscriber(node.port)
         reader, publisher = await node.client("r"), await node.client("p")
@@ -97,7 +103,9 @@ async def _stuck_subscriber(port: int) -> socket.socket:
 
 
 @on_loop
-async def test_publishers_are_held_back_so_that_a_subscriber_a_little_slower_loses_nothing() -> None:
+async def test_publishers_are_held_back_so_that_a_subscriber_a_little_slower_loses_nothing() -> (
+    None
+):
     async with running(max_queued_messages=20, max_inflight=2) as node:
         subscriber, publisher = await node.client("s"), await node.client("p")
         await subscriber.subscribe(SubscriptionRequest("t", 1))

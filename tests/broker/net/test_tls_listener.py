@@ -40,7 +40,9 @@ def server(authority: Authority) -> Files:
 
 @asynccontextmanager
 async def listening(node: Node, **options: Any) -> AsyncIterator[tuple[Listener, int]]:
-    settings = SslListenerSettings(bind="127.0.0.1:0", ssl_options=TlsSettings.model_validate(options))
+    settings = SslListenerSettings(
+        bind="127.0.0.1:0", ssl_options=TlsSettings.model_validate(options)
+    )
     listener = Listener(NamedListener(settings, "s"), node.server.hub, node.metrics)
     _, port = await listener.open()
     try:
@@ -69,9 +71,13 @@ async def connected(port: int, context: ssl.SSLContext, client_id: str = "c") ->
 
 
 @on_loop
-async def test_certificate_and_server_name_are_known_of_a_client(authority: Authority, server: Files) -> None:
+async def test_certificate_and_server_name_are_known_of_a_client(
+    authority: Authority, server: Files
+) -> None:
     subject = {"C": "DE", "O": "acme, inc", "OU": "berlin", "CN": "dev-7"}
-    dev = authority.sign("dev", subject, ["dev-7.example", "10.0.0.7", "dev@acme.example", "urn:dev:7"])
+    dev = authority.sign(
+        "dev", subject, ["dev-7.example", "10.0.0.7", "dev@acme.example", "urn:dev:7"]
+    )
     seen = []
     async with running() as node:
         attributes = node.server.hub.logins.attributes
@@ -82,10 +88,16 @@ async def test_certificate_and_server_name_are_known_of_a_client(authority: Auth
             return settled(attempt)
 
         attributes.settled = note  # type: ignore[method-assign]
-        async with listening(node, **server.settings, verify="peer", cacertfile=str(authority.file)) as (_, port):
+        async with listening(
+            node, **server.settings, verify="peer", cacertfile=str(authority.file)
+        ) as (_, port):
             await connected(port, trusting(authority, dev))
     [attempt] = seen
-    assert (attempt.listener, attempt.server_name, attempt.peer_host) == ("ssl:s", "localhost", "127.0.0.1")
+    assert (attempt.listener, attempt.server_name, attempt.peer_host) == (
+        "ssl:s",
+        "localhost",
+        "127.0.0.1",
+    )
     bindings = attempt.bindings()
     assert bindings["cert_subject"] == "CN=dev-7,OU=berlin,O=acme\\, inc,C=DE"
     assert bindings["cert_common_name"] == "dev-7"
@@ -103,16 +115,27 @@ async def test_certificate_and_server_name_are_known_of_a_client(authority: Auth
     [
         ({}, "c", None),
         ({"peer_cert_as_username": "cn"}, "c", "dev-7"),
-        ({"peer_cert_as_username": "dn", "peer_cert_as_clientid": "cn"}, "dev-7", "CN=dev-7,OU=berlin"),
+        (
+            {"peer_cert_as_username": "dn", "peer_cert_as_clientid": "cn"},
+            "dev-7",
+            "CN=dev-7,OU=berlin",
+        ),
     ],
 )
 @on_loop
 async def test_a_certificate_may_name_user_and_client(
-    authority: Authority, server: Files, settings: dict[str, Any], client_id: str, username: str | None
+    authority: Authority,
+    server: Files,
+    settings: dict[str, Any],
+    client_id: str,
+    username: str | None,
 ) -> None:
     dev = authority.sign("dev", {"OU": "berlin", "CN": "dev-7"})
     asked = {"verify": "peer", "cacertfile": str(authority.file)}
-    async with running(**settings) as node, listening(node, **server.settings, **asked) as (_, port):
+    async with (
+        running(**settings) as node,
+        listening(node, **server.settings, **asked) as (_, port),
+    ):
         client = await opened(port, trusting(authority, dev))
         client.send(Connect("c", 5))
         await client.expect(ConnAck)
@@ -121,7 +144,9 @@ async def test_a_certificate_may_name_user_and_client(
 
 
 @on_loop
-async def test_a_certificate_that_names_a_client_too_long_is_refused(authority: Authority, server: Files) -> None:
+async def test_a_certificate_that_names_a_client_too_long_is_refused(
+    authority: Authority, server: Files
+) -> None:
     dev = authority.sign("dev", {"OU": "berlin", "CN": "dev-7-of-the-second-floor"})
     asked = {"verify": "peer", "cacertfile": str(authority.file)}
     for name, code in (("cn", 0), ("dn", reason.CLIENT_IDENTIFIER_NOT_VALID)):
@@ -139,7 +164,10 @@ def test_a_subject_is_written_as_rfc_4514_has_it() -> None:
         (("commonName", 'x"<y>;\\'),),
         (("emailAddress", "a@b"),),
     )
-    assert subject_text(subject) == 'emailAddress=a@b,CN=x\\"\\<y\\>\\;\\\\,O=\\ a\\+b\\ +UID=\\#1,DC=org'
+    assert (
+        subject_text(subject)
+        == 'emailAddress=a@b,CN=x\\"\\<y\\>\\;\\\\,O=\\ a\\+b\\ +UID=\\#1,DC=org'
+    )
     assert certificate_of({"subject": subject}).common_name == 'x"<y>;\\'
     assert certificate_of({}).subject == ""
 
@@ -159,7 +187,9 @@ async def test_certificates_that_are_not_good_are_refused_and_harm_nobody(
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await connected(port, trusting(authority, bad))
         assert (await connected(port, trusting(authority, dev))).reason_code == 0
-        refused = node.metrics.value("listener_connections_refused", listener="ssl:s", reason="tls_handshake")
+        refused = node.metrics.value(
+            "listener_connections_refused", listener="ssl:s", reason="tls_handshake"
+        )
         assert refused == 4
 
 
@@ -188,7 +218,9 @@ async def test_a_client_reads_in_an_alert_why_its_certificate_is_refused(
     async with running() as node, listening(node, **server.settings, **asked) as (_, port):
         for name, files in bad.items():
             context = trusting(authority, files)
-            context.minimum_version = context.maximum_version = ssl.TLSVersion[version.replace(".", "_")]
+            context.minimum_version = context.maximum_version = ssl.TLSVersion[
+                version.replace(".", "_")
+            ]
             alert = await asyncio.to_thread(alert_of, port, context)
             assert alert.removeprefix("TLSV13_").removeprefix("TLSV1_").removeprefix("SSLV3_") == (
                 f"ALERT_{ALERTS[name][version]}"
@@ -219,7 +251,16 @@ def send_much(port: int, context: ssl.SSLContext) -> None:
 
 def s_client(port: int, files: Files, version: str) -> str:
     """What ``openssl s_client`` says."""
-    command = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", "-cert", str(files.cert), "-key", str(files.key)]
+    command = [
+        "openssl",
+        "s_client",
+        "-connect",
+        f"127.0.0.1:{port}",
+        "-cert",
+        str(files.cert),
+        "-key",
+        str(files.key),
+    ]
     command += ["-tls1_3" if version == "TLSv1.3" else "-tls1_2"]
     # it ends by itself once it has read the alert: nothing is written to it, and its input stays open
     with subprocess.Popen(
@@ -231,7 +272,9 @@ def s_client(port: int, files: Files, version: str) -> str:
 
 @pytest.mark.parametrize("verify", ["none", "peer"])
 @on_loop
-async def test_authorities_complete_the_chain_that_is_shown(authority: Authority, tmp_path: Path, verify: str) -> None:
+async def test_authorities_complete_the_chain_that_is_shown(
+    authority: Authority, tmp_path: Path, verify: str
+) -> None:
     between = Authority(tmp_path, "Between", issuer=authority)
     leaf = between.sign("leaf", {"CN": "localhost"}, ["localhost"])
     asked = {"verify": verify, "cacertfile": str(between.file), "fail_if_no_peer_cert": False}
@@ -250,7 +293,10 @@ async def test_a_certificate_may_be_optional(authority: Authority, server: Files
 async def test_plain_bytes_silence_and_hangups_at_a_tls_port_are_ended_and_counted(
     authority: Authority, server: Files
 ) -> None:
-    async with running() as node, listening(node, **server.settings, handshake_timeout=3.0) as (_, port):
+    async with (
+        running() as node,
+        listening(node, **server.settings, handshake_timeout=3.0) as (_, port),
+    ):
         silent = await WireClient.open(port)
         plain = await WireClient.open(port)
         plain.send(Connect("c", 5))
@@ -263,7 +309,8 @@ async def test_plain_bytes_silence_and_hangups_at_a_tls_port_are_ended_and_count
         def refused() -> float:
             names = ("tls_handshake", "tls_timeout")
             return sum(
-                node.metrics.value("listener_connections_refused", listener="ssl:s", reason=name) for name in names
+                node.metrics.value("listener_connections_refused", listener="ssl:s", reason=name)
+                for name in names
             )
 
         await node.until(lambda: refused() == 3)
@@ -286,9 +333,16 @@ async def test_tls_at_a_plain_port_is_ended(authority: Authority) -> None:
 async def test_each_server_name_has_its_certificate(authority: Authority, server: Files) -> None:
     one = authority.sign("one", {"CN": "one"}, ["a.example"])
     wild = authority.sign("wild", {"CN": "wild"}, ["*.b.example"])
-    sni = [{"server_name": "a.example", **one.settings}, {"server_name": "*.b.example", **wild.settings}]
+    sni = [
+        {"server_name": "a.example", **one.settings},
+        {"server_name": "*.b.example", **wild.settings},
+    ]
     async with running() as node, listening(node, **server.settings, sni=sni) as (_, port):
-        for name, subject in (("A.example", "one"), ("x.b.example", "wild"), ("localhost", "localhost")):
+        for name, subject in (
+            ("A.example", "one"),
+            ("x.b.example", "wild"),
+            ("localhost", "localhost"),
+        ):
             client = await opened(port, trusting(authority), name)
             shown = client._writer.get_extra_info("peercert")
             assert (("commonName", subject),) in shown["subject"]
@@ -306,7 +360,9 @@ async def test_changed_files_count_for_the_next_client_and_broken_ones_for_nobod
         good = server.cert.read_bytes()
         server.cert.write_text("broken")
         listener.tls.refresh()
-        assert "holds no certificate in PEM form" in str([record.__dict__ for record in caplog.records])
+        assert "holds no certificate in PEM form" in str(
+            [record.__dict__ for record in caplog.records]
+        )
         assert (await connected(port, trusting(authority))).reason_code == 0
         authority.sign("server", {"CN": "renewed"}, ["localhost"])
         assert server.cert.read_bytes() != good
@@ -320,7 +376,10 @@ async def test_changed_files_count_for_the_next_client_and_broken_ones_for_nobod
 async def test_a_client_that_reads_nothing_loses_qos_0_instead_of_filling_memory(
     authority: Authority, server: Files
 ) -> None:
-    async with running(max_unsent_bytes=64 * 1024) as node, listening(node, **server.settings) as (_, port):
+    async with (
+        running(max_unsent_bytes=64 * 1024) as node,
+        listening(node, **server.settings) as (_, port),
+    ):
         stuck = await opened(port, trusting(authority))
         stuck.send(Connect("stuck", 5))
         await stuck.expect(ConnAck)
@@ -344,18 +403,39 @@ async def test_a_client_that_reads_nothing_loses_qos_0_instead_of_filling_memory
         ({"certfile": "{dir}"}, r"certfile '.*' cannot be read \(is a directory\)"),
         ({"certfile": "{dir}/server-key.pem"}, r"holds no certificate in PEM form"),
         ({"keyfile": "{dir}/server.pem"}, r"holds no private key in PEM form"),
-        ({"keyfile": "{dir}/other-key.pem"}, r"'.*other-key.pem' is not the key of certfile '.*server.pem'"),
+        (
+            {"keyfile": "{dir}/other-key.pem"},
+            r"'.*other-key.pem' is not the key of certfile '.*server.pem'",
+        ),
         ({"keyfile": "{dir}/locked-key.pem"}, r"is encrypted and needs a password; there is none"),
-        ({"keyfile": "{dir}/locked-key.pem", "password": "no"}, r"needs a password; the one given does not open it"),
-        ({"certfile": "{dir}/old.pem", "keyfile": "{dir}/old-key.pem"}, r"'.*old.pem' expired on \d{4}-\d\d-\d\d"),
-        ({"certfile": "{dir}/new.pem", "keyfile": "{dir}/new-key.pem"}, r"'.*new.pem' is not valid before"),
+        (
+            {"keyfile": "{dir}/locked-key.pem", "password": "no"},
+            r"needs a password; the one given does not open it",
+        ),
+        (
+            {"certfile": "{dir}/old.pem", "keyfile": "{dir}/old-key.pem"},
+            r"'.*old.pem' expired on \d{4}-\d\d-\d\d",
+        ),
+        (
+            {"certfile": "{dir}/new.pem", "keyfile": "{dir}/new-key.pem"},
+            r"'.*new.pem' is not valid before",
+        ),
         ({"verify": "peer"}, "ssl_options.verify = peer needs ssl_options.cacertfile"),
-        ({"verify": "peer", "cacertfile": "{dir}/server-key.pem"}, "holds no certificate in PEM form"),
+        (
+            {"verify": "peer", "cacertfile": "{dir}/server-key.pem"},
+            "holds no certificate in PEM form",
+        ),
         ({"verify": "none", "cacertfile": "{dir}/none"}, "'.*none' does not exist"),
-        ({"verify": "peer", "cacertfile": "{dir}/ca.pem", "crlfile": "{dir}/none"}, "'.*none' does not exist"),
+        (
+            {"verify": "peer", "cacertfile": "{dir}/ca.pem", "crlfile": "{dir}/none"},
+            "'.*none' does not exist",
+        ),
         ({"crlfile": "{dir}/none"}, "has no effect without ssl_options.verify = peer"),
         ({"ciphers": "NONSENSE"}, "names no cipher"),
-        ({"sni": [{"server_name": "x", "certfile": "gone", "keyfile": "gone"}]}, "sni 'x': certfile 'gone' does not"),
+        (
+            {"sni": [{"server_name": "x", "certfile": "gone", "keyfile": "gone"}]},
+            "sni 'x': certfile 'gone' does not",
+        ),
     ],
 )
 def test_files_that_cannot_be_used_are_one_sentence_each(
@@ -365,22 +445,33 @@ def test_files_that_cannot_be_used_are_one_sentence_each(
     authority.sign("locked", {"CN": "x"}, password="secret")
     authority.sign("old", {"CN": "x"}, begins_in=timedelta(days=-40))
     authority.sign("new", {"CN": "x"}, begins_in=timedelta(days=1))
-    placed = {key: value.format(dir=tmp_path) if isinstance(value, str) else value for key, value in change.items()}
+    placed = {
+        key: value.format(dir=tmp_path) if isinstance(value, str) else value
+        for key, value in change.items()
+    }
     with pytest.raises(ConfigError) as refused:
         TlsContexts("ssl:s", TlsSettings.model_validate({**server.settings, **placed}), "mqtt")
-    assert all(problem.startswith("listener ssl:s: ssl_options.") for problem in refused.value.problems)
-    assert any(re.search(expected, problem) for problem in refused.value.problems), refused.value.problems
+    assert all(
+        problem.startswith("listener ssl:s: ssl_options.") for problem in refused.value.problems
+    )
+    assert any(re.search(expected, problem) for problem in refused.value.problems), (
+        refused.value.problems
+    )
 
 
 def test_an_encrypted_key_is_opened_with_its_password(authority: Authority) -> None:
     locked = authority.sign("locked", {"CN": "x"}, password="secret")
-    TlsContexts("ssl:s", TlsSettings.model_validate({**locked.settings, "password": "secret"}), "mqtt")
+    TlsContexts(
+        "ssl:s", TlsSettings.model_validate({**locked.settings, "password": "secret"}), "mqtt"
+    )
 
 
 def test_a_certificate_that_ends_soon_is_told(
     authority: Authority, server: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
     soon = datetime.now(UTC) + timedelta(days=20)
-    contexts = TlsContexts("ssl:s", TlsSettings.model_validate(server.settings), "mqtt", lambda: soon)
+    contexts = TlsContexts(
+        "ssl:s", TlsSettings.model_validate(server.settings), "mqtt", lambda: soon
+    )
     assert contexts.expires > soon
     assert "listener.certificate_expires" in caplog.text

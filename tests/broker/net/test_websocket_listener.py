@@ -37,9 +37,13 @@ _DEADLINE_S = 60.0
 
 
 @asynccontextmanager
-async def listening(node: Node, max_connections: int = 0, **options: Any) -> AsyncIterator[tuple[Listener, int]]:
+async def listening(
+    node: Node, max_connections: int = 0, **options: Any
+) -> AsyncIterator[tuple[Listener, int]]:
     web = WebSocketSettings.model_validate(options)
-    settings = WsListenerSettings(bind="127.0.0.1:0", max_connections=max_connections, websocket=web)
+    settings = WsListenerSettings(
+        bind="127.0.0.1:0", max_connections=max_connections, websocket=web
+    )
     listener = Listener(NamedListener(settings, "w"), node.server.hub, node.metrics)
     _, port = await listener.open()
     try:
@@ -114,7 +118,9 @@ async def test_packets_and_frames_have_no_common_boundaries() -> None:
         publishes = b"".join(encode_packet(Publish("t", b"%d" % number), 5) for number in range(3))
         stream = connect + subscribe + publishes
         client.send(frame(stream[:3], 0x02) + frame(b"", 0x89) + frame(stream[3:20], 0x80))
-        client.send(b"".join(frame(stream[at : at + 1]) for at in range(20, 40)) + frame(stream[40:]))
+        client.send(
+            b"".join(frame(stream[at : at + 1]) for at in range(20, 40)) + frame(stream[40:])
+        )
         kinds: list[Any] = []
         while len(kinds) < 5:
             first, payload = await client.frame()
@@ -154,7 +160,9 @@ async def test_what_leaves_in_one_turn_is_one_frame_and_large_messages_arrive() 
     ids=["text", "unmasked", "reserved bit", "too large"],
 )
 @on_loop
-async def test_hostile_frames_end_it_with_a_status_and_publish_the_will(hostile: bytes, status: int) -> None:
+async def test_hostile_frames_end_it_with_a_status_and_publish_the_will(
+    hostile: bytes, status: int
+) -> None:
     async with running() as node, listening(node) as (listener, port):
         watcher = await node.client("watcher")
         await watcher.subscribe(SubscriptionRequest("will", 0))
@@ -166,7 +174,12 @@ async def test_hostile_frames_end_it_with_a_status_and_publish_the_will(hostile:
         assert await client.rest() == b""
         assert (await watcher.expect(Publish)).payload == b"gone"
         await node.until(lambda: listener.links == 0)
-        assert node.metrics.value("listener_connections_refused", listener="ws:w", reason="websocket_frame") == 1
+        assert (
+            node.metrics.value(
+                "listener_connections_refused", listener="ws:w", reason="websocket_frame"
+            )
+            == 1
+        )
 
 
 @on_loop

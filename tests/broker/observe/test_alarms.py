@@ -36,7 +36,12 @@ def test_an_alarm_is_told_once_when_it_begins_and_once_when_it_is_over() -> None
     assert alarms.active() == []
     assert [name for name, _ in seen] == ["alarm.activated", "alarm.deactivated"]
     began_ms = alarm.activated_ns // 1_000_000
-    assert seen[0][1] == {"name": "disk", "message": "it is full", "details": {"free": 1}, "activated_at": began_ms}
+    assert seen[0][1] == {
+        "name": "disk",
+        "message": "it is full",
+        "details": {"free": 1},
+        "activated_at": began_ms,
+    }
     assert seen[1][1]["deactivated_at"] == began_ms + 2000
     assert (metrics.value("alarms_activated"), metrics.value("alarms_deactivated")) == (1, 1)
 

@@ -42,7 +42,9 @@ def start(output: Output, level: logs.Level = "info", format: logs.Format = "tex
 
 def test_text_has_time_level_event_and_fields(output: Output) -> None:
     start(output)
-    get_logger("t").warning("session.dropped", client_id="a b", reason="takeover", count=3, peer=None)
+    get_logger("t").warning(
+        "session.dropped", client_id="a b", reason="takeover", count=3, peer=None
+    )
     time, line = output.lines()[0].split(" ", 1)
     assert time.endswith("Z")
     assert line == 'WARNING session.dropped client_id="a b" reason=takeover count=3 peer=null'
@@ -65,10 +67,14 @@ def test_what_a_client_sends_makes_no_line_of_its_own(output: Output) -> None:
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
-@pytest.mark.parametrize("sign", ["\u2028", "\u2029", "\x85", "\x9b", "\x0b", "\x7f", "\u202e", "\ufeff", "\U000e0001"])
+@pytest.mark.parametrize(
+    "sign", ["\u2028", "\u2029", "\x85", "\x9b", "\x0b", "\x7f", "\u202e", "\ufeff", "\U000e0001"]
+)
 def test_what_is_not_printable_is_escaped(output: Output, format: logs.Format, sign: str) -> None:
     start(output, format=format)
-    get_logger("t").info(f"two{sign}lines", topic=f"a{sign}b", topics=[f"a{sign}b"], about={"k": f"a{sign}b"})
+    get_logger("t").info(
+        f"two{sign}lines", topic=f"a{sign}b", topics=[f"a{sign}b"], about={"k": f"a{sign}b"}
+    )
     try:
         raise ValueError(f"a{sign}b")
     except ValueError:
@@ -76,7 +82,11 @@ def test_what_is_not_printable_is_escaped(output: Output, format: logs.Format, s
     assert sign not in output.stream.getvalue()
     if format == "json":
         entry = json.loads(output.lines()[0])
-        assert (entry["event"], entry["topic"], entry["topics"]) == (f"two{sign}lines", f"a{sign}b", [f"a{sign}b"])
+        assert (entry["event"], entry["topic"], entry["topics"]) == (
+            f"two{sign}lines",
+            f"a{sign}b",
+            [f"a{sign}b"],
+        )
 
 
 @pytest.mark.parametrize(
@@ -173,17 +183,27 @@ def test_a_file_gets_the_same_lines_and_is_rotated_by_size(output: Output, tmp_p
     settings = LogSettings.model_validate(
         {"file": str(tmp_path / "sluice.log"), "rotation_size": "64KB", "rotation_count": 2}
     )
-    setup("info", "json", stream=output.stream, file=settings.rotating_file(), clock=lambda: output.now_s)
+    setup(
+        "info",
+        "json",
+        stream=output.stream,
+        file=settings.rotating_file(),
+        clock=lambda: output.now_s,
+    )
     for number in range(100):
         get_logger("t").info(f"event.{number}", text="x" * 4_000)
     files = sorted(tmp_path.iterdir())
     assert len(files) == 3
     assert all(file.stat().st_size <= 64 * 1024 for file in files)
     [newest] = [file for file in files if file.name == "sluice.log"]
-    assert newest.read_text().splitlines() == output.lines()[-len(newest.read_text().splitlines()) :]
+    assert (
+        newest.read_text().splitlines() == output.lines()[-len(newest.read_text().splitlines()) :]
+    )
 
 
-def test_a_file_that_takes_nothing_leaves_the_lines_on_the_stream(output: Output, tmp_path: Path) -> None:
+def test_a_file_that_takes_nothing_leaves_the_lines_on_the_stream(
+    output: Output, tmp_path: Path
+) -> None:
     settings = LogSettings.model_validate({"file": str(tmp_path / "gone" / "sluice.log")})
     setup("info", "text", stream=output.stream, file=settings.rotating_file())
     get_logger("t").info("still.here")

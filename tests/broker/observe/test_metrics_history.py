@@ -48,7 +48,9 @@ class Broker:
 
     def __init__(self, values: Values, clocks: Clocks, **limits: Any) -> None:
         self.metrics, self.clocks, self.level = Metrics(), clocks, 0.0
-        self.history = MetricsHistory(self.metrics, values, clocks, MetricsHistorySettings(**limits), "1.0")
+        self.history = MetricsHistory(
+            self.metrics, values, clocks, MetricsHistorySettings(**limits), "1.0"
+        )
         self.received = self.metrics.counter("messages_received", qos="0")
         self.passed = self.metrics.counter("messages_passed")
         self.metrics.gauge("connections", lambda: self.level)
@@ -61,9 +63,13 @@ class Broker:
             self.clocks.pass_time(1)
             self.history.sample()
 
-    async def read(self, *names: str, last_s: float, step_s: int = 1, **labels: str) -> dict[str, Any]:
+    async def read(
+        self, *names: str, last_s: float, step_s: int = 1, **labels: str
+    ) -> dict[str, Any]:
         """The answer for the time until now."""
-        return await self.history.read(names, labels, int((self.clocks.wall_s - last_s) * 1e6), None, step_s)
+        return await self.history.read(
+            names, labels, int((self.clocks.wall_s - last_s) * 1e6), None, step_s
+        )
 
     async def means(self, name: str, *, last_s: float, step_s: int = 1) -> list[float | None]:
         """The means of the one series that has the name."""
@@ -96,7 +102,9 @@ async def test_a_rate_is_the_increase_of_a_counter_and_a_gauge_its_level() -> No
 
 
 @on_loop
-async def test_a_time_without_a_broker_is_a_gap_and_the_rate_after_it_that_of_the_new_counters() -> None:
+async def test_a_time_without_a_broker_is_a_gap_and_the_rate_after_it_that_of_the_new_counters() -> (
+    None
+):
     values, clocks = Values(), Clocks()
     first = Broker(values, clocks)
     first.run(20, per_second=100)
@@ -106,11 +114,20 @@ async def test_a_time_without_a_broker_is_a_gap_and_the_rate_after_it_that_of_th
     second.run(10, per_second=3)
     assert await second.means("messages_received", last_s=40) == [100] * 20 + [None] * 10 + [3] * 10
     assert await second.means("messages_received", last_s=40, step_s=10) == [100, 100, None, 3]
-    [minute] = [mean for mean in await second.means("messages_received", last_s=40, step_s=60) if mean is not None]
+    [minute] = [
+        mean
+        for mean in await second.means("messages_received", last_s=40, step_s=60)
+        if mean is not None
+    ]
     assert minute == pytest.approx((20 * 100 + 10 * 3) / 30)
     markers = (await second.read("connections", last_s=60))["markers"]
     assert [marker["what"] for marker in markers] == ["started", "stopped", "started"]
-    assert markers[1] == {"at": "2027-01-15T08:00:20.000Z", "kind": "broker", "name": "1.0", "what": "stopped"}
+    assert markers[1] == {
+        "at": "2027-01-15T08:00:20.000Z",
+        "kind": "broker",
+        "name": "1.0",
+        "what": "stopped",
+    }
 
 
 @on_loop
@@ -139,8 +156,12 @@ async def test_the_newest_markers_are_kept() -> None:
 
 happenings = st.lists(
     st.one_of(
-        st.tuples(st.just("sample"), st.sampled_from((0.5, 1.0, 1.25, 3.0, 12.0)), st.integers(0, 1000)),
-        st.tuples(st.just("clock set"), st.sampled_from((-45.0, -10.0, -1.0, 1.0, 10.0, 60.0)), st.just(0)),
+        st.tuples(
+            st.just("sample"), st.sampled_from((0.5, 1.0, 1.25, 3.0, 12.0)), st.integers(0, 1000)
+        ),
+        st.tuples(
+            st.just("clock set"), st.sampled_from((-45.0, -10.0, -1.0, 1.0, 10.0, 60.0)), st.just(0)
+        ),
         st.tuples(st.just("restart"), st.sampled_from((0.0, 0.25, 5.0, 30.0)), st.just(0)),
     ),
     max_size=14,
@@ -176,12 +197,18 @@ def test_every_resolution_keeps_what_was_observed_across_restarts_and_clock_step
     for resolution in RESOLUTIONS:
         for number, seen in ((CONNECTIONS, gauges), (PASSED, rates)):
             seconds, total, least, most = point_of(values, resolution.step_s, number)
-            assert (seconds, total) == pytest.approx((sum(s for _, s in seen), sum(v * s for v, s in seen)), rel=1e-6)
-            assert (least, most) == pytest.approx((min(v for v, _ in seen), max(v for v, _ in seen)), rel=1e-6)
+            assert (seconds, total) == pytest.approx(
+                (sum(s for _, s in seen), sum(v * s for v, s in seen)), rel=1e-6
+            )
+            assert (least, most) == pytest.approx(
+                (min(v for v, _ in seen), max(v for v, _ in seen)), rel=1e-6
+            )
 
 
 @on_loop
-async def test_a_counter_with_labels_begins_with_its_first_count_and_counts_again_after_a_reset() -> None:
+async def test_a_counter_with_labels_begins_with_its_first_count_and_counts_again_after_a_reset() -> (
+    None
+):
     broker = Broker(Values(), Clocks())
     refused = broker.metrics.counter("messages_dropped", reason="refused")
     broker.run(2)
@@ -231,7 +258,10 @@ async def test_what_is_stored_is_bounded_and_series_beyond_that_are_counted() ->
     values, clocks = Values(), Clocks()
     broker = Broker(values, clocks, max_bytes=16 * MIB)
     most = broker.history.most_series
-    counters = [broker.metrics.counter("rule_matched", rule=f"rule-{number:03}") for number in range(2 * most)]
+    counters = [
+        broker.metrics.counter("rule_matched", rule=f"rule-{number:03}")
+        for number in range(2 * most)
+    ]
     chance = random.Random(1)  # values that do not compress
     for resolution in (SECONDS, *COARSER):
         for _ in range(resolution.rows + 20):
@@ -245,13 +275,17 @@ async def test_what_is_stored_is_bounded_and_series_beyond_that_are_counted() ->
     size = sum(len(name) + len(values.get(name) or b"") for name in names)
     assert 8 * MIB < size < 16 * MIB
     assert broker.metrics.value("metrics_history_series") == most
-    assert broker.metrics.value("metrics_history_left_out", reason="max_bytes") == 2 * most - (most - 2)
+    assert broker.metrics.value("metrics_history_left_out", reason="max_bytes") == 2 * most - (
+        most - 2
+    )
     answer = await broker.read(last_s=7 * 86_400)
     assert MAX_POINTS / 2 < sum(len(series["mean"]) for series in answer["series"]) <= MAX_POINTS
 
 
 @on_loop
-async def test_a_series_that_is_gone_makes_room_and_its_points_are_not_those_of_the_new_one() -> None:
+async def test_a_series_that_is_gone_makes_room_and_its_points_are_not_those_of_the_new_one() -> (
+    None
+):
     values, clocks = Values(), Clocks()
     broker = Broker(values, clocks, max_bytes=16 * MIB)
     room = broker.history.most_series - 2
@@ -268,7 +302,9 @@ async def test_a_series_that_is_gone_makes_room_and_its_points_are_not_those_of_
     assert broker.metrics.value("metrics_history_left_out", reason="max_bytes") == 0
     [series] = (await broker.read("rule_matched", last_s=15, rule="late"))["series"]
     assert series["mean"][:13] == [None] * 13
-    assert max(mean for mean in series["mean"] if mean is not None) <= 10  # not the 1,000 from before
+    assert (
+        max(mean for mean in series["mean"] if mean is not None) <= 10
+    )  # not the 1,000 from before
     assert (await broker.read("rule_matched", last_s=15, rule="old-003"))["series"] == []
     after = Broker(values, clocks, max_bytes=16 * MIB)
     assert after.metrics.value("metrics_history_series") == room + 2
@@ -292,9 +328,14 @@ async def test_the_step_is_the_finest_that_reaches_back_and_keeps_the_answer_sma
 async def test_names_and_times_that_there_are_not_are_refused_in_a_sentence() -> None:
     broker = Broker(Values(), Clocks())
     broker.run(2, per_second=1)
-    names = {series["name"] for series in (await broker.read("sluice_messages_received_total", last_s=2))["series"]}
+    names = {
+        series["name"]
+        for series in (await broker.read("sluice_messages_received_total", last_s=2))["series"]
+    }
     assert names == {"messages_received"}
-    with pytest.raises(Invalid, match=r"expected a metric of the history, got 'mesages_sent'\. Try: messages_sent"):
+    with pytest.raises(
+        Invalid, match=r"expected a metric of the history, got 'mesages_sent'\. Try: messages_sent"
+    ):
         await broker.read("connections", "mesages_sent", last_s=2)
     with pytest.raises(Invalid, match="Try: sluice metrics ls"):
         await broker.read("qqqq", last_s=2)

@@ -30,11 +30,16 @@ def test_prometheus_reads_what_is_exposed() -> None:
     metrics.counter("messages_dropped", reason="b").value = 1
     metrics.gauge("connections", lambda: 5, "now")
     metrics.gauge("lag", lambda: float("inf"))
-    families = {family.name: family for family in text_string_to_metric_families(exposition(metrics))}
+    families = {
+        family.name: family for family in text_string_to_metric_families(exposition(metrics))
+    }
     assert set(families) == {
         "sluice_messages_dropped", "sluice_messages_received", "sluice_connections", "sluice_lag",
     }  # fmt: skip
-    dropped = {sample.labels["reason"]: sample.value for sample in families["sluice_messages_dropped"].samples}
+    dropped = {
+        sample.labels["reason"]: sample.value
+        for sample in families["sluice_messages_dropped"].samples
+    }
     assert dropped == {'odd "name"\\\n': 3, "b": 1}
     assert families["sluice_messages_dropped"].type == "counter"
     assert families["sluice_connections"].type == "gauge"
@@ -48,7 +53,11 @@ def test_a_histogram_is_one_for_prometheus() -> None:
     for value in (0.05, 0.1, 0.5, 7):
         took.note(value)
     [family] = text_string_to_metric_families(exposition(metrics))
-    assert (family.name, family.type, family.documentation) == ("sluice_commit_seconds", "histogram", "how long")
+    assert (family.name, family.type, family.documentation) == (
+        "sluice_commit_seconds",
+        "histogram",
+        "how long",
+    )
     assert [(sample.name, sample.labels.get("le"), sample.value) for sample in family.samples] == [
         ("sluice_commit_seconds_bucket", "0.1", 2),
         ("sluice_commit_seconds_bucket", "1.0", 3),

@@ -27,9 +27,13 @@ NEAR = Load(0.9, 50, 100, 1.0)
 
 def test_so_many_looks_in_a_row_make_it_overloaded_and_so_many_end_it() -> None:
     judge = Judge(OverloadSettings(polls=3, clear_polls=2, max_loop_lag=1))
-    assert [judge.look(load) for load in (LATE, LATE, QUIET, LATE, LATE, LATE)] == [False] * 5 + [True]
+    assert [judge.look(load) for load in (LATE, LATE, QUIET, LATE, LATE, LATE)] == [False] * 5 + [
+        True
+    ]
     assert judge.reasons == ("event_loop",)
-    assert [judge.look(load) for load in (NEAR, NEAR, QUIET, LATE, QUIET, QUIET)] == [True] * 5 + [False]
+    assert [judge.look(load) for load in (NEAR, NEAR, QUIET, LATE, QUIET, QUIET)] == [True] * 5 + [
+        False
+    ]
 
 
 def test_the_run_queue_is_a_further_reason_and_never_the_only_one() -> None:
@@ -70,7 +74,11 @@ def test_memory_and_the_run_queue_count_too_and_limits_of_0_are_off() -> None:
     assert not off.look(Load(99, 100, 100, 99))
 
 
-@given(st.lists(st.sampled_from((QUIET, NEAR, LATE)), max_size=60), st.integers(1, 5), st.integers(1, 4))
+@given(
+    st.lists(st.sampled_from((QUIET, NEAR, LATE)), max_size=60),
+    st.integers(1, 5),
+    st.integers(1, 4),
+)
 def test_it_never_changes_without_as_many_looks_in_a_row_as_the_settings_ask_for(
     loads: list[Load], polls: int, clear_polls: int
 ) -> None:
@@ -94,7 +102,11 @@ async def test_the_alarm_comes_when_overload_lasts_and_goes_with_it() -> None:
     changes: list[bool] = []
     overload.on_change.connect(changes.append)
     overload.take(LATE)
-    assert (overload.is_active, metrics.value("overloaded"), metrics.value("overload_times")) == (True, 1, 1)
+    assert (overload.is_active, metrics.value("overloaded"), metrics.value("overload_times")) == (
+        True,
+        1,
+        1,
+    )
     assert alarms.active() == []
     clock.move(61)
     overload.take(LATE)
@@ -154,7 +166,9 @@ def test_what_the_loop_waited_for_a_processor_is_told_apart_from_its_own_work() 
 async def test_the_thread_watches_until_it_is_stopped() -> None:
     clock, metrics = MovedClock(), Metrics()
     alarms = Alarms(clock, Events(), metrics)
-    settings = OverloadSettings(interval=0.01, polls=1, max_memory=0.5, memory_limit=1, max_run_queue=0, max_loop_lag=0)
+    settings = OverloadSettings(
+        interval=0.01, polls=1, max_memory=0.5, memory_limit=1, max_run_queue=0, max_loop_lag=0
+    )
     overload = Overload(settings, asyncio.get_running_loop(), clock, alarms, metrics)
     became = asyncio.Event()
     overload.on_change.connect(lambda _: became.set())
@@ -169,7 +183,9 @@ async def test_a_guard_that_is_switched_off_starts_nothing() -> None:
     clock, metrics = MovedClock(), Metrics()
     before = threading.active_count()
     alarms = Alarms(clock, Events(), metrics)
-    overload = Overload(OverloadSettings(enable=False), asyncio.get_running_loop(), clock, alarms, metrics)
+    overload = Overload(
+        OverloadSettings(enable=False), asyncio.get_running_loop(), clock, alarms, metrics
+    )
     overload.start()
     assert threading.active_count() == before
     overload.stop()
@@ -196,7 +212,9 @@ def test_the_memory_limit_is_the_least_of_what_the_system_sets(tmp_path: Path) -
     assert nowhere.waited_s() == 0
 
 
-def test_a_quota_of_the_control_group_limits_the_cpus_and_waiting_is_that_of_all_threads(tmp_path: Path) -> None:
+def test_a_quota_of_the_control_group_limits_the_cpus_and_waiting_is_that_of_all_threads(
+    tmp_path: Path,
+) -> None:
     for path, text in (
         ("sys/fs/cgroup/cpu.max", "50000 100000\n"),
         ("proc/self/task/1/schedstat", "1000 500000000 3\n"),
@@ -226,7 +244,9 @@ class LateLoop:
         return self.lag_s > 0
 
 
-def test_waiting_for_a_cpu_counts_from_the_last_look_that_found_the_loop_on_time(tmp_path: Path) -> None:
+def test_waiting_for_a_cpu_counts_from_the_last_look_that_found_the_loop_on_time(
+    tmp_path: Path,
+) -> None:
     waits = tmp_path / "proc/self/task/1/schedstat"
     waits.parent.mkdir(parents=True)
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from broker.codec.packets import Disconnect, PubAck, PubComp, Publish, PubRec, PubRel, SubscriptionRequest
+from broker.codec.packets import (
+    Disconnect,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    SubscriptionRequest,
+)
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.message import Message
@@ -43,7 +51,9 @@ class OneTap:
 
 
 def refuse(disconnect: bool = False) -> Callable[[Message], Message | Refusal]:
-    refusal = Refusal("validation", "v", "validation_failed", 0x99, "not what the schema says", disconnect)
+    refusal = Refusal(
+        "validation", "v", "validation_failed", 0x99, "not what the schema says", disconnect
+    )
     return lambda _message: refusal
 
 
@@ -60,7 +70,11 @@ async def test_a_refused_message_is_answered_with_the_reason_and_counted() -> No
     async with running(gates=[OneGate(refuse(), start="bad")]) as node:
         client = await node.client("c", 5)
         await client.subscribe(SubscriptionRequest("#"))
-        client.send(Publish("bad", b"", 1, packet_id=1), Publish("bad", b"", 2, packet_id=2), Publish("bad", b""))
+        client.send(
+            Publish("bad", b"", 1, packet_id=1),
+            Publish("bad", b"", 2, packet_id=2),
+            Publish("bad", b""),
+        )
         text = {"Reason-String": "not what the schema says"}
         assert await client.expect(PubAck) == PubAck(1, 0x99, text)
         assert await client.expect(PubRec) == PubRec(2, 0x99, text)
@@ -144,7 +158,9 @@ async def test_gates_run_in_order_and_before_taps() -> None:
         OneGate(lambda message: replace(message, payload=message.payload + b"1")),
         OneGate(lambda message: replace(message, payload=message.payload + b"2")),
     ]
-    async with running(gates=gates, taps=[OneTap(lambda message: seen.append(message.payload))]) as node:
+    async with running(
+        gates=gates, taps=[OneTap(lambda message: seen.append(message.payload))]
+    ) as node:
         client = await node.client("c", 5)
         client.send(Publish("t", b"0", 1, packet_id=1))
         assert await client.expect(PubAck) == PubAck(1)  # a tap took it: somebody was there
@@ -194,13 +210,22 @@ async def test_the_plan_cache_is_bounded() -> None:
 
 @on_loop
 async def test_plans_are_bounded_by_bytes_and_those_of_long_topics_are_not_kept() -> None:
-    async with running(max_cached_plan_bytes=256 * 1024, max_unsent_bytes=1 << 24, max_unsent_messages=2000) as node:
+    async with running(
+        max_cached_plan_bytes=256 * 1024, max_unsent_bytes=1 << 24, max_unsent_messages=2000
+    ) as node:
         plans = node.server.hub.plans
         reader = await node.client("r")
         await reader.subscribe(SubscriptionRequest("#", 0))
         client = await node.client("c")
         for number in range(1000):
-            client.send(Publish(f"{number}/" + "x" * 900, b"", number & 1, packet_id=number + 1 if number & 1 else 0))
+            client.send(
+                Publish(
+                    f"{number}/" + "x" * 900,
+                    b"",
+                    number & 1,
+                    packet_id=number + 1 if number & 1 else 0,
+                )
+            )
             assert plans.size_bytes < 300 * 1024
         for number in range(50):
             client.send(*(Publish(f"{number}/" + "y" * 60_000, b"") for _ in range(3)))
@@ -215,16 +240,26 @@ async def test_plans_are_bounded_by_bytes_and_those_of_long_topics_are_not_kept(
 @on_loop
 async def test_what_a_client_may_not_publish_takes_no_room_among_plans(qos: int) -> None:
     rules = [{"permission": "allow", "topics": ["ok/#"]}, {"permission": "deny", "topics": ["#"]}]
-    rewrite = {"name": "r", "action": "publish", "source_topic": "in/#", "dest_topic": "out/x", "re": "^in/(.+)$"}
+    rewrite = {
+        "name": "r",
+        "action": "publish",
+        "source_topic": "in/#",
+        "dest_topic": "out/x",
+        "re": "^in/(.+)$",
+    }
     async with running(access=access(rules=rules, trusts_anonymous=True)) as node:
         node.server.hub.rewrites.use([RewriteSpec.model_validate(rewrite)])
         plans, client = node.server.hub.plans, await node.client("c", 5)
         before = plans.size_bytes
         for number in range(200):
             identifier = number + 1 if qos else 0
-            client.send(Publish(f"{'in' if number & 1 else 'no'}/{number}", b"", qos, packet_id=identifier))
+            client.send(
+                Publish(f"{'in' if number & 1 else 'no'}/{number}", b"", qos, packet_id=identifier)
+            )
         if qos:
-            assert {(await client.expect(PubAck)).reason_code for _ in range(200)} == {reason.NOT_AUTHORIZED}
+            assert {(await client.expect(PubAck)).reason_code for _ in range(200)} == {
+                reason.NOT_AUTHORIZED
+            }
         client.send(Publish("ok/1", b"", 1, packet_id=300))
         assert (await client.expect(PubAck)).reason_code == reason.NO_MATCHING_SUBSCRIBERS
         assert set(plans.by_topic) == {b"ok/1"}
@@ -251,7 +286,9 @@ class GateOfObjects:
 
 
 @on_loop
-async def test_topics_on_which_the_same_objects_act_share_a_call_until_the_configuration_changes() -> None:
+async def test_topics_on_which_the_same_objects_act_share_a_call_until_the_configuration_changes() -> (
+    None
+):
     gate = GateOfObjects()
     async with running(gates=[gate]) as node:
         client = await node.client("c", 5)

@@ -19,7 +19,9 @@ from tests.support.mqtt_server import Node, on_loop, running
 from tests.support.wire import WireClient
 
 
-def open_tail(node: Node, topic_filter: str, per_s: int = 200, bytes_per_s: int = 1024 * 1024) -> Tail:
+def open_tail(
+    node: Node, topic_filter: str, per_s: int = 200, bytes_per_s: int = 1024 * 1024
+) -> Tail:
     return node.server.hub.plans.tails.open(TopicFilter.parse(topic_filter), per_s, bytes_per_s)
 
 
@@ -53,7 +55,11 @@ async def test_only_topics_that_an_open_tail_matches_are_looked_at() -> None:
 async def test_what_is_skipped_and_taken_is_all_that_matched_on_every_way() -> None:
     chance = random.Random(7)
     stages = [OneGate(lambda message: message, start="a/staged")]
-    async with running(gates=stages) as node, await node.client("p") as old, await node.client("q", 5) as new:
+    async with (
+        running(gates=stages) as node,
+        await node.client("p") as old,
+        await node.client("q", 5) as new,
+    ):
         await old.subscribe(SubscriptionRequest("a/1", 1), SubscriptionRequest("a/2", 0))
         everything, some = open_tail(node, "#", 50), open_tail(node, "a/1", 7)
         topics, sent, of_one, taken = ["a/1", "a/2", "a/staged"], 0, 0, 0
@@ -61,7 +67,11 @@ async def test_what_is_skipped_and_taken_is_all_that_matched_on_every_way() -> N
             packets = []
             for number in range(chance.randrange(30)):
                 topic, qos = chance.choice(topics), chance.choice((0, 0, 1))
-                packets.append(Publish(topic, b"x" * chance.randrange(100), qos, packet_id=number + 1 if qos else 0))
+                packets.append(
+                    Publish(
+                        topic, b"x" * chance.randrange(100), qos, packet_id=number + 1 if qos else 0
+                    )
+                )
                 sent += 1
                 of_one += topic == "a/1"
             await publish(chance.choice((old, new)), *packets)
@@ -90,7 +100,9 @@ async def test_an_unread_tail_keeps_bounded_messages_and_bytes() -> None:
     async with running() as node, await node.client("p") as client:
         tail = open_tail(node, "#")
         for _ in range(60):
-            await publish(client, *[Publish("big", bytes(200_000), 0), *[Publish("small", b"x", 0)] * 30])
+            await publish(
+                client, *[Publish("big", bytes(200_000), 0), *[Publish("small", b"x", 0)] * 30]
+            )
             node.clock.move(0.2)
         kept = tail.take()
         assert len(kept) <= 400
@@ -102,7 +114,10 @@ async def test_an_unread_tail_keeps_bounded_messages_and_bytes() -> None:
 @on_loop
 async def test_a_message_that_a_tap_stops_is_dropped() -> None:
     stop = Refusal("rule", "r", "rule_drop", 0x80, "stopped")
-    async with running(taps=[OneTap(lambda _message: stop)]) as node, await node.client("p") as client:
+    async with (
+        running(taps=[OneTap(lambda _message: stop)]) as node,
+        await node.client("p") as client,
+    ):
         tail = open_tail(node, "#")
         client.send(Publish("a", b"1", 1, packet_id=1))
         await client.expect(PubAck)
@@ -116,8 +131,15 @@ async def test_a_message_that_moves_is_shown_once_to_each_tail() -> None:
         return message.changed("new/1", message.payload, message.qos, message.retain, None)
 
     for taps in ([], [OneTap(lambda _message: None, start="new")]):
-        async with running(gates=[OneGate(move, start="old")], taps=taps) as node, await node.client("p") as client:
-            everything, old, new = open_tail(node, "#"), open_tail(node, "old/#"), open_tail(node, "new/#")
+        async with (
+            running(gates=[OneGate(move, start="old")], taps=taps) as node,
+            await node.client("p") as client,
+        ):
+            everything, old, new = (
+                open_tail(node, "#"),
+                open_tail(node, "old/#"),
+                open_tail(node, "new/#"),
+            )
             await publish(client, Publish("old/1", b"1", 0))
             for tail, topic in ((everything, "old/1"), (old, "old/1"), (new, "new/1")):
                 [tailed] = tail.take()

@@ -57,7 +57,8 @@ def test_what_is_read_is_counted_by_topic_with_the_bytes_of_payloads(
 ) -> None:
     counts, clock = counting()
     packets = [
-        encode_packet(Publish(topic, data, qos, packet_id=7 if qos else 0), version) for topic, data, qos in steps
+        encode_packet(Publish(topic, data, qos, packet_id=7 if qos else 0), version)
+        for topic, data, qos in steps
     ]
     ping = encode_packet(PingReq(), version)
     read = ping + ping.join(packets)
@@ -73,8 +74,12 @@ def test_what_is_read_is_counted_by_topic_with_the_bytes_of_payloads(
     }
 
 
-@given(st.lists(st.tuples(TOPICS, st.integers(0, 50), st.booleans()), max_size=200), st.integers(8, 20))
-def test_sums_stay_right_when_levels_make_room(steps: list[tuple[str, int, bool]], most: int) -> None:
+@given(
+    st.lists(st.tuples(TOPICS, st.integers(0, 50), st.booleans()), max_size=200), st.integers(8, 20)
+)
+def test_sums_stay_right_when_levels_make_room(
+    steps: list[tuple[str, int, bool]], most: int
+) -> None:
     counts, clock = counting(max_levels=most)
     for number, (topic, size, looks) in enumerate(steps, 1):
         counts.count(topic, size, number)
@@ -89,9 +94,13 @@ def test_sums_stay_right_when_levels_make_room(steps: list[tuple[str, int, bool]
     assert len(levels) <= most + 6
     for one in levels:
         below = one.children.values()
-        assert one.all_messages == one.messages + one.rest_messages + sum(child.all_messages for child in below)
+        assert one.all_messages == one.messages + one.rest_messages + sum(
+            child.all_messages for child in below
+        )
         assert one.all_bytes == one.bytes + one.rest_bytes + sum(child.all_bytes for child in below)
-        assert one.all_topics == one.is_topic + one.rest_topics + sum(child.all_topics for child in below)
+        assert one.all_topics == one.is_topic + one.rest_topics + sum(
+            child.all_topics for child in below
+        )
         assert one.rate is not None
         assert one.rate >= 0
 
@@ -135,7 +144,9 @@ def test_rates_are_of_the_time_since_the_last_look() -> None:
 def test_above_a_rate_some_reads_count_for_all() -> None:
     read = b"".join(encode_packet(Publish(f"t/{number}", b"x", 0), 4) for number in range(100))
     found = []
-    for _ in range(25):  # one differs from what was sent by a tenth (standard deviation), their mean by a fiftieth
+    for _ in range(
+        25
+    ):  # one differs from what was sent by a tenth (standard deviation), their mean by a fiftieth
         counts, clock = counting()
         for number in range(5000):  # a million messages in a second
             counts.scan(CLIENT, number * 100_000, {}, read, 0, len(read))

@@ -72,7 +72,9 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[
 
 
 @given(st.lists(topics, max_size=12), filters, st.integers(1, 4))
-def test_what_a_filter_matches_is_found_in_order_and_nothing_else(names: list[str], text: str, limit: int) -> None:
+def test_what_a_filter_matches_is_found_in_order_and_nothing_else(
+    names: list[str], text: str, limit: int
+) -> None:
     async def look() -> None:
         shelf = Shelf(MemoryStore())
         await shelf.retain(*map(message, names))
@@ -97,7 +99,9 @@ def test_a_key_that_does_not_match_leads_on_and_never_past_a_match(name: str, te
 async def test_a_wildcard_steps_over_what_cannot_match() -> None:
     store = CountingStore()
     shelf = Shelf(store)
-    await shelf.retain(*(message(f"site{site}/dev{device}/temp") for site in range(20) for device in range(50)))
+    await shelf.retain(
+        *(message(f"site{site}/dev{device}/temp") for site in range(20) for device in range(50))
+    )
     await shelf.retain(message("site7/status"))
     store.steps = 0
     assert shelf.topics("+/status") == ["site7/status"]
@@ -134,7 +138,9 @@ def test_there_is_one_entry_a_topic_and_it_survives(shelf: Callable[[], Shelf]) 
         here = shelf()
         for number in range(50):
             await here.retain(message("a/b", b"%d" % number))
-        await here.retain(message("gone"), message("a", b"root", User_Property=[("k", "1"), ("k", "2")]))
+        await here.retain(
+            message("gone"), message("a", b"root", User_Property=[("k", "1"), ("k", "2")])
+        )
         await here.retain(message("gone", b""))
         assert here.retained.count == 2
         await here.writer.close()
@@ -142,11 +148,16 @@ def test_there_is_one_entry_a_topic_and_it_survives(shelf: Callable[[], Shelf]) 
     async def second() -> None:
         here = shelf()
         [root, leaf] = here.found("a/#")
-        assert (leaf.message.payload, leaf.message.qos, leaf.message.client.username) == (b"49", 1, "u")
+        assert (leaf.message.payload, leaf.message.qos, leaf.message.client.username) == (
+            b"49",
+            1,
+            "u",
+        )
         assert root.message.properties == {"User-Property": [("k", "1"), ("k", "2")]}
         assert here.retained.count == 2
         assert here.retained.size_bytes == sum(
-            len(key) - len(b"retained/") + len(value) for key, value in here.writer.store.scan(b"retained/")
+            len(key) - len(b"retained/") + len(value)
+            for key, value in here.writer.store.scan(b"retained/")
         )
         assert here.retained.get("gone") is None
         await here.writer.close()
@@ -158,7 +169,10 @@ def test_there_is_one_entry_a_topic_and_it_survives(shelf: Callable[[], Shelf]) 
 def test_expired_messages_are_swept_and_others_not_looked_at(shelf: Callable[[], Shelf]) -> None:
     async def sweep() -> None:
         here = shelf()
-        await here.retain(message("short", Message_Expiry_Interval=5), message("long", Message_Expiry_Interval=500))
+        await here.retain(
+            message("short", Message_Expiry_Interval=5),
+            message("long", Message_Expiry_Interval=500),
+        )
         await here.retain(message("renewed", Message_Expiry_Interval=5), message("ever"))
         await here.retain(message("renewed", Message_Expiry_Interval=50))
         CLOCK.move(10)
@@ -179,7 +193,9 @@ def test_expired_messages_are_swept_and_others_not_looked_at(shelf: Callable[[],
 @on_loop
 async def test_a_sweep_of_much_is_cut_in_slices() -> None:
     shelf = Shelf(MemoryStore())
-    await shelf.retain(*(message(f"t/{number}", Message_Expiry_Interval=1) for number in range(700)))
+    await shelf.retain(
+        *(message(f"t/{number}", Message_Expiry_Interval=1) for number in range(700))
+    )
     CLOCK.move(2)
     assert [shelf.retained.sweep() for _ in range(3)] == [True, True, False]
     await shelf.writer.committed()
@@ -243,12 +259,19 @@ async def test_what_one_client_may_have_is_free_again_once_it_is_replaced_delete
         refusal = retained.refusal(message(topic, b"x" * 400, client_id))
         return None if refusal is None else refusal.reason
 
-    await opened.retain(message("a/1", b"x" * 400, "a"), message("a/2", b"x" * 400, "a", Message_Expiry_Interval=5))
-    assert (refused("a/3", "a"), refused("a/1", "a"), refused("a/3", "b")) == ("retained_full_for_client", None, None)
+    await opened.retain(
+        message("a/1", b"x" * 400, "a"), message("a/2", b"x" * 400, "a", Message_Expiry_Interval=5)
+    )
+    assert (refused("a/3", "a"), refused("a/1", "a"), refused("a/3", "b")) == (
+        "retained_full_for_client",
+        None,
+        None,
+    )
     assert retained.accounts.bytes_on(account_of("a")) == retained.size_bytes
     await opened.retain(message("a/1", b"x" * 400, "b"))
     assert (
-        retained.accounts.bytes_on(account_of("a")) + retained.accounts.bytes_on(account_of("b")) == retained.size_bytes
+        retained.accounts.bytes_on(account_of("a")) + retained.accounts.bytes_on(account_of("b"))
+        == retained.size_bytes
     )
     assert refused("a/3", "a") is None
     await opened.retain(message("a/3", b"x" * 400, "a"))
@@ -261,7 +284,9 @@ async def test_what_one_client_may_have_is_free_again_once_it_is_replaced_delete
     retained.delete("a/4")
     assert refused("a/5", "a") is None
     await opened.retain(message("a/4", b"x" * 400, "a"))
-    opened = shelf(max_bytes_per_client=1000)  # counted since the start, also where one of before is replaced
+    opened = shelf(
+        max_bytes_per_client=1000
+    )  # counted since the start, also where one of before is replaced
     retained = opened.retained
     assert (retained.count, retained.accounts.bytes_on(account_of("a"))) == (3, 0)
     await opened.retain(message("a/4", b"x" * 400, "a"), message("a/3", b"", "a"))
@@ -270,9 +295,14 @@ async def test_what_one_client_may_have_is_free_again_once_it_is_replaced_delete
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=20)
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("abc"), st.integers(0, 3), st.booleans()),
+        max_size=20,
+    )
 )
-def test_what_clients_have_is_what_there_is_when_commits_fail_too(steps: list[tuple[str, str, int, bool]]) -> None:
+def test_what_clients_have_is_what_there_is_when_commits_fail_too(
+    steps: list[tuple[str, str, int, bool]],
+) -> None:
     async def take() -> None:
         store = GatedStore()
         shelf = Shelf(store)
@@ -326,7 +356,9 @@ async def test_the_limit_of_bytes_holds_exactly() -> None:
 async def test_a_store_of_a_release_before_0_2_0_is_refused() -> None:
     store = MemoryStore()
     store.commit(Batch(puts={b"retained/a/b": b"\x97\1"}))
-    with pytest.raises(SluiceError, match=r"expected data of Sluice 0.2.0 or later.* Try: start 0.2.0"):
+    with pytest.raises(
+        SluiceError, match=r"expected data of Sluice 0.2.0 or later.* Try: start 0.2.0"
+    ):
         Shelf(store)
 
 

@@ -13,10 +13,33 @@ from broker.core.objects import MemorySection
 from broker.routing.rewrite import Rewrites, RewriteSpec
 
 RULES = [
-    {"name": "y", "action": "all", "source_topic": "y/+/z/#", "re": "^y/(.+)/z/(.+)$", "dest_topic": "y/z/$2"},
-    {"name": "x", "action": "all", "source_topic": "x/#", "re": "^x/y/(.+)$", "dest_topic": "z/y/x/$1"},
-    {"name": "late", "action": "all", "source_topic": "x/y/+", "re": r"^x/y/(\d+)$", "dest_topic": "z/y/$1"},
-    {"name": "me", "action": "publish", "source_topic": "me", "dest_topic": "${username}/${client_attrs.site}/me"},
+    {
+        "name": "y",
+        "action": "all",
+        "source_topic": "y/+/z/#",
+        "re": "^y/(.+)/z/(.+)$",
+        "dest_topic": "y/z/$2",
+    },
+    {
+        "name": "x",
+        "action": "all",
+        "source_topic": "x/#",
+        "re": "^x/y/(.+)$",
+        "dest_topic": "z/y/x/$1",
+    },
+    {
+        "name": "late",
+        "action": "all",
+        "source_topic": "x/y/+",
+        "re": r"^x/y/(\d+)$",
+        "dest_topic": "z/y/$1",
+    },
+    {
+        "name": "me",
+        "action": "publish",
+        "source_topic": "me",
+        "dest_topic": "${username}/${client_attrs.site}/me",
+    },
 ]
 
 
@@ -38,8 +61,13 @@ def _service(rules: list[dict[str, Any]]) -> RewriteService:
     ],
 )
 @pytest.mark.parametrize("action", ["publish", "subscribe"])
-def test_topics_become_what_emqx_makes_of_them(action: str, topic: str, made: str, name: str | None) -> None:
-    assert _service(RULES).test({"topic": topic, "action": action}) == {"topic": made, "rewrite": name}
+def test_topics_become_what_emqx_makes_of_them(
+    action: str, topic: str, made: str, name: str | None
+) -> None:
+    assert _service(RULES).test({"topic": topic, "action": action}) == {
+        "topic": made,
+        "rewrite": name,
+    }
 
 
 def test_names_of_the_client_are_put_in_or_the_packet_is_refused() -> None:

@@ -36,7 +36,9 @@ class Listener:
     def take_packets(self, packets: bytes, count: int) -> bool:
         return False
 
-    def deliver(self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]) -> None:
+    def deliver(
+        self, outgoing: Outgoing, qos: int, retain: bool, identifiers: tuple[int, ...]
+    ) -> None:
         self.got.append((outgoing.message.payload, qos, retain, identifiers))
 
 
@@ -47,13 +49,18 @@ class DelayedMessage:
         self.calls: list[tuple[bytes, list[str], bool]] = []
 
     def __call__(
-        self, outgoing: Outgoing, targets: Sequence[Target[Listener | RoutedGroup]], is_addressed: bool
+        self,
+        outgoing: Outgoing,
+        targets: Sequence[Target[Listener | RoutedGroup]],
+        is_addressed: bool,
     ) -> None:
         names = [target.subscriber.client_id or "group" for target in targets]
         self.calls.append((outgoing.message.payload, names, is_addressed))
 
 
-def message(topic: str, qos: int = 0, retain: bool = False, client_id: str = "p", payload: bytes = b"x") -> Message:
+def message(
+    topic: str, qos: int = 0, retain: bool = False, client_id: str = "p", payload: bytes = b"x"
+) -> Message:
     return Message(topic, payload, qos, retain, Client(client_id), 1)
 
 
@@ -88,7 +95,9 @@ class Group:
     def note_kept(self, outgoing: Outgoing) -> None:
         self.noted += 1
 
-    def accept_logged(self, offset: int, outgoing: Outgoing, qos: int, retain: bool, ids: tuple[int, ...]) -> None:
+    def accept_logged(
+        self, offset: int, outgoing: Outgoing, qos: int, retain: bool, ids: tuple[int, ...]
+    ) -> None:
         raise AssertionError("nothing is committed here")
 
     def pump(self) -> None:
@@ -200,10 +209,14 @@ def test_retain_flag_is_kept_only_as_subscribed(router: Router[Listener]) -> Non
     assert [got[2] for got in plain.got + as_published.got] == [False, True]
 
 
-def test_a_share_group_is_offered_each_message_once(router: Router[Listener], groups: Groups) -> None:
+def test_a_share_group_is_offered_each_message_once(
+    router: Router[Listener], groups: Groups
+) -> None:
     for name in "abc":
         router.subscribe(Listener(name), subscription("$share/g/t", 1), is_new=True)
-    assert [router.routes("t").deliver(message("t", qos, payload=b"%d" % qos)) for qos in (0, 1)] == [1, 1]
+    assert [
+        router.routes("t").deliver(message("t", qos, payload=b"%d" % qos)) for qos in (0, 1)
+    ] == [1, 1]
     assert groups.by_text["$share/g/t"].got == [b"0", b"1"]
 
 
@@ -212,7 +225,9 @@ def test_a_message_for_a_durable_group_is_kept_once_with_what_sessions_get(
 ) -> None:
     router.subscribe(Listener("d1", is_durable=True), subscription("t", 1), is_new=True)
     for name in ("d2", "d3"):
-        router.subscribe(Listener(name, is_durable=True), subscription("$share/g/t", 1), is_new=True)
+        router.subscribe(
+            Listener(name, is_durable=True), subscription("$share/g/t", 1), is_new=True
+        )
     assert router.routes("t").deliver(message("t", 1)) == 2
     assert kept.calls == [(b"x", ["d1", "group"], False)]
     assert groups.by_text["$share/g/t"].noted == 1
@@ -230,7 +245,9 @@ def test_a_plain_and_a_shared_subscription_of_one_client_do_not_touch_each_other
     assert not groups.by_text
 
 
-def test_a_message_for_durable_sessions_is_kept_once(router: Router[Listener], kept: DelayedMessage) -> None:
+def test_a_message_for_durable_sessions_is_kept_once(
+    router: Router[Listener], kept: DelayedMessage
+) -> None:
     for name in ("d1", "d2"):
         router.subscribe(Listener(name, is_durable=True), subscription("t", 1), is_new=True)
     clean = Listener("clean")
@@ -259,7 +276,12 @@ def test_unsubscribing_ends_delivery(router: Router[Listener]) -> None:
     assert router.subscription_count == 0
 
 
-@given(st.lists(filters, min_size=1, max_size=12), st.lists(filters, max_size=6), topics, st.integers(0, 12))
+@given(
+    st.lists(filters, min_size=1, max_size=12),
+    st.lists(filters, max_size=6),
+    topics,
+    st.integers(0, 12),
+)
 def test_who_has_left_gets_nothing_and_whoever_comes_in_its_name_keeps_what_it_has(
     old: list[str], new: list[str], topic: str, steps: int
 ) -> None:

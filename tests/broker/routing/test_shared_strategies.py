@@ -45,7 +45,9 @@ def message(number: int, publishers: int = 50, topics: int = 100) -> Message:
     return Message(f"meters/{number % topics}", b"", 1, False, Client(f"p{number % publishers}"), 1)
 
 
-def group_of(name: StrategyName, count: int, room: int = 1 << 30) -> tuple[Strategy[Someone], list[Someone]]:
+def group_of(
+    name: StrategyName, count: int, room: int = 1 << 30
+) -> tuple[Strategy[Someone], list[Someone]]:
     strategy: Strategy[Someone] = strategy_of(name)
     members = [Someone(f"member-{number}", room) for number in range(count)]
     for member in members:
@@ -167,7 +169,12 @@ def test_the_member_with_the_fewest_messages_in_flight_is_next() -> None:
     for member, count in zip(members, (5, 1, 3), strict=True):
         member.in_flight = count
         strategy.changed(member)
-    assert [str(give(strategy, message(n))) for n in range(4)] == ["member-1", "member-1", "member-2", "member-1"]
+    assert [str(give(strategy, message(n))) for n in range(4)] == [
+        "member-1",
+        "member-1",
+        "member-2",
+        "member-1",
+    ]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -203,7 +210,9 @@ def test_a_pool_holds_what_was_added_and_not_discarded(steps: list[tuple[bool, i
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=30))
-def test_a_ring_is_what_its_members_make_it_whatever_came_before(steps: list[tuple[bool, int]]) -> None:
+def test_a_ring_is_what_its_members_make_it_whatever_came_before(
+    steps: list[tuple[bool, int]],
+) -> None:
     members = [Someone(str(number)) for number in range(6)]
     ring: Hashed[Someone] = Hashed(lambda sent: sent.topic)
     here: set[int] = set()

@@ -31,10 +31,18 @@ def read(data: bytes, maximum: int) -> list[Publish]:
     return packets
 
 
-@given(st.lists(st.tuples(topics, publishes(5)), max_size=300), st.integers(1, 4), st.sampled_from((1e9, 30)))
-def test_what_is_aliased_reads_as_it_was(sent: list[tuple[str, Publish]], maximum: int, most_bytes: float) -> None:
+@given(
+    st.lists(st.tuples(topics, publishes(5)), max_size=300),
+    st.integers(1, 4),
+    st.sampled_from((1e9, 30)),
+)
+def test_what_is_aliased_reads_as_it_was(
+    sent: list[tuple[str, Publish]], maximum: int, most_bytes: float
+) -> None:
     written: list[bytes] = []
-    box = AliasingOutbox(PendingWrites(lambda flush: None, lambda is_left: None), written.append, maximum, most_bytes)
+    box = AliasingOutbox(
+        PendingWrites(lambda flush: None, lambda is_left: None), written.append, maximum, most_bytes
+    )
     plain = []
     for topic, packet in sent:
         packet.topic = topic
@@ -48,7 +56,9 @@ def test_what_is_aliased_reads_as_it_was(sent: list[tuple[str, Publish]], maximu
 
 
 @given(publishes(5), st.integers(1, 65_535), st.booleans())
-def test_an_alias_is_put_into_a_packet_of_any_shape(packet: Publish, alias: int, is_known: bool) -> None:
+def test_an_alias_is_put_into_a_packet_of_any_shape(
+    packet: Publish, alias: int, is_known: bool
+) -> None:
     packet.properties.pop("Topic-Alias", None)
     encoded = encode_packet(packet, 5)
     assert publish_topic(encoded) == packet.topic.encode()
@@ -62,7 +72,9 @@ def test_an_alias_is_put_into_a_packet_of_any_shape(packet: Publish, alias: int,
 
 def test_packets_that_are_no_publish_pass() -> None:
     written: list[bytes] = []
-    box = AliasingOutbox(PendingWrites(lambda flush: None, lambda is_left: None), written.append, 5, 1e9)
+    box = AliasingOutbox(
+        PendingWrites(lambda flush: None, lambda is_left: None), written.append, 5, 1e9
+    )
     box.add(encode_packet(PubAck(1), 5))
     box.flush()
     assert written == [b"\x40\2\0\1"]

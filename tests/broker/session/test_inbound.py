@@ -54,9 +54,16 @@ def test_what_is_stored_is_restored(open_qos2: set[int], taken: dict[int, bytes]
         return
     assert value is not None
     restored = Inbound.decode(value)
-    assert (restored.open_qos2, restored.recent, restored.touched_ns) == (open_qos2, recent, inbound.touched_ns)
+    assert (restored.open_qos2, restored.recent, restored.touched_ns) == (
+        open_qos2,
+        recent,
+        inbound.touched_ns,
+    )
     assert list(restored.recent) == list(recent)
-    assert all(restored.taken_with(packet_id, message_digest, 7) == 0 for packet_id, message_digest in taken.items())
+    assert all(
+        restored.taken_with(packet_id, message_digest, 7) == 0
+        for packet_id, message_digest in taken.items()
+    )
 
 
 def test_what_was_refused_is_remembered_with_its_reason_code() -> None:
@@ -86,9 +93,13 @@ def test_who_says_goodbye_with_nothing_open_will_send_nothing_again() -> None:
     assert inbound.encode() is None
 
 
-def test_what_is_above_the_bound_is_forgotten_in_parts_and_the_client_that_left_first_goes_first() -> None:
+def test_what_is_above_the_bound_is_forgotten_in_parts_and_the_client_that_left_first_goes_first() -> (
+    None
+):
     later: list[Callable[[], None]] = []
-    inbounds = Inbounds(10_000_000, 0, lambda client_id: inbounds.__delitem__(client_id), later.append)
+    inbounds = Inbounds(
+        10_000_000, 0, lambda client_id: inbounds.__delitem__(client_id), later.append
+    )
     names = [f"c{number}" for number in range(2500)]
     for name in names:
         inbounds[name] = Inbound()

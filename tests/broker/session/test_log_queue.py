@@ -20,7 +20,9 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-def test_a_share_counts_what_a_list_would_hold_and_never_more_than_may(steps: list[tuple[str, int]]) -> None:
+def test_a_share_counts_what_a_list_would_hold_and_never_more_than_may(
+    steps: list[tuple[str, int]],
+) -> None:
     """``waiting`` holds the offsets that wait."""
     share, waiting, offset, lost, shed_in_all = LogQueue(), [], 0, 0, 0
     for verb, number in steps:
@@ -39,7 +41,9 @@ def test_a_share_counts_what_a_list_would_hold_and_never_more_than_may(steps: li
             waiting = waiting[len(read) :]
             share.next_offset = waiting[0] if waiting else offset + 1
         else:
-            shed = share.shed_below(min(number, offset + 1))  # the log's end is the most that is asked for
+            shed = share.shed_below(
+                min(number, offset + 1)
+            )  # the log's end is the most that is asked for
             shed_in_all += shed.messages
             lost += shed.messages
             waiting = waiting[shed.messages :]

@@ -136,7 +136,9 @@ CASES: list[Callable[[SessionBench], None]] = [
 
 
 @pytest.mark.parametrize("happens", CASES, ids=lambda case: case.__name__)
-def test_what_no_record_foretells_waits_for_one_that_does(happens: Callable[[SessionBench], None]) -> None:
+def test_what_no_record_foretells_waits_for_one_that_does(
+    happens: Callable[[SessionBench], None],
+) -> None:
     bench = connected()
     happens(bench)
     offset = PREDICTED_MAX + 1
@@ -149,7 +151,9 @@ def test_what_no_record_foretells_waits_for_one_that_does(happens: Callable[[Ses
     assert not is_held(bench, offset + 1)
 
 
-@pytest.mark.parametrize("kind", [after_a_message_of_a_share_group, after_a_retained_message, after_qos_2])
+@pytest.mark.parametrize(
+    "kind", [after_a_message_of_a_share_group, after_a_retained_message, after_qos_2]
+)
 def test_what_is_not_foretold_itself_waits_too(kind: Callable[[SessionBench], None]) -> None:
     bench = connected()
     kind(bench)

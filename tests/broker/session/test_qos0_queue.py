@@ -28,7 +28,9 @@ def test_it_keeps_the_newest_pieces_within_both_bounds_and_gives_back_the_others
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 8)), max_size=40))
-def test_what_waits_is_taken_when_its_turn_has_come_and_that_of_those_before_it(pieces: list[tuple[int, int]]) -> None:
+def test_what_waits_is_taken_when_its_turn_has_come_and_that_of_those_before_it(
+    pieces: list[tuple[int, int]],
+) -> None:
     queue, turn, expected = Qos0Queue(), 0, list[tuple[int, Qos0Item]]()
     for step, packets in pieces:
         turn += step

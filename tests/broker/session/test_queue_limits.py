@@ -50,7 +50,9 @@ async def back(node: Node, client_id: str = "s") -> WireClient:
     return await WireClient.connected(node.port, Connect(client_id, 4, clean_start=False))
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("drop_oldest", [1, 4, 5]), ("drop_newest", [1, 2, 3])])
+@pytest.mark.parametrize(
+    ("policy", "expected"), [("drop_oldest", [1, 4, 5]), ("drop_newest", [1, 2, 3])]
+)
 @on_loop
 async def test_the_setting_says_which_message_goes(policy: str, expected: list[int]) -> None:
     limits: dict[str, Any] = {"max_inflight": 1, "max_queued_messages": 2, "queue_full": policy}
@@ -64,7 +66,11 @@ async def test_the_setting_says_which_message_goes(policy: str, expected: list[i
 
 @on_loop
 async def test_a_subscriber_whose_queue_is_full_is_disconnected_where_the_settings_say_so() -> None:
-    limits: dict[str, Any] = {"max_inflight": 1, "max_queued_messages": 2, "queue_full": "disconnect"}
+    limits: dict[str, Any] = {
+        "max_inflight": 1,
+        "max_queued_messages": 2,
+        "queue_full": "disconnect",
+    }
     async with running(**limits, slow_subscriber="drop") as node:
         subscriber, other = await node.client("s", 5), await node.client("o", 5)
         for client in (subscriber, other):
@@ -155,7 +161,9 @@ async def test_what_waited_for_a_session_that_ends_is_counted() -> None:
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("version", [4, 5])
 @on_loop
-async def test_qos_0_waits_for_a_client_that_is_away_only_where_the_settings_say_so(keeps: bool, version: int) -> None:
+async def test_qos_0_waits_for_a_client_that_is_away_only_where_the_settings_say_so(
+    keeps: bool, version: int
+) -> None:
     async with running(queue_qos0=keeps, max_unsent_messages=3) as node:
         subscriber = await node.client("s", clean_start=False)
         await subscriber.subscribe(SubscriptionRequest("t", 0))

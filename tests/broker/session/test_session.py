@@ -17,7 +17,12 @@ from broker.core.topic import TopicFilter
 from broker.session import acks, qos0
 from broker.session.outbox import Outbox
 from broker.session.qos0_queue import Qos0Item
-from broker.session.record import encode_session, encode_subscriptions, restore_session, restore_subscriptions
+from broker.session.record import (
+    encode_session,
+    encode_subscriptions,
+    restore_session,
+    restore_subscriptions,
+)
 from broker.session.session import Session
 from broker.session.subscriptions import Subscriptions
 from tests.support.session_bench import SessionBench, outgoing
@@ -32,21 +37,29 @@ def test_a_full_queue_of_a_clean_session_loses_its_oldest() -> None:
     assert bench.metrics.value("dropped", why="queue_full") == 2
     for _ in range(3):
         acks.puback(bench.session, next(iter(bench.session.window.inflight), 0))
-    assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [b"3", b"4"]
+    assert [packet.payload for packet in bench.take() if isinstance(packet, Publish)] == [
+        b"3",
+        b"4",
+    ]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_acknowledgements_taken_in_runs_do_what_each_by_itself_does(seed: int) -> None:
     """Some are of messages of which nothing is needed again, some of others, some of nothing."""
     chance = Random(seed)
-    one, other = (SessionBench(window=chance_window, max_queue=400) for chance_window in (chance.randint(1, 80),) * 2)
+    one, other = (
+        SessionBench(window=chance_window, max_queue=400)
+        for chance_window in (chance.randint(1, 80),) * 2
+    )
     for bench in (one, other):
         bench.connect()
     number = in_runs = 0
     while number < 600:
         for _ in range(chance.randint(1, 90)):
             number += 1
-            qos, properties = chance.choice([(0, None), (1, None), (1, None), (1, {"Response-Topic": "r"}), (2, None)])
+            qos, properties = chance.choice(
+                [(0, None), (1, None), (1, None), (1, {"Response-Topic": "r"}), (2, None)]
+            )
             is_as_received = chance.random() < 0.7
             for bench in (one, other):
                 message = outgoing(number, properties)
@@ -57,7 +70,10 @@ def test_acknowledgements_taken_in_runs_do_what_each_by_itself_does(seed: int) -
         answered = [*known[: chance.randint(0, len(known))], *chance.choice([[], [60_000]])]
         if chance.random() < 0.3:
             chance.shuffle(answered)
-        data = b"".join(b"\x40\x02" + packet_id.to_bytes(2) for packet_id in answered) + b"\x40"[: chance.randint(0, 1)]
+        data = (
+            b"".join(b"\x40\x02" + packet_id.to_bytes(2) for packet_id in answered)
+            + b"\x40"[: chance.randint(0, 1)]
+        )
         position = 0
         while len(data) - position > 1:
             taken = acks.puback_run(other.session, data, position)
@@ -90,7 +106,9 @@ def test_a_durable_session_with_a_full_queue_falls_behind_and_asks_for_the_rest(
     assert bench.metrics.value("dropped", why="queue_full") == 0
 
 
-def test_what_waits_for_sessions_alike_is_one_object_and_what_they_have_in_flight_their_own() -> None:
+def test_what_waits_for_sessions_alike_is_one_object_and_what_they_have_in_flight_their_own() -> (
+    None
+):
     bench = SessionBench(window=1)
     bench.connect()
     other = Session("other", bench.services, is_durable=False)
@@ -116,7 +134,12 @@ def test_sessions_that_get_a_message_otherwise_have_their_own() -> None:
     bench.connect()
     bench.session.deliver(outgoing(0), 1, False, ())
     message = outgoing(1)
-    for qos, retain, identifiers in ((2, False, ()), (2, True, ()), (2, True, (7,)), (2, True, (7,))):
+    for qos, retain, identifiers in (
+        (2, False, ()),
+        (2, True, ()),
+        (2, True, (7,)),
+        (2, True, (7,)),
+    ):
         bench.session.deliver(message, qos, retain, identifiers)
     waiting = list(bench.session.queue)
     assert [(one.qos, one.retain, one.identifiers) for one in waiting] == [
@@ -166,14 +189,23 @@ def test_a_session_is_restored_as_it_was_stored() -> None:
     assert restored.subscriptions == {"a/+": subscription}
     [(packet_id, delivery)] = restored.window.inflight.items()
     assert (packet_id, delivery.offset, delivery.qos, delivery.identifiers) == (1, 20, 2, (5,))
-    assert (restored.next_offset, restored.is_behind, restored.expiry_s, restored.window.next_id) == (21, True, 60, 2)
+    assert (
+        restored.next_offset,
+        restored.is_behind,
+        restored.expiry_s,
+        restored.window.next_id,
+    ) == (21, True, 60, 2)
 
 
 @pytest.mark.parametrize(("since", "offset", "expected"), [(5, 4, False), (5, 5, True)])
-def test_a_subscription_holds_for_the_log_from_its_offset_on(since: int, offset: int, expected: bool) -> None:
+def test_a_subscription_holds_for_the_log_from_its_offset_on(
+    since: int, offset: int, expected: bool
+) -> None:
     session = SessionBench(is_durable=True).session
     session.subscriptions["t"] = Subscription(TopicFilter.parse("t"), 1, since_offset=since)
-    assert (session.subscriptions.match_logged(offset, outgoing(1).message, "s", None) is not None) is expected
+    assert (
+        session.subscriptions.match_logged(offset, outgoing(1).message, "s", None) is not None
+    ) is expected
 
 
 def test_a_record_for_another_session_is_passed_over() -> None:
@@ -191,13 +223,20 @@ def test_of_what_waits_in_memory_a_client_loses_what_it_may_not_have(is_v5: bool
     session = bench.session
     session.set_slow(is_slow=True)
     raw = [
-        (Message(topic, b"x" * 200, 0, False, Client("p"), 0), topic.encode()) for topic in ("open", "secret", "open")
+        (Message(topic, b"x" * 200, 0, False, Client("p"), 0), topic.encode())
+        for topic in ("open", "secret", "open")
     ]
     qos0.keep(session, Qos0Item(qos0_packets(raw, is_v5=is_v5), 3))
     for topic in ("open", "secret", "open"):
         for qos in (0, 1):
-            session.deliver(Outgoing(Message(topic, b"x", qos, False, Client("p"), 0)), qos, False, ())
+            session.deliver(
+                Outgoing(Message(topic, b"x", qos, False, Client("p"), 0)), qos, False, ()
+            )
     session.withhold(lambda topic, _qos: topic == "open")
-    assert [topic for item in session.qos0_queue.take() for topic, _ in item.single()] == ["open"] * 4
-    assert [one.outgoing.message.topic for one in session.queue if one.outgoing is not None] == ["open"]
+    assert [topic for item in session.qos0_queue.take() for topic, _ in item.single()] == [
+        "open"
+    ] * 4
+    assert [one.outgoing.message.topic for one in session.queue if one.outgoing is not None] == [
+        "open"
+    ]
     assert bench.metrics.value("dropped", why="not_authorized") == 3

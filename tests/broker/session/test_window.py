@@ -32,7 +32,12 @@ def test_identifiers_go_round_and_skip_those_in_flight() -> None:
 def test_what_a_group_takes_back_keeps_its_identifier_while_the_client_may_acknowledge_it() -> None:
     group, other = Group(), Group()
     window = Window(5)
-    mine, qos2, others, put_off = given_by(group), given_by(group, qos=2), given_by(other), given_by(group)
+    mine, qos2, others, put_off = (
+        given_by(group),
+        given_by(group, qos=2),
+        given_by(other),
+        given_by(group),
+    )
     window.inflight = {1: mine, 2: qos2, 3: others, 4: put_off}
     window.put_off(4)
     assert window.take_back(group, lambda _delivery: True, is_away=False) == [mine, put_off]

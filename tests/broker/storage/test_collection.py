@@ -9,7 +9,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.core.errors import Unavailable
-from broker.storage.collection import RAW, TEXT, Codec, Collection, LiveCollection, ResidentCollection
+from broker.storage.collection import (
+    RAW,
+    TEXT,
+    Codec,
+    Collection,
+    LiveCollection,
+    ResidentCollection,
+)
 from broker.storage.memory import MemoryStore
 from broker.storage.store import Batch, Committed
 from broker.storage.writer import Writer
@@ -21,7 +28,10 @@ Group = tuple[Changes, bool]
 """Changes in the order in which they are made, and whether their commit fails."""
 
 groups = st.lists(
-    st.tuples(st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 9)), max_size=5), st.booleans()),
+    st.tuples(
+        st.lists(st.tuples(st.sampled_from(KEYS), st.none() | st.integers(0, 9)), max_size=5),
+        st.booleans(),
+    ),
     max_size=6,
 )
 
@@ -58,7 +68,9 @@ def apply(values: dict[str, int], changes: Changes) -> None:
 
 @given(groups, st.booleans())
 @example([([("a", 1)], False), ([("a", 2), ("a", None)], True), ([("a", 3)], True)], True)
-def test_a_collection_has_what_was_put_and_the_store_what_was_committed(plan: list[Group], overlaps: bool) -> None:
+def test_a_collection_has_what_was_put_and_the_store_what_was_committed(
+    plan: list[Group], overlaps: bool
+) -> None:
     """``overlaps``: a group gathers while the one before is written, and is changed before that one's end is known."""
     plan = [group for group in plan if group[0]]
 
@@ -86,12 +98,19 @@ def test_a_collection_has_what_was_put_and_the_store_what_was_committed(plan: li
                 on_disk.put(key, value)
                 assert resident.get(key) == on_disk.get(key) == value
             if overlaps and number % 2 == 0:
-                await asyncio.sleep(0)  # the group is sealed, and the next one gathers while it is written
+                await asyncio.sleep(
+                    0
+                )  # the group is sealed, and the next one gathers while it is written
                 continue
             await settled(writer)
         await settled(writer)
         for key in KEYS:
-            assert resident.get(key) == on_disk.get(key) == on_disk.committed(key) == committed.get(key)
+            assert (
+                resident.get(key)
+                == on_disk.get(key)
+                == on_disk.committed(key)
+                == committed.get(key)
+            )
         assert dict(on_disk.stored()) == dict(resident.stored()) == committed == index == counted
         assert {key: resident.get(key) for key in resident} == committed
         assert len(resident) == len(committed)
@@ -106,7 +125,10 @@ def test_a_collection_has_what_was_put_and_the_store_what_was_committed(plan: li
 def test_keys_are_read_in_their_order_some_at_a_time() -> None:
     async def main() -> None:
         writer = Writer(MemoryStore(), asyncio.get_running_loop())
-        collection, other = Collection(writer, b"k/", TEXT, RAW), Collection(writer, b"k0/", TEXT, RAW)
+        collection, other = (
+            Collection(writer, b"k/", TEXT, RAW),
+            Collection(writer, b"k0/", TEXT, RAW),
+        )
         for key in ("b", "a", "ab", "c"):
             collection.put(key, b"")
         other.put("a", b"")

@@ -40,12 +40,16 @@ os.kill(os.getpid(), 9)
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory whose process was killed after so many commits, which are all in the log."""
     directory = tmp_path_factory.mktemp("killed") / "data"
-    done = subprocess.run([sys.executable, "-c", FILL, str(directory), str(COMMITS)], cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", FILL, str(directory), str(COMMITS)], cwd=ROOT, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     return directory
 
 
-def damaged(killed: Path, tmp_path: Path, change: Callable[[bytearray], object]) -> tuple[Path, Path]:
+def damaged(
+    killed: Path, tmp_path: Path, change: Callable[[bytearray], object]
+) -> tuple[Path, Path]:
     """A copy with its log changed; the copy and its log."""
     directory = tmp_path / "data"
     shutil.copytree(killed, directory)
@@ -102,16 +106,25 @@ def add_zeros(data: bytearray) -> None:
             for kind in (0, 1, 4, 5, 6, 7, 8, 9, 11, 12, 130)
             for length in (5, 1123)
         ),
-        *(pytest.param(add_block(kind), COMMITS, id=f"type {kind} in the next block") for kind in (1, 5, 11, 200)),
+        *(
+            pytest.param(add_block(kind), COMMITS, id=f"type {kind} in the next block")
+            for kind in (1, 5, 11, 200)
+        ),
     ],
 )
 def test_a_torn_end_of_the_log_is_cut_off_with_a_warning(
-    killed: Path, tmp_path: Path, change: Callable[[bytearray], object], kept: int, caplog: pytest.LogCaptureFixture
+    killed: Path,
+    tmp_path: Path,
+    change: Callable[[bytearray], object],
+    kept: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     directory, _ = damaged(killed, tmp_path, change)
     with caplog.at_level("WARNING"):
         store = RocksStore(directory)
-    [warning] = [record for record in caplog.records if record.getMessage().startswith("store.log_cut")]
+    [warning] = [
+        record for record in caplog.records if record.getMessage().startswith("store.log_cut")
+    ]
     assert warning.levelname == "WARNING"
     assert store.range_of(LOG).next_offset == kept
     assert store.get(b"k") == b"%d" % (kept - 1)
@@ -147,7 +160,11 @@ def blank_middle(data: bytearray) -> None:
 def flip_length_of_last_but_one(data: bytearray) -> None:
     """The fragment's length, in the header of the last record but one, which is in one block with the last."""
     whole = bytes(data)
-    starts = [at for at in range(len(whole) - 6000, len(whole) - 7) if wal._fragment(whole, at) is not None]
+    starts = [
+        at
+        for at in range(len(whole) - 6000, len(whole) - 7)
+        if wal._fragment(whole, at) is not None
+    ]
     data[starts[-2] + 4] ^= 0x40
 
 
@@ -182,7 +199,9 @@ def test_damage_with_commits_behind_it_stops_the_start_and_names_the_place(
     store.close()
 
 
-def test_a_broker_does_not_start_on_a_damaged_log_and_says_where_in_one_sentence(killed: Path, tmp_path: Path) -> None:
+def test_a_broker_does_not_start_on_a_damaged_log_and_says_where_in_one_sentence(
+    killed: Path, tmp_path: Path
+) -> None:
     directory, log = damaged(killed, tmp_path, flip_at(0.5))
     node = Node(directory)
     with pytest.raises(AssertionError, match="no ready line"):

@@ -58,7 +58,9 @@ asyncio.run(publish(sys.argv[1], sys.argv[2], int(sys.argv[3])))
 """
 
 
-def publish_until_killed(directory: Path, durability: str, first: int, acknowledgements: int) -> int:
+def publish_until_killed(
+    directory: Path, durability: str, first: int, acknowledgements: int
+) -> int:
     """The last number acknowledged before the process was killed, after so many acknowledgements."""
     command = [sys.executable, "-c", PUBLISH, str(directory), durability, str(first)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as publisher:
@@ -77,7 +79,9 @@ def test_nothing_acknowledged_is_lost_or_doubled_by_kills(tmp_path: Path, durabi
     chance = random.Random(7)
     expected: list[int] = []
     for _ in range(4):
-        acknowledged = publish_until_killed(tmp_path, durability, len(expected), chance.randrange(1, 4000))
+        acknowledged = publish_until_killed(
+            tmp_path, durability, len(expected), chance.randrange(1, 4000)
+        )
         store = RocksStore(tmp_path)
         found = [(offset, int(kept.payload)) for offset, kept in store.read(LOG, 0, 10_000_000)]
         assert found == list(zip(range(len(found)), count(), strict=False))

@@ -73,7 +73,9 @@ def tear_manifest_and_remove_store(directory: Path) -> None:
 LOSSES = [
     pytest.param(empty_logs, "is empty", id="empty log"),
     pytest.param(blank_logs, "holds no record that can be read", id="log of zeros"),
-    pytest.param(cut_first_record, "holds no record that can be read", id="part of the first record"),
+    pytest.param(
+        cut_first_record, "holds no record that can be read", id="part of the first record"
+    ),
     pytest.param(remove_logs, "is gone", id="no log"),
     pytest.param(remove_store, "is gone", id="no folder"),
     pytest.param(empty_store, "is gone", id="empty folder"),
@@ -110,7 +112,9 @@ def test_commits_that_are_gone_stop_the_start_until_the_loss_is_accepted(
 @pytest.fixture(scope="module")
 def killed_with_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory whose process was killed while two logs had commits that no table had."""
-    keeping = FILL.replace("RocksStore(Path(sys.argv[1]))", "RocksStore(Path(sys.argv[1]), 'os', Memory(64 * 1024))")
+    keeping = FILL.replace(
+        "RocksStore(Path(sys.argv[1]))", "RocksStore(Path(sys.argv[1]), 'os', Memory(64 * 1024))"
+    )
     script = f"""
 from broker.storage.rocksdb import options
 from broker.storage.rocksdb.options import Memory
@@ -123,13 +127,17 @@ def primary(memory):
 options.primary = primary
 {keeping}"""
     directory = tmp_path_factory.mktemp("logs") / "data"
-    done = subprocess.run([sys.executable, "-c", script, str(directory), "110"], cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(directory), "110"], cwd=ROOT, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     assert len([log for log in logs_of(directory) if log.stat().st_size]) > 1
     return directory
 
 
-@pytest.mark.parametrize(("state", "lose"), [("is gone", Path.unlink), ("is empty", lambda log: log.write_bytes(b""))])
+@pytest.mark.parametrize(
+    ("state", "lose"), [("is gone", Path.unlink), ("is empty", lambda log: log.write_bytes(b""))]
+)
 def test_a_log_that_is_needed_beside_the_newest_is_missed(
     killed_with_logs: Path, tmp_path: Path, state: str, lose: Callable[[Path], object]
 ) -> None:
@@ -143,19 +151,25 @@ def test_a_log_that_is_needed_beside_the_newest_is_missed(
     RocksStore(directory).close()
 
 
-def test_a_log_whose_commits_are_in_tables_is_not_missed(killed_with_logs: Path, tmp_path: Path) -> None:
+def test_a_log_whose_commits_are_in_tables_is_not_missed(
+    killed_with_logs: Path, tmp_path: Path
+) -> None:
     directory = tmp_path / "data"
     shutil.copytree(killed_with_logs, directory)
     file = directory / "store.json"
     noted = json.loads(file.read_text())
-    file.write_text(json.dumps(noted | {"older": [2, *noted["older"]]}))  # RocksDB deleted it after the last note
+    file.write_text(
+        json.dumps(noted | {"older": [2, *noted["older"]]})
+    )  # RocksDB deleted it after the last note
     store = RocksStore(directory)
     assert store.range_of(LOG).next_offset == 110
     store.close()
 
 
 @pytest.mark.parametrize("lose", [empty_logs, remove_logs])
-def test_after_a_stop_no_commit_is_in_the_log_alone(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+def test_after_a_stop_no_commit_is_in_the_log_alone(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
     store = RocksStore(tmp_path)
     store.commit(Batch({LOG: [StreamRecord(1, "t", b"x", 1, False, "c")]}))
     store.close()
@@ -165,7 +179,9 @@ def test_after_a_stop_no_commit_is_in_the_log_alone(tmp_path: Path, lose: Callab
     store.close()
 
 
-def test_a_folder_that_is_gone_beside_objects_of_an_older_release_stops_the_start(tmp_path: Path) -> None:
+def test_a_folder_that_is_gone_beside_objects_of_an_older_release_stops_the_start(
+    tmp_path: Path,
+) -> None:
     directory = tmp_path / "data"
     RocksStore(directory).close()
     (directory / "store.json").unlink()
@@ -183,9 +199,13 @@ def test_objects_in_a_new_data_directory_are_no_loss(tmp_path: Path) -> None:
 
 
 def test_logs_that_rocksdb_has_replaced_are_not_missed(tmp_path: Path, killed: Path) -> None:
-    small = FILL.replace("RocksStore(Path(sys.argv[1]))", "RocksStore(Path(sys.argv[1]), 'os', Memory(64 * 1024))")
+    small = FILL.replace(
+        "RocksStore(Path(sys.argv[1]))", "RocksStore(Path(sys.argv[1]), 'os', Memory(64 * 1024))"
+    )
     script = f"from broker.storage.rocksdb.options import Memory\n{small}"
-    subprocess.run([sys.executable, "-c", script, str(tmp_path / "small"), "200"], cwd=ROOT, check=False)
+    subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "small"), "200"], cwd=ROOT, check=False
+    )
     assert int(logs_of(tmp_path / "small")[-1].stem) > 4  # the number of the first one
     store = RocksStore(tmp_path / "small")
     assert store.range_of(LOG).next_offset == COMMITS
@@ -202,9 +222,15 @@ def test_a_log_that_rocksdb_deletes_while_logs_are_listed_fails_no_commit(tmp_pa
     database = tmp_path / DATABASE_FOLDER
     database.mkdir()
     (database / "000007.log").write_bytes(b"commits")
-    (database / "000008.log").symlink_to("gone")  # listed, and not there when it is asked for its size
+    (database / "000008.log").symlink_to(
+        "gone"
+    )  # listed, and not there when it is asked for its size
     Manifest(database).note(has_commits=True)
-    assert json.loads((tmp_path / "store.json").read_text()) == {"log": 7, "has_commits": True, "older": []}
+    assert json.loads((tmp_path / "store.json").read_text()) == {
+        "log": 7,
+        "has_commits": True,
+        "older": [],
+    }
 
 
 def test_a_commit_that_is_on_disk_succeeds_though_its_log_cannot_be_noted(tmp_path: Path) -> None:
@@ -214,7 +240,9 @@ def test_a_commit_that_is_on_disk_succeeds_though_its_log_cannot_be_noted(tmp_pa
     assert store.get(b"key") == b"value"
     (tmp_path / "store.json.part").rmdir()
     store.commit(Batch(puts={b"other": b"value"}))
-    assert json.loads((tmp_path / "store.json").read_text())["has_commits"], "noted with the next commit"
+    assert json.loads((tmp_path / "store.json").read_text())["has_commits"], (
+        "noted with the next commit"
+    )
     store.close()
 
 

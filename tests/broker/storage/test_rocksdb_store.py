@@ -74,12 +74,20 @@ def test_what_fills_the_write_buffer_is_written_as_a_table(tmp_path: Path) -> No
 def test_what_was_trimmed_gives_its_disk_space_back(tmp_path: Path) -> None:
     store = RocksStore(tmp_path, "os")
     for _ in range(90):
-        store.commit(Batch({LOG: [StreamRecord(0, "t", os.urandom(1000), 1, False, "c") for _ in range(1000)]}))
-    assert store.size_of(LOG) > 80_000_000  # files cannot be counted while RocksDB writes and deletes some
+        store.commit(
+            Batch(
+                {LOG: [StreamRecord(0, "t", os.urandom(1000), 1, False, "c") for _ in range(1000)]}
+            )
+        )
+    assert (
+        store.size_of(LOG) > 80_000_000
+    )  # files cannot be counted while RocksDB writes and deletes some
     store.trim(LOG, 90_000)
     store.close()
     RocksStore(tmp_path, "os").close()  # removes files that something still had open at the end
-    left = {file.name: file.stat().st_blocks * 512 for file in tmp_path.rglob("*") if file.is_file()}
+    left = {
+        file.name: file.stat().st_blocks * 512 for file in tmp_path.rglob("*") if file.is_file()
+    }
     assert sum(left.values()) < 5_000_000, left
 
 
@@ -106,7 +114,9 @@ sys.stdin.read()
 """
 
 
-def test_a_second_broker_is_told_who_holds_the_directory_and_gets_it_after_a_kill(tmp_path: Path) -> None:
+def test_a_second_broker_is_told_who_holds_the_directory_and_gets_it_after_a_kill(
+    tmp_path: Path,
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],
         cwd=ROOT,
@@ -119,7 +129,9 @@ def test_a_second_broker_is_told_who_holds_the_directory_and_gets_it_after_a_kil
         with pytest.raises(ConfigError) as refused:
             RocksStore(tmp_path)
         text = str(refused.value)
-        assert text.startswith(f"the data directory {tmp_path} is in use by another sluice (process {holder.pid});")
+        assert text.startswith(
+            f"the data directory {tmp_path} is in use by another sluice (process {holder.pid});"
+        )
         assert "\n" not in text
         holder.send_signal(signal.SIGKILL)
         holder.wait()
@@ -145,9 +157,14 @@ def without_root() -> Iterator[None]:
 
 
 def test_a_directory_that_is_not_writable_is_one_sentence() -> None:
-    with TemporaryDirectory() as directory:  # not pytest's, whose parents only their owner may enter
+    with (
+        TemporaryDirectory() as directory
+    ):  # not pytest's, whose parents only their owner may enter
         os.chmod(directory, 0o555)
-        with without_root(), pytest.raises(ConfigError, match="cannot be used: Permission denied; make it writable"):
+        with (
+            without_root(),
+            pytest.raises(ConfigError, match="cannot be used: Permission denied; make it writable"),
+        ):
             RocksStore(Path(directory))
 
 
@@ -160,7 +177,10 @@ def test_a_store_of_a_newer_release_is_refused_by_name(tmp_path: Path) -> None:
     raw = open_raw(tmp_path)
     raw.put(keys.FORMAT, b"99")
     raw.close()
-    with pytest.raises(ConfigError, match="has format 99, written by a newer release; this one reads up to format 1"):
+    with pytest.raises(
+        ConfigError,
+        match="has format 99, written by a newer release; this one reads up to format 1",
+    ):
         RocksStore(tmp_path)
 
 
@@ -228,7 +248,12 @@ def test_a_full_disk_refuses_whole_groups_and_recovers_with_space(
             store.commit(Batch({LOG: [big]}, {b"k": b"never"}))
     disk.free()
     append(store, 99)
-    expected = [(0, record(0)), (1, record(1)), *((2 + n, big) for n in range(count)), (2 + count, record(99))]
+    expected = [
+        (0, record(0)),
+        (1, record(1)),
+        *((2 + n, big) for n in range(count)),
+        (2 + count, record(99)),
+    ]
     assert list(store.read(LOG, 0, 100)) == expected
     assert store.get(b"k") == (b"%d" % (count - 1) if count else b"before")
     store.close()
@@ -237,7 +262,9 @@ def test_a_full_disk_refuses_whole_groups_and_recovers_with_space(
     store.close()
 
 
-def test_an_iterator_that_a_traceback_keeps_does_not_hold_the_lock_of_a_closed_store(tmp_path: Path) -> None:
+def test_an_iterator_that_a_traceback_keeps_does_not_hold_the_lock_of_a_closed_store(
+    tmp_path: Path,
+) -> None:
     store = RocksStore(tmp_path)
     store.commit(Batch(puts={b"k": b"v"}))
     kept: list[Any] = [store.scan(b"")]
@@ -286,7 +313,9 @@ def settled_heap() -> None:
 Step = tuple[str, int, int]
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["append", "append", "append", "put", "delete", "trim", "merge", "drop", "reopen"]),
+        st.sampled_from(
+            ["append", "append", "append", "put", "delete", "trim", "merge", "drop", "reopen"]
+        ),
         st.integers(0, 3),
         st.integers(0, 40),
     ),
@@ -336,7 +365,9 @@ def apply(store: RocksStore, model: Model, step: Step) -> None:
         assert held.first_offset <= first <= max(number, held.first_offset)
         model.forget(shard, first)
     elif action == "merge":
-        store.merge(shard, held.first_offset, held.next_offset) if held.first_offset < held.next_offset else None
+        store.merge(
+            shard, held.first_offset, held.next_offset
+        ) if held.first_offset < held.next_offset else None
     elif action == "drop":
         store.drop(shard.log)
         for dropped in [s for s in model.records if s.log == shard.log]:
@@ -350,7 +381,9 @@ def apply(store: RocksStore, model: Model, step: Step) -> None:
 )
 @given(steps=STEPS)
 @pytest.mark.usefixtures("settled_heap")
-def test_any_sequence_of_changes_leaves_what_a_dictionary_would_hold(tmp_path: Path, steps: list[Step]) -> None:
+def test_any_sequence_of_changes_leaves_what_a_dictionary_would_hold(
+    tmp_path: Path, steps: list[Step]
+) -> None:
     directory = tmp_path / f"{random.getrandbits(64):x}"
     store, model = RocksStore(directory, "os"), Model()
     try:

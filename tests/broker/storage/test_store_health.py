@@ -17,7 +17,9 @@ async def test_a_store_that_cannot_be_written_is_an_alarm_until_it_can() -> None
     store = GatedStore()
     async with running(store) as node:
         alarms = Alarms(node.clock, Events(), node.metrics)
-        health = StoreHealth(node.writer, Path("/tmp"), alarms, AlarmSettings(disk_free_min=0), node.metrics)
+        health = StoreHealth(
+            node.writer, Path("/tmp"), alarms, AlarmSettings(disk_free_min=0), node.metrics
+        )
         health.look()
         assert alarms.active() == []
         store.fails = True
@@ -38,7 +40,9 @@ async def test_a_store_that_cannot_be_written_is_an_alarm_until_it_can() -> None
 async def test_a_disk_with_less_room_than_it_should_have_is_an_alarm(tmp_path: Path) -> None:
     async with running() as node:
         alarms = Alarms(node.clock, Events(), node.metrics)
-        StoreHealth(node.writer, tmp_path, alarms, AlarmSettings(disk_free_min=1 << 60), node.metrics).look()
+        StoreHealth(
+            node.writer, tmp_path, alarms, AlarmSettings(disk_free_min=1 << 60), node.metrics
+        ).look()
         [alarm] = alarms.active()
         assert alarm.name == "disk_nearly_full"
         assert 0 < alarm.details["free_bytes"] < 1 << 60
@@ -46,7 +50,9 @@ async def test_a_disk_with_less_room_than_it_should_have_is_an_alarm(tmp_path: P
 
 
 @on_loop
-async def test_the_size_of_the_data_directory_is_measured_with_all_that_is_below_it(tmp_path: Path) -> None:
+async def test_the_size_of_the_data_directory_is_measured_with_all_that_is_below_it(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "below" / "it").mkdir(parents=True)
     (tmp_path / "below" / "it" / "file").write_bytes(bytes(1_000_000))
     async with running() as node:

@@ -25,10 +25,17 @@ assert pandas.DataFrame({{"a": [1]}}).shape == (1, 1)
 """
 
 
-@pytest.mark.parametrize("steps", [(_IMPORT, _ASK), (_ASK, _IMPORT)], ids=["imported first", "asked first"])
-def test_records_are_written_and_read_without_pandas_which_can_be_imported_all_the_same(steps: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "steps", [(_IMPORT, _ASK), (_ASK, _IMPORT)], ids=["imported first", "asked first"]
+)
+def test_records_are_written_and_read_without_pandas_which_can_be_imported_all_the_same(
+    steps: tuple[str, str],
+) -> None:
     code = _CODE.format(*steps)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -104,7 +104,10 @@ def test_listeners_get_offsets_records_and_tokens_in_order() -> None:
         heard: list[tuple[int, int, object]] = []
 
         def listen(first: int, records: list[StreamRecord], tokens: list[object]) -> None:
-            heard.extend((first + i, r.ts_us, t) for i, (r, t) in enumerate(zip(records, tokens, strict=True)))
+            heard.extend(
+                (first + i, r.ts_us, t)
+                for i, (r, t) in enumerate(zip(records, tokens, strict=True))
+            )
 
         writer.listen(LOG.log, listen)
         for number in range(6):
@@ -138,7 +141,9 @@ def test_hooks_put_their_state_into_the_group_that_is_sealed() -> None:
     run(test)
 
 
-def test_a_store_that_cannot_write_is_logged_once_and_once_when_it_can(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_cannot_write_is_logged_once_and_once_when_it_can(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def test() -> None:
         store = GatedStore()
         writer = await opened(store)
@@ -150,10 +155,15 @@ def test_a_store_that_cannot_write_is_logged_once_and_once_when_it_can(caplog: p
 
     with caplog.at_level(logging.INFO, "broker.storage.writer"):
         run(test)
-    assert [record.message for record in caplog.records] == ["store.cannot_write", "store.writing_again"]
+    assert [record.message for record in caplog.records] == [
+        "store.cannot_write",
+        "store.writing_again",
+    ]
 
 
-def test_a_failed_store_is_tried_again_although_nobody_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_store_is_tried_again_although_nobody_publishes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(writer_module, "_RETRY_S", 0.01)
 
     async def test() -> None:
@@ -217,7 +227,9 @@ def test_a_callback_that_raises_stops_nobody_else() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("settings", [{"max_backlog_records": 1000}, {"max_backlog_bytes": 1024 * 1024}])
+@pytest.mark.parametrize(
+    "settings", [{"max_backlog_records": 1000}, {"max_backlog_bytes": 1024 * 1024}]
+)
 def test_a_backlog_over_its_bound_is_congestion_until_half_of_it(settings: dict[str, int]) -> None:
     async def test() -> None:
         store = GatedStore()

@@ -21,7 +21,9 @@ steps = st.lists(
 
 
 @given(steps, st.integers(0, 5))
-def test_it_gives_what_was_committed_in_order_within_its_bounds(told: list[tuple[str, list[int]]], begin: int) -> None:
+def test_it_gives_what_was_committed_in_order_within_its_bounds(
+    told: list[tuple[str, list[int]]], begin: int
+) -> None:
     tail, end, read = QueueTail(begin, RECORDS, BYTES), begin, begin
     sizes: dict[int, int] = {}
     for what, values in told:

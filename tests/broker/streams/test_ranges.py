@@ -46,7 +46,17 @@ PROMPT_S = 20.0
 
 
 def record(number: int) -> StreamRecord:
-    return StreamRecord(number, f"t/{number}", b"%d" % number, 1, False, "c", None, None, "r" if number % 2 else None)
+    return StreamRecord(
+        number,
+        f"t/{number}",
+        b"%d" % number,
+        1,
+        False,
+        "c",
+        None,
+        None,
+        "r" if number % 2 else None,
+    )
 
 
 def append(store: RocksStore, *numbers: int) -> None:
@@ -72,13 +82,17 @@ class Running:
         self._thread.join()
         self._loop.close()
 
-    def url(self, start: int | str, end: int | str, log: int = 16, shard: int = 0, topics: str = "") -> str:
+    def url(
+        self, start: int | str, end: int | str, log: int = 16, shard: int = 0, topics: str = ""
+    ) -> str:
         chosen = f"&filter={quote(topics)}" if topics else ""
         return f"{self.ranges.access(log)['ranges_url']}/streams/{log}/{shard}?from={start}&to={end}{chosen}"
 
     def get(self, start: int, end: int, ticket: str | None = None, **where: Any) -> pa.Table:
         ticket = ticket or self.ranges.access(where.get("log", 16))["ticket"]
-        request = urllib.request.Request(self.url(start, end, **where), headers={"Authorization": f"Bearer {ticket}"})
+        request = urllib.request.Request(
+            self.url(start, end, **where), headers={"Authorization": f"Bearer {ticket}"}
+        )
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 assert answer.headers["content-type"] == "application/vnd.apache.arrow.stream"
@@ -87,7 +101,9 @@ class Running:
             error.close()  # it has the socket
             raise
 
-    def refused(self, start: int | str, end: int | str, ticket: str, topics: str = "") -> tuple[int, dict[str, Any]]:
+    def refused(
+        self, start: int | str, end: int | str, ticket: str, topics: str = ""
+    ) -> tuple[int, dict[str, Any]]:
         url = self.url(start, end, topics=topics)
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {ticket}"})
         with pytest.raises(urllib.error.HTTPError) as refused:
@@ -120,17 +136,32 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_any_range_is_served_exactly_whatever_frames_it_cuts(store: RocksStore, tmp_path: Path) -> None:
+def test_any_range_is_served_exactly_whatever_frames_it_cuts(
+    store: RocksStore, tmp_path: Path
+) -> None:
     for start in range(0, 50, 5):
         append(store, *range(start, start + 5))
     store.merge(LOG, 10, 30)
     with running(tmp_path) as server:
-        for start, end in [(0, 50), (0, 5), (3, 4), (4, 6), (12, 29), (7, 43), (49, 50), (20, 20), (50, 50), (0, 0)]:
+        for start, end in [
+            (0, 50),
+            (0, 5),
+            (3, 4),
+            (4, 6),
+            (12, 29),
+            (7, 43),
+            (49, 50),
+            (20, 20),
+            (50, 50),
+            (0, 0),
+        ]:
             table = server.get(start, end)
             assert table.schema.equals(SCHEMA)
             assert table.column("offset").to_pylist() == list(range(start, end))
             assert table.column("payload").to_pylist() == [b"%d" % n for n in range(start, end)]
-            assert table.column("rule").to_pylist() == ["r" if n % 2 else None for n in range(start, end)]
+            assert table.column("rule").to_pylist() == [
+                "r" if n % 2 else None for n in range(start, end)
+            ]
 
 
 def test_a_filter_selects_topics(store: RocksStore, tmp_path: Path) -> None:
@@ -154,7 +185,9 @@ def test_a_filter_selects_topics(store: RocksStore, tmp_path: Path) -> None:
         assert "'#' must be the whole last level" in problem["detail"]
 
 
-def test_records_appended_after_the_start_are_served_and_waited_for(store: RocksStore, tmp_path: Path) -> None:
+def test_records_appended_after_the_start_are_served_and_waited_for(
+    store: RocksStore, tmp_path: Path
+) -> None:
     with running(tmp_path) as server:
         append(store, 0, 1)
         assert server.get(0, 2).num_rows == 2
@@ -188,7 +221,14 @@ def test_only_a_good_ticket_for_the_log_opens_it(store: RocksStore, tmp_path: Pa
         good = server.ranges.access(16)["ticket"]
         tampered = good[:-2] + ("AA" if not good.endswith("AA") else "BB")
         expired = tickets.issue(server.ranges._secret, 16, int(time.time()) - 1)
-        for bad in ("", "x", tampered, expired, server.ranges.access(17)["ticket"], tickets.issue(secret, 16, 2**40)):
+        for bad in (
+            "",
+            "x",
+            tampered,
+            expired,
+            server.ranges.access(17)["ticket"],
+            tickets.issue(secret, 16, 2**40),
+        ):
             assert server.refused(0, 1, bad)[0] == 401
         with urllib.request.urlopen(f"{server.url(0, 1)}&ticket={good}", timeout=60) as answer:
             assert pa.ipc.open_stream(answer).read_all().num_rows == 1
@@ -197,7 +237,10 @@ def test_only_a_good_ticket_for_the_log_opens_it(store: RocksStore, tmp_path: Pa
 def rows_over_tls(server: Running, authority: Authority) -> int:
     """Read one record from a server whose certificate this authority signed."""
     headers = {"Authorization": f"Bearer {server.ranges.access(16)['ticket']}"}
-    request, trust = urllib.request.Request(server.url(0, 1), headers=headers), ssl.create_default_context()
+    request, trust = (
+        urllib.request.Request(server.url(0, 1), headers=headers),
+        ssl.create_default_context(),
+    )
     trust.load_verify_locations(authority.file)
     with urllib.request.urlopen(request, timeout=60, context=trust) as answer:
         return int(pa.ipc.open_stream(answer).read_all().num_rows)
@@ -208,7 +251,9 @@ def test_records_over_tls_and_the_certificate_is_renewed(store: RocksStore, tmp_
     first, second = Authority(tmp_path, "first"), Authority(tmp_path, "second")
     files = first.sign("server", {"CN": "ranges"}, ["127.0.0.1"])
     renewed = second.sign("renewed", {"CN": "ranges"}, ["127.0.0.1"])
-    settings = RangeServerSettings(bind="127.0.0.1:0", certfile=str(files.cert), keyfile=str(files.key))
+    settings = RangeServerSettings(
+        bind="127.0.0.1:0", certfile=str(files.cert), keyfile=str(files.key)
+    )
     with running(tmp_path, settings) as server:
         assert server.ranges.access(16)["ranges_url"].startswith("https://127.0.0.1:")
         assert rows_over_tls(server, first) == 1
@@ -224,10 +269,14 @@ def test_records_over_tls_and_the_certificate_is_renewed(store: RocksStore, tmp_
             urllib.request.urlopen(plain, timeout=60)
 
 
-def silent(address: tuple[str, int], count: int, stack: ExitStack, hosts: int = 1) -> list[socket.socket]:
+def silent(
+    address: tuple[str, int], count: int, stack: ExitStack, hosts: int = 1
+) -> list[socket.socket]:
     """Connections on which nothing is sent, from addresses 127.0.0.2 and following."""
     return [
-        stack.enter_context(socket.create_connection(address, 60, (f"127.0.0.{2 + number % hosts}", 0)))
+        stack.enter_context(
+            socket.create_connection(address, 60, (f"127.0.0.{2 + number % hosts}", 0))
+        )
         for number in range(count)
     ]
 
@@ -239,7 +288,9 @@ def seconds_of_a_read(server: Running) -> float:
 
 
 @pytest.mark.parametrize("hosts", [1, 5])
-def test_silent_connections_keep_no_reader_out(store: RocksStore, tmp_path: Path, hosts: int) -> None:
+def test_silent_connections_keep_no_reader_out(
+    store: RocksStore, tmp_path: Path, hosts: int
+) -> None:
     append(store, 0)
     with running(tmp_path) as server, ExitStack() as stack:
         links = silent(server.ranges.address, 1200, stack, hosts)
@@ -267,7 +318,9 @@ def test_a_reader_with_a_ticket_keeps_its_connection(store: RocksStore, tmp_path
             silent(server.ranges.address, 1200, stack)
 
 
-def test_readers_that_are_idle_hold_no_place_of_a_request(store: RocksStore, tmp_path: Path) -> None:
+def test_readers_that_are_idle_hold_no_place_of_a_request(
+    store: RocksStore, tmp_path: Path
+) -> None:
     append(store, 0)
     with running(tmp_path) as server, ExitStack() as stack:
         bearer = {"authorization": f"Bearer {server.ranges.access(16)['ticket']}"}
@@ -283,7 +336,9 @@ def test_silent_connections_keep_no_reader_out_over_tls(store: RocksStore, tmp_p
     append(store, 0)
     authority = Authority(tmp_path)
     files = authority.sign("server", {"CN": "ranges"}, ["127.0.0.1"])
-    settings = RangeServerSettings(bind="127.0.0.1:0", certfile=str(files.cert), keyfile=str(files.key))
+    settings = RangeServerSettings(
+        bind="127.0.0.1:0", certfile=str(files.cert), keyfile=str(files.key)
+    )
     with running(tmp_path, settings) as server, ExitStack() as stack:
         links = silent(server.ranges.address, 1200, stack, 3)
         began_s = time.monotonic()
@@ -299,7 +354,9 @@ def test_a_connection_without_a_ticket_is_closed_in_time(store: RocksStore, tmp_
         assert link.recv(1) == b""
 
 
-@pytest.mark.parametrize("head", [(b"x: " + b"1" * 1000 + b"\r\n") * 60, b"x: " + b"1" * 60_000 + b"\r\n"])
+@pytest.mark.parametrize(
+    "head", [(b"x: " + b"1" * 1000 + b"\r\n") * 60, b"x: " + b"1" * 60_000 + b"\r\n"]
+)
 def test_headers_of_a_connection_without_a_ticket_are_bounded_together(
     store: RocksStore, tmp_path: Path, head: bytes
 ) -> None:
@@ -331,8 +388,12 @@ def test_settings_that_cannot_work(members: dict[str, Any], wrong: str) -> None:
 
 
 def test_a_certificate_that_cannot_be_used_is_reported_at_the_start(tmp_path: Path) -> None:
-    settings = RangeServerSettings(certfile=str(tmp_path / "none.pem"), keyfile=str(tmp_path / "none.key"))
-    with pytest.raises(ConfigError, match=r"range_server: certfile and keyfile cannot be used: .*No such file"):
+    settings = RangeServerSettings(
+        certfile=str(tmp_path / "none.pem"), keyfile=str(tmp_path / "none.key")
+    )
+    with pytest.raises(
+        ConfigError, match=r"range_server: certfile and keyfile cannot be used: .*No such file"
+    ):
         RangesProcess(tmp_path, settings)
 
 
@@ -429,7 +490,9 @@ def follow(server: Running, writer: subprocess.Popen[str], turns: int) -> int:
 
 
 @pytest.mark.parametrize("turns", [80, pytest.param(1000, marks=pytest.mark.heavy)])
-def test_a_reader_misses_nothing_while_a_writer_flushes_seals_trims_and_is_killed(tmp_path: Path, turns: int) -> None:
+def test_a_reader_misses_nothing_while_a_writer_flushes_seals_trims_and_is_killed(
+    tmp_path: Path, turns: int
+) -> None:
     RocksStore(tmp_path).close()
     with running(tmp_path) as server:
         for _ in range(2):

@@ -40,7 +40,13 @@ class Made:
         self.writer = Writer(store, asyncio.get_running_loop())
         none = cast(Any, None)
         self.replays = StreamReplays(
-            self.catalogue, self.writer, none, none, none, lambda _: cast(Sequence[Any], ()), SystemClock()
+            self.catalogue,
+            self.writer,
+            none,
+            none,
+            none,
+            lambda _: cast(Sequence[Any], ()),
+            SystemClock(),
         )
 
     async def start(self, **request: Any) -> str:
@@ -51,7 +57,10 @@ class Made:
         """The numbers of the records in the copy."""
         [shard] = self.copy.shards
         held = self.store.range_of(shard)
-        return [int(record.payload) for _, record in self.store.read(shard, held.first_offset, 10 * RECORDS)]
+        return [
+            int(record.payload)
+            for _, record in self.store.read(shard, held.first_offset, 10 * RECORDS)
+        ]
 
     async def close(self) -> None:
         await self.replays.stop()
@@ -69,7 +78,12 @@ def test_records_of_all_shards_come_in_the_order_of_their_times(store: Store) ->
     async def check() -> None:
         made = Made(store)
         report = await made.replays.over(await made.start())
-        assert (report["records"], report["sent"], report["skipped"], report["problems"]) == (RECORDS, RECORDS, 0, [])
+        assert (report["records"], report["sent"], report["skipped"], report["problems"]) == (
+            RECORDS,
+            RECORDS,
+            0,
+            [],
+        )
         assert made.copied() == list(range(RECORDS))
         await made.close()
 
@@ -82,16 +96,26 @@ def test_a_filter_and_offsets_choose_records_and_the_plan_counts_them(store: Sto
         wanted = {"to": "stream:copy", "filter": "t/1", "from": {"0": 0}, "until": 900}
         expected = [number for number in range(0, 1800, 2) if number % 3 == 1]
         plan = await made.replays.plan("raw", StreamReplayRequest.model_validate(wanted))
-        assert (plan["records"], plan["matched"], plan["is_estimate"]) == (900, len(expected), False)
+        assert (plan["records"], plan["matched"], plan["is_estimate"]) == (
+            900,
+            len(expected),
+            False,
+        )
         report = await made.replays.over(await made.start(**wanted))
-        assert (report["records"], report["sent"], report["skipped"]) == (900, len(expected), 900 - len(expected))
+        assert (report["records"], report["sent"], report["skipped"]) == (
+            900,
+            len(expected),
+            900 - len(expected),
+        )
         assert made.copied() == expected
         await made.close()
 
     asyncio.run(check())
 
 
-def test_one_that_is_paused_goes_on_after_a_restart_and_copies_each_record_once(store: Store) -> None:
+def test_one_that_is_paused_goes_on_after_a_restart_and_copies_each_record_once(
+    store: Store,
+) -> None:
     async def begin() -> str:
         made = Made(store)
         id = await made.start(rate=2000)

@@ -25,7 +25,9 @@ def starts() -> StreamStarts:
     [shard] = catalogue.open(StreamSpec(name="meters", topics=["meters/#", "$own/x"])).shards
     catalogue.open(StreamSpec(name="wide", topics=["#"], shards=2))
     now_us = clock.now_ns() // 1000
-    records = [StreamRecord(now_us - (9 - n) * HOUR_US, "meters/a", b"", 1, False, "p") for n in range(10)]
+    records = [
+        StreamRecord(now_us - (9 - n) * HOUR_US, "meters/a", b"", 1, False, "p") for n in range(10)
+    ]
     store.commit(Batch({shard: records}))
     return StreamStarts(catalogue, store, clock)
 
@@ -48,18 +50,26 @@ def starts() -> StreamStarts:
         ("2043-01-01", 10),
     ],
 )
-def test_a_place_is_a_word_a_time_or_an_offset(starts: StreamStarts, text: str, offset: int) -> None:
+def test_a_place_is_a_word_a_time_or_an_offset(
+    starts: StreamStarts, text: str, offset: int
+) -> None:
     name, [(_, found)] = starts.find(TopicFilter.parse("meters/+"), text, None)
     assert (name, found) == ("meters", offset)
 
 
-@pytest.mark.parametrize("text", ["", "first", "offset:", "offset:-1", "-soon", "12", "2026-13-01", "９" * 12])
-def test_what_is_no_place_is_refused_with_the_forms_there_are(starts: StreamStarts, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "first", "offset:", "offset:-1", "-soon", "12", "2026-13-01", "９" * 12]
+)
+def test_what_is_no_place_is_refused_with_the_forms_there_are(
+    starts: StreamStarts, text: str
+) -> None:
     with pytest.raises(Invalid, match="is not a valid start; write 'earliest'"):
         starts.find(TopicFilter.parse("meters/+"), text, None)
 
 
-def test_the_stream_is_the_first_by_name_that_has_all_topics_or_the_one_named(starts: StreamStarts) -> None:
+def test_the_stream_is_the_first_by_name_that_has_all_topics_or_the_one_named(
+    starts: StreamStarts,
+) -> None:
     assert starts.find(TopicFilter.parse("$share/g/meters/#"), "earliest", None)[0] == "meters"
     assert starts.find(TopicFilter.parse("meters/#"), "earliest", "wide")[0] == "wide"
     assert [at for _, at in starts.find(TopicFilter.parse("a"), "latest", None)[1]] == [0, 0]

@@ -19,7 +19,9 @@ from broker.streams import files
 from tests.support.examples import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-LEVELS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/+#\0"), min_size=1, max_size=8)
+LEVELS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="/+#\0"), min_size=1, max_size=8
+)
 PROPERTIES = st.fixed_dictionaries(
     {},
     optional={
@@ -94,7 +96,10 @@ def test_a_minimal_line_is_a_record() -> None:
         (b'{"topic": "a", "payload": "", "qos": true}', "line 2: qos: expected 0, 1 or 2"),
         (b'{"topic": "a", "payload": "", "ts": "2026-01-01"}', "line 2: ts: expected a time"),
         (b'{"topic": "a", "payload": "", "retain": 1}', "line 2: retain: expected true or false"),
-        (b'{"topic": "a", "payload": "", "properties": 1}', "line 2: properties: expected an object"),
+        (
+            b'{"topic": "a", "payload": "", "properties": 1}',
+            "line 2: properties: expected an object",
+        ),
         (b'{"topic": "a", "payload": "", "client_id": 1}', "line 2: client_id, username and rule"),
         (b'{"topic": "a", "payload": "", "tpoic": 1}', "line 2: unknown member 'tpoic'"),
     ],

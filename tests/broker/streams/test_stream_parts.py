@@ -102,7 +102,11 @@ def message(topic: str, client_id: str = "meter", **changes: object) -> Message:
 
 
 def test_a_message_becomes_a_record_with_its_properties_as_json() -> None:
-    properties = {"Content-Type": "text", "Correlation-Data": b"\xff", "User-Property": [("a", "1"), ("a", "2")]}
+    properties = {
+        "Content-Type": "text",
+        "Correlation-Data": b"\xff",
+        "User-Property": [("a", "1"), ("a", "2")],
+    }
     made = record_of(message("t", properties=properties, retain=True))
     assert made[:7] == (1_700_000_000_123_456, "t", b"\x00", 1, True, "meter", "user")
     assert json.loads(made.properties or "") == {
@@ -127,7 +131,9 @@ def test_messages_are_captured_by_every_stream_whose_filter_matches(store: Store
             for client in ("a", "b", "c", "a"):
                 call(message(topic, client))
         await writer.close()
-        assert [r.topic for _, r in store.read(every.shards[0], 0, 100)] == ["site/1"] * 4 + ["site/2"] * 4
+        assert [r.topic for _, r in store.read(every.shards[0], 0, 100)] == ["site/1"] * 4 + [
+            "site/2"
+        ] * 4
         by_shard = [[r.client_id for _, r in store.read(shard, 0, 100)] for shard in one.shards]
         assert sorted(client for clients in by_shard for client in clients) == ["a", "a", "b", "c"]
         assert sum("a" in clients for clients in by_shard) == 1
@@ -203,7 +209,9 @@ def test_sealing_goes_on_as_a_stream_grows_and_is_trimmed(store: Store) -> None:
     held = store.range_of(LOG)
     records = [(offset, one.ts_us) for offset, one in store.read(LOG, 0, held.next_offset)]
     assert held.first_offset > 0
-    assert records == [(offset, record(offset // size).ts_us) for offset in range(held.first_offset, 120 * size)]
+    assert records == [
+        (offset, record(offset // size).ts_us) for offset in range(held.first_offset, 120 * size)
+    ]
     assert len(list(store.directory(LOG))) < 30
 
 

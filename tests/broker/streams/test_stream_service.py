@@ -108,7 +108,12 @@ def test_a_stream_is_made_shown_changed_and_deleted() -> None:
         assert shown["kind"] == "topics"
         assert shown["retention"] == {"age": "7200s", "bytes": 10 * 1024**3}
         assert shown["positions"] == [{"shard": 0, "first_offset": "0", "next_offset": "0"}]
-        assert (shown["records"], shown["bytes"], shown["oldest"], shown["newest"]) == (0, 0, None, None)
+        assert (shown["records"], shown["bytes"], shown["oldest"], shown["newest"]) == (
+            0,
+            0,
+            None,
+            None,
+        )
         with pytest.raises(AlreadyExists):
             service.create({"name": "raw"})
         shown["topics"].append("plant/#")
@@ -143,7 +148,9 @@ def test_a_stream_is_made_shown_changed_and_deleted() -> None:
         ({"name": "a", "topic": "x"}, "/topic", "topic is not known; did you mean 'topics'?"),
     ],
 )
-def test_a_wrong_specification_is_refused_with_its_place(spec: Spec, pointer: str, says: str) -> None:
+def test_a_wrong_specification_is_refused_with_its_place(
+    spec: Spec, pointer: str, says: str
+) -> None:
     async def test() -> None:
         bench = Bench(MemoryStore())
         with pytest.raises(Invalid) as refused:
@@ -163,7 +170,11 @@ def test_kind_and_shards_stay_and_users_keep_a_stream() -> None:
         bench.service.create({"name": "rows", "shards": 2})
         with pytest.raises(Invalid) as refused:
             bench.service.replace("rows", {"topics": ["a"], "shards": 3, "name": "other"})
-        assert [problem.pointer for problem in refused.value.problems] == ["/name", "/topics", "/shards"]
+        assert [problem.pointer for problem in refused.value.problems] == [
+            "/name",
+            "/topics",
+            "/shards",
+        ]
         users.append(Reference("rule", "hot"))
         with pytest.raises(InUse, match="is used by rule 'hot'"):
             bench.service.delete("rows")
@@ -193,7 +204,10 @@ def test_what_cannot_be_saved_changes_nothing() -> None:
 
 def test_positions_by_time_are_texts_and_tell_where_to_read() -> None:
     async def test() -> None:
-        bench = Bench(MemoryStore(), access=lambda log, until_s: {"ranges_url": "http://h:1", "ticket": f"for {log}"})
+        bench = Bench(
+            MemoryStore(),
+            access=lambda log, until_s: {"ranges_url": "http://h:1", "ticket": f"for {log}"},
+        )
         bench.service.create({"name": "rows"})
         await bench.append("rows", 100, 200, 300)
         positions = bench.service.positions("rows", 150)
@@ -251,7 +265,11 @@ def test_streams_without_a_definition_are_logged_and_keep_their_records(
         await bench.stop()
         assert "stream.without_definition" not in caplog.text
         bench = Bench(store, MemorySection([{"name": "a"}]))
-        [warning] = [record for record in caplog.records if record.getMessage() == "stream.without_definition"]
+        [warning] = [
+            record
+            for record in caplog.records
+            if record.getMessage() == "stream.without_definition"
+        ]
         assert vars(warning)["fields"]["streams"] == ["b"]
         await bench.stop()
         bench = Bench(store, section)
@@ -265,7 +283,10 @@ def test_streams_without_a_definition_are_logged_and_keep_their_records(
 def test_a_wrong_specification_in_the_configuration_is_named() -> None:
     async def test() -> None:
         with pytest.raises(ConfigError) as refused:
-            Bench(MemoryStore(), MemorySection([{"name": "a", "topics": ["#/a"]}, {"name": "b", "x": 1}]))
+            Bench(
+                MemoryStore(),
+                MemorySection([{"name": "a", "topics": ["#/a"]}, {"name": "b", "x": 1}]),
+            )
         assert [problem.split(":")[1] for problem in refused.value.problems] == [
             " stream 'a' cannot be used",
             " stream 'b' cannot be used",
@@ -318,13 +339,19 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
         report = IndexReport()
         metrics = Metrics()
         store = MemoryStore()
-        pages = IndexPages(RangeClient(lambda log: RangeAccess("127.0.0.1", 1, "", None)), lambda: report)
+        pages = IndexPages(
+            RangeClient(lambda log: RangeAccess("127.0.0.1", 1, "", None)), lambda: report
+        )
         bench = Bench(store, index=pages, metrics=metrics)
         service = bench.service
-        shown = service.create({"name": "rows", "index": "topic", "retention": {"age": "infinity", "bytes": "1GB"}})
+        shown = service.create(
+            {"name": "rows", "index": "topic", "retention": {"age": "infinity", "bytes": "1GB"}}
+        )
         log = service.log_of("rows")
         key = INDEXED + b"%d" % log
-        assert msgspec.json.decode(store.get(key) or b"", type=Wanted) == Wanted(1, shown["retention"]["bytes"], None)
+        assert msgspec.json.decode(store.get(key) or b"", type=Wanted) == Wanted(
+            1, shown["retention"]["bytes"], None
+        )
         assert shown["index"] == "topic"
         for first in range(0, 200_000, 50_000):
             await bench.append("rows", *range(first, first + 50_000))
@@ -336,7 +363,10 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
             "state": "ready", "records_waiting": 50_000, "bytes": 77, "problem": None,
         }  # fmt: skip
         assert metrics.value("stream_index_records_waiting") == 50_000
-        assert (metrics.value("stream_index_bytes"), metrics.value("stream_index_failing")) == (77, 0)
+        assert (metrics.value("stream_index_bytes"), metrics.value("stream_index_failing")) == (
+            77,
+            0,
+        )
         report = IndexReport([], "the disk is full")
         assert service.get("rows")["index_state"]["state"] == "failing"
         # a range server that does not answer: the records are read here
@@ -357,13 +387,18 @@ def test_a_stream_asks_for_a_topic_index_and_shows_its_state() -> None:
     run(test)
 
 
-def test_a_tier_is_in_a_store_of_the_settings_or_an_allowed_directory_and_stays_there(tmp_path: Path) -> None:
+def test_a_tier_is_in_a_store_of_the_settings_or_an_allowed_directory_and_stays_there(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         store = StoreSettings(url="s3://archive/sluice")
         bench = Bench(MemoryStore(), places=TierPlaces([store], tmp_path))
         service = bench.service
         for url, wrong in (
-            ("s3://other/x", r"/tier/url.*one of the stores of lake\.stores \(s3://archive/sluice\), got s3://other/x"),
+            (
+                "s3://other/x",
+                r"/tier/url.*one of the stores of lake\.stores \(s3://archive/sluice\), got s3://other/x",
+            ),
             ("/etc/x", r"/tier/url.*expected a path in .*allowed\.directories\), got /etc/x"),
             ("x", "expected s3://..., gs://..., abfss://... or an absolute path, got 'x'"),
             ("http://x/y", "expected s3://"),
@@ -373,7 +408,11 @@ def test_a_tier_is_in_a_store_of_the_settings_or_an_allowed_directory_and_stays_
             shown = "; ".join(f"{one.pointer} {one}" for one in refused.value.problems)
             assert re.search(wrong, shown), shown
         made = service.create(
-            {"name": "s", "retention": {"age": "30d"}, "tier": {"url": "s3://archive/sluice/x/", "retention": "90d"}}
+            {
+                "name": "s",
+                "retention": {"age": "30d"},
+                "tier": {"url": "s3://archive/sluice/x/", "retention": "90d"},
+            }
         )
         assert made["retention"]["age"] == "2592000s"
         tier = {
@@ -393,13 +432,17 @@ def test_a_tier_is_in_a_store_of_the_settings_or_an_allowed_directory_and_stays_
             "bytes": 0,
             "oldest": None,
         }
-        assert service.replace("s", {**made, "tier": {**tier, "url": str(tmp_path / "mine")}})["tier"]["retention"]
+        assert service.replace("s", {**made, "tier": {**tier, "url": str(tmp_path / "mine")}})[
+            "tier"
+        ]["retention"]
         log = service.log_of("s")
         service.tiers.note(Uploaded(log, 0, Segment(0, 10, 1, 2, 100)))
         service.tiers.note(TierState(log, "the store is away", 0))
         await until(lambda: service.get("s")["tier_state"]["segments"] == 1)
         assert service.get("s")["tier_state"]["state"] == "failing"
-        with pytest.raises(Invalid, match=r"where segments of the stream are, got none; a tier\.retention of 1s"):
+        with pytest.raises(
+            Invalid, match=r"where segments of the stream are, got none; a tier\.retention of 1s"
+        ):
             service.replace("s", {"name": "s"})
         service.tiers.note(Expired(log, 0, Segment(0, 10, 1, 2, 100)))
         service.tiers.note(Expired(log, 0, Segment(0, 10, 1, 2, 100)))  # told twice

@@ -58,7 +58,9 @@ class World:
         self.loop = asyncio.new_event_loop()
         self.writer = Writer(self.store, self.loop)
         self.catalogue, self.metrics = Catalogue(self.store), Metrics()
-        self.stream = self.catalogue.open(StreamSpec(name="s", topics=["#"], retention=retention, tier=tier))
+        self.stream = self.catalogue.open(
+            StreamSpec(name="s", topics=["#"], retention=retention, tier=tier)
+        )
         (self.shard,) = self.stream.shards
         self.alarms = Alarms(self.clock, Events(), self.metrics)
         self.ledger = TierLedger(self.catalogue, self.writer, self.clock, self.metrics, self.alarms)
@@ -82,7 +84,11 @@ class World:
         """The range server is another process now, and what it told was not heard."""
         self.told.clear()
         self.uploads = Uploads(
-            self.follower, self.stores, self.told.append, lambda: self.seconds, lambda: self.clock.us / 1_000_000
+            self.follower,
+            self.stores,
+            self.told.append,
+            lambda: self.seconds,
+            lambda: self.clock.us / 1_000_000,
         )
 
     def publish(self, count: int, size: int = 10) -> None:
@@ -147,7 +153,9 @@ class World:
         assert held == self.ledger.readable(self.shard)
         return held.first_offset, held.next_offset
 
-    def read(self, start: int, end: int, topics: str | None = None) -> list[tuple[int, StreamRecord]]:
+    def read(
+        self, start: int, end: int, topics: str | None = None
+    ) -> list[tuple[int, StreamRecord]]:
         wanted = None if topics is None else TopicFilter.parse(topics)
         messages = self.reader.messages(self.shard, start, end, wanted)
         batches = [pa.ipc.read_record_batch(pa.py_buffer(one), records.SCHEMA) for one in messages]
@@ -156,7 +164,13 @@ class World:
 
 def published(offsets: Sequence[int], size: int = 10) -> list[tuple[int, StreamRecord]]:
     return [
-        (n, StreamRecord(START_US + n * 1_000_000, f"t/{n % 3}", b"%0*d" % (size, n), 1, False, "c")) for n in offsets
+        (
+            n,
+            StreamRecord(
+                START_US + n * 1_000_000, f"t/{n % 3}", b"%0*d" % (size, n), 1, False, "c"
+            ),
+        )
+        for n in offsets
     ]
 
 
@@ -179,7 +193,9 @@ def test_what_is_uploaded_and_trimmed_reads_as_it_was_published(world: World) ->
     world.publish(7)
     world.clock.us += 3 * HOUR_US + end * 1_000_000
     world.retain()
-    assert world.store.range_of(world.shard).first_offset == end  # the last seven wait for their upload
+    assert (
+        world.store.range_of(world.shard).first_offset == end
+    )  # the last seven wait for their upload
     assert world.readable() == (0, end + 7)
     assert world.read(0, end + 7) == published(range(end + 7))
     assert world.read(4000, 4003) == published(range(4000, 4003))
@@ -195,7 +211,9 @@ def test_what_is_uploaded_and_trimmed_reads_as_it_was_published(world: World) ->
     assert world.view["oldest"] == "2023-11-14T22:13:20.000Z"
 
 
-def test_much_is_uploaded_at_once_in_segments_of_bounded_size_and_little_after_a_while(world: World) -> None:
+def test_much_is_uploaded_at_once_in_segments_of_bounded_size_and_little_after_a_while(
+    world: World,
+) -> None:
     for _ in range(20):
         world.publish(100, size=20_000)
     world.upload(6.0)
@@ -209,7 +227,9 @@ def test_much_is_uploaded_at_once_in_segments_of_bounded_size_and_little_after_a
     assert world.view["records_waiting"] == 0
 
 
-def test_small_frames_are_joined_and_those_that_the_broker_joins_meanwhile_are_cut(world: World) -> None:
+def test_small_frames_are_joined_and_those_that_the_broker_joins_meanwhile_are_cut(
+    world: World,
+) -> None:
     for _ in range(300):
         world.publish(1)
     world.upload(20.0)
@@ -219,7 +239,9 @@ def test_small_frames_are_joined_and_those_that_the_broker_joins_meanwhile_are_c
         world.publish(1)
     while Sealer(world.store).seal(world.shard):
         pass  # one frame has the last of the first segment and the first of the next
-    world.store.merge(world.shard, 0, 600) if len(list(world.store.directory(world.shard))) > 1 else None
+    world.store.merge(world.shard, 0, 600) if len(
+        list(world.store.directory(world.shard))
+    ) > 1 else None
     world.tier()
     world.tier()
     assert [int(one.name[:18]) for one in world.objects] == [0, 300]
@@ -250,7 +272,9 @@ def test_a_report_that_is_not_recorded_is_made_again(world: World) -> None:
     assert len(world.objects) == 1
 
 
-def test_other_records_under_the_same_offsets_are_reported_and_nothing_is_trimmed(world: World) -> None:
+def test_other_records_under_the_same_offsets_are_reported_and_nothing_is_trimmed(
+    world: World,
+) -> None:
     world.publish(100)
     world.upload()
     world.restart()
@@ -348,7 +372,9 @@ def test_expired_segments_are_kept_until_tables_have_read_them(world: World) -> 
 
 
 def test_unread_segments_do_not_exceed_their_size_and_raise_an_alarm_before(tmp_path: Path) -> None:
-    tier = TierSettings(url=str(tmp_path / "tier"), after=10.0, retention=24 * 3600.0, unread_bytes=1024**2)
+    tier = TierSettings(
+        url=str(tmp_path / "tier"), after=10.0, retention=24 * 3600.0, unread_bytes=1024**2
+    )
     world = World(tmp_path, Retention(age=3600.0), tier)
     world.unread = {0: 0}
     rng = random.Random(1)
@@ -356,7 +382,10 @@ def test_unread_segments_do_not_exceed_their_size_and_raise_an_alarm_before(tmp_
     def publish() -> None:
         """A segment of some 300 kB."""
         start = world.store.range_of(world.shard).next_offset
-        made = [StreamRecord(START_US + n, "t", rng.randbytes(3000), 1, False, "c") for n in range(start, start + 100)]
+        made = [
+            StreamRecord(START_US + n, "t", rng.randbytes(3000), 1, False, "c")
+            for n in range(start, start + 100)
+        ]
         world.store.commit(Batch({world.shard: made}))
         world.tier()
 
@@ -383,7 +412,9 @@ def test_unread_segments_do_not_exceed_their_size_and_raise_an_alarm_before(tmp_
     world.close()
 
 
-def test_records_that_neither_the_tier_nor_a_table_has_raise_an_alarm_before_they_go(tmp_path: Path) -> None:
+def test_records_that_neither_the_tier_nor_a_table_has_raise_an_alarm_before_they_go(
+    tmp_path: Path,
+) -> None:
     tier = TierSettings(url=str(tmp_path / "tier"), after=10.0)
     world = World(tmp_path, Retention(age=3600.0, bytes=1024**2), tier)
     world.unread = {0: 0}
@@ -440,5 +471,7 @@ def test_a_directory_that_cannot_be_written_fails_and_recovers(world: World) -> 
 
 
 def test_a_store_that_is_in_no_setting_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match=r"expected a URL in one of the stores of lake\.stores, got s3://none/x"):
+    with pytest.raises(
+        Unavailable, match=r"expected a URL in one of the stores of lake\.stores, got s3://none/x"
+    ):
         TierStores([]).at("s3://none/x")

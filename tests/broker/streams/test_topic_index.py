@@ -58,7 +58,15 @@ def record(chance: random.Random, number: int) -> StreamRecord:
     payload = chance.randbytes(chance.choice([0, 1, 40]))
     retain, properties = chance.random() < 0.1, chance.choice([None, '{"a":1}'])
     return StreamRecord(
-        number * 1000, topic(chance), payload, chance.randint(0, 2), retain, "c", username, properties, rule
+        number * 1000,
+        topic(chance),
+        payload,
+        chance.randint(0, 2),
+        retain,
+        "c",
+        username,
+        properties,
+        rule,
     )
 
 
@@ -71,7 +79,9 @@ def built_here(order: Order, found: Iterable[bytes | memoryview]) -> Epoch:
 class Bench:
     """A store that is written, what follows it, and its index, which is worked on a step at a time."""
 
-    def __init__(self, directory: Path, retention_bytes: int = 1024**3, build: Builder | None = built_here) -> None:
+    def __init__(
+        self, directory: Path, retention_bytes: int = 1024**3, build: Builder | None = built_here
+    ) -> None:
         self.directory, self.now_s, self.build = directory, 0.0, build
         self.store = RocksStore(directory, "os")
         self.want(retention_bytes)
@@ -83,7 +93,14 @@ class Bench:
         return self.upkeep_with(1.0)
 
     def upkeep_with(self, delay_s: float) -> Upkeep:
-        return Upkeep(self.directory, self.follower, delay_s, lambda report: None, lambda: self.now_s, self.build)
+        return Upkeep(
+            self.directory,
+            self.follower,
+            delay_s,
+            lambda report: None,
+            lambda: self.now_s,
+            self.build,
+        )
 
     def restart(self) -> None:
         if self.upkeep.index is not None:
@@ -91,7 +108,11 @@ class Bench:
         self.upkeep = self.restarted()
 
     def want(self, retention_bytes: int | None) -> None:
-        wanted = None if retention_bytes is None else msgspec.json.encode(Wanted(1, retention_bytes, None))
+        wanted = (
+            None
+            if retention_bytes is None
+            else msgspec.json.encode(Wanted(1, retention_bytes, None))
+        )
         self.store.commit(Batch(puts={INDEXED + b"16": wanted}))
 
     def append(self, *added: StreamRecord) -> None:
@@ -113,7 +134,11 @@ class Bench:
         index = self.upkeep.index if uses_index else None
         found = messages(self.follower, index, LOG, start, end, TopicFilter.parse(text))
         whole = b"".join(
-            [frames.SCHEMA_MESSAGE, *(one for one in found if not isinstance(one, Progress)), frames.END_MESSAGE]
+            [
+                frames.SCHEMA_MESSAGE,
+                *(one for one in found if not isinstance(one, Progress)),
+                frames.END_MESSAGE,
+            ]
         )
         return pa.ipc.open_stream(whole).read_all().combine_chunks()
 
@@ -174,7 +199,9 @@ def test_every_filter_and_range_reads_the_same_while_streams_grow_and_are_trimme
         bench.close()
 
 
-def test_pages_go_on_where_they_ended_and_miss_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_go_on_where_they_ended_and_miss_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chance = random.Random(7)
     monkeypatch.setattr(reading, "_BATCH_ROWS", 5)
     monkeypatch.setattr(reading, "STRETCH", 40)
@@ -185,11 +212,17 @@ def test_pages_go_on_where_they_ended_and_miss_nothing(bench: Bench, monkeypatch
     for text in FILTERS:
         at, found = 0, []
         while at < 700:
-            pieces = messages(bench.follower, bench.upkeep.index, LOG, at, 700, TopicFilter.parse(text))
+            pieces = messages(
+                bench.follower, bench.upkeep.index, LOG, at, 700, TopicFilter.parse(text)
+            )
             page = read_page(pieces, 700, 3)
             assert page.next_offset > at
             for message in page.messages:
-                found += pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA).column(0).to_pylist()
+                found += (
+                    pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA)
+                    .column(0)
+                    .to_pylist()
+                )
             at = page.next_offset
         bench.follower.refresh()
         assert found == bench.read(0, 700, text, uses_index=False).column("offset").to_pylist()
@@ -198,14 +231,21 @@ def test_pages_go_on_where_they_ended_and_miss_nothing(bench: Bench, monkeypatch
 def test_one_topic_is_read_without_its_neighbours(tmp_path: Path) -> None:
     bench = Bench(tmp_path, build=None)  # as it is: by a process
     for first in range(0, 20_000, 5000):
-        bench.append(*(StreamRecord(n, f"t/{n % 1000}", b"x" * 100, 0, False, "c") for n in range(first, first + 5000)))
+        bench.append(
+            *(
+                StreamRecord(n, f"t/{n % 1000}", b"x" * 100, 0, False, "c")
+                for n in range(first, first + 5000)
+            )
+        )
     bench.steps()
     bench.follower.messages = None  # type: ignore[assignment,method-assign]
-    found = list(messages(bench.follower, bench.upkeep.index, LOG, 0, 20_000, TopicFilter.parse("t/7")))
+    found = list(
+        messages(bench.follower, bench.upkeep.index, LOG, 0, 20_000, TopicFilter.parse("t/7"))
+    )
     (message,) = [one for one in found if not isinstance(one, Progress)]
-    assert pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA).column(0).to_pylist() == [
-        *range(7, 20_000, 1000)
-    ]
+    assert pa.ipc.read_record_batch(pa.py_buffer(message), records.SCHEMA).column(
+        0
+    ).to_pylist() == [*range(7, 20_000, 1000)]
     bench.close()
 
 
@@ -218,17 +258,23 @@ def test_a_filter_that_matches_most_records_reads_frames(bench: Bench) -> None:
     assert bench.check(0, 20_000, "t/#") == 20_000
 
 
-def test_what_retention_deleted_leaves_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_retention_deleted_leaves_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(upkeeping, "RUN_RECORDS", 100)
     bench = Bench(tmp_path, retention_bytes=8)  # so that every run is an epoch of its own
     for first in range(0, 1000, 100):
-        bench.append(*(StreamRecord(n, f"t/{n % 7}", b"x", 0, False, "c") for n in range(first, first + 100)))
+        bench.append(
+            *(StreamRecord(n, f"t/{n % 7}", b"x", 0, False, "c") for n in range(first, first + 100))
+        )
     bench.steps(15)
     assert bench.indexed == (0, 1000)
     bench.store.trim(LOG, 450)
     bench.steps(2)
     assert bench.indexed == (400, 1000)
-    assert bench.check(400, 1000, "t/3") == bench.read(400, 1000, "t/3", uses_index=False).num_rows > 0
+    assert (
+        bench.check(400, 1000, "t/3") == bench.read(400, 1000, "t/3", uses_index=False).num_rows > 0
+    )
     bench.store.trim(LOG, 1000)
     bench.append(*(StreamRecord(n, "t/3", b"y", 0, False, "c") for n in range(1000, 1100)))
     bench.steps()
@@ -306,7 +352,9 @@ def test_few_records_wait_and_many_do_not(bench: Bench, monkeypatch: pytest.Monk
     assert bench.indexed == (0, 61)
 
 
-def test_reports_say_what_is_indexed_and_why_work_failed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_say_what_is_indexed_and_why_work_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told: list[IndexReport] = []
     bench.append(*(StreamRecord(n, "t", b"x", 0, False, "c") for n in range(40)))
     bench.steps()

@@ -38,7 +38,16 @@ def store(tmp_path: Path) -> Iterator[RocksStore]:
 
 
 def fill(store: RocksStore, start: int, end: int) -> None:
-    store.commit(Batch({LOG: [StreamRecord(n, f"t/{n % 300}", b"%d" % n, 1, False, "c") for n in range(start, end)]}))
+    store.commit(
+        Batch(
+            {
+                LOG: [
+                    StreamRecord(n, f"t/{n % 300}", b"%d" % n, 1, False, "c")
+                    for n in range(start, end)
+                ]
+            }
+        )
+    )
 
 
 def indexed_to(server: Running) -> int:
@@ -66,7 +75,9 @@ def offsets(server: Running, topic: str, end: int) -> list[int]:
     return found
 
 
-def test_a_filter_is_served_by_the_index_and_from_what_is_not_indexed_yet(store: RocksStore, tmp_path: Path) -> None:
+def test_a_filter_is_served_by_the_index_and_from_what_is_not_indexed_yet(
+    store: RocksStore, tmp_path: Path
+) -> None:
     with running(tmp_path, SETTINGS) as server:
         eventually(lambda: indexed_to(server) == RECORDS)
         fill(store, RECORDS, RECORDS + 700)
@@ -83,7 +94,9 @@ def test_a_filter_is_served_by_the_index_and_from_what_is_not_indexed_yet(store:
     assert pages.read(LOG, 0, RECORDS, TopicFilter.parse("t/7"), 10) is None  # it does not answer
 
 
-def test_killed_in_the_middle_of_building_the_index_is_made_again(store: RocksStore, tmp_path: Path) -> None:
+def test_killed_in_the_middle_of_building_the_index_is_made_again(
+    store: RocksStore, tmp_path: Path
+) -> None:
     with running(tmp_path, SETTINGS) as server:
         for _ in range(2):
             pid = server.ranges.pid
@@ -97,7 +110,9 @@ def test_killed_in_the_middle_of_building_the_index_is_made_again(store: RocksSt
         assert not list((tmp_path / "topic-index" / "building").iterdir())
 
 
-def test_a_builder_that_is_killed_is_reported_and_started_again(store: RocksStore, tmp_path: Path) -> None:
+def test_a_builder_that_is_killed_is_reported_and_started_again(
+    store: RocksStore, tmp_path: Path
+) -> None:
     with running(tmp_path, SETTINGS) as server:
         pid = server.ranges.pid
         assert pid is not None
@@ -110,7 +125,9 @@ def test_a_builder_that_is_killed_is_reported_and_started_again(store: RocksStor
 
 def test_pages_are_read_over_tls(store: RocksStore, tmp_path: Path) -> None:
     files = Authority(tmp_path, "first").sign("server", {"CN": "ranges"}, ["ranges.example"])
-    settings = RangeServerSettings(index_delay=0.1, certfile=str(files.cert), keyfile=str(files.key))
+    settings = RangeServerSettings(
+        index_delay=0.1, certfile=str(files.cert), keyfile=str(files.key)
+    )
     with running(tmp_path, settings) as server:
         eventually(lambda: indexed_to(server) == RECORDS)
         pages = IndexPages(RangeClient(server.ranges.own_access), lambda: server.ranges.index)

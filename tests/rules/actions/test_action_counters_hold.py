@@ -20,7 +20,9 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("send"), st.sampled_from(PAYLOADS)),
         st.tuples(st.just("state"), st.sampled_from((CONNECTED, DISABLED, DISCONNECTED, ""))),
-        st.tuples(st.just("settle"), st.sampled_from((None, Unavailable("away"), ValueError("bad")))),
+        st.tuples(
+            st.just("settle"), st.sampled_from((None, Unavailable("away"), ValueError("bad")))
+        ),
     ),
     max_size=40,
 )
@@ -46,7 +48,10 @@ def test_all_that_was_started_is_accounted_for(told: list[tuple[str, Any]]) -> N
     metrics, (first, second) = shown["metrics"], shown["action_details"]
     assert metrics["matched"] == metrics["passed"] + metrics["failed"]
     assert metrics["failed"] == metrics["failed.exception"] + metrics["failed.no_result"]
-    assert metrics["actions.failed"] == metrics["actions.failed.out_of_service"] + metrics["actions.failed.unknown"]
+    assert (
+        metrics["actions.failed"]
+        == metrics["actions.failed.out_of_service"] + metrics["actions.failed.unknown"]
+    )
     ended = metrics["actions.success"] + metrics["actions.failed"] + metrics["actions.discarded"]
     assert metrics["actions.total"] == ended + len(sink.open) == 2 * metrics["passed"]
     assert first["metrics"]["total"] == second["metrics"]["total"] == metrics["passed"]

@@ -33,7 +33,12 @@ async def test_actions_run_in_order_for_each_row() -> None:
         await client.subscribe(SubscriptionRequest("a"), SubscriptionRequest("b"))
         client.send(Publish("in", b'{"l":[1,2]}'))
         got = [await client.expect(Publish) for _ in range(4)]
-        assert [(one.topic, one.payload) for one in got] == [("a", b"1"), ("b", b"1"), ("a", b"2"), ("b", b"2")]
+        assert [(one.topic, one.payload) for one in got] == [
+            ("a", b"1"),
+            ("b", b"1"),
+            ("a", b"2"),
+            ("b", b"2"),
+        ]
 
 
 def test_fallbacks_run_in_order_when_the_action_fails_and_are_counted(node: Any) -> None:
@@ -42,7 +47,11 @@ def test_fallbacks_run_in_order_when_the_action_fails_and_are_counted(node: Any)
     node.send("in", b"")
     assert len(node.streams.records["hot"]) == len(node.streams.records["cold"]) == 1
     first, second = node.service.get("r1")["action_details"]
-    assert (first["type"], first["metrics"]["failed.unknown"], second["metrics"]["success"]) == ("republish", 1, 1)
+    assert (first["type"], first["metrics"]["failed.unknown"], second["metrics"]["success"]) == (
+        "republish",
+        1,
+        1,
+    )
     fallbacks = first["fallback_actions"]
     assert [one["metrics"]["success"] for one in fallbacks] == [0, 1, 1]
     assert [one["metrics"]["failed"] for one in fallbacks] == [1, 0, 0]
@@ -103,7 +112,10 @@ async def test_a_bridge_may_come_after_the_rule_that_names_it() -> None:
         await client.silence()
         assert sink.rows == [{"payload": "2"}]
         assert sink.messages[0].client.client_id == "c1"
-        assert (node.details("r1")["status"], node.count("r1", "actions.success")) == ("connected", 1)
+        assert (node.details("r1")["status"], node.count("r1", "actions.success")) == (
+            "connected",
+            1,
+        )
         node.services.endpoints.sinks.remove("kafka:orders")
         client.send(Publish("in", b"3"))
         await client.silence()
@@ -119,7 +131,11 @@ def test_a_sink_that_takes_nothing(state: str, counted: str, has_fallback: bool)
     async def run() -> None:
         async with running_rules() as node:
             node.sink("http:hook", state=state)
-            node.rule("r1", "SELECT * FROM 'in'", {"type": "bridge", "bridge": "http:hook", "fallback_actions": [HOT]})
+            node.rule(
+                "r1",
+                "SELECT * FROM 'in'",
+                {"type": "bridge", "bridge": "http:hook", "fallback_actions": [HOT]},
+            )
             client = await node.server.client("c1", 5)
             client.send(Publish("in", b"x"))
             await client.silence()
@@ -148,7 +164,10 @@ async def test_what_a_sink_tells_later_is_counted_then() -> None:
         metrics = node.shown("r1")["metrics"]
         names = ("success", "failed", "failed.out_of_service", "failed.unknown")
         assert [metrics[f"actions.{name}"] for name in names] == [1, 2, 1, 1]
-        assert [record.payload for record in node.streams.records["hot"]] == [b'{"payload":"2"}', b'{"payload":"3"}']
+        assert [record.payload for record in node.streams.records["hot"]] == [
+            b'{"payload":"2"}',
+            b'{"payload":"3"}',
+        ]
         assert node.details("r1")["last_error"]["text"] == "too large"
 
 
@@ -168,4 +187,10 @@ def test_the_console_says_where_a_row_comes_from(node: Any, caplog: Any) -> None
     node.rule("SELECT payload.x AS x FROM 'in'", {"type": "console"})
     node.send("in", b'{"x":1}')
     (line,) = [record for record in caplog.records if record.message == "rule.row"]
-    assert line.fields == {"rule": "r1", "topic": "in", "client_id": "c1", "qos": 0, "row": '{"x":1}'}
+    assert line.fields == {
+        "rule": "r1",
+        "topic": "in",
+        "client_id": "c1",
+        "qos": 0,
+        "row": '{"x":1}',
+    }

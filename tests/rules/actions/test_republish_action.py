@@ -30,7 +30,13 @@ async def republished(sql: str, action: dict[str, Any], sent: Publish) -> Publis
 @on_loop
 async def test_defaults_pass_payload_and_qos_on() -> None:
     got = await republished("SELECT * FROM 'in'", {}, Publish("in", b"\xff\0", 1, packet_id=1))
-    assert (got.topic, got.payload, got.qos, got.retain, got.properties) == ("out", b"\xff\0", 1, False, {})
+    assert (got.topic, got.payload, got.qos, got.retain, got.properties) == (
+        "out",
+        b"\xff\0",
+        1,
+        False,
+        {},
+    )
 
 
 @on_loop
@@ -45,14 +51,18 @@ async def test_templates_fill_topic_and_payload() -> None:
 
 @on_loop
 async def test_an_empty_payload_template_is_the_whole_row() -> None:
-    got = await republished("SELECT payload.x AS x, nothing FROM 'in'", {"payload": ""}, Publish("in", JSON))
+    got = await republished(
+        "SELECT payload.x AS x, nothing FROM 'in'", {"payload": ""}, Publish("in", JSON)
+    )
     assert got.payload == b'{"x":1}'
 
 
 @on_loop
 async def test_retain_and_qos_come_from_placeholders() -> None:
     got = await republished(
-        "SELECT *, 2 AS q FROM 'in'", {"qos": "${q}", "retain": "${flags.retain}"}, Publish("in", b"x", retain=True)
+        "SELECT *, 2 AS q FROM 'in'",
+        {"qos": "${q}", "retain": "${flags.retain}"},
+        Publish("in", b"x", retain=True),
     )
     assert (got.qos, got.retain) == (2, True)
 
@@ -62,16 +72,22 @@ async def test_original_user_properties_keep_duplicates_and_order_without_being_
     pairs = [("k", "1"), ("a", "x"), ("k", "2")]
     for spelling in ("${pub_props.'User-Property'}", "${.pub_props.'User-Property'}"):
         sent = Publish("in", b"x", properties={"User-Property": pairs})
-        got = await republished("SELECT topic FROM 'in'", {"payload": "-", "user_properties": spelling}, sent)
+        got = await republished(
+            "SELECT topic FROM 'in'", {"payload": "-", "user_properties": spelling}, sent
+        )
         assert got.properties["User-Property"] == pairs
 
 
 @on_loop
 async def test_user_properties_come_from_a_map_or_from_pairs() -> None:
     sent = Publish("in", b"x", properties={"User-Property": [("k", "1"), ("k", "2")]})
-    got = await republished("SELECT *, map_put('n', 5, map_new()) AS user_properties FROM 'in'", {}, sent)
+    got = await republished(
+        "SELECT *, map_put('n', 5, map_new()) AS user_properties FROM 'in'", {}, sent
+    )
     assert got.properties["User-Property"] == [("n", "5")]
-    got = await republished("SELECT *, pub_props.'User-Property-Pairs' AS user_properties FROM 'in'", {}, sent)
+    got = await republished(
+        "SELECT *, pub_props.'User-Property-Pairs' AS user_properties FROM 'in'", {}, sent
+    )
     assert got.properties["User-Property"] == [("k", "1"), ("k", "2")]
     got = await republished("SELECT * FROM 'in'", {"user_properties": "not a placeholder"}, sent)
     assert got.properties == {}
@@ -135,7 +151,11 @@ async def test_emqx_s_form_is_taken_and_shown_in_ours() -> None:
         await client.subscribe(SubscriptionRequest("out/#", 1))
         client.send(Publish("in", b"x"))
         got = await client.expect(Publish)
-        assert (got.topic, got.qos, got.properties) == ("out/c1", 1, {"Message-Expiry-Interval": 60})
+        assert (got.topic, got.qos, got.properties) == (
+            "out/c1",
+            1,
+            {"Message-Expiry-Interval": 60},
+        )
         assert node.feature.service.replace("r1", node.shown("r1"))["actions"] == shown["actions"]
 
 
@@ -160,15 +180,23 @@ def test_what_cannot_be_done_is_refused_when_saved(node: Any, action: Any, words
     assert all(problem.pointer.startswith("/actions") for problem in refused.value.problems)
 
 
-@pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/x", "$events/x", "$file/x", "$delayed/5/$SYS/x"])
+@pytest.mark.parametrize(
+    "topic", ["$SYS/x", "$share/g/x", "$events/x", "$file/x", "$delayed/5/$SYS/x"]
+)
 @on_loop
-async def test_a_reserved_topic_is_refused_when_saved_and_when_it_comes_of_a_row(topic: str) -> None:
+async def test_a_reserved_topic_is_refused_when_saved_and_when_it_comes_of_a_row(
+    topic: str,
+) -> None:
     async with running_rules() as node:
         with pytest.raises(Invalid, match="only the broker publishes to") as refused:
             node.rule("r0", "SELECT * FROM 'in'", {**TO_OUT, "topic": topic})
         assert refused.value.problems[0].pointer == "/actions/0/topic"
         node.rule("r1", "SELECT * FROM 'in'", {**TO_OUT, "topic": "${payload.to}"})
-        node.rule("r2", "SELECT * FROM 'in'", {**TO_OUT, "topic": "${payload.to}", "direct_dispatch": True})
+        node.rule(
+            "r2",
+            "SELECT * FROM 'in'",
+            {**TO_OUT, "topic": "${payload.to}", "direct_dispatch": True},
+        )
         client = await node.server.client("c1", 5)
         await client.subscribe(SubscriptionRequest("$SYS/x"))
         client.send(Publish("in", b'{"to":"%s"}' % topic.encode(), 1, packet_id=1))
@@ -219,9 +247,14 @@ async def test_direct_dispatch_may_be_a_placeholder_and_anything_but_a_boolean_i
 def test_what_is_not_there_is_written_as_the_action_says(
     node: Any, policy: str, payload: bytes | None, counted: str
 ) -> None:
-    node.rule("SELECT payload.n AS n FROM 'in'", {**TO_OUT, "payload": "${x.y}/${n}", "undefined_vars": policy})
+    node.rule(
+        "SELECT payload.n AS n FROM 'in'",
+        {**TO_OUT, "payload": "${x.y}/${n}", "undefined_vars": policy},
+    )
     node.send("in", b'{"n":null}')
-    assert [message.payload for message in node.published[1:]] == ([] if payload is None else [payload])
+    assert [message.payload for message in node.published[1:]] == (
+        [] if payload is None else [payload]
+    )
     assert (node.count(counted), node.count("actions.total")) == (1, 1)
 
 
@@ -236,9 +269,13 @@ def test_what_is_not_there_is_written_as_the_action_says(
 )
 def test_json_stays_json_without_a_value(node: Any, policy: str, payload: bytes | None) -> None:
     body = '{"x":${x.y},"t":"<${x.y}>"}'
-    node.rule("SELECT payload.n AS n FROM 'in'", {**TO_OUT, "payload": body, "undefined_vars": policy})
+    node.rule(
+        "SELECT payload.n AS n FROM 'in'", {**TO_OUT, "payload": body, "undefined_vars": policy}
+    )
     node.send("in", b"{}")
-    assert [message.payload for message in node.published[1:]] == ([] if payload is None else [payload])
+    assert [message.payload for message in node.published[1:]] == (
+        [] if payload is None else [payload]
+    )
 
 
 def test_a_republished_template_that_gives_no_json_is_a_failed_action(node: Any) -> None:
@@ -266,7 +303,8 @@ async def test_a_republish_that_another_rule_drops_is_a_failed_action() -> None:
         await client.silence()
         assert node.count("r1", "actions.failed.unknown") == 1
         assert (
-            node.shown("r1")["last_error"]["text"] == "the message on 'out' was refused: rule 'r2' dropped the message"
+            node.shown("r1")["last_error"]["text"]
+            == "the message on 'out' was refused: rule 'r2' dropped the message"
         )
 
 
@@ -287,7 +325,11 @@ async def test_rules_that_publish_to_each_other_stop() -> None:
 @on_loop
 async def test_a_message_out_of_the_log_still_tells_which_rules_it_came_through() -> None:
     async with running_rules() as node:
-        node.rule("r1", "SELECT * FROM '$events/message/delivered'", {"type": "republish", "topic": "seen", "qos": 1})
+        node.rule(
+            "r1",
+            "SELECT * FROM '$events/message/delivered'",
+            {"type": "republish", "topic": "seen", "qos": 1},
+        )
         expiry = {"Session-Expiry-Interval": 600}
         away = await node.server.client("away", 5, properties=expiry)
         await away.subscribe(SubscriptionRequest("seen", 1))
@@ -308,8 +350,16 @@ async def test_a_message_out_of_the_log_still_tells_which_rules_it_came_through(
 async def test_a_rule_on_events_does_not_run_on_the_events_of_what_it_published() -> None:
     """It would publish to nobody, which drops the message, which is such an event, and so on."""
     async with running_rules() as node:
-        node.rule("r1", "SELECT * FROM '$events/message/dropped'", {"type": "republish", "topic": "dropped/${topic}"})
-        node.rule("r2", "SELECT * FROM '$events/message/delivered'", {"type": "republish", "topic": "seen"})
+        node.rule(
+            "r1",
+            "SELECT * FROM '$events/message/dropped'",
+            {"type": "republish", "topic": "dropped/${topic}"},
+        )
+        node.rule(
+            "r2",
+            "SELECT * FROM '$events/message/delivered'",
+            {"type": "republish", "topic": "seen"},
+        )
         client = await node.server.client("c1", 5)
         await client.subscribe(SubscriptionRequest("seen"), SubscriptionRequest("t"))
         client.send(Publish("nobody", b"x"), Publish("t", b"y"))

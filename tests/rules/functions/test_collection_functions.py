@@ -126,14 +126,24 @@ def test_failure(expression: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "column", "message"),
     [
-        ("nth(0, payload.l)", 12, "nth: elements count from 1; a[-1] is the last one of an array a"),
-        ("nth(-1, payload.l)", 12, "nth: elements count from 1; a[-1] is the last one of an array a"),
+        (
+            "nth(0, payload.l)",
+            12,
+            "nth: elements count from 1; a[-1] is the last one of an array a",
+        ),
+        (
+            "nth(-1, payload.l)",
+            12,
+            "nth: elements count from 1; a[-1] is the last one of an array a",
+        ),
         ("sublist(-1, payload.l)", 16, "sublist: argument 1 must be an integer of at least 0"),
         ("sublist(0, 1, payload.l)", 16, "sublist: argument 1 must be an integer of at least 1"),
         ("sublist(1, -1, payload.l)", 19, "sublist: argument 2 must be an integer of at least 0"),
     ],
 )
-def test_a_literal_that_can_never_work_is_refused_when_saved(expression: str, column: int, message: str) -> None:
+def test_a_literal_that_can_never_work_is_refused_when_saved(
+    expression: str, column: int, message: str
+) -> None:
     (problem,) = refused(expression)
     assert (problem.column, problem.message) == (column, message)
 

@@ -181,11 +181,17 @@ def test_failure(expression: str, message: str) -> None:
         ("float(payload.f, 0)", 25, "float: argument 2 must be an integer from 1 to 253"),
         ("float(payload.f, 254)", 25, "float: argument 2 must be an integer from 1 to 253"),
         ("float2str(payload.f, -1)", 29, "float2str: argument 2 must be an integer from 0 to 253"),
-        ("hexstr2bin('0g')", 8, "hexstr2bin: the text holds something else than hexadecimal digits"),
+        (
+            "hexstr2bin('0g')",
+            8,
+            "hexstr2bin: the text holds something else than hexadecimal digits",
+        ),
         ("int('e5')", 8, "int: 'e5' is not a number"),
     ],
 )
-def test_a_literal_that_can_never_work_is_refused_when_saved(expression: str, column: int, message: str) -> None:
+def test_a_literal_that_can_never_work_is_refused_when_saved(
+    expression: str, column: int, message: str
+) -> None:
     (problem,) = refused(expression)
     assert (problem.column, problem.message) == (column, message)
 

@@ -14,7 +14,9 @@ import pytest
 from rules.sql.values import UNDEFINED
 from tests.support.calls import check, evaluate, fails, refused
 
-CLAIMS = base64.urlsafe_b64encode(json.dumps({"sub": "u1", "a": {"b": 2}}).encode()).decode().rstrip("=")
+CLAIMS = (
+    base64.urlsafe_b64encode(json.dumps({"sub": "u1", "a": {"b": 2}}).encode()).decode().rstrip("=")
+)
 COLUMNS: dict[str, Any] = {
     "payload": '{"n":null,"o":{"b":1,"a":[1,2.0,null]},"t":true}',
     "ff": b"\xff\xfe",
@@ -166,10 +168,16 @@ def test_failure(expression: str, message: str) -> None:
         ("hash('md6', payload)", 13, "hash: argument 1 must be one of 'md4'"),
         ("json_decode('{')", 8, "json_decode:"),
         ("base64_decode('YQ')", 8, "base64_decode: the text is not base64"),
-        ("json_value(payload, '')", 28, "json_value: argument 2 must be a path of keys that is not empty"),
+        (
+            "json_value(payload, '')",
+            28,
+            "json_value: argument 2 must be a path of keys that is not empty",
+        ),
     ],
 )
-def test_a_literal_that_can_never_work_is_refused_when_saved(expression: str, column: int, message: str) -> None:
+def test_a_literal_that_can_never_work_is_refused_when_saved(
+    expression: str, column: int, message: str
+) -> None:
     (problem,) = refused(expression)
     assert problem.column == column
     assert problem.message.startswith(message)

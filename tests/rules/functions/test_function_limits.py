@@ -106,7 +106,9 @@ def test_a_small_bomb_takes_no_more_memory_than_its_limit() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("function", "data"), [("unzip", raw(FULL)), ("gunzip", gzip.compress(FULL))])
+@pytest.mark.parametrize(
+    ("function", "data"), [("unzip", raw(FULL)), ("gunzip", gzip.compress(FULL))]
+)
 def test_the_limit_itself_is_allowed(function: str, data: bytes) -> None:
     check(f"strlen({function}(d))", limits.MAX_UNPACKED_BYTES, d=data)
 

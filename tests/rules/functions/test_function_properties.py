@@ -34,7 +34,9 @@ small_texts = st.text(alphabet="ab,/ é你\u0301\r\n", max_size=20)
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 scalars = st.none() | st.booleans() | numbers | texts
 json_values = st.recursive(
-    scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4), max_leaves=12
+    scalars,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=12,
 )
 all_values = st.recursive(
     scalars | st.just(UNDEFINED) | binaries.map(string),
@@ -109,13 +111,24 @@ def test_terms_keep_every_value(value: Any) -> None:
 
 @given(binaries)
 def test_no_data_breaks_a_decoder(data: bytes) -> None:
-    for name in ("unzip", "gunzip", "zip_uncompress", "base64_decode", "term_decode", "hexstr2bin", "json_decode"):
+    for name in (
+        "unzip",
+        "gunzip",
+        "zip_uncompress",
+        "base64_decode",
+        "term_decode",
+        "hexstr2bin",
+        "json_decode",
+    ):
         for value in (string(data), string(b"\x83J" + data)):
             said = refusal(name, value)
             assert said is None or said.startswith(name)
 
 
-@given(st.lists(st.text(alphabet="ab é", min_size=1, max_size=5), max_size=6), st.sampled_from([",", "--", "你"]))
+@given(
+    st.lists(st.text(alphabet="ab é", min_size=1, max_size=5), max_size=6),
+    st.sampled_from([",", "--", "你"]),
+)
 def test_splitting_undoes_joining(pieces: list[str], separator: str) -> None:
     joined = call("join_to_string", separator, pieces)
     assert call("split", joined, separator) == pieces
@@ -125,7 +138,11 @@ def test_splitting_undoes_joining(pieces: list[str], separator: str) -> None:
 # Strings
 
 
-@given(small_texts, st.sampled_from([",", "/", "a", "ab", "\r\n"]), st.sampled_from(["leading", "trailing"]))
+@given(
+    small_texts,
+    st.sampled_from([",", "/", "a", "ab", "\r\n"]),
+    st.sampled_from(["leading", "trailing"]),
+)
 def test_one_cut(text: str, separator: str, where: str) -> None:
     kept = call("split", text, separator, f"{where}_notrim")
     assert separator.join(kept) == text
@@ -134,10 +151,14 @@ def test_one_cut(text: str, separator: str, where: str) -> None:
 
 
 @given(small_texts, st.text(alphabet=",/ a", max_size=3), st.booleans())
-def test_tokens_are_the_pieces_between_any_separator(text: str, separators: str, nocrlf: bool) -> None:
+def test_tokens_are_the_pieces_between_any_separator(
+    text: str, separators: str, nocrlf: bool
+) -> None:
     marks = separators + ("\r\n" if nocrlf else "")
     expected = re.split("[" + re.escape(marks) + "]", text) if marks else [text]
-    assert call("tokens", text, separators, *["nocrlf"] * nocrlf) == [piece for piece in expected if piece]
+    assert call("tokens", text, separators, *["nocrlf"] * nocrlf) == [
+        piece for piece in expected if piece
+    ]
 
 
 @given(texts, st.integers(0, 70), st.integers(0, 70))
@@ -154,7 +175,11 @@ def test_reversing_twice_gives_the_same_clusters(text: str) -> None:
     assert call("reverse", text) == "".join(reversed(regex.findall(r"\X", text)))
 
 
-@given(st.text(alphabet="ab", max_size=9), st.integers(-3, 20), st.sampled_from(["leading", "trailing", "both"]))
+@given(
+    st.text(alphabet="ab", max_size=9),
+    st.integers(-3, 20),
+    st.sampled_from(["leading", "trailing", "both"]),
+)
 def test_pad_fills_up_and_never_cuts(text: str, size: int, where: str) -> None:
     padded = call("pad", text, size, where, "*")
     missing = max(0, size - len(text))
@@ -171,7 +196,10 @@ def test_replace_as_python_does(text: str, old: str, new: str) -> None:
     assert found == (text[text.index(old) :] if old in text else "")
 
 
-@given(st.text(alphabet="ab1é ", max_size=12), st.sampled_from(["a", "[ab]+", "(a)(b)?", "^a|b$", "é", "a*", "[0-9] "]))
+@given(
+    st.text(alphabet="ab1é ", max_size=12),
+    st.sampled_from(["a", "[ab]+", "(a)(b)?", "^a|b$", "é", "a*", "[0-9] "]),
+)
 def test_simple_patterns_match_as_python_does(text: str, pattern: str) -> None:
     found = re.search(pattern, text)
     assert call("regex_match", text, pattern) == (found is not None)
@@ -225,7 +253,11 @@ def test_parts_of_maps_fit_together(members: dict[str, int]) -> None:
     assert call("map_size", members) == len(members)
 
 
-@given(st.dictionaries(st.text("ab", max_size=2), st.integers(), max_size=3), st.text("ab.", max_size=5), st.integers())
+@given(
+    st.dictionaries(st.text("ab", max_size=2), st.integers(), max_size=3),
+    st.text("ab.", max_size=5),
+    st.integers(),
+)
 def test_what_is_put_is_got(members: dict[str, Any], path: str, value: int) -> None:
     before = dict(members)
     assert call("map_get", path, call("map_put", path, value, members)) == value
@@ -247,7 +279,9 @@ def test_rounding_brackets_the_number(x: float) -> None:
 
 
 @given(numbers, numbers)
-@pytest.mark.parametrize("name", ["power", "fmod", "sqrt", "exp", "log", "asin", "cosh", "atanh", "tan"])
+@pytest.mark.parametrize(
+    "name", ["power", "fmod", "sqrt", "exp", "log", "asin", "cosh", "atanh", "tan"]
+)
 def test_mathematics_is_a_finite_float_or_fails(name: str, x: float, y: float) -> None:
     arguments = (x, y) if name in ("power", "fmod") else (x,)
     try:
@@ -280,8 +314,16 @@ def test_div_and_mod_fit_together(a: int, b: int) -> None:
     assert quotient == math.trunc(a / b)
 
 
-@given(st.binary(min_size=1, max_size=12), st.integers(1, 110), st.integers(0, 110), st.booleans(), st.booleans())
-def test_subbits_as_a_text_of_bits(data: bytes, start: int, size: int, signed: bool, little: bool) -> None:
+@given(
+    st.binary(min_size=1, max_size=12),
+    st.integers(1, 110),
+    st.integers(0, 110),
+    st.booleans(),
+    st.booleans(),
+)
+def test_subbits_as_a_text_of_bits(
+    data: bytes, start: int, size: int, signed: bool, little: bool
+) -> None:
     bits = "".join(f"{byte:08b}" for byte in data)
     options = ("integer", "signed" if signed else "unsigned", "little" if little else "big")
     found = call("subbits", data, start, size, *options)
@@ -300,14 +342,20 @@ def test_subbits_as_a_text_of_bits(data: bytes, start: int, size: int, signed: b
     assert isinstance(as_bits, Bits) == (len(part) % 8 != 0)
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False), st.sampled_from(["big", "little"]), st.integers(0, 7))
+@given(
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["big", "little"]),
+    st.integers(0, 7),
+)
 def test_subbits_reads_floats(x: float, endian: str, shift: int) -> None:
     packed = int.from_bytes(struct.pack(">d" if endian == "big" else "<d", x), "big")
     data = (packed << (8 - shift)).to_bytes(9, "big")
     assert call("subbits", data, shift + 1, 64, "float", "unsigned", endian) == x
 
 
-@given(binaries, st.sampled_from(["md5", "sha1", "sha256", "sha512", "sha3_256", "blake2b", "blake2s"]))
+@given(
+    binaries, st.sampled_from(["md5", "sha1", "sha256", "sha512", "sha3_256", "blake2b", "blake2s"])
+)
 def test_hashes(data: bytes, name: str) -> None:
     assert call("hash", name, data) == hashlib.new(name, data).hexdigest()
 
@@ -364,7 +412,9 @@ def civil(seconds: int, offset: int) -> datetime | None:
 
 
 @given(instants, offsets, st.sampled_from(sorted(UNITS)))
-def test_dates_are_formatted_as_python_does_and_read_back(instant_ns: int, offset: int, unit: str) -> None:
+def test_dates_are_formatted_as_python_does_and_read_back(
+    instant_ns: int, offset: int, unit: str
+) -> None:
     value = instant_ns // (10**9 // UNITS[unit])
     seconds, fraction = divmod(value, UNITS[unit])
     moment = civil(seconds, offset)
@@ -391,7 +441,9 @@ def test_rfc3339_as_python_reads_it(instant_ns: int, minutes: int, unit: str, di
     found = call("rfc3339_to_unix_ts", text, unit)
     assert found == (seconds * 10**9 + cut) // (10**9 // UNITS[unit])
     parsed = datetime.fromisoformat(f"{text[:19]}{zone}")
-    assert call("rfc3339_to_unix_ts", text) == (parsed - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(seconds=1)
+    assert call("rfc3339_to_unix_ts", text) == (
+        parsed - datetime(1970, 1, 1, tzinfo=UTC)
+    ) // timedelta(seconds=1)
 
 
 @given(st.integers(1, 9999), st.integers(1, 12), st.integers(1, 31))
@@ -425,7 +477,9 @@ def calls(draw: st.DrawFn) -> tuple[Function, list[Any]]:
 
 
 @given(calls())
-def test_no_arguments_make_a_function_raise_anything_else(called: tuple[Function, list[Any]]) -> None:
+def test_no_arguments_make_a_function_raise_anything_else(
+    called: tuple[Function, list[Any]],
+) -> None:
     function, arguments = called
     column = [UNDEFINED] if function.column is not None else []
     assert refusal(function.name, *column, *arguments) != ""

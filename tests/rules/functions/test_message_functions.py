@@ -119,14 +119,19 @@ def test_failure(expression: str, message: str) -> None:
     fails(expression, message, **EVENT)
 
 
-@pytest.mark.parametrize("condition", ["qos() = 1", "flag('retain')", "topic(1) = 't'", "is_null(payload('q'))"])
+@pytest.mark.parametrize(
+    "condition", ["qos() = 1", "flag('retain')", "topic(1) = 't'", "is_null(payload('q'))"]
+)
 def test_they_work_in_conditions_too(condition: str) -> None:
     assert evaluate(f"CASE WHEN {condition} THEN 'yes' ELSE 'no' END", **EVENT) == "yes"
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     (problem,) = refused("coalesc(1, 2)")
-    assert (problem.message, problem.suggestion) == ("no function 'coalesc'", "did you mean 'coalesce'?")
+    assert (problem.message, problem.suggestion) == (
+        "no function 'coalesc'",
+        "did you mean 'coalesce'?",
+    )
 
 
 def test_a_name_in_another_case_is_suggested() -> None:

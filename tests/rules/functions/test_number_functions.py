@@ -176,12 +176,18 @@ def test_failure(expression: str, message: str) -> None:
     [
         ("subbits(payload, 1, 8, 'text')", 31, "one of 'integer', 'float', 'bits', not 'text'"),
         ("subbits(payload, 1, 8, 'bits', 'both')", 39, "one of 'unsigned', 'signed', not 'both'"),
-        ("subbits(payload, 1, 8, 'bits', 'signed', 'middle')", 49, "one of 'big', 'little', not 'middle'"),
+        (
+            "subbits(payload, 1, 8, 'bits', 'signed', 'middle')",
+            49,
+            "one of 'big', 'little', not 'middle'",
+        ),
         ("subbits(payload, -8)", 25, "an integer of at least 0"),
         ("sqrt(-1)", 8, "sqrt: has no finite value at -1"),
     ],
 )
-def test_a_literal_that_can_never_work_is_refused_when_saved(expression: str, column: int, message: str) -> None:
+def test_a_literal_that_can_never_work_is_refused_when_saved(
+    expression: str, column: int, message: str
+) -> None:
     (problem,) = refused(expression)
     assert problem.column == column
     assert problem.message.endswith(message)

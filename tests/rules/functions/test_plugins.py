@@ -31,7 +31,12 @@ EXAMPLE = ROOT / "docs" / "examples" / "meters-plugin"
 
 def pip() -> list[str]:
     """A pip: the environment's, or the one that comes with Python."""
-    if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0:
+    if (
+        subprocess.run(
+            [sys.executable, "-m", "pip", "--version"], capture_output=True, check=False
+        ).returncode
+        == 0
+    ):
         return [sys.executable, "-m", "pip"]
     (wheel,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
     return [sys.executable, f"{wheel}/pip"]
@@ -41,9 +46,20 @@ def pip() -> list[str]:
 def installed_example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The example package, installed with pip into a folder of its own, without network."""
     target = tmp_path_factory.mktemp("site")
-    options = ["--no-index", "--no-deps", "--no-build-isolation", "--quiet", "--target", str(target)]
+    options = [
+        "--no-index",
+        "--no-deps",
+        "--no-build-isolation",
+        "--quiet",
+        "--target",
+        str(target),
+    ]
     done = subprocess.run(
-        [*pip(), "install", *options, str(EXAMPLE)], capture_output=True, text=True, check=False, timeout=120
+        [*pip(), "install", *options, str(EXAMPLE)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return target
@@ -96,10 +112,20 @@ def picky(n: Int) -> Any:
 @function()
 def odd(n: Int) -> Any:
     """Gives what is not a value of rules."""
-    return {1: {1, 2}, 2: object(), 3: float("nan"), 4: [float("inf")], 5: {1: 2}, 6: b"\xff", 7: b"a"}[n]
+    return {
+        1: {1, 2},
+        2: object(),
+        3: float("nan"),
+        4: [float("inf")],
+        5: {1: 2},
+        6: b"\xff",
+        7: b"a",
+    }[n]
 
 
-def test_the_example_is_found_where_it_is_installed(installed_example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_is_found_where_it_is_installed(
+    installed_example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(installed_example))
     found = [
         entry_point
@@ -122,14 +148,22 @@ def test_the_example_is_found_where_it_is_installed(installed_example: Path, mon
     assert evaluate("serial(12)", functions) == "0000012-3"
     fahrenheit = functions.get("fahrenheit")
     assert fahrenheit is not None
-    assert (fahrenheit.origin, fahrenheit.returns.name, len(fahrenheit.spark)) == ("meters", "double", 1)
+    assert (fahrenheit.origin, fahrenheit.returns.name, len(fahrenheit.spark)) == (
+        "meters",
+        "double",
+        1,
+    )
     with pytest.raises(EvaluationError, match="dew_point: a relative humidity is above 0"):
         evaluate("dew_point(20, payload.h)", functions, payload={"h": 0})
     (problem,) = refused("dew_point(payload.t, 50, 'rankine')", functions)
-    assert problem.message == "dew_point: argument 3 must be one of 'celsius', 'kelvin', not 'rankine'"
+    assert (
+        problem.message == "dew_point: argument 3 must be one of 'celsius', 'kelvin', not 'rankine'"
+    )
 
 
-def test_rules_outside_a_node_call_it_too(installed_example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rules_outside_a_node_call_it_too(
+    installed_example: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(installed_example))
     assert evaluate("meters.fahrenheit(10)", standard_with_plugins()) == 50.0
 
@@ -142,16 +176,24 @@ def test_a_broker_lists_it_and_its_rules_call_it(installed_example: Path, tmp_pa
         answer = node.call("POST", "/rules:test", {"sql": sql, "event": event})
         assert answer == {"outcome": "rows", "rows": [{"f": 50.0}]}
         (plugin,) = node.call("GET", "/functions")["plugins"]
-        assert (plugin["name"], plugin["package"], plugin["problems"]) == ("meters", "sluice-meters", [])
+        assert (plugin["name"], plugin["package"], plugin["problems"]) == (
+            "meters",
+            "sluice-meters",
+            [],
+        )
         command = [sys.executable, "-m", "broker.cli.main", "functions", "--url", node.url]
         shown = _output([*command, "--origin", "meters", "--json"])
         assert len(json.loads(shown)["items"]) == 8
-        assert "plugin meters (sluice-meters 1.0.0) brought 4 functions" in _output([*command, "fahrenheit"])
+        assert "plugin meters (sluice-meters 1.0.0) brought 4 functions" in _output(
+            [*command, "fahrenheit"]
+        )
 
 
 def _output(command: list[str]) -> str:
     environ = os.environ | {"SLUICE_API_TOKEN": TOKEN}
-    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -162,15 +204,22 @@ def test_a_function_goes_by_its_name_and_by_the_plugins(modules: Callable[..., E
     assert evaluate("mine.twice('ab')", functions) == "abab"
     assert (plugin.functions, plugin.problems) == (["mine.twice"], [])
     (problem,) = refused("mine.twise('a')", functions)
-    assert (problem.message, problem.suggestion) == ("no function 'mine.twise'", "did you mean 'mine.twice'?")
+    assert (problem.message, problem.suggestion) == (
+        "no function 'mine.twise'",
+        "did you mean 'mine.twice'?",
+    )
 
 
 def test_a_name_that_is_taken_stays_with_its_owner(modules: Callable[..., EntryPoint]) -> None:
     functions, (mine, other) = loaded(modules("mine", my_upper, twice), modules("other", twice))
     assert evaluate("upper('a')", functions) == "A"
     assert evaluate("mine.upper('a')", functions) == "mine:a"
-    assert mine.problems == ["plugin 'mine': the name 'upper' belongs to a function of Sluice; call it as mine.upper"]
-    assert other.problems == ["plugin 'other': the name 'twice' belongs to plugin 'mine'; call it as other.twice"]
+    assert mine.problems == [
+        "plugin 'mine': the name 'upper' belongs to a function of Sluice; call it as mine.upper"
+    ]
+    assert other.problems == [
+        "plugin 'other': the name 'twice' belongs to plugin 'mine'; call it as other.twice"
+    ]
     assert evaluate("other.twice('a')", functions) == "aa"
 
 
@@ -197,7 +246,9 @@ def test_two_functions_of_one_name_do_not_mix_in_a_rule(modules: Callable[..., E
         ),
     ],
 )
-def test_a_plugin_that_cannot_be_used_is_one_sentence(entry_point: EntryPoint, problem: str) -> None:
+def test_a_plugin_that_cannot_be_used_is_one_sentence(
+    entry_point: EntryPoint, problem: str
+) -> None:
     functions, (plugin,) = loaded(entry_point)
     (sentence,) = plugin.problems
     assert problem in sentence
@@ -205,7 +256,9 @@ def test_a_plugin_that_cannot_be_used_is_one_sentence(entry_point: EntryPoint, p
     assert evaluate("upper('a')", functions) == "A"
 
 
-def test_an_import_that_exits_does_not_end_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_that_exits_does_not_end_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "exits_on_import.py").write_text("raise SystemExit('bye')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     _, (plugin,) = loaded(EntryPoint("exits", "exits_on_import", GROUP))
@@ -213,18 +266,26 @@ def test_an_import_that_exits_does_not_end_the_broker(tmp_path: Path, monkeypatc
 
 
 def test_two_plugins_of_one_name(modules: Callable[..., EntryPoint]) -> None:
-    _, (_, second) = loaded(modules("mine", twice), modules("mine", my_upper, module="another_module"))
+    _, (_, second) = loaded(
+        modules("mine", twice), modules("mine", my_upper, module="another_module")
+    )
     assert second.problems == ["plugin 'mine': another plugin has that name; remove one of them"]
 
 
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("broken(payload.n)", "broken: the plugin failed with ZeroDivisionError: integer division or modulo by zero"),
+        (
+            "broken(payload.n)",
+            "broken: the plugin failed with ZeroDivisionError: integer division or modulo by zero",
+        ),
         ("picky(payload.n)", "picky: 0 is not what I like"),
         ("broken(payload.q)", "broken: argument 1 must be an integer, not undefined"),
         ("odd(1 + payload.n)", "odd: the plugin gave a set, which is not a value that rules have"),
-        ("odd(2 + payload.n)", "odd: the plugin gave a object, which is not a value that rules have"),
+        (
+            "odd(2 + payload.n)",
+            "odd: the plugin gave a object, which is not a value that rules have",
+        ),
         ("odd(3 + payload.n)", "odd: the plugin gave a number that is not finite"),
         ("odd(4 + payload.n)", "odd: the plugin gave a number that is not finite"),
         ("odd(5 + payload.n)", "odd: the plugin gave a dict, which is not a value that rules have"),

@@ -91,14 +91,24 @@ def test_failure(expression: str, message: str) -> None:
         (r"\Q(?=\E(?=x)", "the look-ahead (?= at character 8"),
     ],
 )
-def test_what_no_engine_does_in_bounded_time_is_refused_by_name(pattern: str, construct: str) -> None:
-    for function in ("regex_match(payload, '{}')", "regex_extract(payload, '{}')", "regex_replace(payload, '{}', '')"):
+def test_what_no_engine_does_in_bounded_time_is_refused_by_name(
+    pattern: str, construct: str
+) -> None:
+    for function in (
+        "regex_match(payload, '{}')",
+        "regex_extract(payload, '{}')",
+        "regex_replace(payload, '{}', '')",
+    ):
         (problem,) = refused(function.format(pattern))
-        assert problem.message.endswith(f"argument 2 must be a regular expression; {construct} {ADVICE}")
+        assert problem.message.endswith(
+            f"argument 2 must be a regular expression; {construct} {ADVICE}"
+        )
     fails("regex_match('a', p)", f"{construct} {ADVICE}", p=pattern)
 
 
-@pytest.mark.parametrize("pattern", ["(?:a)", "(?i)a", "[(?=x)]", r"\(\?=", "a+?", "(?P<n>a)", r"[\1]", r"\Q(?=\E"])
+@pytest.mark.parametrize(
+    "pattern", ["(?:a)", "(?i)a", "[(?=x)]", r"\(\?=", "a+?", "(?P<n>a)", r"[\1]", r"\Q(?=\E"]
+)
 def test_what_only_looks_alike_is_not_blamed(pattern: str) -> None:
     assert unsupported(pattern) is None
 
@@ -124,7 +134,11 @@ def test_a_catastrophic_pattern_takes_linear_time(pattern: str, text: str) -> No
 
 
 def test_a_large_expression_may_not_look_at_a_long_text() -> None:
-    fails("regex_match(s, '[ab]*a[ab]{500}c')", "needs too many steps for 1000000 bytes", s="ab" * 500_000)
+    fails(
+        "regex_match(s, '[ab]*a[ab]{500}c')",
+        "needs too many steps for 1000000 bytes",
+        s="ab" * 500_000,
+    )
 
 
 def test_replacing_that_looks_ahead_again_and_again_is_stopped() -> None:
@@ -134,7 +148,9 @@ def test_replacing_that_looks_ahead_again_and_again_is_stopped() -> None:
 def test_replacing_is_not_stopped_while_others_have_the_processor() -> None:
     matches = _matches(_compiled("a", captures=True), b"a" + b"b" * 200_000 + b"a" * 2)
     next(matches)
-    threading.Event().wait(2 * limits.MAX_REPLACING_MS / 1000)  # as long as a busy machine keeps a thread waiting
+    threading.Event().wait(
+        2 * limits.MAX_REPLACING_MS / 1000
+    )  # as long as a busy machine keeps a thread waiting
     assert len(list(matches)) == 2
 
 

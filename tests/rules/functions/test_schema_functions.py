@@ -60,7 +60,11 @@ class Lookup(SchemaLookup):
         }
 
     def serde(self, name: str) -> Serde:
-        builders: Mapping[str, Any] = {"avro": AvroSerde, "protobuf": ProtobufSerde, "json": JsonSchemaSerde}
+        builders: Mapping[str, Any] = {
+            "avro": AvroSerde,
+            "protobuf": ProtobufSerde,
+            "json": JsonSchemaSerde,
+        }
         kind, text = self.source(name)
         serde: Serde = builders[kind](text, f"schema '{name}' version 1")
         return serde
@@ -129,7 +133,10 @@ def test_registered_schemas(functions: Functions, expression: str, want: Any) ->
             "schema_decode: schema 'avro1' version 1: payload.t: double takes 8 bytes, 1 left",
         ),
         ("schema_encode('avro1', map_new())", "schema_encode: schema 'avro1' version 1: payload.t"),
-        ("schema_decode('pb1', 'x')", "schema 'pb1' is protobuf, so argument 3 must name a message type"),
+        (
+            "schema_decode('pb1', 'x')",
+            "schema 'pb1' is protobuf, so argument 3 must name a message type",
+        ),
         ("schema_check('pb1', 'x')", "argument 3 must name a message type"),
         (
             "schema_decode('avro1', 'x', 'R')",
@@ -142,12 +149,21 @@ def test_registered_schemas(functions: Functions, expression: str, want: Any) ->
             "argument 2 must be encoded data, not a map; it is decoded already",
         ),
         ("schema_decode('pb1', 5, 'Person')", "argument 2 must be encoded data, not an integer"),
-        ("schema_decode('pb1', payload.q, 'Person')", "argument 2 must be encoded data, not undefined"),
+        (
+            "schema_decode('pb1', payload.q, 'Person')",
+            "argument 2 must be encoded data, not undefined",
+        ),
         ("schema_decode('pb1', 'x', 5)", "argument 3 must be a string"),
         ("schema_encode('json1', map_new())", "schema_encode: schema 'json1' version 1"),
         ("schema_decode('json1', '{}')", "schema_decode: schema 'json1' version 1"),
-        ("schema_encode('pb1', map('{\"name\":\"a\",\"x\":1}'), 'Person')", "payload.x: Person has no such field"),
-        ('schema_encode(\'pb1\', map(\'{"name":"a","a":1,"b":"c"}\'), \'Person\')', "only one can be set"),
+        (
+            "schema_encode('pb1', map('{\"name\":\"a\",\"x\":1}'), 'Person')",
+            "payload.x: Person has no such field",
+        ),
+        (
+            'schema_encode(\'pb1\', map(\'{"name":"a","a":1,"b":"c"}\'), \'Person\')',
+            "only one can be set",
+        ),
     ],
 )
 def test_failure(functions: Functions, expression: str, message: str) -> None:
@@ -157,19 +173,26 @@ def test_failure(functions: Functions, expression: str, message: str) -> None:
 
 
 def test_a_message_type_may_be_named_with_its_package() -> None:
-    serde = ProtobufSerde('syntax = "proto3"; package a.b; message M { int32 x = 1; message N { int32 y = 1; } }', "s")
+    serde = ProtobufSerde(
+        'syntax = "proto3"; package a.b; message M { int32 x = 1; message N { int32 y = 1; } }', "s"
+    )
     for name in ("M", "a.b.M"):
         assert serde.decode(b"\x08\x05", name) == {"x": 5}
     for name in ("M.N", "a.b.M.N"):
         assert serde.decode(b"\x08\x05", name) == {"y": 5}
 
 
-def test_a_value_travels_with_the_number_of_its_schema(functions: Functions, lookup: Lookup) -> None:
+def test_a_value_travels_with_the_number_of_its_schema(
+    functions: Functions, lookup: Lookup
+) -> None:
     lookup.elsewhere.texts.append(OTHER_AVRO)
     tag = "schema_encode_and_tag('avro1', 'elsewhere', map('{\"t\":1.5,\"id\":7}'), 'meters-value')"
     tagged = evaluate(tag, functions)
     assert tagged[:5] in (b"\0\0\0\0\2", "\0\0\0\0\2")
-    assert evaluate("schema_decode_tagged('elsewhere', d)", functions, d=tagged) == {"t": 1.5, "id": 7}
+    assert evaluate("schema_decode_tagged('elsewhere', d)", functions, d=tagged) == {
+        "t": 1.5,
+        "id": 7,
+    }
     assert evaluate("avro_decode('elsewhere', d)", functions, d=tagged) == {"t": 1.5, "id": 7}
     evaluate(tag, functions)
     assert lookup.elsewhere.asked == ["meters-value"], "the registry is asked once for each text"
@@ -193,14 +216,28 @@ def test_data_without_a_tag_is_read_by_number(functions: Functions, lookup: Look
         ("avro_encode('elsewhere', map_new(), n)", "an integer from 0 to 4294967295"),
         ("schema_decode_tagged('elsewhere', 'plain')", "the data has no tag"),
         ("schema_decode_tagged('elsewhere', tagged)", "schema 1 of registry 'elsewhere'"),
-        ("schema_encode_and_tag('pb1', 'elsewhere', map_new(), 's')", "only Avro schemas are registered elsewhere"),
-        ("schema_encode_and_tag('nosuch', 'elsewhere', map_new(), 's')", "there is no schema 'nosuch'"),
+        (
+            "schema_encode_and_tag('pb1', 'elsewhere', map_new(), 's')",
+            "only Avro schemas are registered elsewhere",
+        ),
+        (
+            "schema_encode_and_tag('nosuch', 'elsewhere', map_new(), 's')",
+            "there is no schema 'nosuch'",
+        ),
         ("schema_encode_and_tag('avro1', 'elsewhere', map_new(), 's')", "payload.t"),
-        ("schema_encode_and_tag('avro1', 'elsewhere', map('{\"t\":1.5}'), 'closed')", "refuses the subject"),
-        ("schema_encode_and_tag('avro1', 'nowhere', map('{\"t\":1.5}'), 's')", "there is no registry 'nowhere'"),
+        (
+            "schema_encode_and_tag('avro1', 'elsewhere', map('{\"t\":1.5}'), 'closed')",
+            "refuses the subject",
+        ),
+        (
+            "schema_encode_and_tag('avro1', 'nowhere', map('{\"t\":1.5}'), 's')",
+            "there is no registry 'nowhere'",
+        ),
     ],
 )
-def test_failure_elsewhere(functions: Functions, lookup: Lookup, expression: str, message: str) -> None:
+def test_failure_elsewhere(
+    functions: Functions, lookup: Lookup, expression: str, message: str
+) -> None:
     lookup.elsewhere.texts.append(AVRO)
     with pytest.raises((EvaluationError, Invalid)) as caught:
         evaluate(expression, functions, n=-1, tagged=b"\0\0\0\0\1x")

@@ -18,7 +18,13 @@ from broker.core.ordered import name_problem
 from broker.core.schema import SPARKPLUG_B, SchemaLookup, Serde
 from rules.functions.library import standard
 from rules.functions.registry import Functions
-from rules.functions.sparkplug import BirthMetric, Births, SparkplugTap, source_of, sparkplug_functions
+from rules.functions.sparkplug import (
+    BirthMetric,
+    Births,
+    SparkplugTap,
+    source_of,
+    sparkplug_functions,
+)
 from rules.sql import limits
 from rules.sql.values import EvaluationError
 from schema_validation.registry import Registry
@@ -63,10 +69,14 @@ def setting() -> Setting:
 
 
 def encoded(*metrics: dict[str, Any], **more: Any) -> bytes:
-    return sparkplug_serde().encode({"timestamp": 1, "seq": 0, "metrics": list(metrics), **more}, "Payload")
+    return sparkplug_serde().encode(
+        {"timestamp": 1, "seq": 0, "metrics": list(metrics), **more}, "Payload"
+    )
 
 
-BIRTH = encoded({"name": "temp", "alias": 1, "datatype": 9}, {"name": "rpm", "alias": 2, "datatype": 3})
+BIRTH = encoded(
+    {"name": "temp", "alias": 1, "datatype": 9}, {"name": "rpm", "alias": 2, "datatype": 3}
+)
 DATA = encoded({"alias": 1, "float_value": 21.5}, {"alias": 9, "int_value": 5})
 
 
@@ -80,13 +90,19 @@ def test_a_payload_becomes_a_map(setting: Setting) -> None:
 
 
 def test_encode_is_the_reverse_of_decode(setting: Setting) -> None:
-    payload = encoded({"name": "blob", "bytes_value": b"\xff\x00"}, {"name": "t", "double_value": 1.5})
-    value = evaluate("spb_encode(spb_decode(payload))", setting.functions, topic="t", payload=payload)
+    payload = encoded(
+        {"name": "blob", "bytes_value": b"\xff\x00"}, {"name": "t", "double_value": 1.5}
+    )
+    value = evaluate(
+        "spb_encode(spb_decode(payload))", setting.functions, topic="t", payload=payload
+    )
     assert (value.encode() if isinstance(value, str) else value) == payload
 
 
 def test_the_older_variants_keep_bytes(setting: Setting) -> None:
-    payload = encoded({"name": "blob", "bytes_value": b"\xff"}, {"name": "text", "bytes_value": b"abc"})
+    payload = encoded(
+        {"name": "blob", "bytes_value": b"\xff"}, {"name": "text", "bytes_value": b"abc"}
+    )
     decoded = evaluate("sparkplug_decode(payload)", setting.functions, payload=payload)
     assert [metric["bytes_value"] for metric in decoded["metrics"]] == [b"\xff", "abc"]
     value = evaluate("sparkplug_encode(d)", setting.functions, d=decoded)
@@ -129,7 +145,8 @@ def test_a_new_birth_takes_the_place_of_the_one_before(setting: Setting) -> None
 
 
 @pytest.mark.parametrize(
-    "topic", ["spBv1.0/plant/NDATA/edge2", "spBv1.0/other/NDATA/edge1", "t/1", "spBv1.0/plant/NDATA"]
+    "topic",
+    ["spBv1.0/plant/NDATA/edge2", "spBv1.0/other/NDATA/edge1", "t/1", "spBv1.0/plant/NDATA"],
 )
 def test_other_senders_have_names_of_their_own(setting: Setting, topic: str) -> None:
     setting.publish(NODE.format("NBIRTH"), BIRTH)
@@ -138,7 +155,12 @@ def test_other_senders_have_names_of_their_own(setting: Setting, topic: str) -> 
 
 def test_a_name_in_the_message_stays(setting: Setting) -> None:
     setting.publish(NODE.format("NBIRTH"), BIRTH)
-    assert setting.decode(NODE.format("NDATA"), encoded({"name": "x", "alias": 1}))["metrics"][0]["name"] == "x"
+    assert (
+        setting.decode(NODE.format("NDATA"), encoded({"name": "x", "alias": 1}))["metrics"][0][
+            "name"
+        ]
+        == "x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -176,16 +198,25 @@ def test_signed_integers_are_themselves_wherever_they_are(
     data = {"columns": ["a", "b"], "types": [12, datatype], "rows": [
         {"elements": [{"string_value": "x"}, {field: encoded_value}]},
     ]}  # fmt: skip
-    template = {"metrics": [metric | {"properties": properties}], "parameters": [{"name": "p"} | typed]}
-    payload = encoded(metric, {"name": "d", "dataset_value": data}, {"name": "t", "template_value": template})
+    template = {
+        "metrics": [metric | {"properties": properties}],
+        "parameters": [{"name": "p"} | typed],
+    }
+    payload = encoded(
+        metric, {"name": "d", "dataset_value": data}, {"name": "t", "template_value": template}
+    )
     decoded = evaluate(f"{decoder}_decode(payload)", setting.functions, topic="t", payload=payload)
     text = json.dumps(decoded)
     assert text.count(f'"{field}": {value}') == text.count(field) == 7
     again = evaluate(f"{decoder}_encode(d)", setting.functions, d=decoded)
-    assert json.dumps(evaluate(f"{decoder}_decode(p)", setting.functions, topic="t", p=again)) == text
+    assert (
+        json.dumps(evaluate(f"{decoder}_decode(p)", setting.functions, topic="t", p=again)) == text
+    )
 
 
-@pytest.mark.parametrize("topic", [NODE.format("NDATA"), DEVICE.format("DDATA"), DEVICE.format("DBIRTH")])
+@pytest.mark.parametrize(
+    "topic", [NODE.format("NDATA"), DEVICE.format("DDATA"), DEVICE.format("DBIRTH")]
+)
 def test_the_definition_of_a_template_tells_the_types_of_its_parameters_and_members(
     setting: Setting, topic: str
 ) -> None:
@@ -195,7 +226,10 @@ def test_the_definition_of_a_template_tells_the_types_of_its_parameters_and_memb
         "parameters": [{"name": "p", "type": 2}, {"name": "q"}],
         "is_definition": True,
     }
-    definitions = ({"name": "inner", "template_value": inner}, {"name": "outer", "template_value": outer})
+    definitions = (
+        {"name": "inner", "template_value": inner},
+        {"name": "outer", "template_value": outer},
+    )
     setting.publish(NODE.format("NBIRTH"), encoded(*definitions))
     changed = {"template_ref": "inner", "metrics": [{"name": "x", "int_value": 2**32 - 3}]}
     instance = {
@@ -205,8 +239,13 @@ def test_the_definition_of_a_template_tells_the_types_of_its_parameters_and_memb
     }
     [metric] = setting.decode(topic, encoded({"name": "i", "template_value": instance}))["metrics"]
     template = metric["template_value"]
-    assert template["parameters"] == [{"name": "p", "type": 2, "int_value": -2}, {"name": "q", "int_value": 0xFFFE}]
-    assert template["metrics"][0]["template_value"]["metrics"] == [{"name": "x", "datatype": 3, "int_value": -3}]
+    assert template["parameters"] == [
+        {"name": "p", "type": 2, "int_value": -2},
+        {"name": "q", "int_value": 0xFFFE},
+    ]
+    assert template["metrics"][0]["template_value"]["metrics"] == [
+        {"name": "x", "datatype": 3, "int_value": -3}
+    ]
 
 
 @pytest.mark.parametrize("data", [{"alias": 1}, {"name": "temp"}])
@@ -215,7 +254,9 @@ def test_births_tell_the_datatypes_of_what_follows(
     setting: Setting, birth: str, topic: str, data: dict[str, Any]
 ) -> None:
     template = {"metrics": [{"name": "x", "datatype": 3, "int_value": 1}]}
-    announced = encoded({"name": "temp", "alias": 1, "datatype": 2}, {"name": "t", "template_value": template})
+    announced = encoded(
+        {"name": "temp", "alias": 1, "datatype": 2}, {"name": "t", "template_value": template}
+    )
     of_device = NODE if birth == "NBIRTH" else DEVICE
     setting.publish(of_device.format(birth), announced)
     changed = {"name": "t", "template_value": {"metrics": [{"name": "x", "int_value": 2**32 - 3}]}}
@@ -223,13 +264,19 @@ def test_births_tell_the_datatypes_of_what_follows(
         of_device.format(topic), encoded(data | {"int_value": 2**32 - 7}, changed)
     )["metrics"]
     assert (metric["name"], metric["datatype"], metric["int_value"]) == ("temp", 2, -7)
-    assert template_metric["template_value"]["metrics"] == [{"name": "x", "int_value": -3, "datatype": 3}]
+    assert template_metric["template_value"]["metrics"] == [
+        {"name": "x", "int_value": -3, "datatype": 3}
+    ]
 
 
-def test_the_metrics_of_a_birth_are_bounded(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_metrics_of_a_birth_are_bounded(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("rules.functions.sparkplug.MAX_SPARKPLUG_ALIASES", 2)
     template = {"metrics": [{"name": name, "datatype": 3} for name in "abc"]}
-    setting.publish(NODE.format("NBIRTH"), encoded({"name": "t", "template_value": template}, {"name": "u"}))
+    setting.publish(
+        NODE.format("NBIRTH"), encoded({"name": "t", "template_value": template}, {"name": "u"})
+    )
     birth = setting.births.metric(("plant", "edge1", ""), {"name": "t"})
     assert birth is not None
     assert list(birth.members) == ["a"]
@@ -260,7 +307,9 @@ def test_the_senders_known_are_bounded() -> None:
 
 def test_a_trial_teaches_nothing(setting: Setting) -> None:
     setting.functions.when_tried(lambda: sparkplug_functions(BuiltIn, setting.births.copy()))
-    evaluate("spb_decode(payload)", setting.functions.trial(), topic=NODE.format("NBIRTH"), payload=BIRTH)
+    evaluate(
+        "spb_decode(payload)", setting.functions.trial(), topic=NODE.format("NBIRTH"), payload=BIRTH
+    )
     assert len(setting.births) == 0
 
 
@@ -320,9 +369,14 @@ def test_properties_and_data_sets_are_zipped(setting: Setting) -> None:
                 "rows": [{"elements": [{"int_value": 1}, {"string_value": "p"}]}],
             },
         },
-        {"name": "t", "template_value": {"metrics": [{"name": "n", "properties": inner}], "parameters": []}},
+        {
+            "name": "t",
+            "template_value": {"metrics": [{"name": "n", "properties": inner}], "parameters": []},
+        },
     )
-    value = evaluate("spb_zip_kvs(spb_decode(payload))", setting.functions, topic="t", payload=payload)
+    value = evaluate(
+        "spb_zip_kvs(spb_decode(payload))", setting.functions, topic="t", payload=payload
+    )
     first, second, third = value["metrics"]
     quality = {"q": {"type": 3, "int_value": 192}}
     assert first["properties"] == {
@@ -338,7 +392,10 @@ def test_properties_and_data_sets_are_zipped(setting: Setting) -> None:
     ("expression", "message"),
     [
         ("spb_decode(payload)", "payload: 117 bytes are announced, 5 left"),
-        ("spb_decode(map_new())", "argument 1 must be encoded data, not a map; it is decoded already"),
+        (
+            "spb_decode(map_new())",
+            "argument 1 must be encoded data, not a map; it is decoded already",
+        ),
         ("spb_decode(payload, 'Nothing')", "has no message type 'Nothing'"),
         ("spb_encode(5)", "must be a map"),
         ('spb_encode(map(\'{"metrics":[{"bytes_value":"!"}]}\'))', "a bytes_value is not base64"),

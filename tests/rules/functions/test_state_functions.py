@@ -91,7 +91,9 @@ def test_the_shared_store_is_bounded_in_keys() -> None:
     memory = Memory()
     for number in range(limits.MAX_STORE_ENTRIES):
         memory.put_shared(number, 1)
-    with pytest.raises(EvaluationError, match="holds 100000 keys already; delete some with kv_store_del"):
+    with pytest.raises(
+        EvaluationError, match="holds 100000 keys already; delete some with kv_store_del"
+    ):
         memory.put_shared("one more", 1)
     memory.put_shared(5, 2)  # a key that is there can be written
 
@@ -102,9 +104,13 @@ def test_the_stores_are_bounded_in_bytes() -> None:
     for key in range(3):
         evaluate("kv_store_put(key, big)", functions, key=key, big=big)
         evaluate("proc_dict_put(key, big)", functions, key=key, big=big, clientid=str(key))
-    for expression, remedy in (("kv_store_put(9, big)", "kv_store_del"), ("proc_dict_put(9, big)", "proc_dict_del")):
+    for expression, remedy in (
+        ("kv_store_put(9, big)", "kv_store_del"),
+        ("proc_dict_put(9, big)", "proc_dict_del"),
+    ):
         with pytest.raises(
-            EvaluationError, match=f"more than {limits.MAX_STORE_BYTES} bytes; delete some with {remedy}"
+            EvaluationError,
+            match=f"more than {limits.MAX_STORE_BYTES} bytes; delete some with {remedy}",
         ):
             evaluate(expression, functions, big=big, clientid="z")
     evaluate("kv_store_put(0, big)", functions, big=big)  # in the place of what was there
@@ -120,8 +126,12 @@ def test_the_client_not_heard_of_for_longest_is_forgotten() -> None:
     assert memory.get_private(1, "k") == 1
 
 
-@pytest.mark.parametrize(("variable", "want"), [("SLUICEVAR_A_TEST", "1"), ("EMQXVAR_A_TEST", "1"), ("A_TEST", "")])
-def test_only_variables_with_the_prefix_are_read(variable: str, want: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variable", "want"), [("SLUICEVAR_A_TEST", "1"), ("EMQXVAR_A_TEST", "1"), ("A_TEST", "")]
+)
+def test_only_variables_with_the_prefix_are_read(
+    variable: str, want: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rules.functions.state import _variable
 
     _variable.cache_clear()

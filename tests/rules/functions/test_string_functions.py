@@ -134,12 +134,18 @@ COLUMNS: dict[str, Any] = {
         ("join_to_string('-', ['a', 1, true])", "a-1-true"),
         ("join_to_string('-', payload.el)", ""),
         ("join_to_string('-', [payload.n, payload.q])", "null-undefined"),
-        ("join_to_sql_values_string([1, 1.5, 'a', true, payload.n, payload.q])", "1, 1.5, 'a', 'true', NULL, NULL"),
+        (
+            "join_to_sql_values_string([1, 1.5, 'a', true, payload.n, payload.q])",
+            "1, 1.5, 'a', 'true', NULL, NULL",
+        ),
         (
             "join_to_sql_values_string(['''); DROP --', 'null', [payload.n]])",
             "'''); DROP --', 'null', '[null]'",
         ),
-        ("join_to_sql_values_string([payload.o, payload.l])", """'{"b":1,"a":"x"}', '[1,"a",true]'"""),
+        (
+            "join_to_sql_values_string([payload.o, payload.l])",
+            """'{"b":1,"a":"x"}', '[1,"a",true]'""",
+        ),
         ("join_to_sql_values_string([bs])", "'a\\b''c'"),
         ("join_to_sql_values_string(payload.el)", ""),
         ("ascii('a')", 97),
@@ -236,18 +242,48 @@ def test_failure(expression: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("expression", "column", "message"),
     [
-        ("pad(topic, 5, 'middle')", 22, "pad: argument 3 must be one of 'trailing', 'leading', 'both', not 'middle'"),
-        ("split(topic, '/', 'both')", 26, "split: argument 3 must be one of 'notrim', 'leading', 'leading_notrim',"),
+        (
+            "pad(topic, 5, 'middle')",
+            22,
+            "pad: argument 3 must be one of 'trailing', 'leading', 'both', not 'middle'",
+        ),
+        (
+            "split(topic, '/', 'both')",
+            26,
+            "split: argument 3 must be one of 'notrim', 'leading', 'leading_notrim',",
+        ),
         ("substr(topic, -1)", 22, "substr: argument 2 must be an integer of at least 0"),
-        ("sprintf('~q', topic)", 16, "sprintf: argument 1 must be a format; there is no control sequence ~q"),
-        ("sprintf('100~', topic)", 16, "sprintf: argument 1 must be a format; there is no control sequence ~"),
-        ("sprintf('~.99b', qos)", 16, "sprintf: argument 1 must be a format; the base of ~.99b is not from 2 to 36"),
-        ("sprintf('~99999s', topic)", 16, "sprintf: argument 1 must be a format with widths of at most 10000"),
+        (
+            "sprintf('~q', topic)",
+            16,
+            "sprintf: argument 1 must be a format; there is no control sequence ~q",
+        ),
+        (
+            "sprintf('100~', topic)",
+            16,
+            "sprintf: argument 1 must be a format; there is no control sequence ~",
+        ),
+        (
+            "sprintf('~.99b', qos)",
+            16,
+            "sprintf: argument 1 must be a format; the base of ~.99b is not from 2 to 36",
+        ),
+        (
+            "sprintf('~99999s', topic)",
+            16,
+            "sprintf: argument 1 must be a format with widths of at most 10000",
+        ),
         ("sprintf('~s ~s', topic)", 16, "sprintf: the format asks for 2 arguments, there are 1"),
-        ("sprintf_s('~q', payload)", 18, "sprintf_s: argument 1 must be a format; there is no control sequence ~q"),
+        (
+            "sprintf_s('~q', payload)",
+            18,
+            "sprintf_s: argument 1 must be a format; there is no control sequence ~q",
+        ),
     ],
 )
-def test_a_literal_that_can_never_work_is_refused_when_saved(expression: str, column: int, message: str) -> None:
+def test_a_literal_that_can_never_work_is_refused_when_saved(
+    expression: str, column: int, message: str
+) -> None:
     (problem,) = refused(expression)
     assert problem.column == column
     assert problem.message.startswith(message)

@@ -67,15 +67,27 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         ("date_to_unix_ts('second', 'local', '%Y-%m-%d %H:%M:%S%z', '2023-11-14 22:13:20Z')", S),
         ("date_to_unix_ts('second', '%z %Y-%m-%d %H:%M:%S', '+08:00 2023-11-15 06:13:20')", S),
         ("date_to_unix_ts('second', '%Y%m%d%H%M%S', '20231114221320')", S),
-        ("date_to_unix_ts('millisecond', '%Y-%m-%d %H:%M:%S.%3N', '2023-11-14 22:13:20.123')", S * 1000 + 123),
+        (
+            "date_to_unix_ts('millisecond', '%Y-%m-%d %H:%M:%S.%3N', '2023-11-14 22:13:20.123')",
+            S * 1000 + 123,
+        ),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S.%3N', '2023-11-14 22:13:20.999')", S),
-        ("date_to_unix_ts('nanosecond', '%Y-%m-%d %H:%M:%S.%N', '2023-11-14 22:13:20.123456789')", NS),
-        ("date_to_unix_ts('millisecond', '%Y-%m-%d %H:%M:%S.%N', '2023-11-14 22:13:20.123456789')", NS // 10**6),
+        (
+            "date_to_unix_ts('nanosecond', '%Y-%m-%d %H:%M:%S.%N', '2023-11-14 22:13:20.123456789')",
+            NS,
+        ),
+        (
+            "date_to_unix_ts('millisecond', '%Y-%m-%d %H:%M:%S.%N', '2023-11-14 22:13:20.123456789')",
+            NS // 10**6,
+        ),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S%z', '2023-11-15 06:13:20+0800')", S),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S%:z', '2023-11-15 06:13:20+08:00')", S),
         ("date_to_unix_ts('second', '+08:00', '%Y-%m-%d %H:%M:%S', '2023-11-15 06:13:20')", S),
         ("date_to_unix_ts('second', 28800, '%Y-%m-%d %H:%M:%S', '2023-11-15 06:13:20')", S),
-        ("date_to_unix_ts('second', '+01:00', '%Y-%m-%d %H:%M:%S%:z', '2023-11-15 06:13:20+08:00')", S),
+        (
+            "date_to_unix_ts('second', '+01:00', '%Y-%m-%d %H:%M:%S%:z', '2023-11-15 06:13:20+08:00')",
+            S,
+        ),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S.%3N %z', '2023-11-14 22:13:20')", S),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2024-02-29 00:00:00')", 1709164800),
         ("timezone_to_offset_seconds('+08:00')", 28800),
@@ -116,7 +128,9 @@ def test_text_of_an_instant_is_in_the_zone_of_the_host(zone: str, offset: str) -
 def test_local_is_the_offset_at_the_instant_itself(zone: str) -> None:
     check("format_date('second', 'local', '%H %z', 1700000000)", "23 +0100")
     check("format_date('second', 'local', '%H %z', 1690000000)", "06 +0200")
-    check("date_to_unix_ts('second', 'local', '%Y-%m-%d %H:%M:%S', '2023-07-22 06:26:40')", 1690000000)
+    check(
+        "date_to_unix_ts('second', 'local', '%Y-%m-%d %H:%M:%S', '2023-07-22 06:26:40')", 1690000000
+    )
 
 
 @pytest.mark.parametrize(
@@ -163,7 +177,10 @@ def test_now(expression: str, per_second: int) -> None:
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("now_timestamp(u)", "one of 'second', 'millisecond', 'microsecond', 'nanosecond', not 'hour'"),
+        (
+            "now_timestamp(u)",
+            "one of 'second', 'millisecond', 'microsecond', 'nanosecond', not 'hour'",
+        ),
         ("now_rfc3339(u)", "not 'hour'"),
         ("unix_ts_to_rfc3339(1.5)", "must be an integer, not a float"),
         ("unix_ts_to_rfc3339('1')", "must be an integer"),
@@ -185,25 +202,49 @@ def test_now(expression: str, per_second: int) -> None:
         ("format_date('second', 0, 5, 0)", "must be a string"),
         ("date_to_unix_ts('second', f, '2023')", "%m, %d, %H, %M, %S cannot be read"),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-11-14 22:13')", "%S cannot be read"),
-        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-02-29 00:00:00')", "there is no date"),
-        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-13-01 00:00:00')", "there is no date"),
-        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-01-01 25:00:00')", "there is no time"),
-        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-1-1 00:00:00')", "%m cannot be read from '1-'"),
-        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S%z', '2023-11-14 22:13:20junk!')", "an offset must be"),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-02-29 00:00:00')",
+            "there is no date",
+        ),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-13-01 00:00:00')",
+            "there is no date",
+        ),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-01-01 25:00:00')",
+            "there is no time",
+        ),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-1-1 00:00:00')",
+            "%m cannot be read from '1-'",
+        ),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S%z', '2023-11-14 22:13:20junk!')",
+            "an offset must be",
+        ),
         ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', 5)", "format and text as strings"),
         (
             "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-11-14 22:13:20 CET')",
             "expected the end at character 20",
         ),
-        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-11-14 22:13:20.5')", "expected the end at character 20"),
-        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023/11/14 22:13:20')", "expected '-' at character 5"),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023-11-14 22:13:20.5')",
+            "expected the end at character 20",
+        ),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S', '2023/11/14 22:13:20')",
+            "expected '-' at character 5",
+        ),
         (
             "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%SZ', '2023-11-14 22:13:20+01:00')",
             "expected 'Z' at character 20",
         ),
         ("date_to_unix_ts('second', g, '2023-11-14')", "got '%q'"),
         ("format_date('second', 0, g, 0)", "got '%q'"),
-        ("timezone_to_offset_seconds(o)", "seconds east of UTC, 'Z', 'local' or such as '+08:00', not '+08'"),
+        (
+            "timezone_to_offset_seconds(o)",
+            "seconds east of UTC, 'Z', 'local' or such as '+08:00', not '+08'",
+        ),
         ("timezone_to_offset_seconds('+24:00')", "not '+24:00'"),
         ("timezone_to_offset_seconds('+08:60')", "not '+08:60'"),
         ("timezone_to_offset_seconds(1.5)", "not a float"),
@@ -224,22 +265,44 @@ def test_failure(expression: str, message: str) -> None:
             "format_date: argument 2 must be seconds east of UTC, 'Z', 'local' or such as",
         ),
         ("format_date('hour', 0, '%Y', 1)", 20, "format_date: argument 1 must be one of 'second'"),
-        ("date_to_unix_ts('hour', '%Y', s)", 24, "date_to_unix_ts: argument 1 must be one of 'second'"),
-        ("date_to_unix_ts('second', '%Y-%m-%d', s)", 34, "date_to_unix_ts: the format needs %H, %M, %S too"),
+        (
+            "date_to_unix_ts('hour', '%Y', s)",
+            24,
+            "date_to_unix_ts: argument 1 must be one of 'second'",
+        ),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d', s)",
+            34,
+            "date_to_unix_ts: the format needs %H, %M, %S too",
+        ),
         (
             "date_to_unix_ts('second', '+8', '%Y-%m-%d %H:%M:%S', s)",
             34,
             "date_to_unix_ts: argument 2 must be seconds east of UTC",
         ),
-        ("date_to_unix_ts('second', 5, s)", 34, "date_to_unix_ts: argument 2 must be a format, not an integer"),
-        ("rfc3339_to_unix_ts('yesterday')", 8, "rfc3339_to_unix_ts: 'yesterday' is not an RFC 3339 time"),
+        (
+            "date_to_unix_ts('second', 5, s)",
+            34,
+            "date_to_unix_ts: argument 2 must be a format, not an integer",
+        ),
+        (
+            "rfc3339_to_unix_ts('yesterday')",
+            8,
+            "rfc3339_to_unix_ts: 'yesterday' is not an RFC 3339 time",
+        ),
         ("format_date('second', 0, '%Y %q', 1)", 33, "format_date: expected %Y %m %d"),
         ("format_date('second', 0, '100 %', 1)", 33, "format_date: expected %Y %m %d"),
-        ("date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S %p', s)", 34, "date_to_unix_ts: expected %Y %m %d"),
+        (
+            "date_to_unix_ts('second', '%Y-%m-%d %H:%M:%S %p', s)",
+            34,
+            "date_to_unix_ts: expected %Y %m %d",
+        ),
         ("mongo_date(1, 'day')", 22, "mongo_date: argument 2 must be one of"),
     ],
 )
-def test_a_literal_that_can_never_work_is_refused_when_saved(expression: str, column: int, message: str) -> None:
+def test_a_literal_that_can_never_work_is_refused_when_saved(
+    expression: str, column: int, message: str
+) -> None:
     (problem,) = refused(expression)
     assert problem.column == column
     assert problem.message.startswith(message)

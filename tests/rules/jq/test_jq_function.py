@@ -47,7 +47,9 @@ def test_outputs(program: str, value: Any, outputs: list[Any]) -> None:
     assert [type(one) for one in found] == [type(one) for one in outputs]
 
 
-@pytest.mark.parametrize("program", ["$ENV", "env", '"\\($ENV | tojson)" | fromjson', "def f: $ENV; f", "[env] | .[0]"])
+@pytest.mark.parametrize(
+    "program", ["$ENV", "env", '"\\($ENV | tojson)" | fromjson', "def f: $ENV; f", "[env] | .[0]"]
+)
 def test_env_is_the_variables_of_the_rule(program: str) -> None:
     assert evaluate(lambda: call(program, "1"), lambda: {"topic": "t/1"}) == [{"topic": "t/1"}]
 
@@ -55,7 +57,10 @@ def test_env_is_the_variables_of_the_rule(program: str) -> None:
 def test_env_is_never_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_SECRET", "hidden")
     assert os.environ["SLUICE_SECRET"] == "hidden"
-    for program in ("$ENV.SLUICE_SECRET, env.SLUICE_SECRET, $ENV.PATH", '[$ENV, env] | map(select(test("x")?)) | .[]?'):
+    for program in (
+        "$ENV.SLUICE_SECRET, env.SLUICE_SECRET, $ENV.PATH",
+        '[$ENV, env] | map(select(test("x")?)) | .[]?',
+    ):
         assert not any(evaluate(lambda program=program: call(program, "1"), dict))  # type: ignore[misc]
 
 
@@ -83,7 +88,11 @@ def test_programs_that_are_refused(program: str, text: str, column: int) -> None
     ("program", "value", "text"),
     [
         (".a", "[1]", 'jq: Cannot index array with string ("a")'),
-        (".a", '{"a":', "jq: argument 2 is not JSON: Unfinished JSON term at EOF at line 1, column 5"),
+        (
+            ".a",
+            '{"a":',
+            "jq: argument 2 is not JSON: Unfinished JSON term at EOF at line 1, column 5",
+        ),
         ('error("no")', "1", "jq: no"),
         (".", 5.0, None),
         ("foo", "1", "jq: foo/0 is not defined, at line 1, column 1 of the program"),
@@ -112,14 +121,18 @@ def test_a_large_input_goes_to_a_worker_too() -> None:
 
 
 def test_the_third_argument_is_the_time_limit() -> None:
-    with pytest.raises(EvaluationError, match=r"jq: the program ran longer than 0\.3 s and was ended"):
+    with pytest.raises(
+        EvaluationError, match=r"jq: the program ran longer than 0\.3 s and was ended"
+    ):
         evaluate(lambda: call("last(repeat(1))", "1", 300), dict)
     with pytest.raises(EvaluationError, match="argument 3 must be an integer above zero"):
         call(".", "1", 0)
 
 
 def test_a_deadline_ends_the_evaluation() -> None:
-    with pytest.raises(OutOfTime, match=r"the jq program last\(repeat\(1\)\) ran longer than the deadline allows"):
+    with pytest.raises(
+        OutOfTime, match=r"the jq program last\(repeat\(1\)\) ran longer than the deadline allows"
+    ):
         evaluate(lambda: call("last(repeat(1))", "1"), dict, deadline_s=0.3)
 
 
@@ -148,7 +161,9 @@ def test_other_questions_go_to_the_one_who_waits_further_out() -> None:
     answers = Answers()
 
     def compute() -> Any:
-        return evaluate(lambda: (call('test("a")', '"a"'), answer_to(Ask("a")), call('test("b")', '"a"')), dict)
+        return evaluate(
+            lambda: (call('test("a")', '"a"'), answer_to(Ask("a")), call('test("b")', '"a"')), dict
+        )
 
     with answers.at_hand(), pytest.raises(Waits) as stopped:
         compute()

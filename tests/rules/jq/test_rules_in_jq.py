@@ -12,7 +12,9 @@ from tests.rules.conftest import Node
 
 def refused(node: Node, **members: Any) -> list[tuple[str, str]]:
     with pytest.raises(Invalid) as caught:
-        node.service.create({"name": "r1", "language": "jq", "jq": "{a: .topic}", "from": ["t/#"], **members})
+        node.service.create(
+            {"name": "r1", "language": "jq", "jq": "{a: .topic}", "from": ["t/#"], **members}
+        )
     return [(problem.pointer, problem.message) for problem in caught.value.problems]
 
 

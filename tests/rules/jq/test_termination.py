@@ -68,7 +68,11 @@ def test_the_reason_is_told(program: str, why: str) -> None:
 
 
 def test_a_nested_iteration_has_a_smaller_limit_than_a_plain_one() -> None:
-    assert Program(". - .").inline_bytes < Program("map(. + 1)").inline_bytes < Program(".a").inline_bytes
+    assert (
+        Program(". - .").inline_bytes
+        < Program("map(. + 1)").inline_bytes
+        < Program(".a").inline_bytes
+    )
 
 
 @pytest.mark.parametrize("program", ["map(. + 1)", ". - .", "with_entries(.value += 1)", "[..]", "map_values(. + 1)",
@@ -125,7 +129,9 @@ def test_deep_nesting_is_refused_by_the_analysis_only() -> None:
         ('"-" * 80', True),
     ],
 )
-def test_what_is_computed_while_a_program_is_compiled_is_not_computed_here(program: str, here: bool) -> None:
+def test_what_is_computed_while_a_program_is_compiled_is_not_computed_here(
+    program: str, here: bool
+) -> None:
     if here:
         assert Program(program).is_checked
     else:
@@ -135,6 +141,8 @@ def test_what_is_computed_while_a_program_is_compiled_is_not_computed_here(progr
 
 def test_a_program_that_takes_all_memory_to_compile_is_refused_by_a_worker() -> None:
     with takes_less_than(0.5):
-        with pytest.raises(ProgramError, match="it cannot be compiled: the program needed more memory"):
+        with pytest.raises(
+            ProgramError, match="it cannot be compiled: the program needed more memory"
+        ):
             check('"a" * 2000000000 | length')
         check('"a" * 70000 | length')

@@ -80,7 +80,9 @@ def test_a_program_that_must_be_ended_costs_its_own_request() -> None:
 
 def test_a_worker_that_is_killed_from_outside_costs_one_request() -> None:
     async def check(pool: WorkerPool, metrics: Metrics) -> None:
-        running = asyncio.ensure_future(answers_of(pool, [GOOD, Request("last(range(infinite))", "1", 60.0), GOOD]))
+        running = asyncio.ensure_future(
+            answers_of(pool, [GOOD, Request("last(range(infinite))", "1", 60.0), GOOD])
+        )
         [worker] = await until(lambda: [one for one in _workers() if one.cpu_times().user >= 0.3])
         worker.terminate()
         answers = await running
@@ -103,7 +105,9 @@ def test_many_endless_programs_let_others_have_their_turn() -> None:
 
 def test_requests_of_a_caller_that_gave_up_are_not_begun() -> None:
     async def check(pool: WorkerPool, metrics: Metrics) -> None:
-        first = asyncio.ensure_future(answers_of(pool, [Request("last(range(infinite))", "1", 1.0)]))
+        first = asyncio.ensure_future(
+            answers_of(pool, [Request("last(range(infinite))", "1", 1.0)])
+        )
         second = asyncio.ensure_future(answers_of(pool, [GOOD] * 10))
         await asyncio.sleep(0)
         second.cancel()
@@ -115,7 +119,9 @@ def test_requests_of_a_caller_that_gave_up_are_not_begun() -> None:
 
 def test_closing_does_not_wait_for_programs() -> None:
     async def check(pool: WorkerPool, metrics: Metrics) -> None:
-        running = asyncio.ensure_future(answers_of(pool, [Request("last(range(infinite))", "1", 600.0)]))
+        running = asyncio.ensure_future(
+            answers_of(pool, [Request("last(range(infinite))", "1", 600.0)])
+        )
         await until(_workers)
         running.cancel()
 

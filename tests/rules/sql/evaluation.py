@@ -30,7 +30,9 @@ PAYLOAD: dict[str, Any] = {
 def result(sql: str, payload: Any = PAYLOAD, topic: str = "t/a/b") -> Any:
     """What a statement gives: a row, rows, None, or ``FAILED``. Text payloads are taken as they are."""
     data = payload if isinstance(payload, (str, bytes)) else json.dumps(payload)
-    message = Message(topic, data.encode() if isinstance(data, str) else data, 1, False, CLIENT, 5_000_000)
+    message = Message(
+        topic, data.encode() if isinstance(data, str) else data, 1, False, CLIENT, 5_000_000
+    )
     tree = parse(sql)
     columns = all_columns(message, "n1", {"rule_id": "r"}, lambda: 1_700_000_000_123)
     got = _outcome(compile_for_messages(tree, FUNCTIONS, CONTEXT).run, message)
@@ -47,7 +49,9 @@ def value(expression: str, payload: Any = PAYLOAD) -> Any:
 def row(fields: str, payload: Any = PAYLOAD) -> Any:
     """The row of a SELECT list, undefined members left out."""
     got = result(f'SELECT {fields} FROM "t/#"', payload)
-    return got if got == FAILED else {key: item for key, item in got.items() if item is not UNDEFINED}
+    return (
+        got if got == FAILED else {key: item for key, item in got.items() if item is not UNDEFINED}
+    )
 
 
 def holds(condition: str, payload: Any = PAYLOAD, fields: str = "1") -> Any:

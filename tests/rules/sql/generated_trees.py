@@ -49,8 +49,12 @@ def paths(draw: Any, names: tuple[str, ...] = NAMES, *, is_target: bool = False)
         if draw(st.integers(0, 3)):
             path = key_step(path, draw(st.sampled_from(KEYS)))
         else:
-            indexes = st.integers(-3, 3).map(number) | st.sampled_from(("qos", "x", "b")).map(column)
-            path = index_step(path, draw(indexes if not is_target else indexes | st.builds(end_index)))
+            indexes = st.integers(-3, 3).map(number) | st.sampled_from(("qos", "x", "b")).map(
+                column
+            )
+            path = index_step(
+                path, draw(indexes if not is_target else indexes | st.builds(end_index))
+            )
     return path
 
 
@@ -79,7 +83,12 @@ def _binary(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
         exp.Add, exp.Sub, exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.DPipe, exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT,
         exp.GTE, exp.And, exp.Or, exp.And, exp.Or, exp.EQ, exp.Add, exp.GT,
     )  # fmt: skip
-    return st.builds(lambda kind, left, right: kind(this=left, expression=right), st.sampled_from(kinds), inner, inner)
+    return st.builds(
+        lambda kind, left, right: kind(this=left, expression=right),
+        st.sampled_from(kinds),
+        inner,
+        inner,
+    )
 
 
 @st.composite
@@ -99,12 +108,17 @@ def _call(draw: Any, inner: st.SearchStrategy[Tree]) -> Tree:
 def _like(draw: Any, inner: st.SearchStrategy[Tree]) -> Tree:
     pattern = draw(st.sampled_from(("a%", "%", "_", "!%%", "b_%")).map(exp.Literal.string) | inner)
     test = exp.Like(this=draw(inner), expression=pattern)
-    return exp.Escape(this=test, expression=exp.Literal.string("!")) if draw(st.booleans()) else test
+    return (
+        exp.Escape(this=test, expression=exp.Literal.string("!")) if draw(st.booleans()) else test
+    )
 
 
 def _members(items: dict[str, Tree]) -> Tree:
     return exp.Struct(
-        expressions=[exp.PropertyEQ(this=identifier(key, True), expression=value) for key, value in items.items()]
+        expressions=[
+            exp.PropertyEQ(this=identifier(key, True), expression=value)
+            for key, value in items.items()
+        ]
     )
 
 
@@ -127,14 +141,20 @@ def _extend(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
         | inner.map(lambda node: exp.Not(this=node))
         | inner.map(lambda node: exp.Is(this=node, expression=exp.Null()))
         | st.builds(lambda node, items: exp.In(this=node, expressions=items), inner, listed)
-        | st.builds(lambda node, low, high: exp.Between(this=node, low=low, high=high), inner, inner, inner)
+        | st.builds(
+            lambda node, low, high: exp.Between(this=node, low=low, high=high), inner, inner, inner
+        )
         | _like(inner)
         | _case(inner)
         | _call(inner)
         | _steps(inner)
         | st.lists(inner, max_size=3).map(lambda items: exp.Array(expressions=items))
         | st.dictionaries(st.sampled_from(KEYS), inner, max_size=2).map(_members)
-        | st.builds(lambda left, right: exp.Anonymous(this="topic_match", expressions=[left, right]), inner, inner)
+        | st.builds(
+            lambda left, right: exp.Anonymous(this="topic_match", expressions=[left, right]),
+            inner,
+            inner,
+        )
     )
 
 
@@ -148,10 +168,16 @@ def _extend_safely(inner: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
         st.builds(lambda kind, left, right: kind(this=left, expression=right), kinds, inner, inner)
         | inner.map(lambda node: exp.Not(this=node))
         | inner.map(lambda node: exp.Is(this=node, expression=exp.Null()))
-        | st.builds(lambda node, items: exp.In(this=node, expressions=items), inner, st.lists(inner, min_size=1))
+        | st.builds(
+            lambda node, items: exp.In(this=node, expressions=items),
+            inner,
+            st.lists(inner, min_size=1),
+        )
         | _case(inner)
         | _steps(inner)
-        | st.builds(lambda one, two: exp.Anonymous(this="coalesce", expressions=[one, two]), inner, inner)
+        | st.builds(
+            lambda one, two: exp.Anonymous(this="coalesce", expressions=[one, two]), inner, inner
+        )
         | st.lists(inner, max_size=3).map(lambda items: exp.Array(expressions=items))
         | st.dictionaries(st.sampled_from(KEYS), inner, max_size=2).map(_members)
     )
@@ -163,7 +189,9 @@ TESTS = (
     SAFE.map(lambda node: exp.Is(this=node, expression=exp.Null()))
     | st.builds(lambda node, item: exp.NEQ(this=node, expression=item), paths(), LITERALS)
     | st.builds(
-        lambda node, items: exp.In(this=node, expressions=items), paths(), st.lists(SAFE, min_size=1, max_size=2)
+        lambda node, items: exp.In(this=node, expressions=items),
+        paths(),
+        st.lists(SAFE, min_size=1, max_size=2),
     )
 )
 
@@ -198,7 +226,12 @@ def select(fields: list[Tree], condition: Tree | None, jq: str | None = None) ->
 
 
 def foreach(
-    earlier: list[Tree], walked: Tree, alias: str | None, fields: list[Tree], incase: Tree | None, where: Tree | None
+    earlier: list[Tree],
+    walked: Tree,
+    alias: str | None,
+    fields: list[Tree],
+    incase: Tree | None,
+    where: Tree | None,
 ) -> exp.Select:
     last = walked if alias is None else exp.Alias(this=walked, alias=identifier(alias))
     tree = select(fields, where)
@@ -213,13 +246,19 @@ CONDITIONS = (
     | TESTS
     | TESTS.map(lambda test: exp.Not(this=test))
     | st.builds(
-        lambda kind, *both: kind(this=both[0], expression=both[1]), st.sampled_from((exp.And, exp.Or)), TESTS, TESTS
+        lambda kind, *both: kind(this=both[0], expression=both[1]),
+        st.sampled_from((exp.And, exp.Or)),
+        TESTS,
+        TESTS,
     )
     | EXPRESSIONS
 )
 SELECTS = st.builds(select, st.lists(FIELDS, min_size=1, max_size=4), CONDITIONS)
 PIPED = st.builds(
-    select, st.lists(FIELDS, min_size=1, max_size=2), CONDITIONS, st.sampled_from((".", "{a: .a}, {b: 'x'}"))
+    select,
+    st.lists(FIELDS, min_size=1, max_size=2),
+    CONDITIONS,
+    st.sampled_from((".", "{a: .a}, {b: 'x'}")),
 )
 MEMBERS = st.builds(lambda key: key_step(column("payload"), key), st.sampled_from(("l", "l", "x")))
 WALKED = MEMBERS | MEMBERS | MEMBERS | paths() | EXPRESSIONS

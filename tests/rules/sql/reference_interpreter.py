@@ -26,7 +26,17 @@ COMPARISONS: dict[type[Tree], Callable[[Any, Any], bool]] = {
     exp.EQ: values.equal, exp.NEQ: values.not_equal, exp.LT: values.less, exp.LTE: values.less_or_equal,
     exp.GT: values.greater, exp.GTE: values.greater_or_equal,
 }  # fmt: skip
-CONDITIONS = (*COMPARISONS, exp.And, exp.Or, exp.Not, exp.In, exp.Is, exp.Between, exp.Like, exp.Escape)
+CONDITIONS = (
+    *COMPARISONS,
+    exp.And,
+    exp.Or,
+    exp.Not,
+    exp.In,
+    exp.Is,
+    exp.Between,
+    exp.Like,
+    exp.Escape,
+)
 
 
 class RawPayload(str):
@@ -106,7 +116,9 @@ class Interpreter:
         path = path_of(item)
         if path is not None:
             return Path(path.root, path.steps)
-        return Path(item.name if isinstance(item, exp.Literal) and item.is_string else text_of_tree(item))
+        return Path(
+            item.name if isinstance(item, exp.Literal) and item.is_string else text_of_tree(item)
+        )
 
     def _write(self, path: Path, value: Any, scopes: Sequence[Names]) -> None:
         names = scopes[0]
@@ -116,7 +128,9 @@ class Interpreter:
         before = names.get(path.root, UNDEFINED)
         if path.root == "payload" and isinstance(before, (str, bytes)):
             before = jsontext.decode(plain(before))
-        steps = [self._index(step, scopes) if isinstance(step, Path) else step for step in path.steps]
+        steps = [
+            self._index(step, scopes) if isinstance(step, Path) else step for step in path.steps
+        ]
         names[path.root] = written(before, steps, value)
 
     def _index(self, path: Path, scopes: Sequence[Names]) -> Any:
@@ -147,7 +161,9 @@ class Interpreter:
         payload = self._columns.get("payload", UNDEFINED)
         return jsontext.decode(plain(payload)) if isinstance(payload, (str, bytes)) else payload
 
-    def _descend(self, value: Any, steps: Sequence[Any], scopes: Sequence[Names], *, is_payload: bool = False) -> Any:
+    def _descend(
+        self, value: Any, steps: Sequence[Any], scopes: Sequence[Names], *, is_payload: bool = False
+    ) -> Any:
         for step in steps:
             if isinstance(step, Path):
                 index = self._read(step, scopes)
@@ -169,7 +185,13 @@ class Interpreter:
         if isinstance(node, exp.Paren):
             return self._value(node.this, scopes)
         if isinstance(node, exp.Literal):
-            return node.name if node.is_string else int(node.name) if node.name.isdigit() else float(node.name)
+            return (
+                node.name
+                if node.is_string
+                else int(node.name)
+                if node.name.isdigit()
+                else float(node.name)
+            )
         if isinstance(node, exp.Boolean):
             return bool(node.this)
         if isinstance(node, exp.Null):
@@ -184,7 +206,10 @@ class Interpreter:
         if isinstance(node, exp.Array):
             return [self._value(item, scopes) for item in node.expressions]
         if isinstance(node, exp.Struct):
-            return {member.this.name: self._value(member.expression, scopes) for member in node.expressions}
+            return {
+                member.this.name: self._value(member.expression, scopes)
+                for member in node.expressions
+            }
         if isinstance(node, exp.GenerateSeries):
             first, last = (self._value(node.args[end], scopes) for end in ("start", "end"))
             if last < first - 1:
@@ -227,12 +252,16 @@ class Interpreter:
     def _condition(self, node: Tree, scopes: Sequence[Names]) -> bool:
         return self._known(node, scopes) is True
 
-    def _known(self, node: Tree, scopes: Sequence[Names], *, is_negated: bool = False) -> bool | None:
+    def _known(
+        self, node: Tree, scopes: Sequence[Names], *, is_negated: bool = False
+    ) -> bool | None:
         """SQL's three values: None is unknown, which is as good as false where the condition must hold, so that an
         operand behind it is not evaluated. ``is_negated``: NOT of the condition must hold."""
         node = bare(node)
         if type(node) in COMPARISONS:
-            left, right = (plain(self._value(side, scopes)) for side in (node.this, node.expression))
+            left, right = (
+                plain(self._value(side, scopes)) for side in (node.this, node.expression)
+            )
             return self._compared(type(node), left, right)
         if isinstance(node, (exp.And, exp.Or)):
             deciding = isinstance(node, exp.Or)
@@ -258,17 +287,23 @@ class Interpreter:
 
     def _compared(self, kind: type[Tree], left: Any, right: Any) -> bool | None:
         is_equal = kind in (exp.LTE, exp.GTE) and left is UNDEFINED and right is UNDEFINED
-        if kind not in (exp.EQ, exp.NEQ) and any(side is None or side is UNDEFINED for side in (left, right)):
+        if kind not in (exp.EQ, exp.NEQ) and any(
+            side is None or side is UNDEFINED for side in (left, right)
+        ):
             return is_equal or None
         return COMPARISONS[kind](left, right)
 
     def _test(self, node: Tree, scopes: Sequence[Names], *, is_negated: bool) -> bool | None:
         if isinstance(node, exp.Escape):
-            text, pattern = self._value(node.this.this, scopes), self._value(node.this.expression, scopes)
+            text, pattern = (
+                self._value(node.this.this, scopes),
+                self._value(node.this.expression, scopes),
+            )
             return self._like(plain(text), plain(pattern), node.expression.name)
         value = plain(self._value(node.this, scopes))
         if isinstance(node, exp.In):
-            return any([values.identical(value, plain(self._value(item, scopes))) for item in node.expressions])  # noqa: C419 (all items are evaluated)
+            items = [plain(self._value(item, scopes)) for item in node.expressions]  # all of them
+            return any(values.identical(value, item) for item in items)
         if isinstance(node, exp.Is):
             return value is UNDEFINED or value is None
         if isinstance(node, exp.Like):
@@ -316,7 +351,12 @@ def member(value: Any, name: str) -> Any:
 
 def element(value: Any, index: Any) -> Any:
     value = soft(value)
-    if not isinstance(value, list) or type(index) is not int or index == 0 or abs(index) > len(value):
+    if (
+        not isinstance(value, list)
+        or type(index) is not int
+        or index == 0
+        or abs(index) > len(value)
+    ):
         return UNDEFINED
     return value[index - 1] if index > 0 else value[index]
 
@@ -325,7 +365,9 @@ def part(value: Any, first: int, last: int) -> list[Any]:
     value = soft(value)
     if not isinstance(value, list):
         raise EvaluationError("a range can be taken of an array only")
-    start, end = (position if position > 0 else len(value) + 1 + position for position in (first, last))
+    start, end = (
+        position if position > 0 else len(value) + 1 + position for position in (first, last)
+    )
     if first == 0 or last == 0 or start < 1 or end < 1 or end < start - 1:
         raise EvaluationError("no such range")
     return value[start - 1 : end]
@@ -350,4 +392,7 @@ def written(target: Any, steps: Sequence[Any], value: Any) -> Any:
     if step == 0:
         return [written(UNDEFINED, rest, value), *target]
     at = step - 1 if step > 0 else len(target) + step
-    return [written(item, rest, value) if position == at else item for position, item in enumerate(target)]
+    return [
+        written(item, rest, value) if position == at else item
+        for position, item in enumerate(target)
+    ]

@@ -7,7 +7,16 @@ import pytest
 from broker.core.errors import Invalid
 from rules.rule import compile_statement
 from rules.sql.values import UNDEFINED
-from tests.rules.sql.evaluation import CONTEXT, FAILED, FUNCTIONS, PAYLOAD, holds, result, row, value
+from tests.rules.sql.evaluation import (
+    CONTEXT,
+    FAILED,
+    FUNCTIONS,
+    PAYLOAD,
+    holds,
+    result,
+    row,
+    value,
+)
 
 
 @pytest.mark.parametrize(
@@ -25,8 +34,12 @@ def test_1_negations_and_bare_booleans_are_conditions(condition: str, want: bool
 
 
 def test_2_functions_that_look_at_the_message_work_everywhere() -> None:
-    assert holds("clientid() = 'c1' AND topic(1) = 't' AND qos() = 1 AND payload('o.k') = 'v'") is True
-    assert result("FOREACH [1, 2] AS x DO x INCASE topic(2) = 'a' AND clientid() = 'c1' FROM \"t/#\"") == [
+    assert (
+        holds("clientid() = 'c1' AND topic(1) = 't' AND qos() = 1 AND payload('o.k') = 'v'") is True
+    )
+    assert result(
+        "FOREACH [1, 2] AS x DO x INCASE topic(2) = 'a' AND clientid() = 'c1' FROM \"t/#\""
+    ) == [
         {"x": 1},
         {"x": 2},
     ]
@@ -39,7 +52,9 @@ def test_3_writing_into_the_payload_after_a_star_keeps_the_rest() -> None:
 
 
 def test_4_foreach_without_a_name_hides_nothing_of_the_payload() -> None:
-    assert result('FOREACH payload.l DO payload.i AS i, item AS x FROM "t/#"') == [{"i": 5, "x": n} for n in (1, 2, 3)]
+    assert result('FOREACH payload.l DO payload.i AS i, item AS x FROM "t/#"') == [
+        {"i": 5, "x": n} for n in (1, 2, 3)
+    ]
 
 
 def test_5_a_payload_that_was_rewritten_is_read_anew() -> None:
@@ -58,7 +73,9 @@ def test_6_a_walked_payload_stands_in_the_row_once() -> None:
 
 
 def test_7_names_that_are_made_are_the_normalised_text() -> None:
-    fields = "-qos,   1+ 1, case when true then 2 end, not  (a = 1), {a:1}.a, a like 'x', payload.f*2"
+    fields = (
+        "-qos,   1+ 1, case when true then 2 end, not  (a = 1), {a:1}.a, a like 'x', payload.f*2"
+    )
     assert list(result(f"SELECT {fields} FROM \"t/#\"")) == [
         "-qos", "1 + 1", "CASE WHEN true THEN 2 END", "NOT (a = 1)", "{a: 1}.a", "a LIKE 'x'", "payload.f * 2",
     ]  # fmt: skip
@@ -92,7 +109,9 @@ def test_9_what_can_never_work_is_told_when_the_rule_is_saved(expression: str) -
 
 
 def test_10_the_text_may_be_written_as_elsewhere() -> None:
-    got = result("SELECT 'it''s' AS s, 1e3 AS n, _a AS _b, TRUE AS t /* c */ FROM \"t/#\"; -- the end")
+    got = result(
+        "SELECT 'it''s' AS s, 1e3 AS n, _a AS _b, TRUE AS t /* c */ FROM \"t/#\"; -- the end"
+    )
     assert got == {"s": "it's", "n": 1000.0, "_b": UNDEFINED, "t": True}
 
 

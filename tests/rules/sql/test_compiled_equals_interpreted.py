@@ -38,13 +38,18 @@ SCALARS = (
 )
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 OBJECTS = st.fixed_dictionaries(
-    {"x": VALUES, "l": st.lists(VALUES, max_size=4)}, optional={key: VALUES for key in KEYS if key not in ("x", "l")}
+    {"x": VALUES, "l": st.lists(VALUES, max_size=4)},
+    optional={key: VALUES for key in KEYS if key not in ("x", "l")},
 )
-PAYLOADS = (OBJECTS | OBJECTS | VALUES).map(json.dumps) | st.sampled_from(("", "no json", "{", "\xff"))
+PAYLOADS = (OBJECTS | OBJECTS | VALUES).map(json.dumps) | st.sampled_from(
+    ("", "no json", "{", "\xff")
+)
 
 
 def outcome(run: Any, *arguments: Any) -> Any:
@@ -74,10 +79,14 @@ def check(sql: str, payload: bytes) -> None:
         assert got is wanted or identical(got, wanted), (sql, payload, got, wanted)
 
 
-@pytest.mark.parametrize("text", ["{} AND payload", "{} OR payload", "NOT ({} AND payload)", "NOT ({} OR payload)"])
+@pytest.mark.parametrize(
+    "text", ["{} AND payload", "{} OR payload", "NOT ({} AND payload)", "NOT ({} OR payload)"]
+)
 @pytest.mark.parametrize("left", ["clientid.x", "qos = 1", "qos = 2", "NOT clientid.x"])
 @pytest.mark.parametrize("payload", [b"true", b"1", b"no json"])
-def test_an_operand_behind_one_that_decides_is_not_evaluated(text: str, left: str, payload: bytes) -> None:
+def test_an_operand_behind_one_that_decides_is_not_evaluated(
+    text: str, left: str, payload: bytes
+) -> None:
     check(f'SELECT {text.format(left)} AS v FROM "t"', payload)
 
 

@@ -68,7 +68,10 @@ DEEP = 10_000
 def test_hostile_sql_is_refused_with_a_place(sql: str) -> None:
     with pytest.raises(Invalid) as caught:
         compile_statement(sql, FUNCTIONS, CONTEXT)
-    assert all(problem.line and problem.column and len(problem.message) < 500 for problem in caught.value.problems)
+    assert all(
+        problem.line and problem.column and len(problem.message) < 500
+        for problem in caught.value.problems
+    )
 
 
 @pytest.mark.parametrize(
@@ -131,9 +134,19 @@ def test_the_deepest_that_parses_is_served_on_a_deep_stack(begin: str, end: str)
         ("[1, '\0\r\x0c'] AS y", {"y": [1, "\0\r\x0c"]}),
     ],
 )
-def test_names_that_are_numbers_and_strings_with_nul_are_as_any_other(fields: str, expected: dict[str, object]) -> None:
+def test_names_that_are_numbers_and_strings_with_nul_are_as_any_other(
+    fields: str, expected: dict[str, object]
+) -> None:
     """Python has no names that begin with a digit, and no source with NUL."""
-    event = Event({"payload": '{"b": "x", "6": 6}', "clientid": "c1", "topic": "t", "1e5message": 2, "5": "x5"})
+    event = Event(
+        {
+            "payload": '{"b": "x", "6": 6}',
+            "clientid": "c1",
+            "topic": "t",
+            "1e5message": 2,
+            "5": "x5",
+        }
+    )
     statement = compile_statement(f'SELECT {fields} FROM "t"', FUNCTIONS, CONTEXT)
     assert statement.on_event.run(event) == expected
 
@@ -179,7 +192,10 @@ def test_duplicate_keys_and_big_numbers_are_exact() -> None:
 
 def test_a_megabyte_is_a_payload_as_any_other() -> None:
     text = "x" * 1_000_000
-    assert row("payload.s as s, strlen(payload.s) as n", json.dumps({"s": text})) == {"s": text, "n": len(text)}
+    assert row("payload.s as s, strlen(payload.s) as n", json.dumps({"s": text})) == {
+        "s": text,
+        "n": len(text),
+    }
     items = json.dumps({"l": list(range(150_000))})
     rows = result('FOREACH payload.l AS x DO x INCASE x > 149990 FROM "#"', items)
     assert [one["x"] for one in rows] == list(range(149_991, 150_000))
@@ -201,7 +217,9 @@ def test_equal_but_deep_values_compare() -> None:
 
 
 @pytest.mark.parametrize(("character", "size"), [("a", 1), ("é", 1), ("€", 2), ("\U0001f600", 4)])
-def test_arguments_of_many_calls_are_counted_in_the_bytes_that_they_take(character: str, size: int) -> None:
+def test_arguments_of_many_calls_are_counted_in_the_bytes_that_they_take(
+    character: str, size: int
+) -> None:
     WORK.left = before = MAX_WORK_NS
     counted(character * 100_000)
     assert before - WORK.left == pytest.approx(2 * size * 100_000, rel=0.01)

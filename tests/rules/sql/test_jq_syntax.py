@@ -58,18 +58,29 @@ def test_a_block_is_a_call_of_jq(block: str, program: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "sql", ["SELECT a jq FROM t", "SELECT jq, b jq, c FROM t", "SELECT jq + 1 FROM t", "SELECT jq.a FROM t"]
+    "sql",
+    [
+        "SELECT a jq FROM t",
+        "SELECT jq, b jq, c FROM t",
+        "SELECT jq + 1 FROM t",
+        "SELECT jq.a FROM t",
+    ],
 )
 def test_jq_may_still_be_a_name(sql: str) -> None:
     assert jq_of(parse(sql)) is None
 
 
 def test_every_output_is_a_row() -> None:
-    assert result('SELECT clientid, qos JQ {c: .clientid}, {q: (.qos + 1)} FROM "t/#"') == [{"c": "c1"}, {"q": 2}]
+    assert result('SELECT clientid, qos JQ {c: .clientid}, {q: (.qos + 1)} FROM "t/#"') == [
+        {"c": "c1"},
+        {"q": 2},
+    ]
     assert result('SELECT clientid JQ empty FROM "t/#"') == []
     assert result('SELECT clientid JQ {a: 1} FROM "t/#" WHERE qos = 2') is None
     assert result('SELECT clientid JQ .clientid FROM "t/#"') == FAILED
-    assert result('SELECT clientid, missing JQ {has: has("missing")} FROM "t/#"') == [{"has": False}]
+    assert result('SELECT clientid, missing JQ {has: has("missing")} FROM "t/#"') == [
+        {"has": False}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +98,8 @@ def test_a_block_gives_the_list_of_outputs(expression: str, want: Any) -> None:
 
 def test_a_saved_rule_writes_a_row_per_output(node: Any) -> None:
     node.rule(
-        "SELECT clientid, payload.l AS l JQ .l[] as $x | {clientid, $x} FROM t", {"type": "stream", "stream": "hot"}
+        "SELECT clientid, payload.l AS l JQ .l[] as $x | {clientid, $x} FROM t",
+        {"type": "stream", "stream": "hot"},
     )
     node.send("t", b'{"l":[1,2]}')
     node.send("t", b'{"l":[]}')
@@ -96,4 +108,8 @@ def test_a_saved_rule_writes_a_row_per_output(node: Any) -> None:
         {"clientid": "c1", "x": 1},
         {"clientid": "c1", "x": 2},
     ]
-    assert (node.count("passed"), node.count("failed.no_result"), node.count("failed.exception")) == (1, 1, 1)
+    assert (
+        node.count("passed"),
+        node.count("failed.no_result"),
+        node.count("failed.exception"),
+    ) == (1, 1, 1)

@@ -46,5 +46,7 @@ def test_no_pattern_is_slow() -> None:
 def test_what_is_not_there_is_like_nothing_and_a_number_is_an_error() -> None:
     assert not like(UNDEFINED, "%")
     assert not like("a", None)
-    with pytest.raises(EvaluationError, match="LIKE needs two strings, not an integer and a string"):
+    with pytest.raises(
+        EvaluationError, match="LIKE needs two strings, not an integer and a string"
+    ):
         like(5, "%")

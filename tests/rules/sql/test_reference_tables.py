@@ -177,7 +177,9 @@ def test_fields(fields: str, want: Any) -> None:
     assert row(fields) == want
 
 
-@pytest.mark.parametrize("payload", ["", "no json", b"\xff\x00", '{"a":1} x', "[1,]", "NaN", "{'a':1}"])
+@pytest.mark.parametrize(
+    "payload", ["", "no json", b"\xff\x00", '{"a":1} x', "[1,]", "NaN", "{'a':1}"]
+)
 def test_a_payload_that_is_no_json_fails_where_it_is_looked_into(payload: Any) -> None:
     assert row("payload.x as x", payload) == FAILED
     assert holds("payload.x = 1", payload) == FAILED
@@ -214,7 +216,11 @@ def test_foreach(sql: str, want: Any) -> None:
 
 
 def test_in_where_the_alias_is_the_whole_array() -> None:
-    assert result('FOREACH payload.l AS s DO s FROM "#" WHERE length(s) = 3') == [{"s": 1}, {"s": 2}, {"s": 3}]
+    assert result('FOREACH payload.l AS s DO s FROM "#" WHERE length(s) = 3') == [
+        {"s": 1},
+        {"s": 2},
+        {"s": 3},
+    ]
     assert result('FOREACH payload.l AS s DO s FROM "#" WHERE length(s) = 2') is None
 
 

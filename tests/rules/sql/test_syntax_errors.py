@@ -83,7 +83,9 @@ def cases() -> list[tuple[str, ...]]:
     return [(sql, column, message, suggestion) for sql, column, message, suggestion in lines]
 
 
-@pytest.mark.parametrize(("sql", "column", "message", "suggestion"), cases(), ids=[case[0] for case in cases()])
+@pytest.mark.parametrize(
+    ("sql", "column", "message", "suggestion"), cases(), ids=[case[0] for case in cases()]
+)
 def test_one_problem(sql: str, column: str, message: str, suggestion: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse(sql)

@@ -20,11 +20,15 @@ Schema = Any
 
 
 def paths(reader: Schema, writer: Schema) -> list[str]:
-    return [reason.path for reason in can_read(parse(json.dumps(reader)), parse(json.dumps(writer)))]
+    return [
+        reason.path for reason in can_read(parse(json.dumps(reader)), parse(json.dumps(writer)))
+    ]
 
 
 def record(*fields: Any, **more: Any) -> dict[str, Any]:
-    named = [{"name": item[0], "type": item[1], **(item[2] if len(item) > 2 else {})} for item in fields]
+    named = [
+        {"name": item[0], "type": item[1], **(item[2] if len(item) > 2 else {})} for item in fields
+    ]
     return {"type": "record", "name": "R", "fields": named, **more}
 
 
@@ -60,13 +64,21 @@ def decimal(precision: int, scale: int) -> dict[str, Any]:
         (enum("A", "B"), enum("A"), []),
         (enum("A"), enum("A", "B"), [""]),
         (enum("A", default="A"), enum("A", "B"), []),
-        ({"type": "fixed", "name": "F", "size": 2}, {"type": "fixed", "name": "F", "size": 3}, [""]),
+        (
+            {"type": "fixed", "name": "F", "size": 2},
+            {"type": "fixed", "name": "F", "size": 3},
+            [""],
+        ),
         (["null", "string"], "string", []),
         ("string", ["null", "string"], [""]),
         (["null", "long"], ["null", "int"], []),
         ({"type": "array", "items": "long"}, {"type": "array", "items": "int"}, []),
         ({"type": "array", "items": "int"}, {"type": "array", "items": "long"}, ["items"]),
-        ({"type": "map", "values": record(T)}, {"type": "map", "values": record(("u", "int"))}, ["values.fields.t"]),
+        (
+            {"type": "map", "values": record(T)},
+            {"type": "map", "values": record(("u", "int"))},
+            ["values.fields.t"],
+        ),
         (record(("n", ["null", "R"])), record(("n", ["null", "R"]), T), []),
     ],
 )
@@ -81,7 +93,9 @@ FIELD_NAMES = ("a", "b", "c")
 def _named(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
     """Records, enums and fixed types; names are made different for each kind, and the same in both schemas."""
     default = st.sampled_from([{}, {"default": None}])
-    field = st.tuples(st.sampled_from(FIELD_NAMES), inner, default, st.sampled_from([[], ["a"], ["b"]]))
+    field = st.tuples(
+        st.sampled_from(FIELD_NAMES), inner, default, st.sampled_from([[], ["a"], ["b"]])
+    )
     return st.one_of(
         st.lists(field, max_size=3, unique_by=lambda item: item[0]).map(_record),
         st.tuples(st.sets(st.sampled_from("XYZ"), min_size=1), st.booleans()).map(_enum),
@@ -94,7 +108,9 @@ def _record(fields: list[Any]) -> Schema:
     made = []
     for name, kind, default, aliases in fields:
         fitting = (
-            {"default": None} if default and (kind == "null" or (isinstance(kind, list) and kind[0] == "null")) else {}
+            {"default": None}
+            if default and (kind == "null" or (isinstance(kind, list) and kind[0] == "null"))
+            else {}
         )
         free = [alias for alias in aliases if alias not in names]
         names |= set(free)
@@ -104,7 +120,12 @@ def _record(fields: list[Any]) -> Schema:
 
 def _enum(drawn: tuple[set[str], bool]) -> Schema:
     symbols = sorted(drawn[0])
-    return {"type": "enum", "name": "E", "symbols": symbols, **({"default": symbols[0]} if drawn[1] else {})}
+    return {
+        "type": "enum",
+        "name": "E",
+        "symbols": symbols,
+        **({"default": symbols[0]} if drawn[1] else {}),
+    }
 
 
 def _composed(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
@@ -187,7 +208,9 @@ def encoded(schema: Schema, value: Any, out: BytesIO) -> bytes:
         for item in schema["fields"]:
             encoded(item["type"], value[item["name"]], out)
     elif isinstance(schema, dict) and schema["type"] in ("array", "map"):
-        entries = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
+        entries = (
+            list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
+        )
         if entries:
             fastavro.schemaless_writer(out, "long", len(entries))
         for key, item in entries:
@@ -204,7 +227,9 @@ def reads(reader: Schema, writer: Schema) -> bool:
     parsed_reader, parsed_writer = fastavro.parse_schema(reader), fastavro.parse_schema(writer)
     for value in covering(writer):
         try:
-            fastavro.schemaless_reader(BytesIO(encoded(writer, value, BytesIO())), parsed_writer, parsed_reader)
+            fastavro.schemaless_reader(
+                BytesIO(encoded(writer, value, BytesIO())), parsed_writer, parsed_reader
+            )
         except Exception:  # noqa: BLE001 # the library raises many types when it cannot read
             return False
     return True
@@ -217,7 +242,9 @@ def fields_of(schema: Schema) -> list[dict[str, Any]]:
     if not isinstance(schema, dict):
         return []
     own = schema.get("fields", [])
-    inner = [schema[key] for key in ("items", "values") if key in schema] + [field["type"] for field in own]
+    inner = [schema[key] for key in ("items", "values") if key in schema] + [
+        field["type"] for field in own
+    ]
     return [*own, *(field for one in inner for field in fields_of(one))]
 
 
@@ -226,7 +253,8 @@ def has_one_field_for_each(reader: Schema, writer: Schema) -> bool:
     not say which is read then, and fastavro takes either."""
     names = {field["name"] for field in fields_of(writer)}
     return not any(
-        field["name"] in names and names.intersection(field.get("aliases", ())) for field in fields_of(reader)
+        field["name"] in names and names.intersection(field.get("aliases", ()))
+        for field in fields_of(reader)
     )
 
 
@@ -240,7 +268,9 @@ def test_the_verdict_is_what_fastavro_reads(one: Schema, other: Schema) -> None:
 
 @settings(max_examples=examples(300), suppress_health_check=list(HealthCheck), deadline=None)
 @given(SCHEMAS, st.data())
-def test_the_verdict_on_small_changes_is_what_fastavro_reads(schema: Schema, data: st.DataObject) -> None:
+def test_the_verdict_on_small_changes_is_what_fastavro_reads(
+    schema: Schema, data: st.DataObject
+) -> None:
     writer = _with_own_names(schema, count())
     reader = _changed(writer, data)
     assert (not paths(reader, writer)) == reads(reader, writer)
@@ -265,7 +295,13 @@ def _changed(schema: Schema, data: st.DataObject) -> Schema:
         kept = [item for item in made["fields"] if item is not field]
         changes = [
             kept,
-            [*kept, {**{k: v for k, v in field.items() if k != "default"}, "type": _changed(field["type"], data)}],
+            [
+                *kept,
+                {
+                    **{k: v for k, v in field.items() if k != "default"},
+                    "type": _changed(field["type"], data),
+                },
+            ],
         ]
         made["fields"] = data.draw(st.sampled_from(changes))
     return made

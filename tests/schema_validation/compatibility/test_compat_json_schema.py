@@ -27,7 +27,11 @@ def real(found: list[Reason]) -> list[str]:
 
 def draft_3(**is_required: bool) -> Schema:
     properties = {name: {"required": required} for name, required in is_required.items()}
-    return {"$schema": "http://json-schema.org/draft-03/schema#", "type": "object", "properties": properties}
+    return {
+        "$schema": "http://json-schema.org/draft-03/schema#",
+        "type": "object",
+        "properties": properties,
+    }
 
 
 OBJECT = {"type": "object", "properties": {"t": {"type": "number"}}, "required": ["t"]}
@@ -78,7 +82,9 @@ CASES: list[tuple[str, Schema, Schema, list[str]]] = [
 @pytest.mark.parametrize(
     ("reader", "writer", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_change_is_judged_with_its_place(reader: Schema, writer: Schema, expected: list[str]) -> None:
+def test_change_is_judged_with_its_place(
+    reader: Schema, writer: Schema, expected: list[str]
+) -> None:
     assert real(reasons(reader, writer)) == expected
 
 
@@ -91,7 +97,10 @@ def test_other_meanings_of_the_same_text_are_told_apart() -> None:
     """Both say the same, and refer to different things."""
 
     def of(kind: str) -> Schema:
-        return {"$defs": {"n": {"type": kind}}, "properties": {"t": {"anyOf": [{"$ref": "#/$defs/n"}]}}}
+        return {
+            "$defs": {"n": {"type": kind}},
+            "properties": {"t": {"anyOf": [{"$ref": "#/$defs/n"}]}},
+        }
 
     assert real(reasons(of("string"), of("number"))) == ["properties.t.type"]
 
@@ -140,7 +149,9 @@ def _composed(inner: st.SearchStrategy[Schema]) -> st.SearchStrategy[Schema]:
 
 SCHEMAS = st.recursive(LEAVES, _composed, max_leaves=5)
 ROOTS = st.builds(
-    lambda root, held: {**(root if isinstance(root, dict) else {}), "$defs": {"d": held}}, SCHEMAS, LEAVES
+    lambda root, held: {**(root if isinstance(root, dict) else {}), "$defs": {"d": held}},
+    SCHEMAS,
+    LEAVES,
 )
 VALUES = st.recursive(
     st.sampled_from([None, True, 0, 1, 2, 3.5, -1, "", "a", "b", "ab", 1.0]),
@@ -155,7 +166,9 @@ FIXED_VALUES: list[Any] = [
 
 @settings(max_examples=examples(500), suppress_health_check=list(HealthCheck), deadline=None)
 @given(ROOTS, ROOTS, st.lists(VALUES, max_size=10))
-def test_what_is_declared_compatible_reads_every_document(reader: Schema, writer: Schema, values: list[Any]) -> None:
+def test_what_is_declared_compatible_reads_every_document(
+    reader: Schema, writer: Schema, values: list[Any]
+) -> None:
     try:
         valid_for_reader = jsonschema_rs.validator_for(reader).is_valid
         valid_for_writer = jsonschema_rs.validator_for(writer).is_valid

@@ -37,7 +37,9 @@ def model(body: str, head: str = SYNTAX) -> object:
         ("message I { string a = 1; } I i = 1;", "message I { int32 a = 1; } I i = 1;", ["M.i.a"]),
     ],
 )
-def test_fields_are_held_against_each_other_by_number(reader: str, writer: str, expected: list[str]) -> None:
+def test_fields_are_held_against_each_other_by_number(
+    reader: str, writer: str, expected: list[str]
+) -> None:
     reasons = can_read(model(reader), model(writer))  # type: ignore[arg-type]
     assert [reason.path for reason in reasons][: len(expected) or None] == expected
 

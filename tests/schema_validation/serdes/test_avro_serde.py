@@ -66,7 +66,12 @@ def test_values_come_back(value: dict[str, Any]) -> None:
 def test_the_library_reads_what_is_written(value: dict[str, Any]) -> None:
     plain = json.loads(json.dumps(READING))
     plain["fields"][1]["type"] = "long"
-    assert fastavro.schemaless_reader(BytesIO(serde(READING).encode(value)), fastavro.parse_schema(plain)) == value
+    assert (
+        fastavro.schemaless_reader(
+            BytesIO(serde(READING).encode(value)), fastavro.parse_schema(plain)
+        )
+        == value
+    )
 
 
 @given(st.binary(max_size=200))
@@ -93,7 +98,9 @@ def test_deep_values_of_a_recursive_schema_are_refused_and_do_not_end_the_proces
         "for depth in (10, 1000, 5000, 200000):\n"
         "    print(depth, made.misfit(b'\\x02' * depth + b'\\x00') is None)\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.splitlines()[0] == "10 True"
     assert done.stdout.splitlines()[-1] == "200000 False"
 
@@ -108,7 +115,12 @@ def test_deep_values_are_not_written() -> None:
 
 def test_block_counts_are_not_believed() -> None:
     huge = b"\x80\x80\x80\x80\x80\x40"  # 2^40, zigzag
-    for schema in ({"type": "array", "items": "int"}, {"type": "map", "values": "null"}, "string", "bytes"):
+    for schema in (
+        {"type": "array", "items": "int"},
+        {"type": "map", "values": "null"},
+        "string",
+        "bytes",
+    ):
         assert serde(schema).misfit(huge) is not None
     two_blocks = {"type": "array", "items": "int"}
     assert serde(two_blocks).decode(b"\x03\x04\x02\x04\x02\x06\x00") == [
@@ -127,10 +139,20 @@ def test_block_counts_are_not_believed() -> None:
     ],
 )
 def test_items_that_take_no_bytes_are_counted_while_they_are_read(items: Any, value: Any) -> None:
-    made = serde({"type": "record", "name": "r", "fields": [{"name": "l", "type": {"type": "array", "items": items}}]})
+    made = serde(
+        {
+            "type": "record",
+            "name": "r",
+            "fields": [{"name": "l", "type": {"type": "array", "items": items}}],
+        }
+    )
     assert made.encode({"l": [value] * 3}) == b"\x06\x00"
     assert made.decode(b"\x06\x00") == {"l": [value] * 3}
-    for most in (b"\xc0\x9a\x0c", b"\x80\x80\x80\x80\x80\x40", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"):
+    for most in (
+        b"\xc0\x9a\x0c",
+        b"\x80\x80\x80\x80\x80\x40",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00",
+    ):
         assert "holds more than 50000 values" in str(made.misfit(most + b"\x00"))
     assert made.misfit(b"\x06\x02\x00\x00") is not None
 
@@ -162,7 +184,11 @@ def test_what_does_not_fit_is_not_written(schema: Any, value: Any) -> None:
         ("bytes", "é", b"\x04\xc3\xa9"),
         (["int", "long"], 2**40, b"\x02\x80\x80\x80\x80\x80\x40"),
         (["null", "string"], "null", b"\x02\x08null"),
-        ({"type": "record", "name": "r", "fields": [{"name": "a", "type": "int", "default": 1}]}, {"x": 2}, b"\x02"),
+        (
+            {"type": "record", "name": "r", "fields": [{"name": "a", "type": "int", "default": 1}]},
+            {"x": 2},
+            b"\x02",
+        ),
     ],
 )
 def test_what_is_written(schema: Any, value: Any, data: bytes) -> None:
@@ -239,7 +265,9 @@ def decimal(precision: int, scale: int = 0, **fixed: Any) -> dict[str, Any]:
         (decimal(4, size=1), b"\xff", b"\xff", b"\xff"),
     ],
 )
-def test_decimals_are_numbers_or_text_that_keeps_each_digit(schema: Any, value: Any, data: bytes, read: Any) -> None:
+def test_decimals_are_numbers_or_text_that_keeps_each_digit(
+    schema: Any, value: Any, data: bytes, read: Any
+) -> None:
     made = serde(schema)
     assert made.encode(value) == data
     assert made.decode(data) == read
@@ -247,19 +275,24 @@ def test_decimals_are_numbers_or_text_that_keeps_each_digit(schema: Any, value: 
     assert made.encode(made.decode(data)) == data or isinstance(value, bytes)
 
 
-@given(st.integers(1, 38).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits))), st.data())
+@given(
+    st.integers(1, 38).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits))),
+    st.data(),
+)
 def test_each_decimal_comes_back(digits: tuple[int, int], data: st.DataObject) -> None:
     number = data.draw(st.integers(1 - 10 ** digits[0], 10 ** digits[0] - 1))
     made = serde(decimal(*digits))
     text = format(Decimal(number).scaleb(-digits[1], Context(prec=80)), "f")
     read = made.decode(made.encode(text))
     assert Decimal(str(read)) == Decimal(text)
-    assert fastavro.schemaless_reader(BytesIO(made.encode(read)), fastavro.parse_schema(decimal(*digits))) == Decimal(
-        text
-    )
+    assert fastavro.schemaless_reader(
+        BytesIO(made.encode(read)), fastavro.parse_schema(decimal(*digits))
+    ) == Decimal(text)
 
 
-@pytest.mark.parametrize("value", ["1.001", 100, "1e1", "", True, None, 10**100, float("nan"), 1.005, b"\x7f\xff"])
+@pytest.mark.parametrize(
+    "value", ["1.001", 100, "1e1", "", True, None, 10**100, float("nan"), 1.005, b"\x7f\xff"]
+)
 def test_a_decimal_that_does_not_fit_is_not_written(value: Any) -> None:
     with pytest.raises(DataRefused, match=r"is not a decimal\(4, 2\)"):
         serde(decimal(4, 2)).encode(value)
@@ -267,7 +300,11 @@ def test_a_decimal_that_does_not_fit_is_not_written(value: Any) -> None:
 
 def test_characters_of_the_default_of_bytes_are_a_byte_each() -> None:
     fixed = {"type": "fixed", "name": "F", "size": 2}
-    inner = {"type": "record", "name": "i", "fields": [{"name": "b", "type": "bytes", "default": "\u0080"}]}
+    inner = {
+        "type": "record",
+        "name": "i",
+        "fields": [{"name": "b", "type": "bytes", "default": "\u0080"}],
+    }
     fields: list[dict[str, Any]] = [
         {"name": "b", "type": "bytes", "default": "\u00ff\u0000a"},
         {"name": "f", "type": fixed, "default": "\u00fe\u00ff"},
@@ -279,7 +316,9 @@ def test_characters_of_the_default_of_bytes_are_a_byte_each() -> None:
     value = {"b": b"\xff\x00a", "f": b"\xfe\xff", "u": b"\xe9", "i": {"b": b"\x80"}, "l": [b"\xc3"]}
     assert defaults.decode(defaults.encode({})) == value
     assert defaults.decode(defaults.encode({"b": "é"}))["b"] == "é".encode()
-    with pytest.raises(SourceError, match=r"the default of r.b does not fit: expected characters up to U\+00FF"):
+    with pytest.raises(
+        SourceError, match=r"the default of r.b does not fit: expected characters up to U\+00FF"
+    ):
         serde({"type": "record", "name": "r", "fields": [{**fields[0], "default": "\u0100"}]})
 
 
@@ -290,7 +329,9 @@ def test_the_default_of_a_decimal_is_bytes_as_the_standard_writes_them() -> None
     ]
     made = serde({"type": "record", "name": "r", "fields": fields})
     assert made.decode(made.encode({"n": 1})) == {"p": 5.11, "n": 1}
-    with pytest.raises(SourceError, match=r"the default of r.p does not fit: .* is not a decimal\(4, 2\)"):
+    with pytest.raises(
+        SourceError, match=r"the default of r.p does not fit: .* is not a decimal\(4, 2\)"
+    ):
         serde({"type": "record", "name": "r", "fields": [{**fields[0], "default": "\u7fff"}]})
 
 
@@ -329,7 +370,9 @@ def test_a_refusal_says_where_and_what(schema: Any, data: bytes, misfit: str) ->
 
 
 @pytest.mark.parametrize("holder", [{"type": "array"}, {"type": "map"}])
-def test_items_of_many_fields_and_no_bytes_are_refused_when_they_are_saved(holder: dict[str, str]) -> None:
+def test_items_of_many_fields_and_no_bytes_are_refused_when_they_are_saved(
+    holder: dict[str, str],
+) -> None:
     fields = [{"name": f"n{i}", "type": "null"} for i in range(5000)]
     record = {"type": "record", "name": "r", "fields": [*fields, {"name": "b", "type": "boolean"}]}
     with pytest.raises(SourceError, match="that take no bytes"):
@@ -340,7 +383,11 @@ def test_a_long_chain_of_types_is_refused_or_read() -> None:
     """Each record holds the one before it: the C reader would follow 50,000 levels without a payload of that size."""
     for length in (100, 2000):
         holder: list[Any] = [
-            {"type": "record", "name": f"r{i}", "fields": [{"name": "f", "type": "int" if i == 0 else f"r{i - 1}"}]}
+            {
+                "type": "record",
+                "name": f"r{i}",
+                "fields": [{"name": "f", "type": "int" if i == 0 else f"r{i - 1}"}],
+            }
             for i in range(length)
         ]
         try:
@@ -348,7 +395,9 @@ def test_a_long_chain_of_types_is_refused_or_read() -> None:
         except SourceError:
             assert length == 2000
         else:
-            assert made.misfit(bytes([2 * (length - 1) & 127 | 128, 2 * (length - 1) >> 7, 2])) is None
+            assert (
+                made.misfit(bytes([2 * (length - 1) & 127 | 128, 2 * (length - 1) >> 7, 2])) is None
+            )
 
 
 # -- random schemas --
@@ -363,7 +412,11 @@ LEAVES: list[tuple[str, st.SearchStrategy[Any]]] = [
 @st.composite
 def schemas(draw: st.DrawFn, depth: int = 3, path: str = "t") -> tuple[Any, st.SearchStrategy[Any]]:
     """A schema without a union whose branches share values, and what its values are."""
-    shape = draw(st.sampled_from(["leaf", "enum", "fixed", *(["record", "array", "map", "union"] if depth else [])]))
+    shape = draw(
+        st.sampled_from(
+            ["leaf", "enum", "fixed", *(["record", "array", "map", "union"] if depth else [])]
+        )
+    )
     if shape == "leaf":
         name, leaves = draw(st.sampled_from(LEAVES))
         return name, leaves
@@ -384,7 +437,9 @@ def schemas(draw: st.DrawFn, depth: int = 3, path: str = "t") -> tuple[Any, st.S
             {"name": "n", "type": "int"}, {"name": "v", "type": inner}]}}, st.lists(
             st.fixed_dictionaries({"n": st.integers(0, 9), "v": values_of}), max_size=3)  # fmt: skip
     if shape == "map":
-        return {"type": "map", "values": inner}, st.dictionaries(st.text(max_size=3), values_of, max_size=3)
+        return {"type": "map", "values": inner}, st.dictionaries(
+            st.text(max_size=3), values_of, max_size=3
+        )
     if isinstance(inner, list) or inner == "null":
         return inner, values_of
     return ["null", inner], st.none() | values_of
@@ -402,7 +457,9 @@ def test_values_of_any_schema_come_back_and_the_library_reads_them(data: st.Data
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data(), st.binary(max_size=200))
-def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(data: st.DataObject, payload: bytes) -> None:
+def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(
+    data: st.DataObject, payload: bytes
+) -> None:
     schema, _ = data.draw(schemas())
     found = serde(schema).misfit(payload)
     assert found is None or (found.path.startswith("payload") and len(str(found)) < 400)

@@ -22,19 +22,31 @@ from tests.support.examples import examples
 from tests.support.processor import takes_less_than
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-100, 100) | st.floats(-10, 10) | st.text("abc", max_size=4),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers(-100, 100)
+    | st.floats(-10, 10)
+    | st.text("abc", max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from("abcd"), inner, max_size=4)
+    ),
     max_leaves=8,
 )
 LEAVES = st.fixed_dictionaries(
     {},
     optional={
-        "type": st.sampled_from(["integer", "number", "string", "boolean", "null", "object", "array"])
-        | st.lists(st.sampled_from(["integer", "string", "null"]), min_size=1, max_size=3, unique=True),
+        "type": st.sampled_from(
+            ["integer", "number", "string", "boolean", "null", "object", "array"]
+        )
+        | st.lists(
+            st.sampled_from(["integer", "string", "null"]), min_size=1, max_size=3, unique=True
+        ),
         "minimum": st.integers(-5, 5),
         "maxLength": st.integers(0, 3),
         "minItems": st.integers(0, 2),
-        "enum": st.lists(st.integers(0, 2) | st.text("ab", max_size=1), min_size=1, max_size=3, unique_by=repr),
+        "enum": st.lists(
+            st.integers(0, 2) | st.text("ab", max_size=1), min_size=1, max_size=3, unique_by=repr
+        ),
         "required": st.lists(st.sampled_from("abcd"), max_size=2, unique=True),
     },
 )
@@ -103,7 +115,17 @@ def test_a_remote_reference_is_never_fetched() -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["5", "true", "[]", "{", '{"type":"foo"}', '{"$ref":"#/$defs/no"}', '{"pattern":"("}', '{"$schema":"x"}']
+    "source",
+    [
+        "5",
+        "true",
+        "[]",
+        "{",
+        '{"type":"foo"}',
+        '{"$ref":"#/$defs/no"}',
+        '{"pattern":"("}',
+        '{"$schema":"x"}',
+    ],
 )
 def test_a_faulty_schema_is_refused_when_it_is_saved(source: str) -> None:
     with pytest.raises(SourceError):
@@ -133,7 +155,11 @@ def test_values_keep_their_kind() -> None:
 
 @pytest.mark.parametrize(
     ("name", "good", "bad"),
-    [("date-time", "2024-01-01T00:00:00Z", "today"), ("ipv4", "10.0.0.1", "10.0.0"), ("email", "a@b.c", "a")],
+    [
+        ("date-time", "2024-01-01T00:00:00Z", "today"),
+        ("ipv4", "10.0.0.1", "10.0.0"),
+        ("email", "a@b.c", "a"),
+    ],
 )
 def test_formats_are_asserted(name: str, good: str, bad: str) -> None:
     made = serde({"format": name})
@@ -142,7 +168,9 @@ def test_formats_are_asserted(name: str, good: str, bad: str) -> None:
 
 
 def test_an_error_names_the_place_and_hides_the_rest() -> None:
-    made = serde({"properties": {"readings": {"items": {"properties": {"t": {"type": "integer"}}}}}})
+    made = serde(
+        {"properties": {"readings": {"items": {"properties": {"t": {"type": "integer"}}}}}}
+    )
     with pytest.raises(DataRefused) as caught:
         made.decode(b'{"readings":[{"t":1},{"t":"x"}],"secret":"s3"}')
     assert str(caught.value) == "payload.readings[1].t: 'x' is not of type \"integer\""
@@ -151,7 +179,9 @@ def test_an_error_names_the_place_and_hides_the_rest() -> None:
 
 @pytest.mark.parametrize("draft", ["03", "04", "06", "07"])
 def test_the_draft_is_the_one_that_the_schema_names(draft: str) -> None:
-    made = serde({"$schema": f"http://json-schema.org/draft-{draft}/schema#", "const": 1, "divisibleBy": 2})
+    made = serde(
+        {"$schema": f"http://json-schema.org/draft-{draft}/schema#", "const": 1, "divisibleBy": 2}
+    )
     assert made.facts() == {"draft": f"draft {draft}"}
     assert made.is_valid(4) is (draft in ("03", "04"))
     assert made.is_valid(1) is (draft != "03")
@@ -243,8 +273,16 @@ def test_a_long_chain_of_references_is_refused_and_a_short_one_is_not() -> None:
 EXPRESSION: dict[str, Any] = {
     "oneOf": [
         {"type": "integer"},
-        {"type": "object", "required": ["a"], "properties": {"k": {"const": "plus"}, "a": {"$ref": "#"}}},
-        {"type": "object", "required": ["a"], "properties": {"k": {"const": "minus"}, "a": {"$ref": "#"}}},
+        {
+            "type": "object",
+            "required": ["a"],
+            "properties": {"k": {"const": "plus"}, "a": {"$ref": "#"}},
+        },
+        {
+            "type": "object",
+            "required": ["a"],
+            "properties": {"k": {"const": "minus"}, "a": {"$ref": "#"}},
+        },
     ]
 }
 """Each level is looked at twice, since the branch shows in ``k`` only."""
@@ -274,8 +312,12 @@ def test_a_large_payload_that_does_not_fit_is_explained_in_time() -> None:
     assert "too large" in _within(1, lambda: either.explain(wrong)).detail
 
 
-@pytest.mark.parametrize("pattern", [r"^(a+)+$", r"(a|aa)+\1$", r"(?=a)(a+)+$", r"^(?!b)(a*)*c$", r"(.*)*x\1"])
-@pytest.mark.parametrize("payload", [[("a" * 40) + "!"] * 1000, ["a" * 900_000 + "!"], ["a" * 900 + "!"] * 900])
+@pytest.mark.parametrize(
+    "pattern", [r"^(a+)+$", r"(a|aa)+\1$", r"(?=a)(a+)+$", r"^(?!b)(a*)*c$", r"(.*)*x\1"]
+)
+@pytest.mark.parametrize(
+    "payload", [[("a" * 40) + "!"] * 1000, ["a" * 900_000 + "!"], ["a" * 900 + "!"] * 900]
+)
 def test_patterns_end_in_time(pattern: str, payload: list[str]) -> None:
     made = serde({"items": {"anyOf": [{"pattern": pattern}, {"type": "string"}]}})
     fits = _within(2, lambda: made.is_valid(payload))
@@ -331,7 +373,10 @@ def test_a_message_type_is_refused() -> None:
 
 
 def test_keys_of_digits_are_keys_in_an_error() -> None:
-    schema = {"type": "object", "properties": {"5": {"type": "object", "properties": {"007": {"type": "integer"}}}}}
+    schema = {
+        "type": "object",
+        "properties": {"5": {"type": "object", "properties": {"007": {"type": "integer"}}}},
+    }
     made = JsonSchemaSerde(json.dumps(schema))
     misfit = made.misfit(b'{"5": {"007": "x"}}')
     assert misfit is not None

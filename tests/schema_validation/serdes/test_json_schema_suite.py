@@ -47,7 +47,11 @@ def _listed(validator: str) -> dict[Key, int]:
     with (SUITE / "disagreements.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
     assert all(row["reason"] for row in rows)
-    return {(row["file"], row["group"]): int(row["tests"]) for row in rows if row["validator"] == validator}
+    return {
+        (row["file"], row["group"]): int(row["tests"])
+        for row in rows
+        if row["validator"] == validator
+    }
 
 
 def _groups() -> Iterator[tuple[str, str, dict[str, Any], list[dict[str, Any]]]]:
@@ -86,7 +90,9 @@ def _ours(file: str, schema: dict[str, Any]) -> Verdict:
 
 def _reference(file: str, schema: dict[str, Any]) -> Verdict:
     made = DRAFTS[file.partition("/")[0]](
-        schema, registry=jsonschema_specifications.REGISTRY, format_checker=jsonschema.FormatChecker()
+        schema,
+        registry=jsonschema_specifications.REGISTRY,
+        format_checker=jsonschema.FormatChecker(),
     )
 
     def verdict(value: Any) -> bool:

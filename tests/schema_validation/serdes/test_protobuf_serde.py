@@ -92,7 +92,10 @@ def test_any_text_parses_or_is_refused_with_a_place(source: str) -> None:
 def test_proto2_keeps_absent_fields_absent_and_wants_required_ones() -> None:
     made = ProtobufSerde(PERSON)
     assert made.decode(made.encode({"name": "n"}, "Person"), "Person") == {"name": "n", "tags": []}
-    for refused in (lambda: made.encode({"id": 1}, "Person"), lambda: made.decode(b"\x10\x01", "Person")):
+    for refused in (
+        lambda: made.encode({"id": 1}, "Person"),
+        lambda: made.decode(b"\x10\x01", "Person"),
+    ):
         with pytest.raises(DataRefused, match="required fields are missing: name"):
             refused()
 
@@ -114,7 +117,11 @@ def test_what_does_not_fit_is_not_written(value: Any, place: str) -> None:
 
 def test_enums_are_written_by_name_and_by_number_and_unknown_numbers_stay() -> None:
     made = ProtobufSerde(TELEMETRY)
-    assert made.encode({"kind": "A"}, "Telemetry") == made.encode({"kind": 1}, "Telemetry") == b"\x38\x01"
+    assert (
+        made.encode({"kind": "A"}, "Telemetry")
+        == made.encode({"kind": 1}, "Telemetry")
+        == b"\x38\x01"
+    )
     assert made.decode(b"\x38\x09", "Telemetry")["kind"] == 9
     assert made.decode(b"\x38\x01", "Telemetry")["kind"] == "A"  # the first name of a number
 
@@ -183,7 +190,11 @@ def file(path: str, contents: str, *, root: bool = False) -> dict[str, Any]:
 def test_a_bundle_resolves_imports_below_the_folder_of_its_root() -> None:
     made = ProtobufSerde(
         [
-            file("v1/device.proto", 'import "common/unit.proto"; message D { optional U u = 1; }', root=True),
+            file(
+                "v1/device.proto",
+                'import "common/unit.proto"; message D { optional U u = 1; }',
+                root=True,
+            ),
             file("v1/common/unit.proto", 'import "base.proto"; message U { optional B b = 1; }'),
             file("v1/base.proto", "message B { optional int32 n = 1; }"),
         ]
@@ -197,9 +208,16 @@ def test_a_bundle_resolves_imports_by_their_path_from_the_top(top: str) -> None:
     unit = 'import "acme/v1/base.proto"; import "shared/site.proto"; message U { optional B b = 1; optional S s = 2; }'
     made = ProtobufSerde(
         [
-            file(f"{top}acme/v1/pos.proto", 'import "acme/v1/unit.proto"; message P { optional U u = 1; }', root=True),
+            file(
+                f"{top}acme/v1/pos.proto",
+                'import "acme/v1/unit.proto"; message P { optional U u = 1; }',
+                root=True,
+            ),
             file(f"{top}acme/v1/unit.proto", f'import "google/protobuf/any.proto"; {unit}'),
-            file(f"{top}acme/v1/base.proto", 'import "site.proto"; message B { optional Here h = 1; }'),
+            file(
+                f"{top}acme/v1/base.proto",
+                'import "site.proto"; message B { optional Here h = 1; }',
+            ),
             file(f"{top}acme/v1/site.proto", "message Here { optional int32 n = 1; }"),
             file(f"{top}shared/site.proto", "message S { optional int32 n = 1; }"),
         ]
@@ -220,15 +238,21 @@ def test_an_import_is_looked_for_in_the_folder_of_the_root_first() -> None:
 
 
 def test_an_import_from_another_top_is_found_where_it_is_the_only_one() -> None:
-    root = file("api/a.proto", 'import "acme/v1/b.proto"; message A { optional B b = 1; }', root=True)
-    far = file("third_party/acme/v1/b.proto", 'import "acme/v1/c.proto"; message B { optional C c = 1; }')
+    root = file(
+        "api/a.proto", 'import "acme/v1/b.proto"; message A { optional B b = 1; }', root=True
+    )
+    far = file(
+        "third_party/acme/v1/b.proto", 'import "acme/v1/c.proto"; message B { optional C c = 1; }'
+    )
     farther = file("vendor/x/acme/v1/c.proto", "message C { optional int32 n = 1; }")
     bundle = ProtobufSerde([root, far, farther])
     assert bundle.decode(bundle.encode({"b": {"c": {"n": 1}}}, "A"), "A") == {"b": {"c": {"n": 1}}}
     with pytest.raises(SourceError, match=r"missing: acme/v1/c\.proto"):
         ProtobufSerde([root, far, farther, file("vendor/y/acme/v1/c.proto", farther["contents"])])
     with pytest.raises(SourceError, match=r"missing: b\.proto"):
-        ProtobufSerde([file("a.proto", 'import "b.proto"; message A {}', root=True), file("ab.proto", "")])
+        ProtobufSerde(
+            [file("a.proto", 'import "b.proto"; message A {}', root=True), file("ab.proto", "")]
+        )
 
 
 @pytest.mark.parametrize(
@@ -239,7 +263,10 @@ def test_an_import_from_another_top_is_found_where_it_is_the_only_one() -> None:
         [file("../a.proto", "message A {}", root=True)],
         [file("/a.proto", "message A {}", root=True)],
         [file("a.proto", 'import "../b.proto"; message A {}', root=True)],
-        [file("a.proto", 'import "b.proto"; message A {}', root=True), file("b.proto", 'import "a.proto";')],
+        [
+            file("a.proto", 'import "b.proto"; message A {}', root=True),
+            file("b.proto", 'import "a.proto";'),
+        ],
         [file("a.proto", "message A {}", root=True), file("a.proto", "message A {}")],
         [{"path": "a.proto", "root": True}],
         "a.proto",
@@ -260,14 +287,20 @@ def compiled(*files: tuple[str, str]) -> str:
 
 
 BASE = ("base.proto", 'syntax = "proto3"; package p; message B { int32 n = 1; }')
-ROOT = ("root.proto", 'syntax = "proto3"; package p; import "base.proto"; message R { B b = 1; repeated int64 l = 2; }')
+ROOT = (
+    "root.proto",
+    'syntax = "proto3"; package p; import "base.proto"; message R { B b = 1; repeated int64 l = 2; }',
+)
 
 
 def test_a_compiled_schema_is_as_its_text() -> None:
     made = ProtobufSerde(compiled(BASE, ROOT))
     assert made.facts() == {"message_types": ["R"]}
     assert made.has_message_type("p.B")
-    assert made.decode(made.encode({"b": {"n": 5}, "l": [1]}, "R"), "R") == {"b": {"n": 5}, "l": [1]}
+    assert made.decode(made.encode({"b": {"n": 5}, "l": [1]}, "R"), "R") == {
+        "b": {"n": 5},
+        "l": [1],
+    }
     wrapped = "\n".join(textwrap.wrap(compiled(BASE, ROOT), 76)) + "\n"
     assert ProtobufSerde(wrapped).has_message_type("R")
 
@@ -276,7 +309,9 @@ def test_compiled_files_import_each_other_by_their_whole_names() -> None:
     far = ("b.proto", "message B { optional int32 far = 1; }")
     near = ("v1/b.proto", "message Near { optional int32 near = 1; }")
     root = ("v1/a.proto", 'import "b.proto"; message A { optional B b = 1; }')
-    assert ProtobufSerde(compiled(far, near, root)).decode(b"\x0a\x02\x08\x01", "A") == {"b": {"far": 1}}
+    assert ProtobufSerde(compiled(far, near, root)).decode(b"\x0a\x02\x08\x01", "A") == {
+        "b": {"far": 1}
+    }
 
 
 def test_a_single_compiled_file_is_understood() -> None:
@@ -291,7 +326,9 @@ def test_a_compiled_schema_without_its_imports_is_refused() -> None:
 
 
 def test_groups_are_read_and_written() -> None:
-    made = ProtobufSerde("message A { repeated group Result = 1 { required string url = 2; } optional int32 n = 3; }")
+    made = ProtobufSerde(
+        "message A { repeated group Result = 1 { required string url = 2; } optional int32 n = 3; }"
+    )
     data = b"\x0b\x12\x01x\x0c\x18\x05"
     assert made.decode(data, "A") == {"result": [{"url": "x"}], "n": 5}
     assert made.encode({"result": [{"url": "x"}], "n": 5}, "A") == data
@@ -325,7 +362,11 @@ def test_last_values_win_messages_merge_and_packing_does_not_matter() -> None:
 
 def test_files_of_a_bundle_that_are_missing_are_all_named() -> None:
     files = [
-        file("v1/a.proto", 'import "b.proto"; import "c.proto"; import "../d.proto"; message A {}', root=True),
+        file(
+            "v1/a.proto",
+            'import "b.proto"; import "c.proto"; import "../d.proto"; message A {}',
+            root=True,
+        ),
         file("v1/b.proto", 'import "e.proto"; import "/f.proto"; message B {}'),
     ]
     with pytest.raises(SourceError) as caught:
@@ -382,7 +423,9 @@ def _link(path: str) -> tuple[tarfile.TarInfo, bytes]:
         (archive(*[member(f"a{i}.proto") for i in range(1001)]), "a0.proto", "at most 1000 files"),
         (archive((tarfile.TarInfo("a.proto"), b"\xff\xfe")), "a.proto", "not UTF-8"),
     ],
-    ids=lambda part: part if isinstance(part, str) else "archive",  # archives hold the time they were made at
+    ids=lambda part: (
+        part if isinstance(part, str) else "archive"
+    ),  # archives hold the time they were made at
 )
 def test_a_hostile_archive_is_refused(data: bytes, root: str, says: str) -> None:
     with pytest.raises(SourceError, match=says):
@@ -400,7 +443,10 @@ def test_a_hostile_archive_is_refused(data: bytes, root: str, says: str) -> None
         (b"\x20\xff", "payload.seq: expected a number, got the end of the data"),
         (b"\x20" + b"\xff" * 11, "payload.seq: byte 1: expected a number of at most 10 bytes"),
         (b"\x42\x02\x42\x05", "payload.inner.inner: 5 bytes are announced, 0 left"),
-        (b"\x0a\x02\xff\xfe", "payload.device: expected text, got bytes that are not UTF-8 (byte 0)"),
+        (
+            b"\x0a\x02\xff\xfe",
+            "payload.device: expected text, got bytes that are not UTF-8 (byte 0)",
+        ),
         (b"\x00\x00", "payload: byte 1: no field begins with the tag 0"),
         (b"\x0f\x00", "payload.device: byte 1: no field begins with the tag 15"),
         (b"\x0c", "payload.device: byte 1: no field begins with the tag 12"),
@@ -435,7 +481,9 @@ def test_deep_messages_are_refused_at_the_limit_of_the_format() -> None:
 
 def test_a_few_bytes_do_not_become_megabytes() -> None:
     fields = "".join(f"int32 f{i} = {i + 1};" for i in range(200))
-    made = ProtobufSerde(f'syntax = "proto3"; message W {{ {fields} }} message L {{ repeated W w = 1; }}')
+    made = ProtobufSerde(
+        f'syntax = "proto3"; message W {{ {fields} }} message L {{ repeated W w = 1; }}'
+    )
     assert len(made.decode(b"\x0a\x00" * 100, "L")["w"]) == 100
     tracemalloc.start()
     found = made.misfit(b"\x0a\x00" * 500_000, "L")
@@ -463,7 +511,11 @@ def messages(draw: st.DrawFn, depth: int = 2) -> tuple[str, st.SearchStrategy[di
     optional: dict[str, st.SearchStrategy[Any]] = {}
     for number in range(1, draw(st.integers(1, 5)) + 1):
         name = f"f_{number}"
-        shape = draw(st.sampled_from(["implicit", "optional", "repeated", "map", *(["message"] if depth else [])]))
+        shape = draw(
+            st.sampled_from(
+                ["implicit", "optional", "repeated", "map", *(["message"] if depth else [])]
+            )
+        )
         kind = draw(st.sampled_from(list(SCALARS)))
         if shape == "message":
             inner, values = draw(messages(depth - 1))
@@ -485,16 +537,22 @@ def messages(draw: st.DrawFn, depth: int = 2) -> tuple[str, st.SearchStrategy[di
 @given(st.data())
 def test_values_of_any_schema_come_back(data: st.DataObject) -> None:
     body, values = data.draw(messages())
-    made = ProtobufSerde(f'syntax = "proto3"; enum E {{ ZERO = 0; ONE = 1; }} message T {{ {body} }}')
+    made = ProtobufSerde(
+        f'syntax = "proto3"; enum E {{ ZERO = 0; ONE = 1; }} message T {{ {body} }}'
+    )
     value = data.draw(values)
     assert made.decode(made.encode(value, "T"), "T") == value
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.data(), st.binary(max_size=200))
-def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(data: st.DataObject, payload: bytes) -> None:
+def test_any_bytes_and_any_schema_decode_or_are_refused_with_a_place(
+    data: st.DataObject, payload: bytes
+) -> None:
     body, _ = data.draw(messages())
-    made = ProtobufSerde(f'syntax = "proto3"; enum E {{ ZERO = 0; ONE = 1; }} message T {{ {body} }}', "schema 's'")
+    made = ProtobufSerde(
+        f'syntax = "proto3"; enum E {{ ZERO = 0; ONE = 1; }} message T {{ {body} }}', "schema 's'"
+    )
     with contextlib.suppress(DataRefused):
         made.decode(payload, "T")
     found = made.misfit(payload, "T")
@@ -506,21 +564,40 @@ def test_a_large_payload_of_wide_messages_that_are_filled_decodes() -> None:
     made = ProtobufSerde(
         f'syntax = "proto3"; message W {{ {fields} bytes raw = 300; }} message L {{ repeated W w = 1; }}'
     )
-    value = {"w": [{f"f{i}": i + 1 for i in range(200)} | {"raw": bytes([10, 0]) * 5_000} for _ in range(20)]}
+    value = {
+        "w": [
+            {f"f{i}": i + 1 for i in range(200)} | {"raw": bytes([10, 0]) * 5_000}
+            for _ in range(20)
+        ]
+    }
     assert made.decode(made.encode(value, "L"), "L") == value
 
 
 def test_a_bundle_may_hold_compiled_files() -> None:
-    base = base64.b64encode(parse_file("message B { optional int32 n = 1; }", "default").SerializeToString()).decode()
+    base = base64.b64encode(
+        parse_file("message B { optional int32 n = 1; }", "default").SerializeToString()
+    ).decode()
     made = ProtobufSerde(
-        [file("r.proto", 'import "b.proto"; message R { optional B b = 1; }', root=True), file("b.proto", base)]
+        [
+            file("r.proto", 'import "b.proto"; message R { optional B b = 1; }', root=True),
+            file("b.proto", base),
+        ]
     )
     assert made.decode(b"\x0a\x02\x08\x05", "R") == {"b": {"n": 5}}
 
 
 @pytest.mark.parametrize(
     "name",
-    ["HasField", "WhichOneof", "SerializeToString", "IsInitialized", "SetInParent", "DESCRIPTOR", "__class__", "Clear"],
+    [
+        "HasField",
+        "WhichOneof",
+        "SerializeToString",
+        "IsInitialized",
+        "SetInParent",
+        "DESCRIPTOR",
+        "__class__",
+        "Clear",
+    ],
 )
 def test_a_field_is_named_like_a_method(name: str) -> None:
     text = f"""syntax = "proto2";

@@ -37,7 +37,9 @@ def spec(name: str, *operations: tuple[str, str], **members: Any) -> dict[str, A
 
 
 class Bench:
-    def __init__(self, *specs: dict[str, Any], sections: dict[str, MemorySection] | None = None) -> None:
+    def __init__(
+        self, *specs: dict[str, Any], sections: dict[str, MemorySection] | None = None
+    ) -> None:
         self.services: Services = make_services(sections)
         self.schemas = SchemaValidationFeature(self.services)
         self.schemas.start()
@@ -55,7 +57,9 @@ class Bench:
 
     def metrics(self, name: str) -> dict[str, int]:
         counted: dict[str, int] = self.service.get(name)["metrics"]
-        return {name: count for name, count in counted.items() if not name.startswith(("rate", "since"))}
+        return {
+            name: count for name, count in counted.items() if not name.startswith(("rate", "since"))
+        }
 
 
 def message(payload: bytes, topic: str = "t/1", **members: Any) -> Message:
@@ -80,7 +84,13 @@ def test_a_topic_without_transformations_has_no_plan() -> None:
 
 def test_the_incoming_message_and_its_decoded_payload_are_not_changed() -> None:
     bench = Bench(
-        spec("a", ("payload.a.b", "'x'"), ("payload.n", "1"), ("topic", "'t/2'"), ("user_property.p", "'v'")),
+        spec(
+            "a",
+            ("payload.a.b", "'x'"),
+            ("payload.n", "1"),
+            ("topic", "'t/2'"),
+            ("user_property.p", "'v'"),
+        ),
         spec("b", ("payload.copy", "payload.a"), ("payload.copy.b", "'y'"), ("payload.a.b", "'z'")),
     )
     sent = message(b'{"a":{"b":1,"c":[1]}}', properties={"User-Property": [("k", "1"), ("k", "2")]})
@@ -120,9 +130,24 @@ def test_a_failed_operation_undoes_the_transformation_and_ignore_goes_on() -> No
     ("payload", "operations", "reason_code", "text"),
     [
         (b"{", [], 0x99, "transformation 'a': the payload is not JSON"),
-        (b"{}", [("topic", "payload.missing")], 0x83, "transformation 'a', operation 1: variable 'payload.missing'"),
-        (b"{}", [("retain", "true"), ("topic", "'a/#'")], 0x83, "transformation 'a', operation 2: topic name 'a/#'"),
-        (b"[1]", [("payload.x", "1")], 0x83, "transformation 'a', operation 1: payload.x: the payload is not a map"),
+        (
+            b"{}",
+            [("topic", "payload.missing")],
+            0x83,
+            "transformation 'a', operation 1: variable 'payload.missing'",
+        ),
+        (
+            b"{}",
+            [("retain", "true"), ("topic", "'a/#'")],
+            0x83,
+            "transformation 'a', operation 2: topic name 'a/#'",
+        ),
+        (
+            b"[1]",
+            [("payload.x", "1")],
+            0x83,
+            "transformation 'a', operation 1: payload.x: the payload is not a map",
+        ),
     ],
 )
 def test_a_refusal_says_what_failed(
@@ -145,7 +170,11 @@ def test_disconnect_stops_the_pipeline_and_closes() -> None:
 
 
 def test_matching_is_done_once_on_the_topic_as_published() -> None:
-    bench = Bench(spec("a", ("topic", "'x/1'")), spec("b", ("qos", "1")), spec("c", ("qos", "2"), topics=["x/#"]))
+    bench = Bench(
+        spec("a", ("topic", "'x/1'")),
+        spec("b", ("qos", "1")),
+        spec("c", ("qos", "2"), topics=["x/#"]),
+    )
     got = passed(bench.publish(b"{}"))
     assert (got.topic, got.qos) == ("x/1", 1)
 
@@ -154,19 +183,26 @@ def test_what_the_last_one_leaves_decoded_is_its_failure() -> None:
     left = {"payload_encoder": NONE}
     got = refused(Bench(spec("a", **left)).publish(b'{"a":1}'))
     assert got.reason_code == 0x99
-    assert passed(Bench(spec("a", failure_action="ignore", **left)).publish(b'{"a":1}')).payload == b'{"a":1}'
+    assert (
+        passed(Bench(spec("a", failure_action="ignore", **left)).publish(b'{"a":1}')).payload
+        == b'{"a":1}'
+    )
     assert passed(Bench(spec("a", **left)).publish(b'"text"')).payload == b"text"
     followed = Bench(spec("a", **left), spec("b", ("payload.b", "2"), payload_decoder=NONE))
     assert passed(followed.publish(b'{"a":1}')).payload == b'{"a":1,"b":2}'
 
 
 def test_bytes_that_are_no_text_are_marked_in_json() -> None:
-    bench = Bench(spec("a", ("payload.x", "base64_decode('/w==')"), ("payload.t", "base64_decode('YQ==')")))
+    bench = Bench(
+        spec("a", ("payload.x", "base64_decode('/w==')"), ("payload.t", "base64_decode('YQ==')"))
+    )
     assert passed(bench.publish(b"{}")).payload == b'{"x":{"$base64":"/w=="},"t":"a"}'
 
 
 def test_a_payload_of_raw_bytes_passes_untouched_without_codecs() -> None:
-    bench = Bench(spec("a", ("user_property.n", "node"), payload_decoder=NONE, payload_encoder=NONE))
+    bench = Bench(
+        spec("a", ("user_property.n", "node"), payload_decoder=NONE, payload_encoder=NONE)
+    )
     assert passed(bench.publish(b"\xff\x00")).payload == b"\xff\x00"
 
 
@@ -178,7 +214,9 @@ def test_copies_of_copies_are_refused_before_they_fill_the_memory() -> None:
 def test_events_are_built_only_when_wanted_and_carry_the_message_as_it_came() -> None:
     bench = Bench(spec("a", ("payload.x", "1")), spec("b", ("qos", "9")))
     seen: list[tuple[str, dict[str, Any]]] = []
-    bench.services.messaging.events.listen(lambda name, columns, about: seen.append((name, columns)))
+    bench.services.messaging.events.listen(
+        lambda name, columns, about: seen.append((name, columns))
+    )
     bench.publish(b"{}")
     assert seen == []
     bench.services.messaging.events.want(frozenset({"message.transformation_failed"}))
@@ -223,7 +261,10 @@ def test_verbs() -> None:
     assert shown["description"] == "new"
     with pytest.raises(Invalid) as caught:
         bench.service.reorder(["b"])
-    assert list(map(str, caught.value.problems)) == ["there is no transformation 'b'", "'a' is missing"]
+    assert list(map(str, caught.value.problems)) == [
+        "there is no transformation 'b'",
+        "'a' is missing",
+    ]
     bench.service.delete("a")
     assert not bench.service.list()
 
@@ -260,7 +301,9 @@ def test_avro_in_json_out() -> None:
     bench = Bench()
     record = {"type": "record", "name": "r", "fields": [{"name": "i", "type": "int"}]}
     bench.schemas.schemas.create({"name": "av", "type": "avro", "source": record})
-    bench.service.create(spec("a", ("payload.site", "'b'"), payload_decoder={"type": "avro", "schema": "av"}))
+    bench.service.create(
+        spec("a", ("payload.site", "'b'"), payload_decoder={"type": "avro", "schema": "av"})
+    )
     assert passed(bench.publish(b"\x14")).payload == b'{"i":10,"site":"b"}'
     assert refused(bench.publish(b"\x14\x00")).reason_code == 0x99
     assert bench.services.contributors.users_of("schema", "av") == [("transformation", "a")]
@@ -270,12 +313,18 @@ def test_preview_tells_each_step_and_stores_nothing() -> None:
     bench = Bench()
     answer = bench.service.preview(
         {
-            "transformations": [spec("a", ("payload.x", "1"), ("topic", "'n'")), spec("b", ("qos", "nope"))],
+            "transformations": [
+                spec("a", ("payload.x", "1"), ("topic", "'n'")),
+                spec("b", ("qos", "nope")),
+            ],
             "message": {"topic": "t/1", "payload": "{}"},
         }
     )
     assert answer["outcome"] == "drop"
-    assert [(step["key"], step["value"]) for step in answer["steps"]] == [("payload.x", 1), ("topic", "n")]
+    assert [(step["key"], step["value"]) for step in answer["steps"]] == [
+        ("payload.x", 1),
+        ("topic", "n"),
+    ]
     assert answer["failures"][0]["name"] == "b"
     assert not bench.service.list()
 
@@ -283,15 +332,27 @@ def test_preview_tells_each_step_and_stores_nothing() -> None:
 def test_the_type_that_rules_find_follows_what_transformations_write() -> None:
     bench = Bench()
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}
-    bench.schemas.schemas.create({"name": "s", "type": "json", "source": {**schema, "additionalProperties": False}})
+    bench.schemas.schemas.create(
+        {"name": "s", "type": "json", "source": {**schema, "additionalProperties": False}}
+    )
     checks = [{"type": "json", "schema": "s"}]
     bench.schemas.validations.create(
-        {"name": "v", "topics": ["t/#"], "strategy": "all_pass", "failure_action": "drop", "checks": checks}
+        {
+            "name": "v",
+            "topics": ["t/#"],
+            "strategy": "all_pass",
+            "failure_action": "drop",
+            "checks": checks,
+        }
     )
     bench.service.create(spec("a", ("payload.a", "'x'"), ("payload.new.x", "1"), topics=["t/+"]))
     found = bench.services.schemas.payload_type("t/#")
     assert found is not None
-    assert {name: kind.name for name, kind in found.fields.items()} == {"a": "unknown", "b": "string", "new": "unknown"}
+    assert {name: kind.name for name, kind in found.fields.items()} == {
+        "a": "unknown",
+        "b": "string",
+        "new": "unknown",
+    }
     assert not found.open
     bench.service.create(spec("b", ("payload", "payload.b"), topics=["t/1"]))
     assert bench.services.schemas.payload_type("t/#") is None
@@ -338,7 +399,11 @@ def test_what_a_transformation_stops_is_kept_as_it_entered() -> None:
 )
 def test_properties_are_written(key: str, value: str, name: str, expected: object) -> None:
     bench = Bench(spec("a", (key, value)))
-    got = passed(bench.publish(b'{"ttl":30}', properties={"Content-Type": "text/plain", "User-Property": [("a", "1")]}))
+    got = passed(
+        bench.publish(
+            b'{"ttl":30}', properties={"Content-Type": "text/plain", "User-Property": [("a", "1")]}
+        )
+    )
     assert got.user_properties == [("a", "1")]
     assert (got.properties or {}).get(name) == expected
 
@@ -348,7 +413,11 @@ def test_properties_are_written(key: str, value: str, name: str, expected: objec
     [
         ("response_topic", "'a/#'", "Response-Topic is a topic name"),
         ("message_expiry_interval", "'-1'", "Message-Expiry-Interval is a number of seconds"),
-        ("message_expiry_interval", "'4294967296'", "Message-Expiry-Interval is a number of seconds"),
+        (
+            "message_expiry_interval",
+            "'4294967296'",
+            "Message-Expiry-Interval is a number of seconds",
+        ),
         ("message_expiry_interval", "1.5", "Message-Expiry-Interval is a number of seconds"),
     ],
 )

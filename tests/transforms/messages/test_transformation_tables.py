@@ -59,9 +59,19 @@ class Bench:
 
 
 def message(payload: bytes = b"{}", topic: str = "t/1", **members: Any) -> Message:
-    client = Client("c1", username="u", peer_host="10.0.0.9", peer_port=4711, attributes={"site": "b"})
+    client = Client(
+        "c1", username="u", peer_host="10.0.0.9", peer_port=4711, attributes={"site": "b"}
+    )
     given: dict[str, Any] = {"qos": 0, "retain": False, **members}
-    return Message(topic, payload, given.pop("qos"), given.pop("retain"), client, 1_700_000_000_123_000_000, **given)
+    return Message(
+        topic,
+        payload,
+        given.pop("qos"),
+        given.pop("retain"),
+        client,
+        1_700_000_000_123_000_000,
+        **given,
+    )
 
 
 def spec(name: str = "a", *operations: tuple[str, str], **members: Any) -> dict[str, Any]:
@@ -120,16 +130,44 @@ def test_keys(key: str, accepted: bool) -> None:
 @pytest.mark.parametrize(
     ("members", "pointer", "said"),
     [
-        ({"operations": [{"key": "qos", "value": "uper('1')"}]}, "/operations/0/value", "did you mean 'upper'?"),
-        ({"operations": [{"key": "qos", "value": "upper()"}]}, "/operations/0/value", "takes 1 argument, not 0"),
-        ({"operations": [{"key": "qos", "value": "1 +"}]}, "/operations/0/value", "line 1, column 3"),
+        (
+            {"operations": [{"key": "qos", "value": "uper('1')"}]},
+            "/operations/0/value",
+            "did you mean 'upper'?",
+        ),
+        (
+            {"operations": [{"key": "qos", "value": "upper()"}]},
+            "/operations/0/value",
+            "takes 1 argument, not 0",
+        ),
+        (
+            {"operations": [{"key": "qos", "value": "1 +"}]},
+            "/operations/0/value",
+            "line 1, column 3",
+        ),
         ({"operations": [{"key": "qos", "value": ""}]}, "/operations/0/value", "must not be empty"),
         ({"operations": [{"key": "qos"}]}, "/operations/0/value", "required"),
         ({"operations": [{"key": "qos", "value": 1}]}, "/operations/0/value", ""),
-        ({"payload_decoder": {"type": "avro", "schema": "gone"}}, "/payload_decoder/schema", "gone"),
-        ({"payload_encoder": {"type": "avro", "schema": "person"}}, "/payload_encoder/schema", "of type protobuf"),
-        ({"payload_encoder": {**PROTO, "message_type": "No"}}, "/payload_encoder/message_type", "No"),
-        ({"payload_decoder": {"type": "protobuf", "schema": "person"}}, "/payload_decoder/message_type", "required"),
+        (
+            {"payload_decoder": {"type": "avro", "schema": "gone"}},
+            "/payload_decoder/schema",
+            "gone",
+        ),
+        (
+            {"payload_encoder": {"type": "avro", "schema": "person"}},
+            "/payload_encoder/schema",
+            "of type protobuf",
+        ),
+        (
+            {"payload_encoder": {**PROTO, "message_type": "No"}},
+            "/payload_encoder/message_type",
+            "No",
+        ),
+        (
+            {"payload_decoder": {"type": "protobuf", "schema": "person"}},
+            "/payload_decoder/message_type",
+            "required",
+        ),
         ({"payload_decoder": {"type": "avro"}}, "/payload_decoder/schema", "required"),
         ({"payload_decoder": {"type": "xml"}}, "/payload_decoder", "protobuf"),
         ({"topics": []}, "/topics", "at least one"),
@@ -138,7 +176,9 @@ def test_keys(key: str, accepted: bool) -> None:
         ({"log_failure": {"level": "x"}}, "/log_failure/level", "warning"),
     ],
 )
-def test_what_cannot_be_saved_is_refused_with_its_place(members: dict[str, Any], pointer: str, said: str) -> None:
+def test_what_cannot_be_saved_is_refused_with_its_place(
+    members: dict[str, Any], pointer: str, said: str
+) -> None:
     with pytest.raises(Invalid) as caught:
         Bench(spec() | members)
     told = {problem.pointer: str(problem) for problem in caught.value.problems}
@@ -148,7 +188,13 @@ def test_what_cannot_be_saved_is_refused_with_its_place(members: dict[str, Any],
 
 def test_defaults() -> None:
     shown = Bench().service.create({"name": "a", "topics": "t", "failure_action": "ignore"})
-    wanted = {"payload_decoder": NONE, "payload_encoder": NONE, "operations": [], "topics": ["t"], "enable": True}
+    wanted = {
+        "payload_decoder": NONE,
+        "payload_encoder": NONE,
+        "operations": [],
+        "topics": ["t"],
+        "enable": True,
+    }
     assert {key: shown[key] for key in wanted} == wanted
     assert shown["log_failure"] == {"level": "info"}
 
@@ -197,14 +243,20 @@ def test_what_expressions_read(expression: str, text: str) -> None:
 
 
 def test_a_client_without_user_name_has_an_empty_one() -> None:
-    got = Bench(spec("a", ("payload.u", "username"))).send(Message("t/1", b"{}", 0, False, Client("c1"), 1))
+    got = Bench(spec("a", ("payload.u", "username"))).send(
+        Message("t/1", b"{}", 0, False, Client("c1"), 1)
+    )
     assert isinstance(got, Message)
     assert got.payload == b'{"u":""}'
 
 
-@pytest.mark.parametrize("expression", ["payload.a", "payload.a.b", "nothing", "user_property.x", "pub_props.X"])
+@pytest.mark.parametrize(
+    "expression", ["payload.a", "payload.a.b", "nothing", "user_property.x", "pub_props.X"]
+)
 def test_what_is_unbound_fails(expression: str) -> None:
-    bench = Bench(spec("a", ("user_property.got", expression), payload_decoder=NONE, payload_encoder=NONE))
+    bench = Bench(
+        spec("a", ("user_property.got", expression), payload_decoder=NONE, payload_encoder=NONE)
+    )
     outcome = bench.send(message(b"text"))
     assert isinstance(outcome, Refusal)
     assert outcome.reason_code == reason.IMPLEMENTATION_SPECIFIC_ERROR
@@ -309,22 +361,38 @@ def _member(got: Message, member: str) -> Any:
     if member == "user":
         return dict((got.properties or {})["User-Property"])["x"]
     value = got.json()
-    return {"json": value.get("x"), "map": value.get("map"), "deep": value.get("new", {}).get("deep", {}).get("x")}[
-        member
-    ]
+    return {
+        "json": value.get("x"),
+        "map": value.get("map"),
+        "deep": value.get("new", {}).get("deep", {}).get("x"),
+    }[member]
 
 
 def test_a_raw_payload_has_no_members_to_write() -> None:
-    outcome = Bench(spec("a", ("payload.x", "1"), payload_decoder=NONE, payload_encoder=NONE)).send(message(b"{}"))
+    outcome = Bench(spec("a", ("payload.x", "1"), payload_decoder=NONE, payload_encoder=NONE)).send(
+        message(b"{}")
+    )
     assert isinstance(outcome, Refusal)
 
 
 @pytest.mark.parametrize(
     ("operations", "before", "after"),
     [
-        ([("qos", "1")], [("b", "2"), ("a", "1"), ("b", "1")], [("b", "2"), ("a", "1"), ("b", "1")]),
-        ([("user_property.c", "'3'")], [("b", "2"), ("a", "1"), ("b", "1")], [("a", "1"), ("b", "1"), ("c", "3")]),
-        ([("user_property.b", "'3'")], [("b", "2"), ("a", "1"), ("b", "1")], [("a", "1"), ("b", "3")]),
+        (
+            [("qos", "1")],
+            [("b", "2"), ("a", "1"), ("b", "1")],
+            [("b", "2"), ("a", "1"), ("b", "1")],
+        ),
+        (
+            [("user_property.c", "'3'")],
+            [("b", "2"), ("a", "1"), ("b", "1")],
+            [("a", "1"), ("b", "1"), ("c", "3")],
+        ),
+        (
+            [("user_property.b", "'3'")],
+            [("b", "2"), ("a", "1"), ("b", "1")],
+            [("a", "1"), ("b", "3")],
+        ),
         (
             [("user_property.traceparent", "user_property.traceparent")],
             [("traceparent", "00-a")],
@@ -335,7 +403,9 @@ def test_a_raw_payload_has_no_members_to_write() -> None:
 def test_user_properties(
     operations: list[tuple[str, str]], before: list[tuple[str, str]], after: list[tuple[str, str]]
 ) -> None:
-    got = Bench(spec("a", *operations)).send(message(properties={"User-Property": before, "Content-Type": "x"}))
+    got = Bench(spec("a", *operations)).send(
+        message(properties={"User-Property": before, "Content-Type": "x"})
+    )
     assert isinstance(got, Message)
     assert got.properties == {"User-Property": after, "Content-Type": "x"}
 
@@ -378,9 +448,15 @@ def test_user_properties(
     ],
 )
 def test_decoders_and_encoders(
-    decoder: dict[str, Any], encoder: dict[str, Any], operations: list[tuple[str, str]], payload: bytes, expected: Any
+    decoder: dict[str, Any],
+    encoder: dict[str, Any],
+    operations: list[tuple[str, str]],
+    payload: bytes,
+    expected: Any,
 ) -> None:
-    outcome = Bench(spec("a", *operations, payload_decoder=decoder, payload_encoder=encoder)).send(message(payload))
+    outcome = Bench(spec("a", *operations, payload_decoder=decoder, payload_encoder=encoder)).send(
+        message(payload)
+    )
     assert (FAILED if isinstance(outcome, Refusal) else outcome.payload) == expected
 
 
@@ -398,7 +474,9 @@ def test_decoders_and_encoders(
         ((NONE, JSON), (JSON, AVRO), b"text", FAILED),
     ],
 )
-def test_what_one_leaves_the_next_takes(first: Any, second: Any, payload: bytes, expected: Any) -> None:
+def test_what_one_leaves_the_next_takes(
+    first: Any, second: Any, payload: bytes, expected: Any
+) -> None:
     bench = Bench(
         spec("a", payload_decoder=first[0], payload_encoder=first[1]),
         spec("b", payload_decoder=second[0], payload_encoder=second[1]),
@@ -414,7 +492,9 @@ BYTES_PROTO = 'syntax = "proto3"; message B { bytes b = 1; double d = 2; }'
 
 @pytest.mark.parametrize("data", [b"\x99\xff", b"ab"])
 @pytest.mark.parametrize("kind", ["avro", "protobuf"])
-def test_bytes_and_infinities_of_a_schema_are_marked_in_json_and_come_back(kind: str, data: bytes) -> None:
+def test_bytes_and_infinities_of_a_schema_are_marked_in_json_and_come_back(
+    kind: str, data: bytes
+) -> None:
     source, codec = BYTES_AVRO, {"type": "avro", "schema": "bytes"}
     serde: Serde = AvroSerde(BYTES_AVRO)
     if kind == "protobuf":
@@ -443,12 +523,24 @@ def test_bytes_and_infinities_of_a_schema_are_marked_in_json_and_come_back(kind:
         ({"payload_decoder": PROTO}, b"\xff", "payload_decode_schema_failure", 0x99),
         ({"payload_encoder": AVRO}, b"{}", "payload_encode_schema_failure", 0x99),
         ({"payload_encoder": NONE}, b"{}", "transformation_bad_encoding", 0x99),
-        ({"operations": [{"key": "qos", "value": "7"}]}, b"{}", "transformation_eval_operation_failure", 0x83),
-        ({"operations": [{"key": "topic", "value": "nothing"}]}, b"{}", "transformation_eval_operation_failure", 0x83),
+        (
+            {"operations": [{"key": "qos", "value": "7"}]},
+            b"{}",
+            "transformation_eval_operation_failure",
+            0x83,
+        ),
+        (
+            {"operations": [{"key": "topic", "value": "nothing"}]},
+            b"{}",
+            "transformation_eval_operation_failure",
+            0x83,
+        ),
     ],
 )
 @pytest.mark.parametrize("action", ["drop", "disconnect", "ignore"])
-def test_failures(members: dict[str, Any], payload: bytes, kind: str, code: int, action: str) -> None:
+def test_failures(
+    members: dict[str, Any], payload: bytes, kind: str, code: int, action: str
+) -> None:
     bench = Bench(spec(failure_action=action) | members)
     told = bench.told()
     sent = message(payload)
@@ -461,7 +553,12 @@ def test_failures(members: dict[str, Any], payload: bytes, kind: str, code: int,
         assert (outcome.reason_code, outcome.disconnect) == (code, action == "disconnect")
         assert outcome.text.startswith("transformation 'a'")
     [event] = told
-    assert (event["transformation"], event["kind"], event["action"], event["topic"]) == ("a", kind, action, "t/1")
+    assert (event["transformation"], event["kind"], event["action"], event["topic"]) == (
+        "a",
+        kind,
+        action,
+        "t/1",
+    )
     assert "peerhost" not in event
     assert bench.counts("a") == (1, 0, 1)
     metrics = bench.services.monitoring.metrics
@@ -472,13 +569,20 @@ def test_failures(members: dict[str, Any], payload: bytes, kind: str, code: int,
 @pytest.mark.parametrize("codec", ["payload_decoder", "payload_encoder"])
 def test_a_schema_that_went_away_is_a_failure(codec: str) -> None:
     spec_ = spec("a", **{codec: {"type": "avro", "schema": "gone"}})
-    body = {"transformations": [spec_], "message": {"topic": "t/1", "payload": "{}"}, "check_references": False}
+    body = {
+        "transformations": [spec_],
+        "message": {"topic": "t/1", "payload": "{}"},
+        "check_references": False,
+    }
     told = Bench().service.preview(body)
     assert told["failures"][0]["kind"] == f"{codec.removesuffix('r')[:14]}_schema_not_found"
 
 
 def test_the_event_carries_the_message_as_it_entered() -> None:
-    bench = Bench(spec("a", ("topic", "'t/new'"), ("payload.x", "1")), spec("b", ("qos", "7"), failure_action="ignore"))
+    bench = Bench(
+        spec("a", ("topic", "'t/new'"), ("payload.x", "1")),
+        spec("b", ("qos", "7"), failure_action="ignore"),
+    )
     told = bench.told()
     got = bench.send(message(b"{ }"))
     assert isinstance(got, Message)
@@ -501,7 +605,10 @@ def test_a_new_topic_neither_selects_nor_deselects() -> None:
 def test_sixty_run_in_their_order() -> None:
     names = [f"n{n}" for n in range(60)]
     bench = Bench(
-        *(spec(name, ("payload.s", f"concat([payload.s, ',{name}'])"), enable=name != "n9") for name in names)
+        *(
+            spec(name, ("payload.s", f"concat([payload.s, ',{name}'])"), enable=name != "n9")
+            for name in names
+        )
     )
 
     def ran() -> list[str]:

@@ -95,7 +95,10 @@ def test_a_trial_tells_what_the_gate_does(
     sent = Message("t/1", payload, 0, False, Client("c1"), 1, {"User-Property": [("y", "1")]})
     got = through(feature.gates[0], sent)
     wire = {**message_to_wire(sent), "clientid": "c1"}
-    wire = {key: wire[key] for key in ("topic", "payload", "qos", "retain", "clientid", "user_properties")}
+    wire = {
+        key: wire[key]
+        for key in ("topic", "payload", "qos", "retain", "clientid", "user_properties")
+    }
     told = feature.service.preview({"transformations": specs, "message": wire})
     failed = [item["name"] for item in feature.service.list() if item["metrics"]["failed"]]
     assert sorted(set(told["failed"])) == failed

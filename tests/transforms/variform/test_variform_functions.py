@@ -404,7 +404,11 @@ def test_modules(source: str, expected: Any) -> None:
 
 
 def test_claims_of_a_token_are_read_unchecked() -> None:
-    claims = base64.urlsafe_b64encode(json.dumps({"sub": "a", "x": {"y": 5}}).encode()).decode().rstrip("=")
+    claims = (
+        base64.urlsafe_b64encode(json.dumps({"sub": "a", "x": {"y": 5}}).encode())
+        .decode()
+        .rstrip("=")
+    )
     token = f"e30.{claims}.not-a-signature"
     assert evaluate("jwt_value(k, 'sub')", k=token) == "a"
     assert evaluate("jwt_value(k, 'x.y')", k=token) == "5"

@@ -18,7 +18,25 @@ from transforms.variform.lexer import tokenize
 from transforms.variform.parser import MAX_NESTING
 
 WORDS = st.sampled_from(
-    ["concat", "coalesce", "iif", "upper", "nth", "a", "b.c", "(", ")", "[", "]", ",", "'x'", '"y"', "1", "-2.5", " "]
+    [
+        "concat",
+        "coalesce",
+        "iif",
+        "upper",
+        "nth",
+        "a",
+        "b.c",
+        "(",
+        ")",
+        "[",
+        "]",
+        ",",
+        "'x'",
+        '"y"',
+        "1",
+        "-2.5",
+        " ",
+    ]
 )
 
 
@@ -32,8 +50,13 @@ def test_lexer_raises_its_own_error_only(source: str) -> None:
         assert tokenize(source)[-1].kind == "end"
 
 
-@given(st.lists(WORDS, max_size=30).map("".join), st.dictionaries(st.sampled_from("ab"), st.integers() | st.text()))
-def test_any_text_compiles_and_evaluates_or_raises_its_own_error(source: str, bindings: dict[str, Any]) -> None:
+@given(
+    st.lists(WORDS, max_size=30).map("".join),
+    st.dictionaries(st.sampled_from("ab"), st.integers() | st.text()),
+)
+def test_any_text_compiles_and_evaluates_or_raises_its_own_error(
+    source: str, bindings: dict[str, Any]
+) -> None:
     with contextlib.suppress(VariformError):
         assert isinstance(compile_expression(source).evaluate(bindings), str)
 
@@ -52,7 +75,9 @@ def test_any_text_compiles_and_evaluates_or_raises_its_own_error(source: str, bi
         ("1.5e400", 1, 1, None),
     ],
 )
-def test_what_cannot_be_compiled_names_its_place(source: str, line: int, column: int, suggestion: str | None) -> None:
+def test_what_cannot_be_compiled_names_its_place(
+    source: str, line: int, column: int, suggestion: str | None
+) -> None:
     with pytest.raises(CompileError) as caught:
         compile_expression(source)
     assert (caught.value.line, caught.value.column) == (line, column)
@@ -158,7 +183,12 @@ def test_catastrophic_patterns_end(pattern: str) -> None:
 
 def test_results_do_not_grow_without_bound() -> None:
     big = "x" * 1_000_000
-    for source in ("concat([b,b])", "replace(b,'x','yy')", "regex_replace(b,'x','&&')", "join_to_string(b,[b,b])"):
+    for source in (
+        "concat([b,b])",
+        "replace(b,'x','yy')",
+        "regex_replace(b,'x','&&')",
+        "join_to_string(b,[b,b])",
+    ):
         with pytest.raises(EvalError):
             evaluate(source, b=big)
 

@@ -21,7 +21,9 @@ class TestMessage(BaseModel, extra="forbid"):
     client_attrs: dict[str, str] = {}
     peername: str = "127.0.0.1:19872"
     user_properties: list[tuple[str, str]] | dict[str, str] = []
-    properties: dict[str, Any] = Field(default={}, description="Publish properties by their MQTT name.")
+    properties: dict[str, Any] = Field(
+        default={}, description="Publish properties by their MQTT name."
+    )
 
 
 class PipelinePreview(BaseModel, extra="forbid"):

@@ -72,9 +72,9 @@ class NoParameters(Body):
 class MetricsParameters(Body):
     """``names`` of metrics; all of the history if empty."""
 
-    names: Annotated[list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)] = Field(
-        default_factory=list
-    )
+    names: Annotated[
+        list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    ] = Field(default_factory=list)
 
 
 class LiveValue(BaseModel):

@@ -29,10 +29,13 @@ class PublishRequest(Body):
     content_type: str | None = None
     response_topic: str | None = None
     correlation_data: str | None = Field(default=None, description="As text in UTF-8.")
-    message_expiry_interval: int | None = Field(default=None, ge=0, le=0xFFFFFFFF, description="Seconds.")
+    message_expiry_interval: int | None = Field(
+        default=None, ge=0, le=0xFFFFFFFF, description="Seconds."
+    )
     payload_format_indicator: int | None = Field(default=None, ge=0, le=1)
     check_acl: bool = Field(
-        default=False, description="Whether access rules apply, to the client `sluice-api` of the listener `api`."
+        default=False,
+        description="Whether access rules apply, to the client `sluice-api` of the listener `api`.",
     )
 
 

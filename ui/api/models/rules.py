@@ -22,7 +22,9 @@ class _RuleText(BaseModel, extra="forbid"):
     language: Literal["sql", "jq"] = "sql"
     jq: str | None = None
     reads: list[str] | None = Field(None, alias="from")
-    sql: str | None = Field(None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20'])
+    sql: str | None = Field(
+        None, examples=['SELECT payload.t AS t, clientid FROM "meters/#" WHERE payload.t > 20']
+    )
 
 
 class RuleSources(BaseModel, extra="forbid"):

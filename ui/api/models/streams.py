@@ -43,7 +43,9 @@ class StreamPositions(BaseModel):
     expires_at: str
     epoch: str
     log: int
-    now_us: str | None = Field(None, description="The broker's time of the answer, in microseconds since 1970.")
+    now_us: str | None = Field(
+        None, description="The broker's time of the answer, in microseconds since 1970."
+    )
 
 
 class StreamRecordPage(RootModel[RecordPage]):

@@ -39,5 +39,11 @@ def deltas(readings: Items) -> list[Any]:
 def serial(number: Int) -> str:
     """A meter's serial number with its check digit, as 0000012-7."""
     digits = f"{number:07}"
-    check = sum(int(digit) * weight for digit, weight in zip(digits, (3, 1, 3, 1, 3, 1, 3), strict=False)) % 10
+    check = (
+        sum(
+            int(digit) * weight
+            for digit, weight in zip(digits, (3, 1, 3, 1, 3, 1, 3), strict=False)
+        )
+        % 10
+    )
     return f"{digits}-{(10 - check) % 10}"

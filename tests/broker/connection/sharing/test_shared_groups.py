@@ -42,8 +42,12 @@ def bench_with(request: pytest.FixtureRequest, **shared: Any) -> ShareBench:
     return made
 
 
-def members(bench: ShareBench, count: int, *, is_durable: bool = False, qos: int = 1, **options: Any) -> list[Player]:
-    found = [bench.connect(f"m{number}", is_durable=is_durable, **options) for number in range(count)]
+def members(
+    bench: ShareBench, count: int, *, is_durable: bool = False, qos: int = 1, **options: Any
+) -> list[Player]:
+    found = [
+        bench.connect(f"m{number}", is_durable=is_durable, **options) for number in range(count)
+    ]
     for member in found:
         bench.subscribe(member, TEXT, qos)
     return found
@@ -61,7 +65,9 @@ def numbers(count: int, start: int = 0) -> list[str]:
 
 @pytest.mark.parametrize("is_durable", [False, True], ids=["memory", "durable"])
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_each_message_goes_to_exactly_one_member(bench: ShareBench, qos: int, is_durable: bool) -> None:
+def test_each_message_goes_to_exactly_one_member(
+    bench: ShareBench, qos: int, is_durable: bool
+) -> None:
     found = members(bench, 3, is_durable=is_durable, qos=qos)
     publish(bench, 90, qos=qos)
     got = [payloads(member) for member in found]
@@ -75,9 +81,10 @@ def test_a_member_keeps_its_own_qos_and_identifier(bench: ShareBench) -> None:
         bench.subscribe(member, TEXT, qos, identifier=qos + 1)
     publish(bench, 30, qos=2)
     for qos, member in enumerate(found):
-        assert {(packet.qos, tuple(packet.properties["Subscription-Identifier"])) for packet in member.got} == {
-            (qos, (qos + 1,))
-        }
+        assert {
+            (packet.qos, tuple(packet.properties["Subscription-Identifier"]))
+            for packet in member.got
+        } == {(qos, (qos + 1,))}
 
 
 def test_a_repeated_subscribe_changes_the_qos_and_counts_once(bench: ShareBench) -> None:
@@ -143,7 +150,9 @@ def test_a_refused_message_is_discarded_and_counted(bench: ShareBench) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["round_robin", "hash_topic"])
-def test_what_is_too_large_for_one_goes_to_another(request: pytest.FixtureRequest, strategy: StrategyName) -> None:
+def test_what_is_too_large_for_one_goes_to_another(
+    request: pytest.FixtureRequest, strategy: StrategyName
+) -> None:
     bench = bench_with(request, strategy=strategy)
     small, large = bench.connect("small", max_bytes=100), bench.connect("large")
     for member in (small, large):
@@ -157,7 +166,9 @@ def test_what_is_too_large_for_one_goes_to_another(request: pytest.FixtureReques
     assert bench.group(TEXT).in_flight == 0
 
 
-def test_absent_members_get_nothing_while_one_is_here_and_the_first_to_return_gets_all(bench: ShareBench) -> None:
+def test_absent_members_get_nothing_while_one_is_here_and_the_first_to_return_gets_all(
+    bench: ShareBench,
+) -> None:
     one, two = members(bench, 2, is_durable=True)
     bench.disconnect(one)
     publish(bench, 5)
@@ -244,7 +255,9 @@ def test_a_group_declared_durable_outlives_its_members(request: pytest.FixtureRe
     assert bench.group(TEXT).is_kept  # begun anew by the member that was still there
 
 
-def test_too_much_for_a_durable_group_drops_the_oldest_by_name(request: pytest.FixtureRequest) -> None:
+def test_too_much_for_a_durable_group_drops_the_oldest_by_name(
+    request: pytest.FixtureRequest,
+) -> None:
     bench = bench_with(request, max_waiting_messages=10)
     [one] = members(bench, 1, is_durable=True)
     bench.disconnect(one)
@@ -255,7 +268,9 @@ def test_too_much_for_a_durable_group_drops_the_oldest_by_name(request: pytest.F
     assert bench.ack_all(bench.connect("m0", is_durable=True)) == numbers(10, 15)
 
 
-def test_what_waits_too_long_for_a_durable_group_is_dropped_by_name(request: pytest.FixtureRequest) -> None:
+def test_what_waits_too_long_for_a_durable_group_is_dropped_by_name(
+    request: pytest.FixtureRequest,
+) -> None:
     bench = bench_with(request, max_waiting_age=100)
     [one] = members(bench, 1, is_durable=True)
     bench.disconnect(one)
@@ -281,7 +296,9 @@ def test_too_much_in_the_session_log_drops_the_oldest_of_groups_too(bench: Share
     assert bench.ack_all(bench.connect("m0", is_durable=True)) == numbers(40, 60)
 
 
-def test_too_much_for_a_memory_group_drops_the_oldest_by_name(request: pytest.FixtureRequest) -> None:
+def test_too_much_for_a_memory_group_drops_the_oldest_by_name(
+    request: pytest.FixtureRequest,
+) -> None:
     bench = bench_with(request, mqtt=MqttSettings(slow_subscriber="drop"), max_queued_messages=5)
     [one] = members(bench, 1, window=2)
     publish(bench, 12)
@@ -309,7 +326,9 @@ def test_a_silent_member_loses_its_messages_after_the_deadline(
     assert payloads(silent).count("8") + payloads(busy).count("8") == 1
 
 
-def test_what_a_member_that_left_does_not_acknowledge_goes_to_others_in_time(request: pytest.FixtureRequest) -> None:
+def test_what_a_member_that_left_does_not_acknowledge_goes_to_others_in_time(
+    request: pytest.FixtureRequest,
+) -> None:
     bench = bench_with(request, unsubscribe_timeout=10)
     one, two = members(bench, 2)
     publish(bench, 6)
@@ -403,14 +422,19 @@ def test_a_crash_loses_nothing_and_gives_each_message_to_one(bench: ShareBench) 
 def test_after_a_crash_qos_2_goes_on_with_the_member_that_had_it(bench: ShareBench) -> None:
     one, two = members(bench, 2, is_durable=True, qos=2, window=4)
     publish(bench, 8, qos=2)
-    had = {player.session.client_id: [(p.packet_id, p.payload) for p in player.got] for player in (one, two)}
+    had = {
+        player.session.client_id: [(p.packet_id, p.payload) for p in player.got]
+        for player in (one, two)
+    }
     bench.crash()
     for name in ("m1", "m0"):
         back = bench.connect(name, is_durable=True, window=4)
         assert [(packet.packet_id, packet.payload) for packet in back.got] == had[name]
 
 
-def test_qos_2_sent_to_a_session_that_died_with_the_broker_goes_to_nobody(bench: ShareBench) -> None:
+def test_qos_2_sent_to_a_session_that_died_with_the_broker_goes_to_nobody(
+    bench: ShareBench,
+) -> None:
     durable, clean = bench.connect("durable", is_durable=True), bench.connect("clean")
     for member in (durable, clean):
         bench.subscribe(member, TEXT, 2)
@@ -422,7 +446,9 @@ def test_qos_2_sent_to_a_session_that_died_with_the_broker_goes_to_nobody(bench:
     assert sorted(payloads(back) + sent, key=int) == numbers(10)
 
 
-def test_a_group_of_sessions_that_all_died_with_the_broker_is_gone(request: pytest.FixtureRequest) -> None:
+def test_a_group_of_sessions_that_all_died_with_the_broker_is_gone(
+    request: pytest.FixtureRequest,
+) -> None:
     bench = bench_with(request, durable="all")
     members(bench, 2)
     publish(bench, 5)
@@ -468,7 +494,11 @@ class Groups(RuleBasedStateMachine):
 
     names = st.sampled_from(["clean-1", "clean-2", "durable-1", "durable-2"])
 
-    @initialize(strategy=st.sampled_from(["round_robin", "random", "least_inflight", "sticky", "hash_topic"]))
+    @initialize(
+        strategy=st.sampled_from(
+            ["round_robin", "random", "least_inflight", "sticky", "hash_topic"]
+        )
+    )
     def begin(self, strategy: StrategyName) -> None:
         self.bench = ShareBench(strategy=strategy)
         self.here: dict[str, Player] = {}
@@ -481,7 +511,9 @@ class Groups(RuleBasedStateMachine):
     @rule(name=names, window=st.integers(1, 5))
     def connect(self, name: str, window: int) -> None:
         if name not in self.here:
-            self.here[name] = self.bench.connect(name, is_durable=name.startswith("durable"), window=window)
+            self.here[name] = self.bench.connect(
+                name, is_durable=name.startswith("durable"), window=window
+            )
 
     @rule(name=names)
     def subscribe(self, name: str) -> None:
