@@ -62,7 +62,7 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
 
 def add_capture_files(router: APIRouter, captures: Captures) -> None:
     """Add ``/captures/{name}/file``."""
-    ops = Operations(router, "Captures", "capture", "all")
+    ops = Operations(router, "Topics", "capture", "all")
 
     @ops.get(
         "/captures/{name}/file",
