@@ -46,6 +46,7 @@ REFUSED: Final = {
     "getSaturation": (404, "there is no saturation log entry"),  # unless the machine is busy
     "pauseJob": (409, ""),  # the job that is found is over
     "resumeJob": (409, ""),
+    "beginOidcSignIn": (404, ""),  # no issuer is set
     "diffTable": (404, "there is no shadow of table"),  # no lake job runs that could make one
     "swapTable": (404, "there is no shadow of table"),
 }

@@ -30,7 +30,6 @@ _OPEN: Final = frozenset(
         "AuditDifference.before",
         "BacktestSample.after",
         "BacktestSample.before",
-        "CapturedStep.rows",
         "ChangeView.after",
         "ChangeView.before",
         "CapturedStep.rows",

@@ -129,6 +129,7 @@ def add_sign_in(router: APIRouter) -> None:
         "beginOidcSignIn",
         "Begin a sign-in by OpenID Connect",
         answer=SignInAddress,
+        problems=(404, 503),
     )
     async def begin_oidc(request: Request) -> Response:
         """Returns the address at the issuer that the browser goes to, and sets a cookie that binds the sign-in to the
