@@ -60,7 +60,7 @@ class CaptureView(TypedDict):
 
     name: str
     filter: str
-    client_id: str
+    clientid: str
     records: int
     skipped: int
     bytes: int
@@ -93,7 +93,7 @@ class CaptureRecord(TypedDict):
 
     number: int
     at: str
-    client_id: str
+    clientid: str
     username: str | None
     address: str | None
     message: json_values.WireMessage
@@ -193,7 +193,7 @@ class Capture:
         return {
             "name": self.name,
             "filter": bounds.filter,
-            "client_id": bounds.client_id,
+            "clientid": bounds.client_id,
             "records": self.records,
             "skipped": self.skipped,
             "bytes": self.size_bytes,
@@ -414,7 +414,7 @@ def _record(number: int, recording: Recording) -> CaptureRecord:
     return {
         "number": number,
         "at": rfc3339(recording.start_ns),
-        "client_id": client.client_id,
+        "clientid": client.client_id,
         "username": client.username,
         "address": client.peer_name,
         "message": _wire(message),

@@ -330,7 +330,7 @@ RESOURCES = (
                 id="getTopicReceivers",
                 text="Explain who gets a topic. Returns the stages that act on the topic, each subscription that "
                 "matches it with the reason why a message is delivered or not, and each share group with the members "
-                "that can be chosen. With `client_id`, also whether that client may publish there, and which rule "
+                "that can be chosen. With `clientid`, also whether that client may publish there, and which rule "
                 "decides.",
                 call="who",
                 path=":who",
@@ -342,7 +342,8 @@ RESOURCES = (
                         is_argument=True,
                     ),
                     Parameter(
-                        name="client_id",
+                        name="clientid",
+                        keyword="client_id",
                         text="The publisher.",
                         option="--client",
                         help="The publisher.",

@@ -40,7 +40,7 @@ RESOURCES = (
                     columns=(
                         "name",
                         "filter",
-                        "client_id",
+                        "clientid",
                         "records",
                         "skipped",
                         "bytes",
@@ -73,7 +73,8 @@ RESOURCES = (
                         help="Topic filter of the messages.",
                     ),
                     Parameter(
-                        name="client_id",
+                        name="clientid",
+                        keyword="client_id",
                         text="The client that publishes; empty for all.",
                         default="",
                         option="--client",
@@ -149,7 +150,7 @@ RESOURCES = (
                 page_text="Messages, oldest first.",
                 problems=(404,),
                 command=Command(
-                    name="records", columns=("number", "at", "client_id", "outcome", "error")
+                    name="records", columns=("number", "at", "clientid", "outcome", "error")
                 ),
             ),
             Verb(

@@ -66,7 +66,7 @@ class SaturatedTask(TypedDict):
 class SaturatedConnection(TypedDict):
     """A connection: bytes and messages that wait for its client, and messages per second from and to it."""
 
-    client_id: str
+    clientid: str
     address: str
     queued_bytes: int
     queued_messages: int
@@ -406,7 +406,7 @@ def _busiest(
         with suppress(Exception):  # it ends at this moment
             rows.append(
                 {
-                    "client_id": c.client.client_id,
+                    "clientid": c.client.client_id,
                     "address": f"{c.link.peer_host}:{c.link.peer_port}",
                     "queued_bytes": c.link.unsent_bytes()
                     + c.session.queue_bytes

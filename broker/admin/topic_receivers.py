@@ -46,7 +46,7 @@ class TopicReceiver(TypedDict):
     """A subscription that matches the topic. `gets` says whether a message is delivered for it, `why` the reason in
     words. `qos` is that of the subscription: a message arrives with the lower one of it and its own."""
 
-    client_id: str
+    clientid: str
     filter: str
     qos: int
     connected: bool
@@ -59,7 +59,7 @@ class TopicReceiver(TypedDict):
 class GroupMemberChoice(TypedDict):
     """A member of a share group, and whether it can be chosen now."""
 
-    client_id: str
+    clientid: str
     can_get: bool
     why: str
     inflight: int
@@ -80,7 +80,7 @@ class GroupReceiver(TypedDict):
 class TopicPublisher(TypedDict):
     """The publisher that was asked about: whether its access rules allow it to publish there."""
 
-    client_id: str
+    clientid: str
     connected: bool
     access: AccessVerdict
 
@@ -138,7 +138,7 @@ class ReceiverService:
             "becomes": None if meant == topic else meant,
             "publisher": publisher,
             "stages": [stage for stage in self._stages(meant) if stage["stage"] != "subscribers"],
-            "subscriptions": sorted(receivers, key=lambda row: (row["client_id"], row["filter"])),
+            "subscriptions": sorted(receivers, key=lambda row: (row["clientid"], row["filter"])),
             "subscriptions_total": len(matching),
             "groups": [
                 _group(groups[key], meant)
@@ -158,7 +158,7 @@ class ReceiverService:
                 "source": ruling.source,
                 "rule": ruling.rule or None,
             }
-        return {"client_id": client_id, "connected": connection is not None, "access": access}
+        return {"clientid": client_id, "connected": connection is not None, "access": access}
 
 
 def _access(session: Session, topic: str, qos: int) -> AccessVerdict:
@@ -214,7 +214,7 @@ def _receiver(
     elif session.waiting_messages:
         text = f"connected, {counted(session.waiting_messages, 'message')} wait before it"
     return {
-        "client_id": session.client_id,
+        "clientid": session.client_id,
         "filter": subscription.filter.text,
         "qos": subscription.qos,
         "connected": not session.is_away,
@@ -240,7 +240,7 @@ def _group(group: ShareGroup, topic: str) -> GroupReceiver:
             )
         members.append(
             {
-                "client_id": member.client_id,
+                "clientid": member.client_id,
                 "can_get": can_get,
                 "why": text,
                 "inflight": member.in_flight,

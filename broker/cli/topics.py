@@ -226,16 +226,16 @@ def print_receivers(answer: Mapping[str, Any]) -> None:
         access = publisher["access"]
         by = f"by {access['source']} {access['rule'] or ''}".rstrip()
         say(
-            f"{publisher['client_id']} {'may' if access['allowed'] else 'may not'} publish there, {by}"
+            f"{publisher['clientid']} {'may' if access['allowed'] else 'may not'} publish there, {by}"
         )
     if answer["stages"]:
         print_columns(answer["stages"], ("stage", "name", "enabled", "does"))
     if answer["subscriptions"]:
-        print_columns(answer["subscriptions"], ("client_id", "filter", "qos", "gets", "why"))
+        print_columns(answer["subscriptions"], ("clientid", "filter", "qos", "gets", "why"))
     for group in answer["groups"]:
         say(f"{group['group']}: {group['choice']}")
         if group["members"]:
-            print_columns(group["members"], ("client_id", "can_get", "why", "inflight"))
+            print_columns(group["members"], ("clientid", "can_get", "why", "inflight"))
     if not answer["subscriptions"] and not answer["groups"]:
         say("No client gets it.")
     elif answer["subscriptions_total"] > len(answer["subscriptions"]):

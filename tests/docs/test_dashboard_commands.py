@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "sluice publish meters/1 '{\"temp\": 21.5}'": "",
     "sluice publish 'site a/1' '{\"temp\": 21.5}'": "",
     "sluice rules ls": "",
+    "sluice topics tree meters": "",
     "sluice lake tables ls": "",
     "sluice rules show warm": "",
     "sluice lake tables show readings": "",

@@ -68,14 +68,14 @@ def test_a_capture_shows_every_stage_with_values_before_and_after(node: Node) ->
 
 
 def test_a_capture_of_a_client_goes_on_over_reconnects_and_takes_no_other(node: Node) -> None:
-    start(node, "client", client_id="wanderer", seconds=3600)
+    start(node, "client", clientid="wanderer", seconds=3600)
     for number in range(3):
         with Client(node, "wanderer") as wanderer, Client(node, "settled") as settled:
             for qos in (0, 1):
                 settled.publish("plain", "x", qos)
                 wanderer.publish("plain", str(number), qos)
     found = records(node, "client", 6)
-    assert {record["client_id"] for record in found} == {"wanderer"}
+    assert {record["clientid"] for record in found} == {"wanderer"}
     assert [record["message"]["payload"]["data"] for record in found] == [
         "0",
         "0",

@@ -416,7 +416,7 @@ async def test_subscriptions_are_found_by_client_filter_and_topic() -> None:
         ]  # fmt: skip
         assert len(await everything(http, "/subscriptions", match="a/b", durable="true")) == 2
         assert len(await everything(http, "/subscriptions", filter="c")) == 2
-        assert len(await everything(http, "/subscriptions", client_id="x")) == 2
+        assert len(await everything(http, "/subscriptions", clientid="x")) == 2
         assert len(await everything(http, "/subscriptions", share_group="g")) == 1
         assert (await http.get("/subscriptions", params={"match": "a/#"})).status_code == 422
 
@@ -447,10 +447,10 @@ async def test_who_gets_a_topic_has_a_reason_for_each() -> None:
         for name in ("w1", "w2"):
             client = await node.client(name, 5)
             await client.subscribe(SubscriptionRequest("$share/pool/a/#", 1))
-        answer = await http.get("/topics:who", params={"topic": "a/secret", "client_id": "own"})
+        answer = await http.get("/topics:who", params={"topic": "a/secret", "clientid": "own"})
         assert answer.status_code == 200, answer.text
         shown = answer.json()
-        rows = {row["client_id"]: (row["gets"], row["why"]) for row in shown["subscriptions"]}
+        rows = {row["clientid"]: (row["gets"], row["why"]) for row in shown["subscriptions"]}
         assert rows == {
             "reader": (True, "connected"),
             "denied": (False, "access denied by 'rule 2' of file"),
@@ -466,7 +466,7 @@ async def test_who_gets_a_topic_has_a_reason_for_each() -> None:
         assert [member["can_get"] for member in group["members"]] == [True, True]
         assert shown["publisher"]["access"]["allowed"]
         answer = await http.get(
-            "/topics:who", params={"topic": "a/b", "client_id": "reader", "limit": 1}
+            "/topics:who", params={"topic": "a/b", "clientid": "reader", "limit": 1}
         )
         assert not answer.json()["publisher"]["access"]["allowed"]
         assert answer.json()["publisher"]["access"]["rule"]

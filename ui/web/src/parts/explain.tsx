@@ -14,7 +14,7 @@ type Step = Schemas["TrialStep"];
 type Receivers = Schemas["TopicReceivers"];
 type Published = Pick<TailedMessage, "topic" | "payload" | "qos" | "retain" | "user_properties" | "properties"> & {
   raw?: string | null;
-  client_id?: string;
+  clientid?: string;
   username?: string | null;
 };
 export type ExplainedMessage = Partial<Schemas["TestMessage"]> & { topic: string };
@@ -28,7 +28,7 @@ export const messageOf = ({ topic, payload, raw, qos, retain, user_properties, p
     retain,
     user_properties,
     properties,
-    ...(of.client_id && { clientid: of.client_id }),
+    ...(of.clientid && { clientid: of.clientid }),
     username: of.username ?? null,
   }) as ExplainedMessage;
 
@@ -135,7 +135,7 @@ function Details({ step }: { step: Step }): ReactNode {
 export function ReceiversOf({ topic, client = "", qos = 0 }: { topic: string; client?: string; qos?: number }) {
   const { data, error } = useQuery({
     queryKey: ["receivers", topic, client, qos],
-    queryFn: ({ signal }) => getAny<Receivers>("topics:who", { query: { topic, client_id: client, qos }, signal }),
+    queryFn: ({ signal }) => getAny<Receivers>("topics:who", { query: { topic, clientid: client, qos }, signal }),
     enabled: topic !== "",
   });
   if (error) return <LoadFailure error={error} />;
@@ -153,7 +153,7 @@ export function ReceiversOf({ topic, client = "", qos = 0 }: { topic: string; cl
       {publisher && publisher.connected && (
         <p>
           <State state={publisher.access.allowed ? "ok" : "failed"}>
-            {publisher.client_id} {publisher.access.allowed ? "may publish there" : "may not publish there"}
+            {publisher.clientid} {publisher.access.allowed ? "may publish there" : "may not publish there"}
           </State>
           <Why>{byRule(publisher.access)}</Why>
         </p>
@@ -164,9 +164,9 @@ export function ReceiversOf({ topic, client = "", qos = 0 }: { topic: string; cl
           label={`Subscriptions that match ${topic}`}
           kind="cards"
           rows={subscriptions}
-          keyOf={({ client_id: id, filter }) => `${id} ${filter}`}
+          keyOf={({ clientid: id, filter }) => `${id} ${filter}`}
           columns={[
-            { title: "Client", show: ({ client_id: id }) => <ObjectLink kind="clients" name={id} /> },
+            { title: "Client", show: ({ clientid: id }) => <ObjectLink kind="clients" name={id} /> },
             { title: "Filter", show: ({ filter }) => <code className="wraps">{filter}</code> },
             { title: "QoS", kind: "num", show: ({ qos }) => qos },
             {
@@ -204,9 +204,9 @@ export function ReceiversOf({ topic, client = "", qos = 0 }: { topic: string; cl
             label={`Members of ${group}`}
             kind="cards"
             rows={members}
-            keyOf={({ client_id: id }) => id}
+            keyOf={({ clientid: id }) => id}
             columns={[
-              { title: "Member", show: ({ client_id: id }) => <ObjectLink kind="clients" name={id} /> },
+              { title: "Member", show: ({ clientid: id }) => <ObjectLink kind="clients" name={id} /> },
               {
                 title: "Can get it",
                 kind: "fit",

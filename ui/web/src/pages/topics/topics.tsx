@@ -174,7 +174,7 @@ function Tail({ filter, setFilter }: { filter: string; setFilter: (filter: strin
   const [kept, keep] = useState<TailedMessage[]>([]);
   const messages = isOpen ? (data?.messages ?? []) : kept;
   const shown = messages.filter(
-    ({ client_id: id, address }) => !from || id.includes(from) || (address ?? "").startsWith(from),
+    ({ clientid: id, address }) => !from || id.includes(from) || (address ?? "").startsWith(from),
   );
   const toggle = () => {
     keep(messages);
@@ -226,7 +226,7 @@ function Tail({ filter, setFilter }: { filter: string; setFilter: (filter: strin
             {
               title: "Topic",
               kind: "why",
-              show: ({ topic, client_id: id, address, qos, retain }) => (
+              show: ({ topic, clientid: id, address, qos, retain }) => (
                 <>
                   <code className="wraps">{topic}</code>
                   <Why>{[id, address, `QoS ${qos}`, retain && "retained"].filter(Boolean).join(" · ")}</Why>
