@@ -101,7 +101,7 @@ def test_figures_of_the_page_are_those_of_the_api_and_of_metrics(
         'sluice_messages_refused_total{reason="validation_failed"} 1',
     ):
         assert line in metrics, line
-    assert text.count(HOSTILE) == 2
+    assert HOSTILE in text
     assert page.title() == f"Overview · {status['node']} · Sluice"
     assert complaints == []
 
