@@ -26,9 +26,9 @@ const LINKED = new Map([
   ...KINDS.filter(({ name }) => ["connector", "stream", "listener"].includes(name)).map(
     ({ name, path }) => [name, path] as const,
   ),
-  ...RESOURCES.filter(({ key, show }) => show && key.endsWith("_id"))
+  ...RESOURCES.filter(({ key, show }) => show && key.endsWith("id") && key !== "id")
     .toReversed() // the first one that is named so
-    .flatMap(({ key, path }) => [[key, path] as const, [key.replace("_", ""), path] as const]),
+    .map(({ key, path }) => [key, path] as const),
 ]);
 
 function drawnNumber(member: string, value: number): [string, string] {
@@ -41,7 +41,7 @@ function drawnNumber(member: string, value: number): [string, string] {
   if (has(/(^|_)ms$/)) return [duration(value / 1000), `${exact(value)} ms`];
   if (has(/_s$/)) return [duration(value), `${exact(value)} s`];
   if (isSize) return [bytes(value), `${exact(value)} B`];
-  if (/(^|_)(id|identifier|port|offset|position|version)$/.test(last)) return [String(value), ""];
+  if (/(^|_)(id|identifier|port|offset|position|version)$|^(value|default)$/.test(last)) return [String(value), ""];
   return [count(value), exact(value)];
 }
 
