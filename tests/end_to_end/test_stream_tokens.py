@@ -91,8 +91,11 @@ def test_the_token_of_an_executor_reads_its_stream_and_nothing_else(tmp_path: Pa
         assert status(node, token, *read) == 200
 
 
+SIGNING_IN = {("get", "/api/v1/session"), ("post", "/api/v1/session:oidc")}
+
+
 def assert_reads_only_a(node: Node, token: str, whose: str) -> None:
-    """All operations of the API answer 403, but those that read stream ``a``."""
+    """All operations of the API answer 403, but those that read stream ``a`` and those of signing in."""
     reader = StreamClient(node.url, token, "a")
     rows = [
         row
@@ -104,6 +107,8 @@ def assert_reads_only_a(node: Node, token: str, whose: str) -> None:
         StreamClient(node.url, token, "b").positions()
     for path, methods in node.call("GET", "/openapi.json")["paths"].items():
         for method in methods:
+            if (method, path) in SIGNING_IN:
+                continue
             for stream in ("a", "b"):
                 is_read = stream == "a" and method == "get" and path in READING
                 request = (method, re.sub(r"\{[a-z_]+\}", stream, path))
