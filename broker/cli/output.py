@@ -114,7 +114,7 @@ def print_effect(path: str, effect: Mapping[str, Any]) -> None:
     after = effect["after"] or {}
     kind = next((kind for kind in kinds() if path.removeprefix("/").startswith(kind.path)), None)
     named = None if kind is None else ({**before, **after}).get(kind.named_by)
-    if kind is None:  # a live thing, which has no saved form
+    if kind is None or (named is None and kind.section is None):  # which has no saved form
         print_line(f"dry run: {effect['summary']}")
     else:
         name = kind.many if named is None else f"{kind.short} {named}"
