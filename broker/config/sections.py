@@ -154,6 +154,8 @@ class FileSection:
                 )
                 if not is_base:
                     self._made.pop(spec["name"], None)
+        if self._api_file is not None:
+            self._api_file.base[path] = {name: spec for name, (_, spec) in self._base.items()}
         now = self._saved()
         self._note_changes(
             [name for name in before.keys() | now.keys() if before.get(name) != now.get(name)]
@@ -286,6 +288,8 @@ class ApiFile:
         """Signal with each object that was saved, and with a section that has another order; not while objects that
         files fix are taken over, which are in this file for a moment."""
         self.is_taking_over = False
+        self.base: dict[KeyPath, Mapping[str, Spec]] = {}
+        """Objects of ``base.hocon`` by section: they are there again where this file loses theirs."""
         self._sections = frozenset(sections)
         self._above = {path[:length] for path in self._sections for length in range(len(path))}
         self._held: dict[KeyPath, Any] | None = None
@@ -343,7 +347,10 @@ class ApiFile:
             section = path[:-1]
             if section in self._sections and not self.is_taking_over:
                 order = orders[section] if value is None else ()
-                self.on_change(SavedObject(".".join(section), path[-1], before[path], value, order))
+                base = self.base.get(section, {}).get(path[-1])
+                was = base if before[path] is None else before[path]
+                now = base if value is None else value
+                self.on_change(SavedObject(".".join(section), path[-1], was, now, order))
 
     def set(self, section: str, value: Any) -> None:
         """Set the value of a section of settings, with its objects; raises as ``put``."""

@@ -54,7 +54,9 @@ class CascadingDeletion:
     ) -> None:
         self._context = context
         self._by_name = {
-            offered.name: offered for offered in kinds() if offered.path in context.services
+            offered.name: offered
+            for offered in kinds()
+            if offered.path in context.services and offered.name != "setting"  # is only reset
         }
         service: Any = context.services[kind.path]
         self._target = reference_of(kind, name, service.get(name))
