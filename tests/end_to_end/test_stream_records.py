@@ -86,6 +86,7 @@ def test_a_record_has_all_that_was_published(node: Node) -> None:
         "shard": 0, "offset": "2", "topic": "json/1", "qos": 1, "retain": False, "clientid": "meter", "username": "u",
         "client_id": "meter",  # its name in 0.2
         "payload": {"encoding": "json", "data": {"t": 20}, "size_bytes": 9, "truncated": False},
+        "raw": None,
         "schema": None, "schema_error": None, "rule": None,
         "properties": {"Content-Type": "application/json"}, "user_properties": [["site", "berlin"]],
     }  # fmt: skip

@@ -144,7 +144,7 @@ def test_the_order_of_a_list_is_in_the_address(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     page.goto(f"{broker.url}/clients")
     page.get_by_label("Sort by").select_option("-clientid")
-    page.wait_for_url("**sort=-client_id*")
+    page.wait_for_url("**sort=-clientid*")
     page.wait_for_selector("main tbody tr:first-child a.name:text-is('to-kick')")
     page.reload()
     page.wait_for_selector("main tbody tr:first-child a.name:text-is('to-kick')")
@@ -340,8 +340,10 @@ def test_an_alarm_list_shows_past_alarms_too(page: Any, broker: Node) -> None:
 
 def test_rows_are_cards_on_a_narrow_screen(page: Any, broker: Node) -> None:
     sign_in(page, broker)
-    page.goto(f"{broker.url}/subscriptions")
-    page.wait_for_selector("td >> text=meters/#")
+    narrow = connected(broker, "narrow", "narrow/#")
+    page.goto(f"{broker.url}/subscriptions?clientid=narrow")
+    page.wait_for_selector("td >> text=narrow/#")
+    narrow.disconnect()
     set_look(page, 390, "light")
     cell = page.locator("main td[data-title=QoS]").first
     assert cell.evaluate("cell => getComputedStyle(cell, '::before').content") == '"QoS"'
