@@ -107,6 +107,7 @@ class Timelines:
         self, client_id: str, kind: EventKind, reason: str = "", detail: str = "", count: int = 1
     ) -> None:
         """Add an event of a client that is or was connected. One like the last before is counted there."""
+        detail = detail[:_MAX_DETAIL]
         line = self._admitted.get(client_id)
         if (
             line
@@ -121,7 +122,7 @@ class Timelines:
             for earlier in self._refused.pop(client_id):
                 self._admitted.add(client_id, earlier)
         self._admitted.add(
-            client_id, ClientEvent(self._clock.now_ns(), kind, reason, detail[:_MAX_DETAIL], count)
+            client_id, ClientEvent(self._clock.now_ns(), kind, reason, detail, count)
         )
 
     def dropped(self, client_id: str, reason: str, count: int) -> None:
@@ -133,12 +134,13 @@ class Timelines:
         if self._admitted.get(client_id) is not None:
             self.add(client_id, "refused", reason, detail)
             return
+        detail = detail[:_MAX_DETAIL]
         line = self._refused.get(client_id)
-        if line and line[-1].reason == reason and line[-1].detail == detail[:_MAX_DETAIL]:
+        if line and line[-1].reason == reason and line[-1].detail == detail:
             line[-1].count += 1
             line[-1].last_ns = self._clock.now_ns()
             return
-        event = ClientEvent(self._clock.now_ns(), "refused", reason, detail[:_MAX_DETAIL], 1)
+        event = ClientEvent(self._clock.now_ns(), "refused", reason, detail, 1)
         self._refused.add(client_id, event)
 
     def of(self, client_id: str) -> Sequence[ClientEvent]:
