@@ -27,6 +27,7 @@ from broker.core.errors import AlreadyExists, Invalid, NotFound, PeerError, Prob
 from broker.core.kinds import counted
 from broker.core.marks import marked
 from broker.core.message import Message
+from broker.core.objects import Spec
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter
 from broker.observe.log import get_logger
@@ -48,6 +49,8 @@ _MAX_PENDING_BYTES: Final = 8 * 1024 * 1024
 # Seconds for which records are gathered.
 _FLUSH_S: Final = 0.2
 _READ_BYTES: Final = 256 * 1024
+# Bytes of records in a page, but for the last one.
+_PAGE_BYTES: Final = 2 * 1024 * 1024
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 Reason = Literal["", "messages", "seconds", "bytes", "stopped", "broker stopped", "not written"]
@@ -215,6 +218,8 @@ class Captures:
         self._clock = clock
         self._captures: dict[str, Capture] = {}
         self._writing: asyncio.Task[None] | None = None
+        # Held while a file is written or deleted, so that no writing brings a deleted one back.
+        self._files = asyncio.Lock()
 
     def start(self) -> None:
         """Find the captures of earlier runs."""
@@ -314,14 +319,29 @@ class Captures:
     async def delete(self, name: str) -> None:
         """End a capture and delete its file. Raises ``NotFound``."""
         await self.end(name)
-        del self._captures[name]
-        await asyncio.to_thread(self._unlink, name)
+        async with self._files:
+            del self._captures[name]
+            await asyncio.to_thread(self._unlink, name)
 
-    async def read(self, name: str) -> list[CaptureRecord]:
-        """The records of a capture, oldest first. Raises ``NotFound``."""
-        await self._flush(self._capture(name))
-        data = await asyncio.to_thread(self._data, name)
-        return [json.loads(line) for line in data.splitlines()]
+    async def page(self, name: str, limit: int, cursor: tuple[int] | None) -> Spec:
+        """A page of the records of a capture, oldest first; a cursor is a place in its file.
+
+        Raises:
+            NotFound: there is no such capture.
+            Invalid: no record begins at the cursor.
+        """
+        capture = self._capture(name)
+        await self._flush(capture)
+        start = 0 if cursor is None else cursor[0]
+        try:
+            if not 0 <= start <= MAX_BYTES:
+                raise ValueError(start)
+            records, end = await asyncio.to_thread(self._records, name, start, limit)
+        except ValueError:
+            problem = Problem("expected the cursor of a page before, got another", "/query/cursor")
+            raise Invalid("the list cannot be continued", [problem]) from None
+        following = (end,) if records and end < capture.size_bytes else None
+        return {"items": records, "next": following, "total": capture.records}
 
     async def lines(self, name: str) -> AsyncIterator[bytes]:
         """The file of a capture, piece by piece. Raises ``NotFound``."""
@@ -359,19 +379,20 @@ class Captures:
             await asyncio.sleep(_FLUSH_S)
 
     async def _flush(self, capture: Capture) -> None:
-        data = b"".join(capture.pending)
-        capture.pending = []
-        capture.pending_bytes = 0
-        if capture.ended:
-            self._recorders.remove(capture)
-        if not (data or capture.ended):
-            return
-        try:
-            await asyncio.to_thread(self._write, capture, data)
-        except OSError as error:
-            _log.warning("capture.not_written", capture=capture.name, reason=str(error))
-            capture.ended = "not written"
-            self._recorders.remove(capture)
+        async with self._files:
+            data = b"".join(capture.pending)
+            capture.pending = []
+            capture.pending_bytes = 0
+            if capture.ended:
+                self._recorders.remove(capture)
+            if not (data or capture.ended) or capture.name not in self._captures:
+                return
+            try:
+                await asyncio.to_thread(self._write, capture, data)
+            except OSError as error:
+                _log.warning("capture.not_written", capture=capture.name, reason=str(error))
+                capture.ended = "not written"
+                self._recorders.remove(capture)
 
     def _write(self, capture: Capture, data: bytes) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -393,10 +414,23 @@ class Captures:
             with suppress(FileNotFoundError):
                 os.unlink(self._folder / f"{name}.{suffix}")
 
-    def _data(self, name: str) -> bytes:
-        with suppress(FileNotFoundError):
-            return self._file(name).read_bytes()
-        return b""
+    def _records(self, name: str, start: int, limit: int) -> tuple[list[CaptureRecord], int]:
+        """Records from a place in the file on, and where the following ones begin.
+
+        Raises:
+            ValueError: no record begins there.
+        """
+        records: list[CaptureRecord] = []
+        end = start
+        with suppress(FileNotFoundError), self._file(name).open("rb") as file:
+            file.seek(start)
+            while len(records) < limit and end - start < _PAGE_BYTES:
+                line = file.readline()
+                if not line.endswith(b"\n"):
+                    break
+                records.append(json.loads(line))
+                end += len(line)
+        return records, end
 
     def _piece(self, name: str, at: int) -> bytes:
         with suppress(FileNotFoundError), self._file(name).open("rb") as file:

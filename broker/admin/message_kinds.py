@@ -141,12 +141,12 @@ RESOURCES = (
             Verb(
                 id="listCaptureRecords",
                 text="List the records of a capture. Returns its messages, oldest first, each with its stages.",
-                call="read",
+                call="page",
                 path="/{name}/records",
                 takes=(_CAPTURE,),
                 row="broker.admin.captures:CaptureRecord",
                 model="CaptureRecordList",
-                key="number",
+                after=(int,),
                 page_text="Messages, oldest first.",
                 problems=(404,),
                 command=Command(

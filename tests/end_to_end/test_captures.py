@@ -12,6 +12,7 @@ import pytest
 from tests.end_to_end.clients import Client
 from tests.end_to_end.test_telemetry import set_up_stages
 from tests.support.node import Node, eventually, running, sluice
+from ui.api.parameters import encode_cursor
 
 
 @pytest.fixture(scope="module")
@@ -148,3 +149,39 @@ def test_captures_are_listed_after_a_restart(tmp_path: Path) -> None:
         node.start()
         assert node.call("GET", "/captures/kept")["ended"] == "broker stopped"
         assert len(records(node, "kept", 1)) == 1
+
+
+def test_records_are_read_by_the_page_and_a_made_up_cursor_is_refused(node: Node) -> None:
+    start(node, "paged", filter="paged/#")
+    with Client(node, "many") as many:
+        for number in range(30):
+            many.publish(f"paged/{number}", "x")
+        records(node, "paged", 30)
+    numbers: list[int] = []
+    query: str | None = ""
+    while query is not None:
+        page = node.call("GET", f"/captures/paged/records?limit=7{query}")
+        assert len(page["items"]) <= 7
+        numbers += [record["number"] for record in page["items"]]
+        query = page["next"] and f"&cursor={page['next']}"
+    assert numbers == list(range(1, 31))
+    for place in (3, -1, 10**30):
+        made_up = encode_cursor(place)
+        problem = node.call("GET", f"/captures/paged/records?cursor={made_up}", expect=422)
+        assert problem["errors"][0]["pointer"] == "/query/cursor"
+
+
+def test_a_page_of_a_large_capture_is_small(node: Node) -> None:
+    start(node, "large", filter="large/#", max_bytes=64 * 1024 * 1024, max_records_per_s=1000)
+    with Client(node, "large") as large:
+        for number in range(200):
+            large.publish(f"large/{number}", "x" * 60_000)
+        eventually(
+            lambda: (
+                (view := node.call("GET", "/captures/large"))["records"] + view["skipped"] == 200
+            )
+        )
+    page = node.call("GET", "/captures/large/records?limit=1000")
+    assert 0 < len(page["items"]) < 50
+    assert page["total"] > 100
+    assert page["next"]
