@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
@@ -160,7 +161,7 @@ class SaturationLog:
         """The entries in short, newest first."""
 
         def read() -> list[Any]:
-            entries: list[Any] = list(self._newest())
+            entries: Iterator[Any] = self._newest()
             members = SaturationRow.__annotations__
             return [{name: entry[name] for name in members} for entry in entries]
 
@@ -188,7 +189,9 @@ class SaturationLog:
         oldest_ns = time.time_ns() - int(self._settings.max_age * 1e9)
         for path in files:
             with suppress(OSError):
-                lines = path.read_bytes()[-_MAX_READ_BYTES:].splitlines()
+                with path.open("rb") as file:
+                    file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_READ_BYTES))
+                    lines = file.read().splitlines()
                 for line in reversed(lines):
                     with suppress(ValueError):  # the last line of a file may have been cut off
                         entry: SaturationEntry = json.loads(line)
