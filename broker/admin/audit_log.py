@@ -101,8 +101,8 @@ class AuditEntryView(AuditEntryRow):
 
 
 class ObjectVersion(AuditEntryRow):
-    """A change of an object. `spec` is the object after it, with secrets as stars; null where it was deleted, or one of
-    its values is no longer known."""
+    """A change of an object. `spec` is the object after it, with secrets as stars; null where it was deleted, where one
+    of its values is no longer known, and where those of newer changes take 4 MiB."""
 
     change: Literal["created", "changed", "deleted"]
     differences: list[AuditDifference]

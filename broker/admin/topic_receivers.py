@@ -87,7 +87,8 @@ class TopicPublisher(TypedDict):
 
 class TopicReceivers(TypedDict):
     """Receivers of a topic, with the stages that a message passes before it reaches them. `becomes` is the topic that a
-    rewrite gives it. `subscriptions_total` counts all that match; `subscriptions` are the first of them."""
+    rewrite gives it. `subscriptions_total` and `groups_total` count all that match; `subscriptions` and `groups` are
+    the first of them."""
 
     topic: str
     becomes: str | None
@@ -96,6 +97,7 @@ class TopicReceivers(TypedDict):
     subscriptions: list[TopicReceiver]
     subscriptions_total: int
     groups: list[GroupReceiver]
+    groups_total: int
 
 
 class ReceiverService:
@@ -133,6 +135,7 @@ class ReceiverService:
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         groups = self._hub.share_groups.groups
+        matching_groups = self._hub.router.matching_groups(meant)
         return {
             "topic": topic,
             "becomes": None if meant == topic else meant,
@@ -140,10 +143,8 @@ class ReceiverService:
             "stages": [stage for stage in self._stages(meant) if stage["stage"] != "subscribers"],
             "subscriptions": sorted(receivers, key=lambda row: (row["clientid"], row["filter"])),
             "subscriptions_total": len(matching),
-            "groups": [
-                _group(groups[key], meant)
-                for key in sorted(self._hub.router.matching_groups(meant))
-            ],
+            "groups": [_group(groups[key], meant) for key in sorted(matching_groups)[:limit]],
+            "groups_total": len(matching_groups),
         }
 
     def _publisher(

@@ -376,3 +376,22 @@ def test_a_sign_in_by_the_link_has_an_entry_without_its_code(
         "GET /",
     )
     assert code not in str(entry)
+
+
+def test_the_history_of_a_large_object_is_no_large_answer(audited: httpx.Client) -> None:
+    operations = [{"key": f"payload.k{at}", "value": f"'{'y' * 980}'"} for at in range(900)]
+    large = {"name": "large", "topics": ["a/#"], "failure_action": "drop", "operations": operations}
+    assert audited.post("/transforms", json=large).status_code == 201
+    for number in range(8):
+        answer = audited.patch("/transforms/large", json={"description": f"change {number}"})
+        assert answer.status_code == 200, answer.text
+    kind = latest(audited)["kind"]
+    answer = audited.get("/audit-log:history", params={"kind": kind, "name": "large"})
+    assert answer.status_code == 200, answer.text
+    versions = answer.json()["items"]
+    assert len(versions) == 9
+    assert len(answer.content) < 6 * 1024 * 1024
+    assert [version["spec"] is None for version in versions] == [False] * 5 + [True] * 4
+    restored = audited.post(f"/audit-log/{versions[-2]['id']}:restore")
+    assert restored.status_code == 200, restored.text
+    assert audited.get("/transforms/large").json()["description"] == "change 0"

@@ -21,6 +21,7 @@ from broker.admin.audit_log import (
 )
 from broker.config.root import ChangedObject, PlannedReload
 from broker.config.secrets import MASK
+from broker.core import jsontext
 from broker.core.errors import Conflict, Invalid, Problem, SluiceError
 from broker.core.kinds import counted
 from broker.core.objects import Spec
@@ -29,6 +30,8 @@ from ui.api.objects import KindRoutes, settled
 
 # Maximum number of versions of an object that are searched.
 MOST_VERSIONS: Final = 1_000
+# Bytes of the objects in a history; those of older changes are left out.
+_MOST_BYTES: Final = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +156,10 @@ class AuditTrail:
         """Entries as they are stored, a line each. A client that reads slowly holds nothing up."""
         return StreamingResponse(self._log.lines(**filters), media_type="application/x-ndjson")
 
-    async def history(self, kind: str, name: str, limit: int) -> Sequence[ObjectVersion]:
-        """The changes of an object, newest first, each with the object after it."""
+    async def history(
+        self, kind: str, name: str, limit: int, only: str = ""
+    ) -> Sequence[ObjectVersion]:
+        """The changes of an object, newest first, each with the object after it, or ``only`` that of one entry."""
         routes = self._routes.get(kind)
         spec = None if routes is None else routes.recorded(name)
         async with self._searching:
@@ -162,13 +167,14 @@ class AuditTrail:
         versions = list[ObjectVersion]()
         is_certain = routes is not None
         spec = deepcopy(spec or {})
+        left_bytes = _MOST_BYTES
         for row, change in changes:
+            await asyncio.sleep(0)  # an object may be large
             try:
-                shown = (
-                    routes.kind.as_spec(spec)
-                    if routes is not None and is_certain and spec
-                    else None
-                )
+                shown = None
+                if routes is not None and is_certain and spec and only in ("", row["id"]):
+                    shown = routes.kind.as_spec(spec) if left_bytes > 0 else None
+                    left_bytes -= len(jsontext.encode(shown))
                 versions.append({
                     **row,
                     "change": change["change"],
@@ -221,7 +227,7 @@ class AuditTrail:
             )
             raise Invalid(title, [problem])
         [(kind, name)] = wanted
-        history = await self.history(kind, name, MOST_VERSIONS)
+        history = await self.history(kind, name, MOST_VERSIONS, only=id)
         version = next((item for item in history if item["id"] == id), None)
         routes = self._routes.get(kind)
         if (
