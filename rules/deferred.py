@@ -243,9 +243,8 @@ class Deferrals:
                 while waiting:
                     await self._evaluate(rule, waiting)
                     await self._complete(rule, queue, waiting)
-            except (
-                Unavailable
-            ) as error:  # the store; what was done is not there, so it is done again
+            except Unavailable as error:
+                # the store; what was done is not there, so it is done again
                 _log.warning("rule.deferred_waits", rule=rule.name, reason=str(error))
                 await asyncio.sleep(_RETRY_S)
                 await self._go_back(queue)

@@ -250,9 +250,8 @@ class KafkaCluster(Connector):
                 raise BadSettings(
                     f"the cluster names the broker {broker.host}:{broker.port}: {error}"
                 ) from None
-            except (
-                ReconnectFirst
-            ):  # a name that is not known now is looked up again when it is called
+            except ReconnectFirst:
+                # a name that is not known now is looked up again when it is called
                 continue
 
     async def _reachable(self) -> str:

@@ -164,9 +164,8 @@ class KeySet:
             self._use(await self._members())
         except (CallFailed, AddressDenied) as error:
             self._note_failure(str(error))
-        except (
-            Exception
-        ) as error:  # whatever was read: the last keys are used, and it is tried again
+        except Exception as error:
+            # whatever was read: the last keys are used, and it is tried again
             log.exception("jwks.failed", url=self._url.shown)
             self._note_failure(f"the answer cannot be used: {type(error).__name__}")
         finally:

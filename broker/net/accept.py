@@ -67,9 +67,8 @@ async def listening_sockets(
         for family, kind, protocol, _, address in dict.fromkeys(address_infos):
             try:
                 link = socket.socket(family, kind, protocol)
-            except (
-                OSError
-            ) as error:  # as where the machine has no IPv6, and the host's name has such an address
+            except OSError as error:
+                # as where the machine has no IPv6, and the host's name has such an address
                 if error.errno == EAFNOSUPPORT and len(address_infos) > 1:
                     continue
                 raise

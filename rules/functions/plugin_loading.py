@@ -75,9 +75,8 @@ def load_plugins(functions: Functions, entry_points: Iterable[EntryPoint]) -> li
 def _load(functions: Functions, entry_point: EntryPoint, plugin: Plugin, where: str) -> None:
     try:
         members = _members(entry_point.load())
-    except (
-        BaseException
-    ) as error:  # an import runs what it likes; SystemExit too must not end the broker
+    except BaseException as error:
+        # an import runs what it likes; SystemExit too must not end the broker
         if isinstance(error, KeyboardInterrupt):
             raise
         sentence = f"{where}: {entry_point.value} cannot be loaded: {type(error).__name__}: {error}"

@@ -251,9 +251,8 @@ def foreign_rewrite(world: World, chance: Random) -> Iterator[None]:
     ) as process:
         try:
             said, errors = process.communicate(timeout=_CONTENDED_S)
-        except (
-            subprocess.TimeoutExpired
-        ):  # a table that commits twice a second is quicker than any rewrite
+        except subprocess.TimeoutExpired:
+            # a table that commits twice a second is quicker than any rewrite
             world.publishing.pause()
             said, errors = process.communicate()
             world.publishing.go_on()

@@ -186,9 +186,8 @@ class AuditTrail:
                         is_certain = False
                     elif not difference["before"] == difference["after"] == MASK:
                         _take_back(spec, difference, f"{kind} {name!r}")
-            except (
-                Conflict
-            ):  # changed where the log does not see it, as in a file while the broker was stopped
+            except Conflict:
+                # changed where the log does not see it, as in a file while the broker was stopped
                 is_certain = False
         return versions
 

@@ -166,9 +166,8 @@ def audit_spec(
                 break
         except (SluiceError, SourceError):
             raise
-        except (
-            FileNotFoundError
-        ) as error:  # the table replaces its files, and removes them after a while
+        except FileNotFoundError as error:
+            # the table replaces its files, and removes them after a while
             if attempt == _ATTEMPTS - 1:
                 raise _unreadable(spec, error) from error
         except Exception as error:

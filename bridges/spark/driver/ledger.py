@@ -76,9 +76,8 @@ class Ledger:
         for attempt in range(_ATTEMPTS):
             try:
                 return self._add(spec, table)
-            except (
-                CommitFailedError
-            ):  # another driver was first, or it was this call, and the answer was lost
+            except CommitFailedError:
+                # another driver was first, or it was this call, and the answer was lost
                 if attempt == _ATTEMPTS - 1:
                     raise
         raise AssertionError  # never: the last attempt returns or raises

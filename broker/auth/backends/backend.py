@@ -299,9 +299,8 @@ class Backend:
             self._went_away(f"no answer within {self._settings.timeout:g} s")
         except BackendUnavailable as error:
             self._went_away(str(error))
-        except (
-            Exception
-        ) as error:  # a library's own error: the service counts as away, with the log to say why
+        except Exception as error:
+            # a library's own error: the service counts as away, with the log to say why
             log.exception("access.backend_check_failed", backend=self.name)
             self._went_away(type(error).__name__)
         else:
