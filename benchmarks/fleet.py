@@ -201,7 +201,8 @@ def _sluice(_folder: Path) -> Iterator[Broker]:
     with serving("overload.enable=false") as (
         ready,
         _,
-    ):  # else other programs on the machine make it refuse clients
+    ):
+        # else other programs on the machine make it refuse clients
         for kind, spec in OBJECTS:
             create(ready["api"], kind, spec)
         yield Broker(int(ready["mqtt"].rpartition(":")[2]), int(ready["pid"]))

@@ -112,9 +112,8 @@ class _Run:
         ]
         self._packets = [publish(topic, payload, options.qos) for topic in topics]
         self._id_at = len(self._packets[0]) - len(payload) - 2
-        self._clock = (
-            ~options.pid << 3 | 2
-        )  # of the processor time of another process, as clock_getcpuclockid gives it
+        # of the processor time of another process, as clock_getcpuclockid gives it
+        self._clock = ~options.pid << 3 | 2
         self.delivered = self.acknowledged = 0
         self._ended_s = self._used_s = 0.0
 

@@ -68,10 +68,11 @@ def main() -> int:
         _fill(directory / "records", options.rows)
         prepare_environment(directory, os.environ)
         find_java(directory / "_spark").apply(os.environ)
+        # SQL needs both of Java's compilers
         scratch, java_options = (
             directory / "scratch",
             "-XX:+UseSerialGC",
-        )  # SQL needs both of Java's compilers
+        )
         session = start_session(
             options.master, driver_memory="1g", work_dir=scratch, java_options=java_options
         )

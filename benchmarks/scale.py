@@ -289,9 +289,8 @@ async def start(folder: Path, count: int) -> int:
     server = _server(RocksStore(folder, "os"))
     gc.disable()  # as the server does
     longest = 0.0
-    step = (
-        time.thread_time()
-    )  # what the thread itself takes: what else the machine does is not the step's
+    # what the thread itself takes: what else the machine does is not the step's
+    step = time.thread_time()
     for _ in server.hub.load():
         longest = max(longest, time.thread_time() - step)
         step = time.thread_time()

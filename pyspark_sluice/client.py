@@ -155,9 +155,8 @@ class StreamClient:
                     at = _next_offset(batch, at, end, is_dense=topic_filter is None)
                     pauses = Pauses(self._deadline_s)
                     yield batch
-                if (
-                    topic_filter is not None
-                ):  # an answer that is cut is an error, so this one was whole
+                if topic_filter is not None:
+                    # an answer that is cut is an error, so this one was whole
                     return
                 if at < end:
                     raise OSError(f"the answer ended at offset {at} of [{start}, {end})")

@@ -288,9 +288,8 @@ class Deferrals:
             entry = waiting.popleft()
             for _ in rule.complete(entry.outcome, entry.message):
                 if turn.is_over or self.uncommitted_bytes > _TURN_BYTES:
-                    await (
-                        queue.committed()
-                    )  # what was made takes its time to be written, and so does this
+                    # what was made takes its time to be written, and so does this
+                    await queue.committed()
                     turn = _Turn()
             self._completed.value += 1
             if turn.is_over or not (waiting and waiting[0].is_done):

@@ -610,9 +610,8 @@ class RuleService(Contributor, ObjectVerbs[BuiltRule | UnusableRule]):
             raise Invalid("a rule keeps its name", [Problem(f"expected {name!r}", "/name")])
         self._check_chains(saved)
         replaced = before if isinstance(before, BuiltRule) else None
-        if (
-            replaced is None or saved.spec.sql != replaced.spec.sql
-        ):  # one that a schema was changed under can be switched off
+        if replaced is None or saved.spec.sql != replaced.spec.sql:
+            # one that a schema was changed under can be switched off
             self._types.refuse_mistakes(name, saved.rule.statement)
         self._check_cases(saved, force)
         if replaced is not None and (saved.spec.sql, saved.spec.actions) == (

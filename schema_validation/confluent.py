@@ -265,9 +265,8 @@ class _Asked:
         try:
             return await asyncio.shield(asyncio.wrap_future(answer))
         except asyncio.CancelledError:
-            if (
-                answer.cancelled()
-            ):  # not this caller, but the call: the registry was closed before its turn
+            if answer.cancelled():
+                # not this caller, but the call: the registry was closed before its turn
                 raise SchemaError("the schema registry was closed") from None
             raise
 

@@ -43,9 +43,10 @@ class Registry(SchemaLookup):
     def serde(self, name: str) -> SchemaSerde:
         """The serde of a schema's version in use. Raises ``NotFound`` with a suggestion."""
         if name == SPARKPLUG_B:
+            # protobuf's library imports slowly
             from schema_validation.serdes.protobuf import (
                 sparkplug_serde,
-            )  # protobuf's library imports slowly
+            )
 
             return sparkplug_serde()
         return self.schema(name).current.serde

@@ -323,10 +323,11 @@ class HttpClient(Connector):
         if self._tls is not None and origin.host == self.origin.host:
             options["ssl"] = self._tls
         if self._proxy is not None:
+            # which aiohttp uses for tunnels only
             options |= {
                 "proxy": self._proxy,
                 "proxy_headers": self._proxy_login(),
-            }  # which aiohttp uses for tunnels only
+            }
         return options
 
     def _check_allowed(self, origin: URL) -> None:
@@ -422,9 +423,8 @@ def _redirected(method: str, answer: Answer, origin: URL, target: str) -> tuple[
         return None
     try:
         url = URL(f"{origin}{target}", encoded=True).join(URL(place))
-        (url.host or "").encode(
-            "idna"
-        )  # a name with an empty label would be looked up again and again
+        # a name with an empty label would be looked up again and again
+        (url.host or "").encode("idna")
     except ValueError:
         return None
     if url.scheme not in ("http", "https") or not url.host:

@@ -169,9 +169,8 @@ class HttpSink(Sink):
             redirects=settings.max_redirects,
         )
         request = self._what(target)
-        wait_s = (
-            retry_after_s(answer, self._clock.now_ns() / 1e9) or None
-        )  # at once: after the pause of any retry
+        # at once: after the pause of any retry
+        wait_s = retry_after_s(answer, self._clock.now_ns() / 1e9) or None
         error = self._judge.error(answer.status, summary(request, answer), wait_s)
         if error is None:
             self._trouble = None

@@ -108,9 +108,8 @@ class PostListener:
                 continue
             seen = now
             try:
-                await asyncio.to_thread(
-                    tls.context
-                )  # one that fits, before the one in use is touched
+                # one that fits, before the one in use is touched
+                await asyncio.to_thread(tls.context)
                 tls.load(used)
             except BadSettings as error:
                 _log.error(

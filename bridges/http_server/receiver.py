@@ -353,9 +353,8 @@ def _gunzipped(body: bytes, most_bytes: int) -> bytes:
     unpacked = b""
     left = body
     try:
-        for _ in range(
-            _MOST_MEMBERS
-        ):  # a gzip file may have several members, RFC 1952, section 2.2
+        for _ in range(_MOST_MEMBERS):
+            # a gzip file may have several members, RFC 1952, section 2.2
             member = zlib.decompressobj(_GZIP)
             unpacked += member.decompress(left, most_bytes + 1 - len(unpacked))
             if len(unpacked) > most_bytes:

@@ -162,9 +162,8 @@ class KafkaSink(Sink):
         place = self._context.place
         if place is not None and self._settings.position_headers:
             for record, position in zip(records, positions, strict=True):
-                record.headers = record.headers + of_position(
-                    place.id, position
-                )  # others may have the same list
+                # others may have the same list
+                record.headers = record.headers + of_position(place.id, position)
 
     async def _sent(
         self, batches: Sequence[Batch], answers: list[BridgeError | None]

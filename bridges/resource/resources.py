@@ -263,9 +263,8 @@ class Resources:
 
     async def _detach(self, member: Member) -> None:
         """From whichever connector it uses."""
-        for supervisor in list(
-            self.supervisors.values()
-        ):  # which may change while one is waited for
+        for supervisor in list(self.supervisors.values()):
+            # which may change while one is waited for
             if supervisor.members.get(member.key) is member:
                 await supervisor.detach(member.key)
 
@@ -286,9 +285,8 @@ class Resources:
                 bounds, clock, action.dropped, queue, self.buffer_ids.of(spec.id)
             )
             if isinstance(before, MemoryBuffer):
-                action.buffer.bounds = Bounds(
-                    _BIG, _BIG, True
-                )  # none of those that wait is lost by the move
+                # none of those that wait is lost by the move
+                action.buffer.bounds = Bounds(_BIG, _BIG, True)
                 _move(before.all_items(), action)
             else:
                 action.figures.matched.value += queue.records

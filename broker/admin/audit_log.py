@@ -246,9 +246,8 @@ class AuditLog:
     def record(self, record: AuditRecord) -> str:
         """Add an entry to the commit group that is gathering; its identifier."""
         clock_ns = self._clock.now_ns()
-        now_ns = self._last_ns = max(
-            clock_ns, self._last_ns + 1
-        )  # in the order of requests, also if it is set back
+        # in the order of requests, also if it is set back
+        now_ns = self._last_ns = max(clock_ns, self._last_ns + 1)
         changes = _within_bounds(record.changes)
         entry = {
             "at": rfc3339(clock_ns),

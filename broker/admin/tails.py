@@ -365,9 +365,8 @@ class MessageTails:
                     lengths = len(message.payload), 0 if became is None else len(became.payload)
                     if lengths != (tailed.size_bytes, tailed.became_bytes):  # cut
                         continue
-                    if (
-                        refusal is None or refusal.stage == "rules"
-                    ):  # a rule that drops messages has seen them
+                    if refusal is None or refusal.stage == "rules":
+                        # a rule that drops messages has seen them
                         reached.append(Found(message, "live", None, became))
                     else:
                         ends_s = min(ends_s, monotonic() + _AFTER_DROPPED_S)

@@ -188,9 +188,8 @@ def run_job(
     """Run the lake job, which ``sluice serve`` starts on this machine, on another machine."""
     target = find_target(url, data_dir, os.environ)
     if target.token:
-        os.environ[TOKEN_VARIABLE] = (
-            target.token
-        )  # not among the arguments, which every user of the machine can see
+        # not among the arguments, which every user of the machine can see
+        os.environ[TOKEN_VARIABLE] = target.token
     arguments = ["--url", target.url, *context.args]
     if "--directory" not in context.args:
         arguments += ["--directory", str(data_dir / LAKE_DIRECTORY)]

@@ -104,9 +104,8 @@ class _Function:
         self, call: Call, plan_only: bool = False, detach: bool = False, **arguments: Any
     ) -> None:
         verb = self._verb
-        limit = (
-            arguments.pop("limit") if self._has_limit else 0
-        )  # else it is a parameter of the verb, if anything
+        # else it is a parameter of the verb, if anything
+        limit = arguments.pop("limit") if self._has_limit else 0
         for parameter in self._parameters:
             if parameter.old:
                 arguments[parameter.key] = renamed(

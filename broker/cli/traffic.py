@@ -36,6 +36,7 @@ _AUDIT_COLUMNS = (
     "request_id", "id", "changes", "omitted",
 )  # fmt: skip
 # Characters that begin a formula in a spreadsheet, or is skipped before one.
+# full-width ones, too
 _FORMULA = (
     "=",
     "+",
@@ -48,7 +49,7 @@ _FORMULA = (
     "\t",
     "\r",
     "\n",
-)  # full-width ones, too
+)
 _SUBSCRIPTION_COLUMNS = (
     "clientid", "filter", "qos", "durable", "connected", "share_group", "no_local", "retain_as_published",
     "identifier",

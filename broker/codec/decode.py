@@ -19,6 +19,7 @@ from broker.core import reason
 from broker.core.errors import PeerError
 from broker.core.topic import SHARE_PREFIXES, check_topic_name
 
+# by packet type [MQTT-2.1.3-1]
 _REQUIRED_FLAGS: Final = (
     None,
     0,
@@ -36,7 +37,7 @@ _REQUIRED_FLAGS: Final = (
     0,
     0,
     0,
-)  # by packet type [MQTT-2.1.3-1]
+)
 _MQTT_3_1: Final = 3
 # Levels 3 and 4 with the bit by which mosquitto's bridges say that they are bridges.
 _BRIDGE_LEVELS: Final = (0x83, 0x84)
@@ -164,9 +165,8 @@ def _check_connect_flags(flags: int, level: int) -> None:
         if flags & 0x01:
             raise malformed("CONNECT has its reserved flag set")  # [MQTT-3.1.2-3]
         if not flags & 0x04 and flags & 0x38:
-            raise malformed(
-                "CONNECT has will QoS or will retain without a will"
-            )  # [MQTT-3.1.2-11, -13]
+            # [MQTT-3.1.2-11, -13]
+            raise malformed("CONNECT has will QoS or will retain without a will")
     if flags & 0x1C == 0x1C:
         raise malformed("CONNECT has will QoS 3")  # [MQTT-3.1.2-12]
     if level < 5 and flags & 0xC0 == 0x40:
@@ -247,9 +247,8 @@ def _requests(reader: Reader, version: int) -> Iterator[packets.SubscriptionRequ
         if qos == 3 or handling == 3:
             raise malformed("SUBSCRIBE has QoS 3 or retain handling 3")
         if options & 4 and text.startswith(SHARE_PREFIXES):
-            raise protocol_error(
-                "SUBSCRIBE has No Local on a shared subscription"
-            )  # [MQTT-3.8.3-4]
+            # [MQTT-3.8.3-4]
+            raise protocol_error("SUBSCRIBE has No Local on a shared subscription")
         yield packets.SubscriptionRequest(text, qos, options & 4 != 0, options & 8 != 0, handling)
 
 

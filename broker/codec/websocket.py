@@ -169,9 +169,8 @@ class FrameReader:
                 raise BadFrame(PROTOCOL_ERROR, "a broken control frame")
             return
         if opcode == _TEXT:
-            raise BadFrame(
-                UNSUPPORTED_DATA, "a text frame; MQTT is in binary frames"
-            )  # [MQTT-6.0.0-1]
+            # [MQTT-6.0.0-1]
+            raise BadFrame(UNSUPPORTED_DATA, "a text frame; MQTT is in binary frames")
         if opcode > _BINARY or (opcode == _CONTINUATION) is not self._is_within:
             raise BadFrame(PROTOCOL_ERROR, "a frame out of turn")
 

@@ -275,9 +275,8 @@ class Reader:
         if match is None:
             self._fail('expected """ at the end of the text that begins here')
         self._at = match.end()
-        return Text(
-            match[1] + match[2][3:], True, place
-        )  # of more than three closing quotes the first belong to it
+        # of more than three closing quotes the first belong to it
+        return Text(match[1] + match[2][3:], True, place)
 
     def _unescaped(self, code: str, start: int) -> str:
         if code[0] == "u" and len(code) == 5:

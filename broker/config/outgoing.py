@@ -77,9 +77,8 @@ class ClientTls(Settings):
                 context.verify_mode = ssl.CERT_NONE
             if self.certfile is not None:
                 files = f"ssl.certfile and ssl.keyfile: {self.certfile}"
-                password = (
-                    "" if self.password is None else self.password.reveal()
-                )  # never asks on a terminal
+                # never asks on a terminal
+                password = "" if self.password is None else self.password.reveal()
                 context.load_cert_chain(self.certfile, self.keyfile, lambda: password)
         except ssl.SSLError as error:
             reason = error.reason or "it holds nothing in PEM form"

@@ -159,9 +159,10 @@ class Vault:
 
 
 def _cipher(key: bytes) -> AESGCM:
+    # only brokers with secrets need it
     from cryptography.hazmat.primitives.ciphers.aead import (
         AESGCM,
-    )  # only brokers with secrets need it
+    )
 
     return AESGCM(key)
 

@@ -78,7 +78,6 @@ def check_order(phase: Phase, packet_type: int) -> None:
     if phase is Phase.AUTHENTICATING:
         raise protocol_error(f"{name} came before authentication had ended")
     if packet_type == p.AUTH:
-        raise protocol_error(
-            "AUTH came without an authentication method in the CONNECT"
-        )  # [MQTT-4.12.0-6]
+        # [MQTT-4.12.0-6]
+        raise protocol_error("AUTH came without an authentication method in the CONNECT")
     raise protocol_error(f"{name} is not a packet that a client may send now")

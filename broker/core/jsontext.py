@@ -118,9 +118,8 @@ def encode_any(value: Any, convert: Callable[[Any], Any] = marked) -> bytes:
     try:
         if have_json_types(value.values() if type(value) is dict else (value,)):
             text = _encode(value)
-            if b"null" not in text or is_finite(
-                value
-            ):  # msgspec writes null for NaN and infinities
+            if b"null" not in text or is_finite(value):
+                # msgspec writes null for NaN and infinities
                 return text
         return _encode(convert(value))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

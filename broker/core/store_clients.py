@@ -76,9 +76,8 @@ def store_options(url: str, options: Mapping[str, str]) -> dict[str, str]:
     """The options of a store, whose names are those of its settings, as the clients call them."""
     parts = urlsplit(url)
     renamed = {_OPTIONS[parts.scheme][name]: value for name, value in options.items()}
-    if (
-        parts.scheme == "abfss" and "endpoint" in options
-    ):  # one for many accounts: Arrow appends the account
+    if parts.scheme == "abfss" and "endpoint" in options:
+        # one for many accounts: Arrow appends the account
         renamed["azure_storage_endpoint"] += f"/{account(parts.hostname)}"
     if parts.scheme == "gs" and "anonymous" in options:
         renamed["google_service_account_key"] = _NO_GS_KEY

@@ -175,9 +175,8 @@ class Listener:
                 start_serving=False,
             )
             for listening in server.sockets:
-                with socket.socket(
-                    fileno=os.dup(listening.fileno())
-                ) as own:  # uvloop's have no setsockopt
+                with socket.socket(fileno=os.dup(listening.fileno())) as own:
+                    # uvloop's have no setsockopt
                     set_options(own, options)
             await server.start_serving()
             host, port = server.sockets[0].getsockname()[:2]

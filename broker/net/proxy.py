@@ -139,9 +139,8 @@ def parse_v2(head: bytes, body: bytes) -> Origin:
     command = head[0] & 15
     if version != 2 or command > 1:
         raise BadProxyHeader(f"a header with version {version} and command {command}")
-    if (
-        command == 0
-    ):  # LOCAL: the load balancer speaks for itself, as when it asks whether we are there
+    if command == 0:
+        # LOCAL: the load balancer speaks for itself, as when it asks whether we are there
         return Origin()
     family = head[1] >> 4
     transport = head[1] & 15

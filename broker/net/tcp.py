@@ -64,9 +64,8 @@ class TcpLink(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the socket."""
-        self._transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's class is not a subclass of it; no Nagle in either
+        # uvloop's class is not a subclass of it; no Nagle in either
+        self._transport = cast(asyncio.Transport, transport)
         if self._owner.delays_small_packets:
             with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
                 own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)

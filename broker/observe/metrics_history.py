@@ -430,9 +430,8 @@ def _resolution(
 ) -> tuple[Resolution, int]:
     """The finest resolution that reaches back far enough and the step with which the answer has no more than its most
     points; then the coarsest resolution that gives this step, which is read faster."""
-    most = max(
-        min(MAX_SERIES_POINTS, MAX_POINTS // max(series, 1)) - 2, 1
-    )  # two more when rounded to whole steps
+    # two more when rounded to whole steps
+    most = max(min(MAX_SERIES_POINTS, MAX_POINTS // max(series, 1)) - 2, 1)
     finest = next(
         (resolution for resolution in RESOLUTIONS if begin_s >= now_s - resolution.span_s),
         RESOLUTIONS[-1],

@@ -116,9 +116,8 @@ class Exporter:
 
     def _run(self) -> None:
         for name in ("opentelemetry.exporter", "opentelemetry.sdk"):
-            logging.getLogger(name).setLevel(
-                logging.CRITICAL
-            )  # failures are counted, and an alarm says why
+            # failures are counted, and an alarm says why
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         exporter: SpanExporter | None = None
         attempts = 0
         while not self._ends.is_set() or self._waiting:

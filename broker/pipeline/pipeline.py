@@ -530,9 +530,8 @@ class Together:
         self._routes = None
         self.run = []
         self._publishers = []
-        was_crowded = bool(
-            crowds.fresh
-        )  # by the current message, whose publisher is not among these
+        # by the current message, whose publisher is not among these
+        was_crowded = bool(crowds.fresh)
         routes.deliver_run(run)
         if crowds.fresh and not was_crowded:
             crowds.hold(*publishers)

@@ -83,9 +83,8 @@ class Recording:
         self.context: TraceContext | None = None
         self.parent: TraceContext | None = None
         now_ns = time.time_ns()
-        is_recent = (
-            0 <= now_ns - message.received_ns < 10_000_000_000
-        )  # else it is replayed, or was delayed
+        # else it is replayed, or was delayed
+        is_recent = 0 <= now_ns - message.received_ns < 10_000_000_000
         self.start_ns = message.received_ns if is_recent else now_ns
         self.steps: list[RecordedStep] = []
         self.outcome: Outcome | None = None

@@ -161,9 +161,8 @@ class Retained:
             self._put(key, encode_retained(message, self.stamp), old, account)
         elif old is not None:
             self._put(key, None, old)
-        elif (
-            message.qos
-        ):  # to be remembered as taken: sent again behind a newer message, it would delete that one
+        elif message.qos:
+            # to be remembered as taken: sent again behind a newer message, it would delete that one
             self._writer.touch()
 
     def delete(self, topic: str) -> bool:

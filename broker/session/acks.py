@@ -49,9 +49,8 @@ def puback(session: Session, packet_id: int, properties: Properties | None = Non
     """
     window = session.window
     delivery = window.inflight.get(packet_id)
-    if (
-        delivery is RAW
-    ):  # most are, where there is much to do: as ``_done``, without what such a one cannot be
+    if delivery is RAW:
+        # most are, where there is much to do: as ``_done``, without what such a one cannot be
         del window.inflight[packet_id]
         window.quota += 1
         _go_on(session)

@@ -132,9 +132,8 @@ def go_on(session: SessionState) -> None:
 
 def resend(session: SessionState, sent_before_ns: int) -> None:
     """Send again, in order, what the client of an older version has left unacknowledged since then."""
-    if (
-        session.is_slow or session.is_v5 or not session.window.is_open
-    ):  # [MQTT-4.4.0-1]: never in version 5
+    if session.is_slow or session.is_v5 or not session.window.is_open:
+        # [MQTT-4.4.0-1]: never in version 5
         return
     now_ns = session.services.clock.now_ns()
     for packet_id, delivery in list(session.window.inflight.items()):

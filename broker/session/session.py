@@ -86,9 +86,8 @@ class Session(SessionState):
 
     def _set_fast(self) -> None:
         is_watched = self.has_to_wait or self.max_packet_bytes != UNLIMITED_BYTES
-        keeps_copies = (
-            self.services.resends and not self.is_v5
-        )  # what was sent in passing cannot be sent again
+        # what was sent in passing cannot be sent again
+        keeps_copies = self.services.resends and not self.is_v5
         box = self.box
         self.fast = None if is_watched or keeps_copies or box is None or not box.is_plain else box
 
@@ -98,9 +97,8 @@ class Session(SessionState):
         self.window.close()
         if self.prediction is not None:
             self.prediction.let_go()
-        if (
-            self.is_durable or not self.expiry_s
-        ):  # what is retained comes to a durable one through the log
+        if self.is_durable or not self.expiry_s:
+            # what is retained comes to a durable one through the log
             self.retained_queue = None
         if not self.keeps_qos0:
             qos0.drop_kept(self, "connection_closed")
@@ -155,9 +153,8 @@ class Session(SessionState):
         Where they do not, a setting says which message is dropped and counted."""
         if self.withheld or self.slows_publishers:
             self.is_crowded = True
-            if (
-                not self.withheld
-            ):  # a burst is over soon: not to read costs less than to answer one by one
+            if not self.withheld:
+                # a burst is over soon: not to read costs less than to answer one by one
                 self.services.crowded(self)
             receipt = None if delivery.outgoing is None else delivery.outgoing.message.receipt
             if slowing.takes(self, size_bytes, receipt):

@@ -451,7 +451,6 @@ class Writer:
         self._answer(self._finish_call, done, failure)
 
     def _answer(self, function: Callable[..., None], *arguments: object) -> None:
-        with suppress(
-            RuntimeError
-        ):  # the loop was closed without closing the writer: nothing waits for it
+        with suppress(RuntimeError):
+            # the loop was closed without closing the writer: nothing waits for it
             self._loop.call_soon_threadsafe(function, *arguments)

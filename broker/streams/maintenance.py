@@ -138,9 +138,8 @@ class Maintenance:
         """Forget the records of streams that were removed."""
         removed = self._catalogue.dropping()
         if removed:
-            with suppress(
-                Unavailable
-            ):  # records appended before the removal would bring the log back
+            with suppress(Unavailable):
+                # records appended before the removal would bring the log back
                 await self._writer.committed()
         for log in removed:
             await self._on_thread(functools.partial(self._drop, log))

@@ -145,9 +145,8 @@ class RangeServer(HTTPServer):
         self._room = Room[_Reader](most, most // 2)
         self._room_lock = threading.Lock()
         self._free = threading.BoundedSemaphore(MAX_REQUESTS)
-        super().__init__(
-            (str(address[0]), int(address[1])), BaseHTTPRequestHandler
-        )  # ``_serve`` makes ours
+        # ``_serve`` makes ours
+        super().__init__((str(address[0]), int(address[1])), BaseHTTPRequestHandler)
 
     @property
     def index(self) -> TopicIndex | None:

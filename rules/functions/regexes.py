@@ -167,18 +167,16 @@ def _matches(pattern: Expression, text: bytes) -> Iterator[list[Span]]:
     while (spans := pattern.spans("regex_replace", text, start)) is not None:
         yield spans
         seen += length - start
-        if (
-            seen > _UNTIMED_BYTES
-        ):  # by this thread's clock: others may have the processor for longer than the limit
+        if seen > _UNTIMED_BYTES:
+            # by this thread's clock: others may have the processor for longer than the limit
             began_s = began_s or time.thread_time()
             if time.thread_time() - began_s > MAX_REPLACING_MS / 1000:
                 raise failure("regex_replace", f"replacing took longer than {MAX_REPLACING_MS} ms")
         first, start = spans[0]
         if start == first:
             start += 1
-            while (
-                start < length and text[start] & 0xC0 == 0x80
-            ):  # inside a character of several bytes
+            while start < length and text[start] & 0xC0 == 0x80:
+                # inside a character of several bytes
                 start += 1
             if start > length:
                 return

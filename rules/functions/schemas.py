@@ -104,9 +104,8 @@ def schema_functions(schemas: Schemas) -> list[Function]:
             else:
                 schema_serde.encode(value, message_type)
         except SchemaError as error:
-            if isinstance(
-                error.__cause__, Unavailable
-            ):  # no server was asked, so there is no verdict
+            if isinstance(error.__cause__, Unavailable):
+                # no server was asked, so there is no verdict
                 raise
             return False
         return True

@@ -70,9 +70,8 @@ class Births:
     def copy(self) -> Births:
         """The same births, to be changed apart."""
         births = Births()
-        births._metrics = (
-            self._metrics.copy()
-        )  # a birth replaces the metrics of its sender, it does not change them
+        # a birth replaces the metrics of its sender, it does not change them
+        births._metrics = self._metrics.copy()
         return births
 
     def learn(self, source: Source, payload: Mapping[str, Any]) -> None:

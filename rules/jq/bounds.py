@@ -254,9 +254,8 @@ class _Analysis:
     def _arithmetic(self, operator: str, both: _Flow, left: _Flow, right: _Flow) -> _Flow:
         numbers = (left.kind == "number") + (right.kind == "number")
         if operator == "%" or numbers == 2 or (numbers == 1 and operator != "*"):
-            return both.each(
-                _NUMBER_BYTES, "number"
-            )  # with one number nothing but another one goes, '*' apart
+            # with one number nothing but another one goes, '*' apart
+            return both.each(_NUMBER_BYTES, "number")
         growth = 1.0
         if operator == "-":
             pairs = (
@@ -305,9 +304,8 @@ class _Analysis:
         if self._is("reduce", "foreach"):
             return self._suffixes(self._fold(flow), flow)
         term = self._suffixes(self._term(flow), flow)
-        if not self._took(
-            "as"
-        ):  # binds tighter than any operator: '1 + . as $x | ...' is '1 + (. as $x | ...)'
+        if not self._took("as"):
+            # binds tighter than any operator: '1 + . as $x | ...' is '1 + (. as $x | ...)'
             return term
         outside = self._bind(term)
         body = self._pipe(
@@ -428,9 +426,8 @@ class _Analysis:
             key.kind == "text" or (key.literal is not None and key.literal <= _MAX_INDEX)
         )
         if key.literal is None and key.kind != "text":
-            self._spend(
-                term.count * key.largest * term.largest * _COMPARISON_US
-            )  # .[[...]] looks for a part
+            # .[[...]] looks for a part
+            self._spend(term.count * key.largest * term.largest * _COMPARISON_US)
         if key.is_single:
             return replace(term, kind="", is_place=is_place, literal=None)
         return replace(_joined(term, key), is_place=is_place)

@@ -24,9 +24,11 @@ from rules.sql.limits import (
     MAX_ROWS_TIMES,
     MAX_TEXT,
 )
+
+# what values raise is found where they are
 from rules.sql.work import (
     EvaluationError as EvaluationError,
-)  # what values raise is found where they are
+)
 from rules.sql.work import spend
 
 

@@ -408,9 +408,8 @@ class Backtests:
     async def _follow(self, job: Backtest, process: Process, document: Mapping[str, Any]) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(
-            json.dumps(document).encode() + b"\n"
-        )  # left open: its end would end the process
+        # left open: its end would end the process
+        process.stdin.write(json.dumps(document).encode() + b"\n")
         while line := await process.stdout.readline():
             report = json.loads(line)
             if "result" in report:

@@ -237,9 +237,8 @@ class Explainer:
         now_ms = self._services.node.clock.now_ns() // 1_000_000
         functions = self._functions.trial()
         context = RuleContext(node, {"rule_id": name}, lambda: now_ms)
-        compile_statement(
-            sql, functions, context
-        )  # reports every problem, which a trace alone would not
+        # reports every problem, which a trace alone would not
+        compile_statement(sql, functions, context)
         columns = tester.columns_of(event, node, now_ms, name)
         return explain(parse(sql), functions, context, columns, rehearsal)
 

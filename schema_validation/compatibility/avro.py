@@ -38,9 +38,8 @@ class _Resolution:
 
     def check(self, reader: AvroType, writer: AvroType, path: str) -> list[Reason]:
         pair = (id(reader), id(writer))
-        if (
-            pair in self._assumed
-        ):  # a type that contains itself: what the outer check finds covers it
+        if pair in self._assumed:
+            # a type that contains itself: what the outer check finds covers it
             return []
         if writer.kind == "union":
             by_branch = [self._branch(reader, branch, path) for branch in writer.branches]

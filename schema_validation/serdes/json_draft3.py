@@ -34,9 +34,8 @@ def _translated(schema: Any) -> Any:
     for name in _NESTED_BY_NAME:
         if isinstance(translated.get(name), Mapping):
             translated[name] = {key: _translated(inner) for key, inner in translated[name].items()}
-    if (
-        translated.get("items") == []
-    ):  # draft 04 wants one; without any the others' schema counts for all
+    if translated.get("items") == []:
+        # draft 04 wants one; without any the others' schema counts for all
         translated["items"] = translated.pop("additionalItems", {})
     if isinstance(translated.get("items"), bool):
         translated["items"] = {} if translated["items"] else {"not": {}}

@@ -191,9 +191,8 @@ class ProtobufSerde(SchemaSerde):
         if field.type in NESTING:
             return self._reader(field.message_type)
         if field.type == FieldDescriptor.TYPE_ENUM:
-            names = {
-                value.number: value.name for value in reversed(field.enum_type.values)
-            }  # the first of aliases
+            # the first of aliases
+            names = {value.number: value.name for value in reversed(field.enum_type.values)}
             return lambda number: names.get(number, number)
         return _as_it_is
 

@@ -239,7 +239,6 @@ async def test_shared_subscriptions_can_be_switched_off(version: int, codes: lis
 async def test_a_share_name_is_a_plain_word(name: str) -> None:
     async with running() as node:
         client = await node.client("c", 5)
-        expected = (
-            1 if name == "a/b" else 0x8F
-        )  # the name ends at the first slash: 'a' and the filter 'b/t'
+        # the name ends at the first slash: 'a' and the filter 'b/t'
+        expected = 1 if name == "a/b" else 0x8F
         assert await client.subscribe(SubscriptionRequest(f"$share/{name}/t", 1)) == [expected]

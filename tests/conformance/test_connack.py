@@ -260,9 +260,8 @@ async def test_a_client_that_takes_less_than_must_be_told_is_refused() -> None:
         client.send(connect(5, "c", b"\x27\0\0\0\x0a"))
         assert await client.closed() == [b"\x20\3\0\x95\0"]
         client = await RawClient.connected(node.port, connect(5, "c", b"\x27\0\0\0\x14"))
-        client.send(
-            subscribe(5, 1, *((f"{n}", 0) for n in range(30)))
-        )  # its answer would take 37 bytes
+        # its answer would take 37 bytes
+        client.send(subscribe(5, 1, *((f"{n}", 0) for n in range(30))))
         await client.ended(5, 0x95)
 
 

@@ -249,9 +249,8 @@ async def test_a_session_that_never_was_to_last_ends_when_a_later_connect_says_s
 ) -> None:
     async with running() as node:
         await subscribed(await lasting(node, version=version), ("t", 1))
-        client = await node.client(
-            "s", 5, clean_start=False
-        )  # no expiry: it ends with this connection
+        # no expiry: it ends with this connection
+        client = await node.client("s", 5, clean_start=False)
         assert client.connack.session_present
         client.abort()
         await node.until(lambda: not len(node.server.hub.sessions))

@@ -77,9 +77,8 @@ async def test_everything_else_goes_on_while_the_quota_is_used_up(is_lasting: bo
         await published(node, b"1", b"2")
         first = await client.expect(Publish)
         await client.silence()
-        await published(
-            node, b"0", topic="zero", qos=0
-        )  # suspended too, as 4.9 allows: it came after b"2"
+        # suspended too, as 4.9 allows: it came after b"2"
+        await published(node, b"0", topic="zero", qos=0)
         await client.subscribe(SubscriptionRequest("other", 1))
         client.send(
             Publish("elsewhere", b"", 1, packet_id=1), Publish("elsewhere", b"", 2, packet_id=2)
@@ -299,9 +298,8 @@ async def test_a_slow_subscriber_gets_the_newest_qos_0_messages_once_it_reads_ag
             numbers.append(int((await client.expect(Publish)).payload[:6]))
         assert numbers == sorted(numbers)
         assert len(numbers) + dropped == count
-        assert numbers[-9:] == list(
-            range(count - 9, count)
-        )  # the oldest of what waited went, not the newest
+        # the oldest of what waited went, not the newest
+        assert numbers[-9:] == list(range(count - 9, count))
         await client.silence()
 
 

@@ -247,9 +247,8 @@ async def test_however_acknowledgements_get_lost_nothing_goes_back_but_flagged_r
             for _ in range(chance.randrange(10, 40)):
                 packet = await client.receive()
                 if isinstance(packet, PingResp):
-                    if (
-                        len(unanswered) == 7 or unanswered == left
-                    ):  # nothing more comes on this connection
+                    if len(unanswered) == 7 or unanswered == left:
+                        # nothing more comes on this connection
                         break
                     client.send(PingReq())
                     continue

@@ -124,9 +124,8 @@ async def _goes_on(node: Node, version: int, before: int, first: Publish) -> Non
     assert [found.payload for found in got] == [b"2", b"3"]
     properties = got[0].properties
     assert ("User-Property" in properties) == ("Correlation-Data" in properties) == (version == 5)
-    assert (
-        "Subscription-Identifier" not in got[1].properties
-    )  # versions differ: one of them has none
+    # versions differ: one of them has none
+    assert "Subscription-Identifier" not in got[1].properties
     [kept] = node.server.hub.sessions.by_client_id["s"].subscriptions.values()
     options = (kept.no_local, kept.retain_as_published, kept.identifier)
     assert options == ((True, True, 5) if before == 5 else (False, False, 0))
@@ -584,9 +583,8 @@ async def test_a_store_that_cannot_be_read_refuses_those_whose_session_needs_it(
         client = await WireClient.open(node.port, version)
         client.send(Connect("s", version, False, properties=HOUR if version == 5 else {}))
         said = await client.closed()
-        if (
-            said and getattr(said[0], "reason_code", 0) == 0
-        ):  # nothing was in flight: it fails when the backlog is read
+        if said and getattr(said[0], "reason_code", 0) == 0:
+            # nothing was in flight: it fails when the backlog is read
             assert version == 4 or getattr(said[1], "reason_code", 0) == 0x80
         else:
             assert [getattr(packet, "reason_code", None) for packet in said] == [

@@ -120,9 +120,8 @@ async def test_an_unsuback_fits_the_clients_maximum() -> None:
     async with running() as node:
         client = await RawClient.connected(node.port, connect(5, "c", b"\x27\0\0\0\x14"))
         client.send(unsubscribe(5, 7, *(f"{n}" for n in range(15))))
-        await client.expect(
-            unsuback(5, 7, *[0x11] * 15)
-        )  # 20 bytes: no reason string, no user property
+        # 20 bytes: no reason string, no user property
+        await client.expect(unsuback(5, 7, *[0x11] * 15))
         client.send(unsubscribe(5, 8, *(f"{n}" for n in range(16))))
         await client.ended(5, 0x95)
 

@@ -429,9 +429,8 @@ async def test_a_length_above_the_maximum_is_refused_by_the_header_alone(version
 async def test_the_maximum_counts_every_byte_of_a_packet(version: int, size: int) -> None:
     """MQTT 5, section 3.1.2.11.4: "the total number of bytes in an MQTT Control Packet"."""
     for qos in (0, 1):
-        room = (
-            size - len(publish(version, "t", b"", qos=qos)) - (size > 129)
-        )  # its length has two bytes then
+        # its length has two bytes then
+        room = size - len(publish(version, "t", b"", qos=qos)) - (size > 129)
         whole = publish(version, "t", b"x" * room, qos=qos)
         assert len(whole) == size
         async with running(max_packet_size=128) as node:

@@ -98,9 +98,8 @@ def attributes(cls: type) -> Iterator[str]:
     """The attributes of a class and of its objects, those that its methods assign included."""
     yield from dir(cls)
     for base in cls.__mro__:
-        if str(getattr(sys.modules.get(base.__module__), "__file__", None)).endswith(
-            ".py"
-        ):  # not written in C
+        if str(getattr(sys.modules.get(base.__module__), "__file__", None)).endswith(".py"):
+            # not written in C
             for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(base)))):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                     yield node.attr

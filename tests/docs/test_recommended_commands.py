@@ -162,10 +162,11 @@ def test_options_that_the_command_line_names_exist() -> None:
         for text in _literals(ast.parse(file.read_text()))
         for option in OPTION.findall(text)
     }
+    # the latter belongs to the job that 'sluice lake run' starts
     known |= {
         "--help",
         "--directory",
-    }  # the latter belongs to the job that 'sluice lake run' starts
+    }
     assert not {(name, option) for name, option in named if option not in known}
 
 

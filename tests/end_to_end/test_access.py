@@ -441,9 +441,8 @@ def test_wrong_logins_are_limited_and_lock_nobody_else_out(tmp_path: Path) -> No
                 ).status_code
                 == 429
             )
-        [alarm] = eventually(
-            lambda: node.call("GET", "/alarms")["items"]
-        )  # from an address that is known by now
+        # from an address that is known by now
+        [alarm] = eventually(lambda: node.call("GET", "/alarms")["items"])
         assert alarm["name"] == "logins_limited"
         metrics = httpx.get(f"{node.url}/metrics", trust_env=False, verify=NO_TLS).text
         assert 'sluice_logins_limited_total{by="user"} 53' in metrics

@@ -91,9 +91,8 @@ def test_a_cascade_deletes_what_its_dry_run_lists_in_one_line_of_the_file(node: 
     assert node.call("DELETE", "/streams/a-rows?cascade=true", expect=204) is None
     assert before - objects(node) == cascaded(effect, "a-rows", "streams")
     assert (node.data_dir / "api.hocon").read_text().count("\n") == lines + 1
-    assert (
-        node.call("DELETE", "/streams/a-raw?cascade=true", expect=204) is None
-    )  # nothing uses it any more
+    # nothing uses it any more
+    assert node.call("DELETE", "/streams/a-raw?cascade=true", expect=204) is None
 
 
 def test_a_cascade_is_kept_by_a_broker_that_is_killed_right_after_it(node: Node) -> None:

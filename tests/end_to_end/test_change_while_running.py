@@ -244,9 +244,8 @@ def test_certificates_are_read_again_and_more_of_them_added_while_clients_stay(
         node.call("PATCH", "/listeners/ssl:tls", {"ssl_options": {"sni": sni}})
         assert _shown_name(port, "b.example", authority.file) == "other"
         assert client.is_connected()
-        eventually(
-            lambda: node.call("GET", "/listeners/ssl:tls")["connections"] == 1
-        )  # those that only looked leave
+        # those that only looked leave
+        eventually(lambda: node.call("GET", "/listeners/ssl:tls")["connections"] == 1)
         client.disconnect()
         client.loop_stop()
 

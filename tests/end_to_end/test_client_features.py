@@ -61,9 +61,8 @@ def test_paho_finds_its_session_with_what_came_meanwhile_in_order(node: Node, ve
         for number in range(20):
             publisher.publish(topic, str(number), 2)
     with Client(node, name, version=version, is_clean=False, expiry_s=600) as again:
-        assert again.flags.session_present is (
-            version != paho.MQTTv31
-        )  # CONNACK of 3.1 does not say
+        # CONNACK of 3.1 does not say
+        assert again.flags.session_present is (version != paho.MQTTv31)
         assert [again.take().payload for _ in range(20)] == [
             str(number).encode() for number in range(20)
         ]

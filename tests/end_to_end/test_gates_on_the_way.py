@@ -93,9 +93,8 @@ def test_version_5_is_told_what_was_dropped_and_why(
             answer: PubAck | PubRec = await client.expect(PubAck if qos == 1 else PubRec)
             assert (answer.packet_id, answer.reason_code) == (7, code)
             assert answer.properties["Reason-String"].startswith(said)
-        if (
-            qos == 2
-        ):  # the flow is over: the identifier is free again, and nothing is there to release
+        if qos == 2:
+            # the flow is over: the identifier is free again, and nothing is there to release
             client.send(Publish(topic, payload, 2, packet_id=7))
             assert (await client.expect(PubRec)).reason_code == code
             client.send(PubRel(7))

@@ -147,9 +147,8 @@ def _survives(directory: Path, packets: int) -> None:
         running(directory / "node", config=CONFIG.format(ws=ports[0], proxy=ports[1])) as node,
         watched(node) as watch,
     ):
-        eventually(
-            lambda: "node.complete" in node.log.read_text()
-        )  # libraries that it imports once it is ready
+        # libraries that it imports once it is ready
+        eventually(lambda: "node.complete" in node.log.read_text())
         before = _memory(node)
         first = _attack(node, ports, packets // 10, seed=1)
         warm = _memory(node)

@@ -170,7 +170,8 @@ def test_a_load_balancer_says_who_the_client_is(site: Site) -> None:
     for address, code in (
         ("127.0.0.1", 0),
         ("192.0.2.7", 5),
-    ):  # without a login, only this machine's clients enter
+    ):
+        # without a login, only this machine's clients enter
         with socket.create_connection(
             ("127.0.0.1", site.port("mqtt", "behind")), DEADLINE_S
         ) as link:

@@ -82,9 +82,8 @@ def test_history_survives_a_stop_and_a_kill_with_gaps_and_markers(tmp_path: Path
         node.kill()
         node.start()
         after = history(node, "names=messages_received&names=connections&step=10")
-        complete = sorted(values_of(before, "connections"))[
-            :-2
-        ]  # without those that a kill may lose
+        # without those that a kill may lose
+        complete = sorted(values_of(before, "connections"))[:-2]
         for name in ("messages_received", "connections"):
             was, now = values_of(before, name), values_of(after, name)
             assert {time: now.get(time) for time in complete} == {
@@ -117,9 +116,8 @@ def test_changes_of_objects_and_settings_are_markers_that_survive_a_kill(tmp_pat
         )
         node.call("POST", "/config:reload")
         retained = {"topic": "a", "payload": "1", "qos": 1, "retain": True}
-        node.call(
-            "POST", "/messages:publish", retained
-        )  # answered once it is committed, and with it the markers
+        # answered once it is committed, and with it the markers
+        node.call("POST", "/messages:publish", retained)
         node.kill()
         node.start()
         markers = history(node, "names=connections")["markers"]

@@ -174,9 +174,8 @@ def test_commands_take_the_value_from_a_file_or_standard_input_only(
         assert shown.returncode == 0
         assert not leaks(shown.stdout + shown.stderr)
     assert node.call("GET", "/secrets/commanded")["description"] == "d"  # stays
-    assert (
-        sluice(node, "secrets", "put", "commanded", PLANTED).returncode == 2
-    )  # not on the command line
+    # not on the command line
+    assert sluice(node, "secrets", "put", "commanded", PLANTED).returncode == 2
     assert sluice(node, "secrets", "delete", "commanded", "--yes").returncode == 0
     node.call("GET", "/secrets/commanded", expect=404)
 

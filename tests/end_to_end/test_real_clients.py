@@ -71,9 +71,8 @@ def test_a_retained_message_waits_for_subscribers_until_an_empty_one_removes_it(
     with MosquittoSub(node, "-V", version, "-q", "1", "-t", topic, form="%r %p") as late:
         assert late.take(1) == ["1 kept"]
         publish(node, topic, "newer", "-V", version, "-q", "1", "-r")
-        assert late.take(1) == [
-            "0 newer"
-        ]  # the flag is for what was retained before, [MQTT-3.3.1-9]
+        # the flag is for what was retained before, [MQTT-3.3.1-9]
+        assert late.take(1) == ["0 newer"]
     publish(node, topic, "", "-V", version, "-q", "1", "-r")
     with MosquittoSub(node, "-V", version, "-q", "1", "-t", topic, form="%r %p") as later:
         publish(node, topic, "live", "-V", version, "-q", "1")
@@ -218,9 +217,8 @@ def test_a_refused_publish_is_told_0x99_and_why(node: Node) -> None:
         reason, _ = client.publish("refusing/1", '{"temp": 1}')
         assert reason.value == 0
         assert client.take().payload == b'{"temp": 1}'
-    with Raw(
-        node
-    ) as raw:  # paho answers a PUBREC that refuses with PUBREL, which section 4.3.3 forbids
+    with Raw(node) as raw:
+        # paho answers a PUBREC that refuses with PUBREL, which section 4.3.3 forbids
         raw.connect("refused-qos-2")
         raw.send(0x34, b"\x00\x0arefusing/1\x00\x07\x00not JSON")
         pubrec = raw.receive()

@@ -168,9 +168,8 @@ def test_a_back_test_compares_with_the_rule_that_runs(node: Node) -> None:
         "--to",
         "40",
     )
-    assert (
-        node.call("GET", "/rules/bt/metrics")["matched"] == before["matched"]
-    )  # nothing was run live
+    # nothing was run live
+    assert node.call("GET", "/rules/bt/metrics")["matched"] == before["matched"]
     assert node.call("GET", "/backtests")["total"] == 2
     node.call("DELETE", "/rules/bt")
 
@@ -217,9 +216,8 @@ def test_what_is_too_much_for_one_message_is_said_in_a_back_test_and_ends_nothin
             lambda: small.call("GET", "/streams/raw/positions")["shards"][0]["next_offset"] == "1"
         )
         doubled = [f"concat({one}, {one}) AS {other}" for one, other in pairwise("abcdef")]
-        copies = [
-            f"concat(d, '{number}') AS g{number}" for number in range(4)
-        ]  # 8 MB each, 4 bytes a character
+        # 8 MB each, 4 bytes a character
+        copies = [f"concat(d, '{number}') AS g{number}" for number in range(4)]
         sql = f"SELECT payload AS a, {', '.join(doubled + copies)} FROM 'm/#'"
         job = small.call("POST", "/rules:backtest", {"sql": sql, "stream": "raw"}, expect=202)
         done = eventually(lambda: _over(small, job["id"]))

@@ -128,9 +128,8 @@ def test_topics_get_the_messages_with_marks_in_order(node: Node) -> None:
     first = records(node, "kept", f"shard={shard}&limit=1")["items"][0]
     assert marks[0]["sluice-replay-time"] == first["at"]
     assert (report["records"], report["sent"], report["problems"]) == (500, 500, [])
-    assert (
-        node.call("GET", "/streams/kept")["records"] == MESSAGES
-    )  # it does not capture what came out of it
+    # it does not capture what came out of it
+    assert node.call("GET", "/streams/kept")["records"] == MESSAGES
 
 
 def test_the_rate_is_kept(node: Node) -> None:
@@ -214,9 +213,8 @@ def test_replays_survive_a_kill_and_lose_nothing(node: Node, tmp_path: Path) -> 
 
     places = [(row["replay"]["shard"], row["replay"]["offset"]) for row in rows]
     assert {row["replay"]["id"] for row in rows} == {running["kafka"]}
-    assert set(places) == {
-        (shard, offset) for offset in range(MESSAGES)
-    }  # some may be there twice, with these marks
+    # some may be there twice, with these marks
+    assert set(places) == {(shard, offset) for offset in range(MESSAGES)}
     assert {json.loads(row["payload"])["n"] for row in rows} == set(range(MESSAGES))
 
     node.call("POST", f"/jobs/{paused}:resume")
@@ -322,9 +320,8 @@ def test_rows_to_an_action_wait_for_its_target_and_none_is_lost(node: Node) -> N
     folder.mkdir()
     shown = over(node, id)
     assert (shown["state"], shown["error"], shown["result"]["sent"]) == ("done", None, MESSAGES)
-    eventually(
-        lambda: len(arrived(folder)) >= MESSAGES
-    )  # the buffer is on disk: rows in it are safe
+    # the buffer is on disk: rows in it are safe
+    eventually(lambda: len(arrived(folder)) >= MESSAGES)
     assert sorted(arrived(folder)) == list(range(MESSAGES))
 
 

@@ -115,9 +115,8 @@ def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path, collector: C
         root = roots[PARENT]
         assert root.attributes["messaging.destination.name"] == "meters/1"
         assert root.attributes["messaging.client.id"] == "meter"
-        assert (
-            roots[root.span_id].attributes["messaging.destination.name"] == "warm/x"
-        )  # of the rule's republish
+        # of the rule's republish
+        assert roots[root.span_id].attributes["messaging.destination.name"] == "warm/x"
         assert write.parent_id == root.span_id
         assert traced(collector, "send")[0].attributes["messaging.client.id"] == "reader"
         assert root.resource["service.name"] == "sluice"
@@ -159,9 +158,8 @@ def test_the_ratio_is_that_of_the_traces(tmp_path: Path, http_collector: Collect
         eventually(
             lambda: node.call("GET", "/status") and len(http_collector.named("publish")) > 100
         )
-    assert (
-        140 < len(http_collector.named("publish")) < 270
-    )  # 200 ± 4 standard deviations, and a little
+    # 200 ± 4 standard deviations, and a little
+    assert 140 < len(http_collector.named("publish")) < 270
 
 
 def test_filters_and_the_tail_choose_traces(tmp_path: Path, http_collector: Collector) -> None:

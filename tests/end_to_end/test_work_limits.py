@@ -291,9 +291,8 @@ def _chain(node: Node, source: str) -> Iterator[None]:
     }
     node.call("POST", "/rules", second)
     client = Client(node, "first-of-all")
-    client.publish(
-        "in/1", json.dumps({"v": [1] * 600})
-    )  # what is imported and kept from the first time on
+    # what is imported and kept from the first time on
+    client.publish("in/1", json.dumps({"v": [1] * 600}))
     eventually(lambda: node.call("GET", "/rules/second")["metrics"]["actions.success"] == 360_000)
     node.call("POST", "/rules/second/metrics:reset")
     client.close()

@@ -271,9 +271,8 @@ def test_in_shadow_mode_failures_are_counted_and_told_and_the_message_passes() -
     assert [failure["action"] for failure in shown["recent_failures"]] == ["shadow"]
     assert shown["recent_failures"][0]["path"] == "payload.temp"
     assert [event["action"] for event in events] == ["shadow"]
-    assert (
-        bench.services.schemas.payload_type("t/1") is None
-    )  # what is not enforced guarantees nothing
+    # what is not enforced guarantees nothing
+    assert bench.services.schemas.payload_type("t/1") is None
 
 
 def test_the_last_failures_are_bounded_and_begin_anew_with_the_validation() -> None:

@@ -107,9 +107,8 @@ class Node:
     def _first_line(self, timeout_s: float) -> str:
         assert self.process is not None
         assert self.process.stdout is not None
-        with (
-            selectors.DefaultSelector() as selector
-        ):  # select.select takes no descriptor over 1,024
+        with selectors.DefaultSelector() as selector:
+            # select.select takes no descriptor over 1,024
             selector.register(self.process.stdout, selectors.EVENT_READ)
             is_ready = selector.select(timeout_s)
         return self.process.stdout.readline().decode() if is_ready else ""

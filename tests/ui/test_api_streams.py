@@ -38,7 +38,8 @@ def test_a_time_is_rfc_3339_or_milliseconds(
     for query in (
         {"at": text},
         f"at={text}",
-    ):  # escaped, and with the plus sign that people forget to escape
+    ):
+        # escaped, and with the plus sign that people forget to escape
         shard = api.get("/streams/readings/positions", params=query).json()["shards"][0]
         assert shard["at_offset"] == str(microseconds)
 

@@ -161,14 +161,12 @@ def test_an_evaluation_without_end_is_ended_and_holds_up_nobody() -> None:
         with impatient.client() as api:
             answer = api.post("/rules:test", json={})
             assert (answer.status_code, answer.json()["code"]) == (422, "too_slow")
-            for _ in range(
-                4
-            ):  # with the first more than there are threads: each one was given back
+            for _ in range(4):
+                # with the first more than there are threads: each one was given back
                 assert api.post("/rules:test", json={}).json()["code"] == "too_slow"
             rules_that(impatient, "")
-            event = {
-                "event": {"a": 1}
-            }  # on a busy machine a second may be too short for it as well
+            # on a busy machine a second may be too short for it as well
+            event = {"event": {"a": 1}}
             eventually(lambda: api.post("/rules:test", json=event).json() == {"echo": event})
     finally:
         impatient.stop()

@@ -101,9 +101,8 @@ def test_a_session_that_is_over_asks_to_sign_in_and_keeps_the_page(page: Any, br
     page.goto(f"{broker.url}/")
     page.wait_for_selector(".link-state:has-text('Live')")
     page.fill("#filter", "typed/but/not/sent")
-    page.request.delete(
-        f"{broker.url}/api/v1/session", headers={"Origin": broker.url}
-    )  # as another tab does
+    # as another tab does
+    page.request.delete(f"{broker.url}/api/v1/session", headers={"Origin": broker.url})
     page.wait_for_selector("text=The session is over")
     assert not page.is_visible("#filter")
     page.fill("#token", TOKEN)

@@ -140,9 +140,8 @@ def test_names_are_completed_and_types_shown(page: Any, broker: Node) -> None:
     option = page.locator("[role=option]", has_text="payload.temp")
     option.wait_for()
     assert "double" in option.inner_text()
-    page.wait_for_timeout(
-        100
-    )  # the editor takes Enter as a line break in the first moment of a list
+    # the editor takes Enter as a line break in the first moment of a list
+    page.wait_for_timeout(100)
     page.keyboard.press("Enter")
     assert page.inner_text(EDITOR).startswith("SELECT payload.temp ")
     page.keyboard.type(", upp")
@@ -156,9 +155,8 @@ def test_names_are_completed_and_types_shown(page: Any, broker: Node) -> None:
     write(page, 'SELECT * FROM "me')
 
     def is_offered() -> bool:
-        publish(
-            broker, 21
-        )  # topics are known since plans changed: with rules, and when a page waits for messages
+        # topics are known since plans changed: with rules, and when a page waits for messages
+        publish(broker, 21)
         page.keyboard.press("Control+Space")
         return is_shown(page, "[role=option] >> text=meters/#")
 
@@ -223,9 +221,8 @@ def test_messages_of_a_stream_an_event_and_one_by_hand_are_inputs(page: Any, bro
     opened(page, broker, "/new/rules?input=stream")
     write(page, WARM)
     page.wait_for_selector("[aria-label=Messages] >> text=meters/attic at offset 0")
-    page.goto(
-        f"{broker.url}/new/rules?stream=raw&shard=0&offset=1"
-    )  # as the page of the stream links to it
+    # as the page of the stream links to it
+    page.goto(f"{broker.url}/new/rules?stream=raw&shard=0&offset=1")
     page.wait_for_selector("[aria-label=Messages] li:first-child >> text=at offset 1")
     page.click("button:text('By hand')")
     page.wait_for_url("**input=own*")

@@ -82,9 +82,8 @@ def write_rule(page: Any, node: Node) -> None:
     page.keyboard.press("Control+.")
     page.wait_for_selector("[aria-label=Problems] li", state="detached")
     page.wait_for_selector("#result >> text=/attic.*79.5/s")  # the transformation added the room
-    page.wait_for_selector(
-        "[aria-label=Messages] button:has-text('dropped')", state="detached"
-    )  # no rule sees them
+    # no rule sees them
+    page.wait_for_selector("[aria-label=Messages] button:has-text('dropped')", state="detached")
     page.click("[aria-label=Messages] button:has-text('row') >> nth=0")
     page.click("text=Keep as test case")
     page.wait_for_selector("text=1 of 1 pass")
@@ -142,9 +141,8 @@ def test_a_newcomer_gets_from_a_schema_to_corrected_rows_with_a_browser_alone(
             assert node.call("GET", f"/{path}")["items"], path
         page.click("[aria-label='Remove case 1']")
         page.click("section[aria-label=Save] button.primary")
-        page.wait_for_selector(
-            "section[aria-label=Save] >> text=/table history/"
-        )  # it runs the rule
+        # it runs the rule
+        page.wait_for_selector("section[aria-label=Save] >> text=/table history/")
         page.click("section[aria-label=Save] button.primary")
         eventually(lambda: "1.8" in node.call("GET", "/rules/warm")["sql"])
 
@@ -158,10 +156,11 @@ def test_a_newcomer_gets_from_a_schema_to_corrected_rows_with_a_browser_alone(
         page.click("nav.tabs >> text=Audit")
         page.click("button:text('Audit')")
         page.wait_for_selector("text=Every record is accounted for, once.")
+    # some requests were on their way at the kill
     lost = (
         "net::ERR_",
         "WebSocket",
         "Failed to fetch",
         "status of 422",
-    )  # some requests were on their way at the kill
+    )
     assert [one for one in complaints if not any(sign in one for sign in lost)] == []

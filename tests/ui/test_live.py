@@ -646,9 +646,8 @@ def test_frames_of_a_client_that_reads_no_answers_take_no_memory(
 ) -> None:
     """The broker stops reading wrong frames, and pings, where their answers are not read."""
     frames = (bytes([opcode, 0x80 | len(content)]) + bytes(4) + content) * 1000
-    sizes = [
-        _size_when_flooded(broker, frames) for _ in range(2)
-    ]  # the first time loads what a broker needs later
+    # the first time loads what a broker needs later
+    sizes = [_size_when_flooded(broker, frames) for _ in range(2)]
     assert sizes[1] - sizes[0] < 16 * 1024 * 1024
 
 

@@ -80,9 +80,8 @@ def compile_expression(
         "failed": _failed,
         "VariformError": VariformError,
     }
-    exec(
-        compile(code, "<variform>", "exec"), namespace
-    )  # the source is generated here, from a checked tree
+    # the source is generated here, from a checked tree
+    exec(compile(code, "<variform>", "exec"), namespace)
     return Expression(
         source,
         namespace["whole"],

@@ -277,6 +277,5 @@ def topic_split(topic: Any) -> list[str]:
 def topic_match(topic: str, topic_filter: str) -> bool:
     """True if the topic matches the filter, MQTT 5.0 section 4.7; ``a/#`` matches ``a`` too."""
     levels = tuple(topic_filter.split("/"))
-    return "#" not in levels[:-1] and levels_match(
-        levels, topic
-    )  # with a # elsewhere it is not a filter
+    # with a # elsewhere it is not a filter
+    return "#" not in levels[:-1] and levels_match(levels, topic)

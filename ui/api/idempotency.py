@@ -120,9 +120,8 @@ class IdempotencyKeys:
 
         def done(error: BaseException | None) -> None:
             if not committed.done():
-                committed.set_result(
-                    None
-                )  # the write itself is done, even if the key is not stored
+                # the write itself is done, even if the key is not stored
+                committed.set_result(None)
 
         self._values.when_committed(done)
         await committed

@@ -61,9 +61,8 @@ class Feed:
         self.source = source
         self._live = live
         self._every_s = channel.every_s
-        self.seq = secrets.randbits(
-            48
-        )  # that of an earlier feed, or of a broker before, is in no ring of this one
+        # that of an earlier feed, or of a broker before, is in no ring of this one
+        self.seq = secrets.randbits(48)
         self.ring: deque[str] = deque()
         self._ring_bytes = 0
         self.counted_bytes = 0
@@ -144,9 +143,8 @@ class Feed:
             return
         before_s = self._took_s
         self._took_s = thread_time() - began_s
-        took_s = min(
-            before_s, self._took_s
-        )  # a pause of the process in one look must not delay the next one
+        # a pause of the process in one look must not delay the next one
+        took_s = min(before_s, self._took_s)
         self._schedule(max(self._every_s, took_s * self._live.watched_count / SHARE), self._tick)
 
     def _look(self) -> None:

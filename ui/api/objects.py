@@ -674,9 +674,8 @@ def page_of(
     listed = Listed.of(objects, key)
     start = 0
     if cursor is not None:
-        position, name = decode_cursor(
-            cursor, (int, str)
-        )  # behind the object of that name, or where it was when it is gone
+        # behind the object of that name, or where it was when it is gone
+        position, name = decode_cursor(cursor, (int, str))
         start = next(
             (at + 1 for at, listed_name in enumerate(listed.names) if listed_name == name), position
         )

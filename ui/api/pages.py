@@ -131,9 +131,8 @@ def _rendered(path: str) -> str:
         if opening.type == "heading_open":
             opening.attrSet("id", re.sub(r"[^\w -]", "", text.content.lower()).replace(" ", "-"))
     for token in tokens:
-        if (
-            token.attrs.pop("style", None) == "text-align:right"
-        ):  # the policy of pages has no styles in elements
+        if token.attrs.pop("style", None) == "text-align:right":
+            # the policy of pages has no styles in elements
             token.attrSet("class", "num")
     for parts in (token.children for token in tokens if token.children):
         for at, part in enumerate(parts):

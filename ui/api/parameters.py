@@ -109,9 +109,8 @@ def microseconds(text: str, parameter: str) -> int:
     if re.fullmatch(r"\d{1,16}", text, re.ASCII):
         return int(text) * 1000
     try:
-        moment = datetime.fromisoformat(
-            text.replace(" ", "+")
-        )  # a plus sign that was not escaped arrives as a space
+        # a plus sign that was not escaped arrives as a space
+        moment = datetime.fromisoformat(text.replace(" ", "+"))
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:

@@ -54,12 +54,10 @@ class SignIn:
         now_s = self.clock.monotonic_s()
         now_ns = self.clock.now_ns()
         for digest, kept in jsontext.decode(self.values.get(_SESSIONS) or b"{}").items():
-            until_ns, *owner = (
-                kept if isinstance(kept, list) else [kept]
-            )  # a number: of an older version
-            left_s = min(
-                (until_ns - now_ns) / 1e9, SESSION_LIFE_S
-            )  # the system's clock may have been set back
+            # a number: of an older version
+            until_ns, *owner = kept if isinstance(kept, list) else [kept]
+            # the system's clock may have been set back
+            left_s = min((until_ns - now_ns) / 1e9, SESSION_LIFE_S)
             self._sessions[bytes.fromhex(digest)] = Session(now_s + left_s, *owner)
 
     def new_code(self) -> str:

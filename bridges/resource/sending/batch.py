@@ -183,9 +183,8 @@ class Sender:
                 continue
             items = await self._buffer.take(room)
             self._deal(items)
-            await asyncio.sleep(
-                0
-            )  # lanes begin before the next pile, also where there is always more to take
+            # lanes begin before the next pile, also where there is always more to take
+            await asyncio.sleep(0)
 
     def _deal(self, items: Sequence[Item]) -> None:
         lanes = self._lanes
@@ -276,9 +275,8 @@ class Sender:
                 if cause is not None and not troubled:
                     line.troubled = line.troubled + 1
                     troubled = True
-                if cause is not None and not isinstance(
-                    cause, ReconnectFirst
-                ):  # else it is the connection that is waited for
+                if cause is not None and not isinstance(cause, ReconnectFirst):
+                    # else it is the connection that is waited for
                     after_s = cause.after_s if isinstance(cause, TryAgain) else None
                     await asyncio.sleep(
                         backoff.pause_s() if after_s is None else min(after_s, pace.longest_pause_s)

@@ -52,9 +52,8 @@ class TlsFiles(Settings):
         certificate = self.certfile
         key = self.keyfile
         if certificate is not None:
-            password = (
-                self.password.reveal() if self.password is not None else ""
-            )  # never asks on a terminal
+            # never asks on a terminal
+            password = self.password.reveal() if self.password is not None else ""
             settings_names = "ssl.certfile and ssl.keyfile"
             _load_pem(
                 lambda: context.load_cert_chain(certificate, key, lambda: password),

@@ -92,9 +92,8 @@ class TableJobs(TableFiles):
             raise Invalid(f"lake table {name!r} cannot be audited", [Problem(text, "/depth")])
         self._states.check_job()
         total = 0
-        with suppress(
-            Exception
-        ):  # of several libraries; the audit says why the table cannot be read
+        with suppress(Exception):
+            # of several libraries; the audit says why the table cannot be read
             table = self._open(spec)
             shards = (
                 [

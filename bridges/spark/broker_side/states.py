@@ -187,9 +187,8 @@ class TableStates:
         offsets it is not known."""
         self.kept_of(spec)
         kept = self._kept[spec.name]
-        if kept.get("offsets") or kept.get(
-            "begins"
-        ):  # perhaps of another path, which the table may have again
+        if kept.get("offsets") or kept.get("begins"):
+            # perhaps of another path, which the table may have again
             return
         if offsets:
             start = {str(shard): str(offset) for shard, offset in offsets.items()}
@@ -430,9 +429,8 @@ class TableStates:
         kept = self.kept_of(spec)
         begun = kept.get("offsets") or kept.get("begins")
         offsets = begun or kept.get("start")
-        if (
-            begun or report.get("state") != "failed"
-        ):  # else of an older stream of that name, or of another path
+        if begun or report.get("state") != "failed":
+            # else of an older stream of that name, or of another path
             offsets = report.get("offsets") or offsets
         if report.get("is_lost"):  # a user may have all of it replayed
             offsets = kept.get("begins") or {}

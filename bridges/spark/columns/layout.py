@@ -198,9 +198,8 @@ class Layout:
         check_partitions(int(codes.max(initial=0)) + 1, self)
         places = np.arange(rows.num_rows)
         if np.any(codes[1:] < codes[:-1]):
-            places = np.argsort(
-                codes.astype(np.int16), kind="stable"
-            )  # a radix sort, as partitions are few
+            # a radix sort, as partitions are few
+            places = np.argsort(codes.astype(np.int16), kind="stable")
             rows = rows.take(pa.array(places))
             codes = codes[places]
         ends = [*(np.flatnonzero(np.diff(codes)) + 1).tolist(), rows.num_rows]

@@ -167,9 +167,8 @@ def _hashes(values: pa.Array) -> Any:
 
 
 def _hashes_of_floats(values: pa.Array) -> Any:
-    numbers = (
-        pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0
-    )  # no -0.0
+    # no -0.0
+    numbers = pc.fill_null(values.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0
     bits = numbers.view(np.uint64)
     bits[np.isnan(numbers)] = _NAN
     return bits

@@ -1005,9 +1005,8 @@ def discard(plan: Plan, results: Iterable[TaskResult]) -> None:
     """Remove files that were never offered to a commit."""
     for result in results:
         for base, files in ((plan.table, result.files), (plan.dead, result.dead_files)):
-            with contextlib.suppress(
-                Exception
-            ):  # of three libraries; what is left is cleaned later
+            with contextlib.suppress(Exception):
+                # of three libraries; what is left is cleaned later
                 base.remove([base.path_of(file.path) for file in files])
 
 

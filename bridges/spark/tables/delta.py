@@ -496,9 +496,8 @@ class DeltaLakeTable(LakeTable):
         except CommitFailedError as error:
             raise CommitConflict(str(error)) from error
         self.refresh()
-        if (
-            not done["num_removed_files"] and details.ranges
-        ):  # of dead letters alone: delta-rs commits nothing then
+        if not done["num_removed_files"] and details.ranges:
+            # of dead letters alone: delta-rs commits nothing then
             self.commit(change)
 
     def clean(self, older_than_s: float, *, dry_run: bool = False) -> Sequence[str]:

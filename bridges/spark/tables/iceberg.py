@@ -533,9 +533,8 @@ class IcebergLakeTable(LakeTable):
         super().drop()
 
     def rest(self, file: TableFile, ranges: Sequence[Range]) -> Rest:
-        if file.is_masked or not self._is_named_alike(
-            self.place.path_of(file.path)
-        ):  # a task reads files as they are
+        if file.is_masked or not self._is_named_alike(self.place.path_of(file.path)):
+            # a task reads files as they are
             path = f"applied-{uuid.uuid4().hex}.parquet"
             pq.write_table(
                 self.read(None, [file.path]), self.place.path_of(path), filesystem=self.place.files
@@ -1149,9 +1148,8 @@ def _column(field: NestedField) -> Column:
     column = Column(
         kept.get("key", field.name), field.name, kept.get("type", str(field.field_type))
     )
-    with contextlib.suppress(
-        NotAType, AttributeError, ValueError
-    ):  # of a column that another engine added or changed
+    with contextlib.suppress(NotAType, AttributeError, ValueError):
+        # of a column that another engine added or changed
         return replace(column, ids=(field.field_id, *_inner_ids(column.parsed, field.field_type)))
     return column
 

@@ -506,9 +506,8 @@ def _write_file(place: Place, rows: pa.Table, layout: Layout, values: list[Any])
     files = place.files
     path = place.path_of(name)
     stats = _stats(rows, layout)
-    if (
-        layout.format == "delta"
-    ):  # where the log has the value, as Delta does not look for it in files
+    if layout.format == "delta":
+        # where the log has the value, as Delta does not look for it in files
         rows = rows.drop_columns(
             [field.column for field in layout.partition if field.transform == "identity"]
         )

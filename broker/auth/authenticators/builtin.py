@@ -110,9 +110,8 @@ class BuiltinAuthenticator:
         address = network_of(attempt.peer_host)
         try:
             async with self._pool.turn(address):
-                if self._limits.refuses(
-                    address, name, attempt.client_id
-                ):  # others have failed while it waited
+                if self._limits.refuses(address, name, attempt.client_id):
+                    # others have failed while it waited
                     return LIMITED
                 is_right = await self._pool.work(matches)
         except Unavailable:

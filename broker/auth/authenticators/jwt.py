@@ -271,9 +271,8 @@ class JwtAuthenticator:
         except Refused as refused:
             self._refused[refused.reason].value += 1
             code = _CODES.get(refused.reason, DENIED.reason_code)
-            unsaid = (
-                "" if self._settings.token_in == "username" else None
-            )  # a token must not be shown as a name
+            # a token must not be shown as a name
+            unsaid = "" if self._settings.token_in == "username" else None
             return Decision("deny", code, username=unsaid, mechanism="jwt", why=str(refused))
 
     def _candidates(self, token: Token) -> list[VerifyingKey]:

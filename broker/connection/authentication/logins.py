@@ -144,9 +144,8 @@ class Logins:
         login = c.login
         assert login is not None  # by the order of packets
         if packet.properties.get(METHOD) != login.method:
-            raise protocol_error(
-                "AUTH names another authentication method than CONNECT did"
-            )  # [MQTT-4.12.0-5]
+            # [MQTT-4.12.0-5]
+            raise protocol_error("AUTH names another authentication method than CONNECT did")
         if packet.reason_code == reason.REAUTHENTICATE and c.is_connected:
             if login.exchange is not None:
                 raise protocol_error("AUTH asks to authenticate again while that is under way")
@@ -159,9 +158,8 @@ class Logins:
             login.exchange = exchange
             login.deadline_s = self._context.now_s + self._context.settings.connect_timeout
             self._again.add(c)
-        elif (
-            packet.reason_code != reason.CONTINUE_AUTHENTICATION or login.exchange is None
-        ):  # [MQTT-3.15.2-1]
+        elif packet.reason_code != reason.CONTINUE_AUTHENTICATION or login.exchange is None:
+            # [MQTT-3.15.2-1]
             raise protocol_error(
                 f"AUTH with reason code 0x{packet.reason_code:02X} has no meaning now"
             )
@@ -226,9 +224,8 @@ class Logins:
                 {METHOD: login.method, DATA: result.data} if result.data else {METHOD: login.method}
             )
             login.done(decision, answer)
-            del (
-                login.done
-            )  # it holds the CONNECT, its will included; the rest is kept to authenticate again
+            # it holds the CONNECT, its will included; the rest is kept to authenticate again
+            del login.done
             return
         self._authenticated_again(c, login, result)
 

@@ -99,9 +99,8 @@ class Permissions:
         """Take from a client what is no longer permitted: subscriptions, its will."""
         permits = c.permits
         session = c.session
-        if (
-            session.will is not None and session.will.client is not c.client
-        ):  # it has authenticated again
+        if session.will is not None and session.will.client is not c.client:
+            # it has authenticated again
             self._wills.keep(session, replace(session.will, client=c.client))
         if permits is None:
             if not any(
@@ -264,9 +263,8 @@ class AccessChanges:
         for c in self._connections:
             account = None if c.subject is None else c.subject.account
             if account is not None and account.name in names:
-                if (
-                    c.is_connected and not c.is_closed
-                ):  # a waiting one is checked when it is accepted
+                if c.is_connected and not c.is_closed:
+                    # a waiting one is checked when it is accepted
                     self._user_changed(c, account)
                 yield
         for session in self._life.sessions:

@@ -134,9 +134,8 @@ class Arrivals:
                             and (plan := find(data[body + 2 : topic_end])) is not None
                         ):
                             routes = plan.routes
-                            if (
-                                len(routes.entries) > WIDE
-                            ):  # one may take long: the other way looks at the time
+                            if len(routes.entries) > WIDE:
+                                # one may take long: the other way looks at the time
                                 kind = 0
                             elif end < size:
                                 is_ready = plan.is_staged and not (plan.waits or plan.resolve)

@@ -249,21 +249,18 @@ class Connecting:
         self._set_keep_alive(c, packet.keep_alive_s, answer)
         expiry_s = self._session_expiry(c, packet, answer)
         answer |= response_information(self._context.settings, properties, client_id)
-        if any(
-            name == MARK for name, _ in properties.get("User-Property", ())
-        ):  # a bridge says who it is: so do we
+        if any(name == MARK for name, _ in properties.get("User-Property", ())):
+            # a bridge says who it is: so do we
             answer["User-Property"] = [(MARK, self._context.identity.origin)]
         if c.max_sent_bytes < inf and len(self._connack(c, False, answer)) > c.max_sent_bytes:
-            c.refuse_connect(
-                reason.PACKET_TOO_LARGE
-            )  # the properties that it must have do not fit [MQTT-3.1.2-24]
+            # the properties that it must have do not fit [MQTT-3.1.2-24]
+            c.refuse_connect(reason.PACKET_TOO_LARGE)
             return
         c.client = client
         left = self._life.sessions.get(client_id)
         leaves_stored = left is not None and (left.is_durable or left.will is not None)
-        starts_clean = packet.clean_start or self._is_of_another(
-            c, client
-        )  # one that proved the identifier gets it, empty
+        # one that proved the identifier gets it, empty
+        starts_clean = packet.clean_start or self._is_of_another(c, client)
         session, is_present = self._session(c, client_id, starts_clean, is_to_last=expiry_s > 0)
         c.session = session
         session.expiry_s = expiry_s
@@ -316,14 +313,12 @@ class Connecting:
             raise ConnectRefused(reason.CLIENT_IDENTIFIER_NOT_VALID, text)
         check_connect(self._context.settings, self._figures, packet, attempt.client_id)
         self._logins.check_ban(attempt)
-        is_above = (
-            0 < c.terms.max_keep_alive < packet.keep_alive_s
-        )  # 0 is off: such a client is held to the maximum
+        # 0 is off: such a client is held to the maximum
+        is_above = 0 < c.terms.max_keep_alive < packet.keep_alive_s
         if is_above and packet.version < 5 and c.terms.keep_alive_above_max == "refuse":
             text = f"keep alive is {packet.keep_alive_s} seconds; it may be at most {c.terms.max_keep_alive}"
-            raise ConnectRefused(
-                reason.KEEP_ALIVE_TIMEOUT, text
-            )  # return code 2 is the nearest that 3.1.1 has
+            # return code 2 is the nearest that 3.1.1 has
+            raise ConnectRefused(reason.KEEP_ALIVE_TIMEOUT, text)
 
     def _set_keep_alive(self, c: Connection, asked_s: int, answer: dict[str, Any]) -> None:
         settings = c.terms
@@ -415,9 +410,8 @@ class Connecting:
         if version == 5:
             c.version = 5
             c.is_v5 = True
-            may_limit_us = (
-                _MAXIMUM_PACKET_SIZE in data[start:stop]
-            )  # the packet could not be decoded
+            # the packet could not be decoded
+            may_limit_us = _MAXIMUM_PACKET_SIZE in data[start:stop]
             c.refuse_connect(error.reason_code, "" if may_limit_us else str(error))
         elif error.reason_code == reason.UNSUPPORTED_PROTOCOL_VERSION and data.startswith(
             _PROTOCOLS, start

@@ -287,9 +287,8 @@ class Forwarding:
         is_v5 = c.is_v5
         figures.received[1].value += 1
         figures.passed.value += 1
-        if (
-            routes.plain_qos and not routes.is_empty
-        ):  # no subscriber gets it with an identifier of its own
+        if routes.plain_qos and not routes.is_empty:
+            # no subscriber gets it with an identifier of its own
             self.together.add(
                 c, Message(plan.topic, packet[payload_at:], 1, False, c.client, c.now_ns), plan
             )

@@ -358,9 +358,8 @@ class Publishing:
     def _check_receive_maximum(self, c: Connection, packet_id: int) -> None:
         open_qos2 = c.session.inbound.open_qos2 if c.session.inbound is not None else ()
         is_new = packet_id not in open_qos2
-        if (
-            is_new and c.answers.unacknowledged + len(open_qos2) >= c.terms.receive_maximum
-        ):  # [MQTT-3.3.4-7]
+        if is_new and c.answers.unacknowledged + len(open_qos2) >= c.terms.receive_maximum:
+            # [MQTT-3.3.4-7]
             raise PeerError(
                 reason.RECEIVE_MAXIMUM_EXCEEDED,
                 "more publishes are open than the receive maximum allows",

@@ -102,9 +102,8 @@ class PacketReader:
                 first = data[position]
                 length = data[position + 1]
                 body = position + 2
-                if (
-                    length > 126
-                ):  # with one of 127 and its header, a packet is above the least maximum, 128
+                if length > 126:
+                    # with one of 127 and its header, a packet is above the least maximum, 128
                     if length > 127 and body < end and 0 < data[body] < 128:
                         length = length & 127 | data[body] << 7
                         body = body + 1
@@ -237,9 +236,8 @@ class PacketReader:
             if pubacks or answered:
                 figures.note_pubacks(pubacks, answered)
         if (took_s := now_s() - began_s) > LOOK_S and scheduler.spend(took_s) and not c.is_parked:
-            scheduler.give_way(
-                c
-            )  # the system may have more of this client to read in the same turn
+            # the system may have more of this client to read in the same turn
+            scheduler.give_way(c)
         if c.session.is_slow:
             c.hold_back_if_unread()
         return Taken(position, packets + in_runs, messages + in_runs, is_stored)

@@ -341,9 +341,8 @@ class Subscribing:
         self._share_groups.check(c.session, topic_filter)
         if begins is not None:
             self._share_groups.begin(c.session, topic_filter, begins)
-        keeps_place = (
-            existing is not None and existing.qos > 0
-        )  # raised from QoS 0, it holds for the log from now on
+        # raised from QoS 0, it holds for the log from now on
+        keeps_place = existing is not None and existing.qos > 0
         return Subscription(
             topic_filter,
             min(request.qos, self._context.settings.maximum_qos),  # [MQTT-3.2.2-10]

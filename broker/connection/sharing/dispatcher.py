@@ -297,9 +297,8 @@ class Dispatcher:
             is_queued = (
                 session.owner is not owner and not session.is_durable and not session.is_ended
             )
-            if (
-                is_queued and error is None
-            ):  # the connection that had room is gone: its turn is to come
+            if is_queued and error is None:
+                # the connection that had room is gone: its turn is to come
                 self.unclaim(member, delivery)
                 session.deliver(outgoing, delivery.qos, delivery.retain, delivery.identifiers)
                 return

@@ -101,9 +101,8 @@ class Database:
         self._reopened_at_s = now_s
         with self._translated(writing=True):
             self._reserve_room()  # until there is some, what is open can still be read
-            with suppress(
-                Exception
-            ):  # it closes although it reports the failed write again, or is closed already
+            with suppress(Exception):
+                # it closes although it reports the failed write again, or is closed already
                 self._db.close()
             self._db = self._open()
         self._is_broken = False

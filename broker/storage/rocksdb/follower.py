@@ -188,9 +188,8 @@ class Follower(FrameReader):
                     yield frame
                     from_offset = frame.next_offset
         except Exception as error:
-            if (
-                type(error) is not Exception
-            ):  # which is what rocksdict raises for all that RocksDB reports
+            if type(error) is not Exception:
+                # which is what rocksdict raises for all that RocksDB reports
                 raise
             # A file was deleted under the view: as good as a hole, and closed the same way.
 

@@ -116,9 +116,8 @@ class Manifest:
             for number in noted.older
             if (state := self._state_of_lost(number, logs))
         ]
-        first = (
-            self._first_needed() if states else 0
-        )  # RocksDB also deletes logs that it no longer needs
+        # RocksDB also deletes logs that it no longer needs
+        first = self._first_needed() if states else 0
         return next(
             (self._lost(number, state) for number, state in states if number >= first), None
         )
@@ -173,9 +172,8 @@ class Manifest:
         sizes: dict[int, int] = {}
         for log in self._database.glob("*.log"):
             if log.stem.isdigit():
-                with suppress(
-                    FileNotFoundError
-                ):  # RocksDB has just deleted it: tables have its commits
+                with suppress(FileNotFoundError):
+                    # RocksDB has just deleted it: tables have its commits
                     sizes[int(log.stem)] = log.stat().st_size
         return sizes
 
@@ -276,9 +274,8 @@ def _is_anything_behind(data: Data, offset: int) -> bool:
     ) is not None:  # the first fragments of a record whose rest is damaged
         offset = fragment[1]
     block = offset - offset % _BLOCK + _BLOCK
-    within = range(
-        offset + 1, min(block, len(data) - _HEADER.size)
-    )  # its length may be what is damaged
+    # its length may be what is damaged
+    within = range(offset + 1, min(block, len(data) - _HEADER.size))
     return any(_begins_whole(data, start) for start in (*within, *range(block, len(data), _BLOCK)))
 
 

@@ -155,9 +155,8 @@ class Found:
         self._prefix = prefix
         self._start = start
         self._end = end
-        self._limits: ReadOptions = bounded(
-            layout.behind_epoch(prefix)
-        )  # kept until the end, see there
+        # kept until the end, see there
+        self._limits: ReadOptions = bounded(layout.behind_epoch(prefix))
         self._cursor: RdictIter = db.iter(self._limits)
         self._topics: list[bytes] = []
         self._held_bytes = 0

@@ -99,9 +99,8 @@ def _operate(node: Tree, functions: Functions) -> Any:
         return _applied(compute, node.this, node.expression)
     if isinstance(node, exp.Paren):
         return _constant(node.this)
-    if isinstance(node, exp.Neg) and not isinstance(
-        node.this, exp.Literal
-    ):  # which is a literal; and [-0] is not [0]
+    if isinstance(node, exp.Neg) and not isinstance(node.this, exp.Literal):
+        # which is a literal; and [-0] is not [0]
         return _applied(values.negate, node.this)
     if isinstance(node, exp.Is):
         return _applied(lambda value: value is UNDEFINED, node.this)

@@ -200,7 +200,8 @@ class _Inference:
             "array",
             "string",
             "unknown",
-        ):  # a string may be the JSON of an array
+        ):
+            # a string may be the JSON of an array
             text = f"FOREACH walks an array, and {text_of_tree(node)} is {described(value.kind)}: there are never rows"
             self._report(node, Issue(text))
         return value

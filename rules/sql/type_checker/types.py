@@ -172,10 +172,11 @@ def _with_member(kind: FieldType, name: str, rest: Sequence[Any], value: FieldTy
         )
         is_open = kind.open
     else:
+        # text may be the JSON of a map
         fields, is_open = (
             {},
             kind.name == "map" or family(kind) in ("string", "unknown"),
-        )  # text may be the JSON of a map
+        )
     before = fields.get(name, UNKNOWN if is_open else NULL)
     return FieldType(
         "struct",

@@ -114,18 +114,16 @@ async def test_a_source_knows_how_many_records_it_has_not_read(kafka: Kafka) -> 
 
         async def more() -> Any:
             nonlocal sent
-            await topic.send(
-                b"another"
-            )  # the first ones may go to a read that had begun before the pause
+            # the first ones may go to a read that had begun before the pause
+            await topic.send(b"another")
             sent += 1
             return lag()
 
         await until(more)
         metrics = bridges.services.monitoring.metrics
         before = bridges.sources.metrics("in")["lag_as_of"]
-        await topic.send(
-            *[b"%d" % number for number in range(300)]
-        )  # the consumer fetches nothing more
+        # the consumer fetches nothing more
+        await topic.send(*[b"%d" % number for number in range(300)])
         sent += 300
         await bridges.until(lambda: lag() == sent - len(bridges.published.messages))
         assert lag() >= 300

@@ -39,9 +39,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     session = start_session(
         "local[2,4]", driver_memory="1g", work_dir=tmp_path_factory.mktemp("spark")
     )
-    if (
-        not has_address
-    ):  # of this session alone: clusters that later tests start have hosts of their own
+    if not has_address:
+        # of this session alone: clusters that later tests start have hosts of their own
         os.environ.pop("SPARK_LOCAL_IP", None)
     yield session
     session.stop()

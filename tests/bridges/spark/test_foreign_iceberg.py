@@ -52,9 +52,8 @@ def test_rewrites_and_expiry_by_icebergs_jars_lose_no_offset_and_no_row(
             fill(lake, 1)
             commits += 1
             if ledger.due(commits):
-                with suppress(
-                    CommitConflict
-                ):  # as in the job, where a table is tidied another time
+                with suppress(CommitConflict):
+                    # as in the job, where a table is tidied another time
                     tidy(lake.spec, ledger, commits)
     fill(lake, 1)
     rows = len(lake._payloads)

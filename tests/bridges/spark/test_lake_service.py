@@ -1227,9 +1227,8 @@ def test_a_job_that_reports_takes_orders_though_the_broker_runs_none(
     async def live() -> Any:
         order = asyncio.create_task(ordered(lake, "accept_gap"))
         await until(lambda: lake.tables.get("one")["replay"])
-        monkeypatch.setattr(
-            states, "_GONE_S", -1.0
-        )  # what was taken goes on while the job starts again
+        # what was taken goes on while the job starts again
+        monkeypatch.setattr(states, "_GONE_S", -1.0)
         lake.states.report("one", progress("j1", "running"))
         lake.states.report("one", progress("j1", "done", result=result))
         return await order

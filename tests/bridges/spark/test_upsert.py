@@ -419,9 +419,8 @@ def test_an_audit_accounts_for_rows_that_are_gone(make: Make) -> None:
 
 def test_an_audit_before_the_first_row_says_so(make: Make) -> None:
     spec = make(Upsert(("d",)), columns=[])
-    assert "the table has no rows yet" in audit_text(
-        audited(spec, 0).as_dict()
-    )  # it was not created either
+    # it was not created either
+    assert "the table has no rows yet" in audit_text(audited(spec, 0).as_dict())
     open_writer(spec, "job")
     assert "the table has no rows yet" in audit_text(audited(spec, 0).as_dict())
     write(spec, records(0, [b"no JSON", {"v": 1}]))

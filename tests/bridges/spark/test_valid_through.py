@@ -58,13 +58,11 @@ def test_a_table_that_has_read_its_stream_to_the_end_is_valid_through_a_moment_a
 
 def test_one_that_has_not_is_valid_through_just_before_its_last_record(spec: TableSpec) -> None:
     rows = [{"a": n} for n in range(3)]
-    assert (
-        fill(spec, stream(10), records(0, rows)) == 2000 - 1
-    )  # the records are a millisecond apart
+    # the records are a millisecond apart
+    assert fill(spec, stream(10), records(0, rows)) == 2000 - 1
     assert fill(spec, stream(10), records(3, rows)) == 5000 - 1
-    assert (
-        fill(spec, stream(9, now_us=START_US + 9000), records(6, rows)) == 8000
-    )  # the last one is a moment old
+    # the last one is a moment old
+    assert fill(spec, stream(9, now_us=START_US + 9000), records(6, rows)) == 8000
 
 
 def test_the_shard_that_is_furthest_behind_decides_and_an_idle_one_does_not(
@@ -73,9 +71,8 @@ def test_the_shard_that_is_furthest_behind_decides_and_an_idle_one_does_not(
     spec = replace(spec, shards=(0, 1, 2))
     one, other = records(0, [{"a": 1}] * 5), records(0, [{"a": 1}] * 3, shard=1)
     assert fill(spec, stream(5, 9, 0), one, other) == 2000 - 1
-    assert (
-        fill(spec, stream(9, 9, 0), records(3, [{"a": 1}] * 6, shard=1)) == 2000 - 1
-    )  # of shard 0 nothing is known
+    # of shard 0 nothing is known
+    assert fill(spec, stream(9, 9, 0), records(3, [{"a": 1}] * 6, shard=1)) == 2000 - 1
     assert fill(spec, stream(9, 9, 0), records(5, [{"a": 1}] * 4)) == SETTLED_US
 
 

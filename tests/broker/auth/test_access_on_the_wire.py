@@ -119,7 +119,8 @@ async def test_a_password_of_1024_bytes_is_right_and_a_longer_one_is_wrong() -> 
         for longer in (
             "é" * 512 + "x",
             "é" * 512 + "\u00ad",
-        ):  # the soft hyphen means nothing in SASLprep
+        ):
+            # the soft hyphen means nothing in SASLprep
             assert (
                 await refused(node, Connect("d", 5, username="long", password=longer.encode()))
                 == BAD

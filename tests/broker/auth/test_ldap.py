@@ -99,9 +99,8 @@ async def test_a_client_is_bound_as_its_entry(server: LdapServer) -> None:
             assert await code_of(node, name, "pencil", name) == 0
             assert await code_of(node, name, "wrong", name) == WRONG
         assert await code_of(node, "bob", "pencil", "bob") == WRONG
-        assert (
-            await code_of(node, "ann", "", "ann") == WRONG
-        )  # a bind without a password would succeed
+        # a bind without a password would succeed
+        assert await code_of(node, "ann", "", "ann") == WRONG
         client = await node.client("boss", 5, username="boss", password=b"pencil")
         assert await published(client, "any") == 0x10
 

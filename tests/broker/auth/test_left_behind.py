@@ -336,9 +336,8 @@ async def test_the_session_of_a_deleted_user_ends_though_the_broker_was_killed_b
         ann = await node.client("s", 5, **ANN, properties=KEPT)
         await ann.subscribe(SubscriptionRequest("t", 1))
         await node.written()
-    async with running(
-        store, access=access(BUILTIN)
-    ) as node:  # its ann was created at another time
+    async with running(store, access=access(BUILTIN)) as node:
+        # its ann was created at another time
         again = await WireClient.open(node.port, 5)
         again.send(Connect("s", 5, clean_start=False, **ANN, properties=KEPT))
         connack = await again.expect(ConnAck)

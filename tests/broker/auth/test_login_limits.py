@@ -105,12 +105,13 @@ async def test_an_address_with_too_many_wrong_logins_is_open_only_to_clients_kno
         [row] = await node.server.hub.access.authenticators.limits.failures()
         assert (row["address"], row["counted"], row["is_limited"]) == (HERE, 6, True)
         wrong = [await login(node, "ann", client="known") for _ in range(4)]
+        # one that is known has a measure of its own, and no more
         assert wrong == [
             BAD,
             BAD,
             BAD,
             LIMITED,
-        ]  # one that is known has a measure of its own, and no more
+        ]
 
 
 @on_loop

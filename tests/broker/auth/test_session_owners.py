@@ -86,9 +86,8 @@ async def test_where_nobody_authenticates_clients_sessions_are_everybodys() -> N
             await connack(node, Connect("s", 5, False, username="bob", properties=KEPT))
         ).session_present
         await node.written()
-    async with running(
-        store, access=access(BUILTIN)
-    ) as node:  # authentication is switched on: the first user has it
+    async with running(store, access=access(BUILTIN)) as node:
+        # authentication is switched on: the first user has it
         assert (await connack(node, Connect("s", 5, False, **ANN, properties=KEPT))).session_present
         assert (
             await connack(node, Connect("s", 5, False, **ROOT))

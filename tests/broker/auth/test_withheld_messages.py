@@ -127,9 +127,8 @@ async def test_what_came_while_the_client_was_away_is_withheld_before_and_after_
         await node.written()
     async with running(store, access=GUARDED) as node:
         root = await node.client("r", 5, **ROOT)
-        await publish(
-            root, "t/secret", "t/3", qos=1
-        )  # the rules of one that has not come back are not known yet
+        # the rules of one that has not come back are not known yet
+        await publish(root, "t/secret", "t/3", qos=1)
         ann = await back(node, **ANN)
         assert await topics_of(ann, 3) == [*OPEN, "t/3"]
         await publish(root, *TOPICS, qos=1)

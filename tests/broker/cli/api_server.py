@@ -64,9 +64,8 @@ class _Handler(BaseHTTPRequestHandler):
                 spec for key, spec in self.server.objects.items() if key.rpartition("/")[0] == path
             ]
             start = int(dict(pair.split("=") for pair in query.split("&") if pair).get("cursor", 0))
-            following = (
-                str(start + 2) if start + 2 < len(kept) else None
-            )  # pages of two, whatever was asked
+            # pages of two, whatever was asked
+            following = str(start + 2) if start + 2 < len(kept) else None
             self._answer(
                 200, {"items": kept[start : start + 2], "next": following, "total": len(kept)}
             )

@@ -304,9 +304,8 @@ def test_what_is_saved_together_is_saved_at_once_or_not_at_all(tmp_path: Path) -
     assert "rule_engine.rules.r = null, rule_engine.rules.r = {" in line
     data = (tmp_path / "api.hocon").read_bytes()
     for length in range(len(data) - len(line) - 1, len(data)):
-        (tmp_path / "api.hocon").write_bytes(
-            data[:length]
-        )  # a crash of the machine may leave a part of the line
+        # a crash of the machine may leave a part of the line
+        (tmp_path / "api.hocon").write_bytes(data[:length])
         cut = sections(tmp_path)
         layer = load_config({}, data_dir=tmp_path, environ={}).api_layer
         assert layer.cut_off == data[-len(line) - 1 : length].decode()

@@ -97,9 +97,8 @@ async def test_wills() -> None:
         for name in ("a", "b"):
             assert await connected(node, Connect(name, 5, will=will, properties=LASTING)) == 0
         assert await connected(node, Connect("c", 5, will=will)) == FULL
-        assert (
-            await connected(node, Connect("b", 5, will=will, properties=LASTING)) == 0
-        )  # in place of its own
+        # in place of its own
+        assert await connected(node, Connect("b", 5, will=will, properties=LASTING)) == 0
         assert reached(node, "max_will_bytes_total") == 1
         await node.written()
         taken = node.metrics.value("will_bytes")
@@ -121,9 +120,8 @@ async def test_subscriptions_of_a_session_and_of_all() -> None:
         codes = await first.subscribe(*(SubscriptionRequest(one) for one in filters))
         assert codes == [0, 0, FULL, FULL, FULL]
         assert await first.subscribe(SubscriptionRequest("short", 1)) == [1]
-        assert await first.subscribe(SubscriptionRequest(filters[0], 1)) == [
-            1
-        ]  # in place of what is there
+        # in place of what is there
+        assert await first.subscribe(SubscriptionRequest(filters[0], 1)) == [1]
         second = await node.client("b", 4)
         assert await second.subscribe(*(SubscriptionRequest(one) for one in filters[2:])) == [
             0,
@@ -168,7 +166,8 @@ async def test_topics_behind_aliases_of_a_client_and_of_all() -> None:
             (first, "x" * 600),
             (first, "y" * 900),
             (second, "z" * 500),
-        ):  # one alias, set again
+        ):
+            # one alias, set again
             client.send(Publish(topic, b"", 1, packet_id=1, properties={"Topic-Alias": 1}))
             await client.expect(PubAck)
         assert node.metrics.value("topic_alias_bytes") == 1400

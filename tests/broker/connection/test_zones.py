@@ -114,9 +114,8 @@ async def test_what_is_in_flight_in_memory_is_sent_again_under_its_identifier_be
 ) -> None:
     async with zoned(max_inflight=3) as there:
         client = await subscribed(there, "memory", version)
-        await publish(
-            there.node, *numbered(1, 2, 3, 4, 5), version=version
-        )  # as it comes, without a look at it
+        # as it comes, without a look at it
+        await publish(there.node, *numbered(1, 2, 3, 4, 5), version=version)
         first = [await client.expect(Publish) for _ in range(3)]
         client.send(PubAck(first[1].packet_id))
         fourth = await client.expect(Publish)

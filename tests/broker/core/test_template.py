@@ -40,9 +40,8 @@ def test_a_text_up_to_the_bound_is_rendered() -> None:
         == len(template.render({"a": LARGE}))
         == 15 * len(LARGE) + 3
     )
-    assert (
-        len(Template("${a}", str).render({"a": "x" * (MAX_RENDERED + 1)})) == MAX_RENDERED + 1
-    )  # no larger than the row
+    # no larger than the row
+    assert len(Template("${a}", str).render({"a": "x" * (MAX_RENDERED + 1)})) == MAX_RENDERED + 1
 
 
 # Templates that are JSON around their placeholders.

@@ -302,9 +302,8 @@ async def test_a_series_that_is_gone_makes_room_and_its_points_are_not_those_of_
     assert broker.metrics.value("metrics_history_left_out", reason="max_bytes") == 0
     [series] = (await broker.read("rule_matched", last_s=15, rule="late"))["series"]
     assert series["mean"][:13] == [None] * 13
-    assert (
-        max(mean for mean in series["mean"] if mean is not None) <= 10
-    )  # not the 1,000 from before
+    # not the 1,000 from before
+    assert max(mean for mean in series["mean"] if mean is not None) <= 10
     assert (await broker.read("rule_matched", last_s=15, rule="old-003"))["series"] == []
     after = Broker(values, clocks, max_bytes=16 * MIB)
     assert after.metrics.value("metrics_history_series") == room + 2

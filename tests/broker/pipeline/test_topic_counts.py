@@ -144,9 +144,8 @@ def test_rates_are_of_the_time_since_the_last_look() -> None:
 def test_above_a_rate_some_reads_count_for_all() -> None:
     read = b"".join(encode_packet(Publish(f"t/{number}", b"x", 0), 4) for number in range(100))
     found = []
-    for _ in range(
-        25
-    ):  # one differs from what was sent by a tenth (standard deviation), their mean by a fiftieth
+    for _ in range(25):
+        # one differs from what was sent by a tenth (standard deviation), their mean by a fiftieth
         counts, clock = counting()
         for number in range(5000):  # a million messages in a second
             counts.scan(CLIENT, number * 100_000, {}, read, 0, len(read))

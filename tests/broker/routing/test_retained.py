@@ -284,9 +284,8 @@ async def test_what_one_client_may_have_is_free_again_once_it_is_replaced_delete
     retained.delete("a/4")
     assert refused("a/5", "a") is None
     await opened.retain(message("a/4", b"x" * 400, "a"))
-    opened = shelf(
-        max_bytes_per_client=1000
-    )  # counted since the start, also where one of before is replaced
+    # counted since the start, also where one of before is replaced
+    opened = shelf(max_bytes_per_client=1000)
     retained = opened.retained
     assert (retained.count, retained.accounts.bytes_on(account_of("a"))) == (3, 0)
     await opened.retain(message("a/4", b"x" * 400, "a"), message("a/3", b"", "a"))

@@ -41,9 +41,8 @@ def test_a_share_counts_what_a_list_would_hold_and_never_more_than_may(
             waiting = waiting[len(read) :]
             share.next_offset = waiting[0] if waiting else offset + 1
         else:
-            shed = share.shed_below(
-                min(number, offset + 1)
-            )  # the log's end is the most that is asked for
+            # the log's end is the most that is asked for
+            shed = share.shed_below(min(number, offset + 1))
             shed_in_all += shed.messages
             lost += shed.messages
             waiting = waiting[shed.messages :]

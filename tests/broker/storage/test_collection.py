@@ -98,9 +98,8 @@ def test_a_collection_has_what_was_put_and_the_store_what_was_committed(
                 on_disk.put(key, value)
                 assert resident.get(key) == on_disk.get(key) == value
             if overlaps and number % 2 == 0:
-                await asyncio.sleep(
-                    0
-                )  # the group is sealed, and the next one gathers while it is written
+                # the group is sealed, and the next one gathers while it is written
+                await asyncio.sleep(0)
                 continue
             await settled(writer)
         await settled(writer)

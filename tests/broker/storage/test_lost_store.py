@@ -158,9 +158,8 @@ def test_a_log_whose_commits_are_in_tables_is_not_missed(
     shutil.copytree(killed_with_logs, directory)
     file = directory / "store.json"
     noted = json.loads(file.read_text())
-    file.write_text(
-        json.dumps(noted | {"older": [2, *noted["older"]]})
-    )  # RocksDB deleted it after the last note
+    # RocksDB deleted it after the last note
+    file.write_text(json.dumps(noted | {"older": [2, *noted["older"]]}))
     store = RocksStore(directory)
     assert store.range_of(LOG).next_offset == 110
     store.close()
@@ -222,9 +221,8 @@ def test_a_log_that_rocksdb_deletes_while_logs_are_listed_fails_no_commit(tmp_pa
     database = tmp_path / DATABASE_FOLDER
     database.mkdir()
     (database / "000007.log").write_bytes(b"commits")
-    (database / "000008.log").symlink_to(
-        "gone"
-    )  # listed, and not there when it is asked for its size
+    # listed, and not there when it is asked for its size
+    (database / "000008.log").symlink_to("gone")
     Manifest(database).note(has_commits=True)
     assert json.loads((tmp_path / "store.json").read_text()) == {
         "log": 7,

@@ -79,9 +79,8 @@ def test_what_was_trimmed_gives_its_disk_space_back(tmp_path: Path) -> None:
                 {LOG: [StreamRecord(0, "t", os.urandom(1000), 1, False, "c") for _ in range(1000)]}
             )
         )
-    assert (
-        store.size_of(LOG) > 80_000_000
-    )  # files cannot be counted while RocksDB writes and deletes some
+    # files cannot be counted while RocksDB writes and deletes some
+    assert store.size_of(LOG) > 80_000_000
     store.trim(LOG, 90_000)
     store.close()
     RocksStore(tmp_path, "os").close()  # removes files that something still had open at the end
@@ -157,9 +156,8 @@ def without_root() -> Iterator[None]:
 
 
 def test_a_directory_that_is_not_writable_is_one_sentence() -> None:
-    with (
-        TemporaryDirectory() as directory
-    ):  # not pytest's, whose parents only their owner may enter
+    with TemporaryDirectory() as directory:
+        # not pytest's, whose parents only their owner may enter
         os.chmod(directory, 0o555)
         with (
             without_root(),

@@ -193,9 +193,8 @@ def test_what_is_uploaded_and_trimmed_reads_as_it_was_published(world: World) ->
     world.publish(7)
     world.clock.us += 3 * HOUR_US + end * 1_000_000
     world.retain()
-    assert (
-        world.store.range_of(world.shard).first_offset == end
-    )  # the last seven wait for their upload
+    # the last seven wait for their upload
+    assert world.store.range_of(world.shard).first_offset == end
     assert world.readable() == (0, end + 7)
     assert world.read(0, end + 7) == published(range(end + 7))
     assert world.read(4000, 4003) == published(range(4000, 4003))

@@ -148,9 +148,8 @@ def test_replacing_that_looks_ahead_again_and_again_is_stopped() -> None:
 def test_replacing_is_not_stopped_while_others_have_the_processor() -> None:
     matches = _matches(_compiled("a", captures=True), b"a" + b"b" * 200_000 + b"a" * 2)
     next(matches)
-    threading.Event().wait(
-        2 * limits.MAX_REPLACING_MS / 1000
-    )  # as long as a busy machine keeps a thread waiting
+    # as long as a busy machine keeps a thread waiting
+    threading.Event().wait(2 * limits.MAX_REPLACING_MS / 1000)
     assert len(list(matches)) == 2
 
 

@@ -123,11 +123,12 @@ def test_block_counts_are_not_believed() -> None:
     ):
         assert serde(schema).misfit(huge) is not None
     two_blocks = {"type": "array", "items": "int"}
+    # a negative count is followed by the size
     assert serde(two_blocks).decode(b"\x03\x04\x02\x04\x02\x06\x00") == [
         1,
         2,
         3,
-    ]  # a negative count is followed by the size
+    ]
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,8 @@ def test_results_are_bounded(source: str) -> None:
             got = evaluate(source, raw=True, **bindings)
         except EvalError:
             got = ""
-        assert (
-            not isinstance(got, (str, list)) or len(got) <= 2_000_000
-        )  # no longer than what was given
+        # no longer than what was given
+        assert not isinstance(got, (str, list)) or len(got) <= 2_000_000
 
 
 @pytest.mark.parametrize(
