@@ -22,9 +22,9 @@ from broker.connection.acknowledgements import Answers
 from broker.connection.backpressure import Backpressure
 from broker.connection.context import TICK_S, Context
 from broker.connection.link import Greeting, Link
-from broker.connection.packet_order import Phase
 from broker.connection.permits import Permits
 from broker.connection.publish_rate import PublishMeter
+from broker.connection.state_machine import Phase
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError

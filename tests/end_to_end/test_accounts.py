@@ -388,6 +388,7 @@ def test_a_certificate_that_cannot_be_used_stops_the_start_with_a_sentence(tmp_p
         ],
         capture_output=True,
         text=True,
+        env={"SLUICE_API_TOKEN": TOKEN},
         check=False,
         timeout=120,
     )

@@ -28,7 +28,7 @@ from broker.connection.authentication.pending import PendingLogins
 from broker.connection.authentication.permissions import Permissions
 from broker.connection.connection import PARKED_LOGIN, Connection, Login, LoginDone
 from broker.connection.context import Context
-from broker.connection.packet_order import check_order
+from broker.connection.state_machine import check_order
 from broker.core import reason
 from broker.core.client import Client
 from broker.core.errors import PeerError

@@ -24,7 +24,6 @@ from broker.connection.context import TICK_S, Context
 from broker.connection.events import ClientEvents
 from broker.connection.link import Greeting, memory_of
 from broker.connection.metrics import CONNECT
-from broker.connection.packet_order import ORDER, Effect
 from broker.connection.protocol.limits import (
     announced,
     check_connect,
@@ -34,6 +33,7 @@ from broker.connection.protocol.subscribe import Subscribing
 from broker.connection.sessions.lifecycle import SessionLife
 from broker.connection.sessions.zones import Zones
 from broker.connection.settings import CertificateName, MqttSettings
+from broker.connection.state_machine import ORDER, Effect
 from broker.core import reason
 from broker.core.client import Client, Proof
 from broker.core.errors import PeerError

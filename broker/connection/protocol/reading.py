@@ -14,12 +14,12 @@ from broker.codec.decode import decode_packet
 from broker.codec.framing import frame_at
 from broker.connection.connection import Connection, Taken
 from broker.connection.context import Context
-from broker.connection.packet_order import check_order
 from broker.connection.protocol.client_acknowledgements import Acknowledgements
 from broker.connection.protocol.forwarding import WIDE, Forwarding
 from broker.connection.protocol.publish import Publishing
 from broker.connection.protocol.subscribe import Subscribing
 from broker.connection.scheduler import LOOK_S
+from broker.connection.state_machine import check_order
 from broker.core import reason
 from broker.core.errors import PeerError
 from broker.pipeline.plan import SessionRoutes

@@ -24,6 +24,12 @@ def server() -> Iterator[StreamServer]:
     running.stop()
 
 
+@pytest.fixture(autouse=True)
+def api_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The token of ``StreamServer`` for readers in this process, which tests of other folders share."""
+    monkeypatch.setenv("SLUICE_API_TOKEN", TOKEN)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A local Spark as the lake job makes it."""
@@ -33,12 +39,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     paths = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), str(ROOT)]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SLUICE_API_TOKEN"] = TOKEN
     find_java(tmp_path_factory.mktemp("java")).apply(os.environ)
     has_address = "SPARK_LOCAL_IP" in os.environ
-    session = start_session(
-        "local[2,4]", driver_memory="1g", work_dir=tmp_path_factory.mktemp("spark")
-    )
+    with pytest.MonkeyPatch.context() as started_with:
+        started_with.setenv("SLUICE_API_TOKEN", TOKEN)
+        session = start_session(
+            "local[2,4]", driver_memory="1g", work_dir=tmp_path_factory.mktemp("spark")
+        )
     if not has_address:
         # of this session alone: clusters that later tests start have hosts of their own
         os.environ.pop("SPARK_LOCAL_IP", None)

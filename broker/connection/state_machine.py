@@ -1,4 +1,4 @@
-"""The legal order of packets: what a packet of each type leads to, by how far its connection has come.
+"""The state machine of a connection: what a packet of each type leads to, by how far its connection has come.
 
 The table is MQTT 5.0 sections 3.1, 3.14, 3.15 and 4.12. The content of a packet is not checked here, and types that a
 version does not have (0, and AUTH below version 5) never get this far: the codec calls them malformed.

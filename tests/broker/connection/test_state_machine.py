@@ -29,7 +29,7 @@ from broker.codec.packets import (
     Unsubscribe,
 )
 from broker.connection.connection import Connection
-from broker.connection.packet_order import ORDER, Effect, Phase
+from broker.connection.state_machine import ORDER, Effect, Phase
 from broker.core import reason
 from tests.support.access import BUILTIN, access
 from tests.support.memory_link import MemoryLink
