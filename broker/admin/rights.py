@@ -54,6 +54,7 @@ OF_MESSAGES: Final = frozenset(
         "delayed-messages",
         "messages",
         "quarantines",
+        "receivers",
         "retained-messages",
         "subscriptions",
         "topics",

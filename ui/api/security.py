@@ -70,7 +70,7 @@ def need_of(request: HTTPConnection) -> Need:
         word_of(resource["name"]),
         resource["does"],
         route.operation_id,
-        str(request.path_params.get("name", "")),
+        str(request.path_params.get("name") or request.path_params.get("id", "")),
     )
 
 
