@@ -194,7 +194,8 @@ class RuleBuilder:
         streams = self._services.storage.streams
         if problem := rows_problem(action.stream, streams, "/stream"):
             raise Invalid("the action cannot be used", [problem])
-        return append_to_stream(streams.appender(action.stream), rule)
+        trace = partial(streams.trace, action.stream)
+        return append_to_stream(streams.appender(action.stream), rule, trace)
 
 
 def calls_jq(tree: exp.Select) -> bool:

@@ -393,6 +393,7 @@ class Node:
             alarms=self.alarms,
             clock=self.clock,
             metrics=self.metrics,
+            spans=self.spans,
         )
         self.ranges.stores = places.for_child
         self.secrets.on_changed.connect(self.ranges.send_stores)

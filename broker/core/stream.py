@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from broker.core.errors import NotFound, Problem, did_you_mean
+from broker.core.message import Message
 
 
 class StreamRecord(NamedTuple):
@@ -65,6 +66,9 @@ class StreamAppender(Protocol):
 
     def names(self) -> Sequence[str]:
         """The streams there are."""
+
+    def trace(self, stream: str, message: Message) -> None:
+        """Tell those who follow traces once what was appended of a message is on disk, where it is traced."""
 
 
 def rows_problem(stream: str, streams: StreamAppender, pointer: str) -> Problem | None:

@@ -17,6 +17,8 @@ import msgspec
 
 from broker.core.errors import SluiceError
 from broker.core.message import Message
+from broker.core.signals import Signal
+from broker.core.stream import ShardRange
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
@@ -122,6 +124,8 @@ class Spans:
     def __init__(self) -> None:
         self._provider: SpanProvider | None = None
         self._unwanted: OrderedDict[int, None] = OrderedDict()
+        self.on_stored = Signal[str, TraceContext, Sequence[ShardRange]]()
+        """A message of a trace is on disk in a stream: its name, and its ranges, which have the message."""
 
     @property
     def is_on(self) -> bool:

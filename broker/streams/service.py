@@ -30,12 +30,13 @@ from broker.core.signals import Signal
 from broker.core.stage import Plans
 from broker.core.stream import ShardRange
 from broker.core.times import MICROSECONDS, rfc3339_or_none
+from broker.core.tracing import Spans
 from broker.observe.alarms import Alarms
 from broker.observe.counter_rates import STEP_S, CounterRate
 from broker.observe.log import get_logger
 from broker.observe.metrics import Metrics
 from broker.storage.writer import Writer
-from broker.streams.capture import CaptureTap, RowAppender
+from broker.streams.capture import CaptureTap, RowAppender, StreamTraces
 from broker.streams.catalogue import Catalogue, Stream
 from broker.streams.maintenance import Maintenance
 from broker.streams.range_client import RangeClient
@@ -133,6 +134,7 @@ class StreamService(Contributor):
         alarms: Alarms | None = None,
         clock: Clock | None = None,
         metrics: Metrics | None = None,
+        spans: Spans | None = None,
     ) -> None:
         """Nothing is opened before ``start``.
 
@@ -152,6 +154,7 @@ class StreamService(Contributor):
             alarms: for tiers that fail, and streams that are full of unread records.
             clock: for retention and rates.
             metrics: where counts go.
+            spans: gets the traces whose messages streams have.
         """
         self._writer = writer
         self._section = section
@@ -161,8 +164,9 @@ class StreamService(Contributor):
         self._access = access
         self._clock, self._metrics = clock or SystemClock(), metrics or Metrics()
         self._catalogue = catalogue
-        self.tap = CaptureTap(self._catalogue, writer)
-        self.appender = RowAppender(self._catalogue, writer)
+        traces = StreamTraces(spans or Spans(), writer, lambda name: self.reader.ranges(name))
+        self.tap = CaptureTap(self._catalogue, writer, traces)
+        self.appender = RowAppender(self._catalogue, writer, traces)
         self._index, self._places = index, places or TierPlaces()
         self.tiers = TierLedger(catalogue, writer, self._clock, self._metrics, alarms)
         self.logs: Logs = (

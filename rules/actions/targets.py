@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from broker.core import reason
@@ -78,8 +79,9 @@ def hand_to_sink(sinks: Sinks, name: str) -> SinkAction:
 # The action ``stream``: append the row to a durable stream.
 
 
-def append_to_stream(append: Append, rule: str) -> Action:
-    """Rows as records of a stream: compact JSON with undefined columns left out, and where the message came from."""
+def append_to_stream(append: Append, rule: str, trace: Callable[[Message], None]) -> Action:
+    """Rows as records of a stream: compact JSON with undefined columns left out, and where the message came from.
+    ``trace`` is called with messages that may be traced."""
 
     def append_row(row: Row, message: Message) -> None:
         if UNDEFINED in row.values():  # sorted out here: the encoder would raise, which costs more
@@ -89,5 +91,7 @@ def append_to_stream(append: Append, rule: str) -> Action:
             message.received_ns // 1000, message.topic, json_bytes(row), message.qos, message.retain,
             client.client_id, client.username, None, rule,
         )))  # fmt: skip
+        if message.via:
+            trace(message)
 
     return append_row

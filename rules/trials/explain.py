@@ -445,6 +445,9 @@ class _Streams:
     def names(self) -> Sequence[str]:
         return self._streams.names()
 
+    def trace(self, stream: str, message: Message) -> None:
+        """Nothing is stored."""
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._streams, name)
 

@@ -44,9 +44,12 @@ def http_collector() -> Iterator[Collector]:
         yield collector
 
 
-def traced(collector: Collector, name: str, count: int = 1) -> list[ReceivedSpan]:
+def traced(
+    collector: Collector, name: str, count: int = 1, timeout_s: float = 60
+) -> list[ReceivedSpan]:
     """The spans of a name, once there are so many."""
-    eventually(lambda: len(collector.named(name)) >= count, what=f"{count} spans {name}")
+    what = f"{count} spans {name}"
+    eventually(lambda: len(collector.named(name)) >= count, timeout_s, what=what)
     return collector.named(name)
 
 
@@ -121,6 +124,33 @@ def test_one_trace_shows_the_whole_way_of_a_message(tmp_path: Path, collector: C
         assert traced(collector, "send")[0].attributes["messaging.client.id"] == "reader"
         assert root.resource["service.name"] == "sluice"
         assert all(span.start_ns <= span.end_ns for span in collector.spans)
+
+
+def test_a_trace_ends_with_the_commits_of_tables(tmp_path: Path, http_collector: Collector) -> None:
+    with_spark = config(http_collector).replace("lake.run_spark = false\n", "")
+    with running(tmp_path / "node", config=with_spark) as node:
+        set_up_stages(node, tmp_path)
+        for stream in ("raw", "rows"):
+            table = {"name": stream, "stream": stream, "format": "delta", "commit_interval": 1}
+            node.call("POST", "/lake/tables", table)
+        with Client(node, "meter") as meter:
+            for number in range(3):
+                context = f"00-{number + 1:032x}-{PARENT}-01"
+                meter.publish(
+                    f"meters/{number}",
+                    '{"temp": 21}',
+                    1,
+                    UserProperty=[("traceparent", context)],
+                )
+            meter.publish("meters/untraced", "{}", 1)
+        for stream in ("raw", "rows"):
+            spans = traced(http_collector, f"table {stream}", 3, timeout_s=180)
+            assert [int(span.trace_id, 16) for span in spans] == [1, 2, 3]
+        roots = {span.trace_id: span for span in http_collector.named("publish")}
+        for span in spans:
+            assert span.parent_id == roots[span.trace_id].span_id
+            assert roots[span.trace_id].start_ns < span.start_ns < span.end_ns
+            assert span.attributes["sluice.table_version"] is not None
 
 
 def test_without_a_context_nothing_is_traced_unless_all_is(

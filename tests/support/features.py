@@ -55,6 +55,9 @@ class KeptRows:
     def names(self) -> Sequence[str]:
         return [*self._streams, *self._captures]
 
+    def trace(self, stream: str, message: Message) -> None:
+        """Nobody follows traces."""
+
 
 def make_services(
     sections: dict[str, MemorySection] | None = None,

@@ -34,6 +34,9 @@ class ListStreams:
     def names(self) -> Sequence[str]:
         return list(self.records)
 
+    def trace(self, stream: str, message: Message) -> None:
+        """Nobody follows traces."""
+
 
 @dataclass
 class ListSink:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from bridges.spark.broker_side.local import LocalSpark
 from bridges.spark.broker_side.table_spec import LakeTableSpec, Places
+from bridges.spark.broker_side.traces import TableTraces
 from bridges.spark.broker_side.views import (
     LastAudit,
     ReplayProgress,
@@ -135,6 +136,7 @@ class TableStates:
         self._waiting: dict[str, dict[int, tuple[int, int]]] = {}
         """By table and shard, the first record that the table does not have, and when it was published."""
         self._last_audits: dict[str, LastAudit | None] = {}
+        self._traces = TableTraces(tables, services.monitoring, services.node.clock)
         """Values in the store, as far as they were read."""
 
     def changed(self) -> None:
@@ -155,6 +157,7 @@ class TableStates:
         """Drop all that was reported about a table."""
         self.keep(name, None)
         self.reports.pop(name, None)
+        self._traces.forget(name)
         self._counts.pop(name, None)
         self._waiting.pop(name, None)
         self._values.put(_AUDITS + name, None)
@@ -235,6 +238,7 @@ class TableStates:
     def report(self, name: str, report: Spec) -> None:
         """Take a progress report of the job on a table."""
         self._note_offsets(self._tables.get(name), report)
+        self._traces.report(name, report)
         self.reports[name] = {key: report.get(key) for key in TableProgress.__annotations__}
         if name in self.orders and report.get("replay"):
             self.orders[name].note(report["replay"])

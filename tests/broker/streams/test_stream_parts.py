@@ -14,14 +14,16 @@ from broker.core.errors import AlreadyExists, NotFound, Unavailable
 from broker.core.message import Message
 from broker.core.stored import record_of
 from broker.core.stream import StreamRecord
+from broker.core.tracing import Spans, TraceContext
 from broker.storage.memory import MemoryStore
 from broker.storage.rocksdb.store import RocksStore
 from broker.storage.store import Batch, LogShard, Store
 from broker.storage.writer import Writer
-from broker.streams.capture import CaptureTap, RowAppender
+from broker.streams.capture import CaptureTap, RowAppender, StreamTraces
 from broker.streams.catalogue import Catalogue
 from broker.streams.frame_sizes import SMALL_RECORDS
 from broker.streams.maintenance import Sealer, enforce
+from broker.streams.reader import StreamReader
 from broker.streams.settings import Retention, StreamSpec
 
 LOG = LogShard(16)
@@ -117,13 +119,51 @@ def test_a_message_becomes_a_record_with_its_properties_as_json() -> None:
     assert record_of(message("t")).properties is None
 
 
+def untraced(writer: Writer) -> StreamTraces:
+    return StreamTraces(Spans(), writer, lambda _: ())
+
+
+def test_a_traced_message_is_reported_with_ranges_that_have_it() -> None:
+    async def test() -> None:
+        store = MemoryStore()
+        catalogue, writer = Catalogue(store), Writer(store, asyncio.get_running_loop())
+        spans, reader = Spans(), StreamReader(store, catalogue)
+        traces = StreamTraces(spans, writer, reader.ranges)
+        for name, shards in (("one", 1), ("three", 3)):
+            catalogue.open(spec(name, "a/#", "b" if name == "one" else "c", shards=shards))
+        seen: dict[str, list[int]] = {}
+        spans.on_stored.connect(
+            lambda stream, context, ranges: seen.setdefault(stream, []).append(
+                context.trace_id + sum(part.next_offset for part in ranges)
+            )
+        )
+        tap = CaptureTap(catalogue, writer, traces)
+        context = TraceContext(1000, 7)
+        for topic, via in (
+            ("b", ()),
+            ("b", ("rule",)),
+            ("b", (context.mark,)),
+            ("a/1", (context.mark,)),
+        ):
+            call = tap.plan(topic)
+            assert call is not None
+            traced = message(topic, "a")
+            traced.via = via
+            call(traced)
+            await writer.committed()
+        assert seen == {"one": [1003, 1004], "three": [1001]}
+        await writer.close()
+
+    asyncio.run(test())
+
+
 def test_messages_are_captured_by_every_stream_whose_filter_matches(store: Store) -> None:
     async def test() -> None:
         catalogue, writer = Catalogue(store), Writer(store, asyncio.get_running_loop())
         every = catalogue.open(spec("every", "site/#", "site/1"))
         one = catalogue.open(spec("one", "site/1", shards=4))
         catalogue.open(spec("rows"))
-        tap = CaptureTap(catalogue, writer)
+        tap = CaptureTap(catalogue, writer, untraced(writer))
         assert tap.plan("other") is None
         for topic in ("site/1", "site/2"):
             call = tap.plan(topic)
@@ -147,7 +187,7 @@ def test_rows_go_to_streams_of_rows_until_they_are_deleted() -> None:
         catalogue, writer = Catalogue(store), Writer(store, asyncio.get_running_loop())
         stream = catalogue.open(spec("rows"))
         catalogue.open(spec("raw", "#"))
-        appender = RowAppender(catalogue, writer)
+        appender = RowAppender(catalogue, writer, untraced(writer))
         append = appender.appender("rows")
         append(record(1))
         assert appender.names() == ["rows", "raw"]
