@@ -196,8 +196,9 @@ def test_metrics_are_those_of_the_history(broker: Broker) -> None:
 
 
 def test_snapshots_are_as_the_document_says(broker: Broker) -> None:
-    with page(broker.url, NODE_TOKEN) as live, broker.client() as client:
-        document = client.get("/openapi.json").json()
+    with broker.client() as client:
+        document = client.get("/openapi.json").json()  # before a page, which must subscribe in 10 s
+    with page(broker.url, NODE_TOKEN) as live:
         kinds: dict[str, dict[str, Any]] = {
             "lists": {"kind": "listeners"},
             "object": {"kind": "listeners", "name": "tcp:default"},
