@@ -17,7 +17,7 @@ PASSWORD = "correct horse battery"
 
 class MariaDb:
     """Takes the user ``sluice`` by password on 127.0.0.1, database ``sluice``. It does not run as root: then its files
-    belong to the user ``nobody``."""
+    belong to the user ``nobody``. Committed rows survive a kill."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -46,8 +46,9 @@ class MariaDb:
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
             f"--socket={self._socket}",
+            "--innodb-flush-log-at-trx-commit=1",
+            "--skip-name-resolve",
         ]
-        options += ["--innodb-flush-log-at-trx-commit=0", "--skip-name-resolve"]
         command = [_program("mariadbd"), "--no-defaults", *options]
         self.process = ServerProcess(command, self._directory, self._is_ready, user=self._user)
 
