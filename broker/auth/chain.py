@@ -298,29 +298,36 @@ class AuthenticatorChain:
             return self.counted(_UNCHECKED_FROM_AFAR, attempt, NOBODY)
         if not is_anonymous(attempt) and self._is_limited(attempt):
             return LIMITED
-        return self._from(0, attempt)
+        return self._from(0, attempt, None)
 
     def _from(
-        self, start: int, attempt: ConnectAttempt
+        self, start: int, attempt: ConnectAttempt, outage: Decision | None
     ) -> Decision | Coroutine[Any, Any, Decision]:
+        """Decision of the authenticators from a position on; ``outage`` is of one before that gave no answer."""
         for position in range(start, len(self._links)):
             link = self._links[position]
             if not link.is_for(attempt):
                 continue
             decision = link.authenticator.decide(attempt)
             if not isinstance(decision, Decision):
-                return self._awaited(decision, position, attempt)
+                return self._awaited(decision, position, attempt, outage)
             if decision.verdict != "ignore":
                 return self.counted(decision, attempt, link.mechanism)
-        return self._exhausted(attempt)
+        return self._exhausted(attempt, outage)
 
     async def _awaited(
-        self, waits: Awaitable[Decision], position: int, attempt: ConnectAttempt
+        self,
+        waits: Awaitable[Decision],
+        position: int,
+        attempt: ConnectAttempt,
+        outage: Decision | None,
     ) -> Decision:
         decision = await waits
         if decision.verdict != "ignore":
             return self.counted(decision, attempt, self._links[position].mechanism)
-        following = self._from(position + 1, attempt)
+        if decision.reason_code != reason.SUCCESS:
+            outage = decision
+        following = self._from(position + 1, attempt, outage)
         return following if isinstance(following, Decision) else await following
 
     def begin(self, method: str, attempt: ConnectAttempt) -> Exchange | Decision:
@@ -367,10 +374,13 @@ class AuthenticatorChain:
             )
         return decision
 
-    def _exhausted(self, attempt: ConnectAttempt) -> Decision:
-        """A client without credentials is not authorized; one with some gets the answer to a wrong password."""
+    def _exhausted(self, attempt: ConnectAttempt, outage: Decision | None) -> Decision:
+        """A client without credentials is not authorized; one with some gets the answer to a wrong password, unless a
+        service that may know it is away."""
         self._undecided.value += 1
         log.info("authn.undecided", client_id=attempt.client_id)
+        if outage is not None:
+            return Decision("deny", outage.reason_code, why=outage.why)
         if is_anonymous(attempt):
             return Decision("deny", reason.NOT_AUTHORIZED)
         self.limits.failed(*self._who(attempt))

@@ -32,7 +32,8 @@ class Decision:
 
     verdict: Verdict
     reason_code: int = reason.SUCCESS
-    """The reason code for a client that is denied."""
+    """The reason code for a client that is denied, or that every authenticator ignores: an outage is not a wrong
+    password."""
     is_superuser: bool = False
     verified: frozenset[ClientName] = frozenset()
     username: str | None = None

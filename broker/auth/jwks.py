@@ -130,6 +130,11 @@ class KeySet:
         is_known = self.is_loaded and (kid is None or kid in self._by_kid)
         return not is_known and (self._task is not None or self._may_ask())
 
+    def is_missing(self, kid: str | None) -> bool:
+        """True if the issuer may have published a key for such a token that could not be read."""
+        is_current = self.is_loaded and self._problem is None
+        return not is_current and (kid is None or kid not in self._by_kid)
+
     async def newest(self) -> None:
         """Wait until the keys were read once more, or that failed; never raises."""
         task = self._task

@@ -267,13 +267,31 @@ class JwtAuthenticator:
 
     def _decision(self, token: Token, attempt: ConnectAttempt) -> Decision:
         try:
-            return self._accepted(token.claims(self._candidates(token)), attempt)
+            return self._accepted(self._claims(token), attempt)
         except Refused as refused:
             self._refused[refused.reason].value += 1
             code = _CODES.get(refused.reason, DENIED.reason_code)
             # a token must not be shown as a name
             unsaid = "" if self._settings.token_in == "username" else None
             return Decision("deny", code, username=unsaid, mechanism="jwt", why=str(refused))
+
+    def _claims(self, token: Token) -> Mapping[str, Any]:
+        """Claims of a token with a valid signature; raises ``Refused``, for one that keys may be missing for while
+        they cannot be read as ``keys_unavailable``."""
+        try:
+            return token.claims(self._candidates(token))
+        except Refused as refused:
+            published = self._published
+            if (
+                refused.reason in ("unknown_key", "signature")
+                and published is not None
+                and self._is_for_published(token)
+                and published.is_missing(token.kid)
+            ):
+                raise Refused(
+                    "keys_unavailable", "the keys that tokens are signed with could not be read"
+                ) from None
+            raise
 
     def _candidates(self, token: Token) -> list[VerifyingKey]:
         """The keys that may have signed a token."""
@@ -284,10 +302,6 @@ class JwtAuthenticator:
         published = self._published
         if published is not None and self._is_for_published(token):
             keys += [key for key in published.keys(token.kid) if token.algorithm in key.algorithms]
-            if not keys and not published.is_loaded:
-                raise Refused(
-                    "keys_unavailable", "the keys that tokens are signed with could not be read yet"
-                )
             if not keys:
                 raise Refused(
                     "unknown_key",

@@ -17,7 +17,7 @@ from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from broker.auth.decision import Decision
+from broker.auth.decision import Decision, Verdict
 from broker.auth.hashing import HashPool
 from broker.config.model import Settings
 from broker.config.ssrf import AddressGuard, SsrfSettings
@@ -75,7 +75,7 @@ class BackendSettings(Settings):
     )  # fmt: skip
     on_unavailable: Literal["deny", "ignore"] = Field(
         default="deny", description="Decision while the service is away or gives no usable answer: `deny` refuses the "
-        "client, `ignore` asks the next of the chain."
+        "client, `ignore` asks the next of the chain; a client that none of them decides on is refused, too."
     )  # fmt: skip
 
 
@@ -244,10 +244,9 @@ class Backend:
 
     def unavailable(self, error: BackendUnavailable) -> Decision:
         """Decision about a client for which there was no answer."""
-        if self._settings.on_unavailable == "ignore":
-            return Decision("ignore")
+        verdict: Verdict = "ignore" if self._settings.on_unavailable == "ignore" else "deny"
         code = reason.SERVER_BUSY if isinstance(error, Busy) else reason.SERVER_UNAVAILABLE
-        return Decision("deny", code, why=str(error))
+        return Decision(verdict, code, why=str(error))
 
     def tick(self) -> None:
         """Check the service when it is time to; called twice a second."""

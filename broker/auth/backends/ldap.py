@@ -165,7 +165,8 @@ class Directory:
             await connection.end()
 
     async def entries(self, facts: Facts, attributes: Sequence[str], most: int) -> list[Entry]:
-        """Entries of a client, none where it lacks a value of the search. Raises ``BackendUnavailable``."""
+        """Entries of a client, none where it lacks a value of the search. Raises ``BackendUnavailable``, also where the
+        entry of all clients is missing, as in a directory that was restored in part."""
         if not all(facts.get(name) for template in self.templates for name in template.names):
             return []
         base = self._base.filled(facts, escaped_in_dn)
@@ -174,7 +175,7 @@ class Directory:
 
         async def search(connection: LdapConnection) -> list[Entry]:
             result, entries = await connection.search(base, scope, encoded, attributes, most)
-            if result.code == NO_SUCH_OBJECT:
+            if result.code == NO_SUCH_OBJECT and self._base.names:
                 return []
             if result.code != SIZE_LIMIT:
                 self._check(result)

@@ -74,7 +74,10 @@ class RowVerifier:
         password = (facts["password"] or "").encode()
         if answer is None:
             if self._decoy is not None:
-                await self._is_right(password, *self._decoy, facts)
+                try:
+                    await self._is_right(password, *self._decoy, facts)
+                except Unavailable:
+                    return _BUSY
             return IGNORED
         stored = answer.get("password_hash")
         if not isinstance(stored, (str, bytes)) or not stored:

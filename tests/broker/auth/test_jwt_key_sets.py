@@ -147,6 +147,11 @@ async def test_while_the_issuer_is_away_the_last_keys_are_used(tmp_path: Path) -
         assert site.state["keys"] == 1
         assert site.state["last_error"]
         assert (await site.decided(of_issuer("a"))).is_allowed
+        without_kid = signed(algorithm="ES256", key="b")
+        for replaced in (of_issuer("b"), without_kid):
+            assert (await site.decided(replaced)).reason_code == reason.SERVER_UNAVAILABLE
+        forged = signed(algorithm="ES256", key="b", kid="a")
+        assert (await site.decided(forged)).reason_code == reason.BAD_USER_NAME_OR_PASSWORD
         await site.issuer.service.up()
         await site.after(10)
         assert site.state["status"] == "connected"

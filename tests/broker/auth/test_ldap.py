@@ -187,6 +187,19 @@ async def test_a_wrong_password_of_the_broker_is_the_reason_of_the_alarm(
 
 
 @on_loop
+async def test_a_directory_without_the_entry_of_all_clients_is_not_a_wrong_password(
+    server: LdapServer,
+) -> None:
+    gone = chain(server, base_dn=f"ou=gone,{BASE}")
+    async with running(access=access(gone)) as node:
+        assert await code_of(node, "ann", "pencil") == reason.SERVER_UNAVAILABLE
+    own = chain(server, base_dn=f"uid=${{username}},ou=people,{BASE}", scope="base")
+    async with running(access=access(own)) as node:
+        assert await code_of(node, "ann", "pencil") == 0
+        assert await code_of(node, "nobody", "pencil") == WRONG
+
+
+@on_loop
 async def test_over_tls_the_name_of_the_certificate_is_checked(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     files = authority.sign("directory", {"CN": "directory"}, ["127.0.0.1"])
