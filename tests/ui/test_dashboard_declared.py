@@ -362,3 +362,20 @@ def test_a_setting_is_found_by_words_and_changed_in_its_form(page: Any, broker: 
     page.click("main button:has-text('Save')")
     eventually(lambda: broker.call("GET", "/config/mqtt.max_topic_levels")["value"] == 77)
     broker.call("DELETE", "/config/mqtt.max_topic_levels")
+
+
+def test_counts_of_what_is_wrong_do_not_widen_the_page(page: Any, broker: Node) -> None:
+    closed = {"name": "closed", "type": "mqtt", "server": "127.0.0.1:1"}
+    source = {"name": "none", "type": "mqtt", "connector": "closed", "parameters": {"topic": "a"}}
+    broker.call("POST", "/connectors", closed)
+    broker.call("POST", "/sources", source)
+    try:
+        sign_in(page, broker)
+        page.goto(f"{broker.url}/sources/none")
+        page.wait_for_selector("nav summary:has-text('Diagnose') .wrong")
+        set_look(page, 390, "light")
+        painted(page)
+        check_look(page, 390, "light")
+    finally:
+        broker.call("DELETE", "/sources/none")
+        broker.call("DELETE", "/connectors/closed")
