@@ -64,6 +64,15 @@ export interface Call {
   parameter: string;
 }
 
+/** The path and the query that name an item. */
+export const requestOf = (
+  { path, place, parameter }: Call,
+  name: string,
+): { path: string; query: Record<string, string> } =>
+  place === "path"
+    ? { path: path.replace(`{${parameter}}`, encodeURIComponent(name)), query: {} }
+    : { path, query: { [parameter]: name } };
+
 export interface Verb extends Call {
   method: string;
   /** The right that it needs. */

@@ -7,6 +7,7 @@ import { MENU } from "../api/kinds";
 import { Paused, useAlarms, useLink, useNow, useRest, useStatus } from "../api/live";
 import { useMay } from "../api/rights";
 import { State, Why } from "../parts/card";
+import { explain, useExplained } from "../parts/explaining";
 import { count, counted, duration } from "../parts/format";
 import { usePreferences } from "../parts/preferences";
 import { clock, keepTimeZone, useTimeZone } from "../parts/time";
@@ -16,6 +17,7 @@ import { SignIn } from "./sign-in";
 
 /** What opens over the page is loaded when it is opened first. */
 const Search = lazy(() => import("./search"));
+const ExplainDialog = lazy(() => import("../parts/explain"));
 const Help = lazy(async () => ({ default: (await import("./dialogs")).Help }));
 const SettingsDialog = lazy(async () => ({ default: (await import("./dialogs")).SettingsDialog }));
 
@@ -36,6 +38,7 @@ function Frame() {
   const [helping, setHelping] = useState(false);
   const path = useRouterState({ select: (state) => state.location.pathname });
   useEffect(() => {
+    explain(null); // it leads to another page
     // newer browsers answer with a promise, which is no cleanup
     void document.querySelector("nav [aria-current='page']")?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [path]);
@@ -47,6 +50,7 @@ function Frame() {
   useEffect(() => {
     document.title = status ? `${page} · ${status.node} · Sluice` : "Sluice";
   }, [page, status?.node]);
+  const explained = useExplained();
   const isIn = link.state !== "signed out";
   const queries = useQueryClient();
   const wasLive = useRef(false);
@@ -101,6 +105,7 @@ function Frame() {
       <Suspense>
         {finding && <Search close={() => setFinding(false)} />}
         {helping && <Help close={() => setHelping(false)} />}
+        {explained && <ExplainDialog key={explained.topic} asked={explained} />}
       </Suspense>
     </>
   );

@@ -35,7 +35,7 @@ export function useKindPage(kind: Kind): AnyPage | undefined {
 
 interface ItemPage {
   show: ComponentType<ItemPageProps>;
-  verbs: ComponentType<{ name: string }>;
+  verbs?: ComponentType<{ name: string }>;
 }
 
 /** Pages of items of live lists that show more than their members, by the path of the list. */
@@ -44,4 +44,5 @@ export const ITEM_PAGES: Record<string, ItemPage> = {
     show: lazy(() => import("./clients/client")),
     verbs: lazy(async () => ({ default: (await import("./clients/client")).ClientVerbs })),
   },
+  captures: { show: lazy(() => import("./captures/capture")) },
 };

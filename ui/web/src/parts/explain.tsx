@@ -1,59 +1,79 @@
 // What happens to a message: every stage, the rows that it becomes, and who gets it and why.
 
 import { useQuery } from "@tanstack/react-query";
-import type { ReactNode } from "react";
-import { call, getAny, type TailedMessage } from "../api/client";
+import { type ReactNode, useId } from "react";
+import { Button, Dialog, Modal, ModalOverlay } from "react-aria-components";
+import { call, getAny } from "../api/client";
+import { useStatus } from "../api/live";
 import type { components } from "../api/openapi";
 import { Empty, LoadFailure, ObjectLink, State, Why } from "./card";
-import { Opens } from "./dialogs";
+import { type Asked, explain, type ExplainedMessage } from "./explaining";
 import { counted } from "./format";
 import { Table } from "./table";
 
 type Schemas = components["schemas"];
 type Step = Schemas["TrialStep"];
 type Receivers = Schemas["TopicReceivers"];
-type Published = Pick<TailedMessage, "topic" | "payload" | "qos" | "retain" | "user_properties" | "properties"> & {
-  raw?: string | null;
-  clientid?: string;
-  username?: string | null;
-};
-export type ExplainedMessage = Partial<Schemas["TestMessage"]> & { topic: string };
-
-/** A message that a page shows, as trials take it. Of a decoded one the bytes count. */
-export const messageOf = ({ topic, payload, raw, qos, retain, user_properties, properties, ...of }: Published) =>
-  ({
-    topic,
-    payload: raw ? { encoding: "base64", data: raw } : { encoding: payload.encoding, data: payload.data },
-    qos,
-    retain,
-    user_properties,
-    properties,
-    ...(of.clientid && { clientid: of.clientid }),
-    username: of.username ?? null,
-  }) as ExplainedMessage;
 
 const PATHS: Record<string, string> = {
   validation: "validations",
   transformation: "transforms",
   rule: "rules",
   stream: "streams",
+  rules: "rules",
+  delivery: "clients",
 };
+const TONES: Record<string, string> = { passed: "ok", rows: "ok", changed: "ok" };
 
-/** A button that explains a message in a dialog. */
-export const ExplainButton = ({ message }: { message: ExplainedMessage }) => (
-  <Opens label="Explain" title={`What happens to a message on ${message.topic}`}>
-    {() => (
-      <>
-        <h2>
-          What happens to a message on <code className="wraps">{message.topic}</code>
-        </h2>
-        <Explanation message={message} />
-      </>
-    )}
-  </Opens>
-);
+/** The dialog of the shell: what happens to the message that was asked about last. */
+export default function ExplainDialog({ asked: { topic, of, then } }: { asked: Asked }) {
+  const { data, error } = useQuery({
+    queryKey: ["original", useId()],
+    queryFn: async () => (typeof of === "function" ? await of() : of),
+    gcTime: 0,
+  });
+  const title = topic || (typeof data === "object" ? data.topic : "");
+  const close = () => explain(null);
+  const end = (
+    <Button className="button" onPress={close}>
+      Close
+    </Button>
+  );
+  return (
+    <ModalOverlay isDismissable isOpen onOpenChange={(open) => !open && close()} className="overlay">
+      <Modal className="modal wide">
+        <Dialog className="dialog" aria-label={`What happens to a message${title && ` on ${title}`}`}>
+          <h2>
+            What happens to a message {title && "on "}
+            {title && <code className="wraps">{title}</code>}
+          </h2>
+          {then && <p>{then}</p>}
+          <LoadFailure error={error} />
+          {data === undefined && !error && (
+            <p className="muted" role="status">
+              Reading the message…
+            </p>
+          )}
+          {typeof data === "string" && (
+            <>
+              <p className="note" role="status">
+                {data}
+              </p>
+              <ReceiversOf topic={title} hasStages />
+            </>
+          )}
+          {typeof data === "object" ? (
+            <Explanation message={data}>{end}</Explanation>
+          ) : (
+            <div className="buttons">{end}</div>
+          )}
+        </Dialog>
+      </Modal>
+    </ModalOverlay>
+  );
+}
 
-export function Explanation({ message }: { message: ExplainedMessage }) {
+function Explanation({ message, children }: { message: ExplainedMessage; children: ReactNode }) {
   const { data, error, refetch } = useQuery({
     queryKey: ["explain", message],
     queryFn: async ({ signal }) =>
@@ -65,7 +85,7 @@ export function Explanation({ message }: { message: ExplainedMessage }) {
       {data && (
         <>
           <p role="status">
-            <State state={data.outcome === "passed" ? "passed" : "dropped"}>
+            <State state={data.outcome === "passed" ? "ok" : "failed"}>
               {data.outcome === "passed" ? "It passes all stages." : `It is stopped by ${data.ended_by?.stage} `}
               {data.ended_by && <ObjectLink kind={PATHS[data.ended_by.stage] ?? "rules"} name={data.ended_by.name} />}
             </State>{" "}
@@ -78,16 +98,12 @@ export function Explanation({ message }: { message: ExplainedMessage }) {
               rows={data.steps}
               keyOf={(_, at) => at}
               columns={[
+                { title: "Stage", show: (step) => <StageName of={step} /> },
                 {
-                  title: "Stage",
-                  show: ({ stage, name }) => (
-                    <>
-                      {PATHS[stage] ? <ObjectLink kind={PATHS[stage]} name={name} /> : name}
-                      <Why>{stage}</Why>
-                    </>
-                  ),
+                  title: "Outcome",
+                  kind: "fit",
+                  show: ({ outcome }) => <State state={outcome} tone={TONES[outcome]} />,
                 },
-                { title: "Outcome", kind: "fit", show: ({ outcome }) => <State state={outcome} /> },
                 { title: "Why", kind: "why", show: (step) => <Details step={step} /> },
               ]}
             />
@@ -103,6 +119,7 @@ export function Explanation({ message }: { message: ExplainedMessage }) {
         <button type="button" onClick={() => void refetch()}>
           Run again
         </button>
+        {children}
       </div>
     </div>
   );
@@ -131,8 +148,51 @@ function Details({ step }: { step: Step }): ReactNode {
   );
 }
 
+export const StageName = ({ of: { stage, name } }: { of: { stage: string; name: string } }) => (
+  <>
+    {PATHS[stage] && name !== stage ? <ObjectLink kind={PATHS[stage]} name={name} /> : name}
+    {name !== stage && <Why>{stage}</Why>}
+  </>
+);
+
+/** The streams that keep a message, and the tables that its record becomes a row of. */
+function Kept({ streams }: { streams: string[] }) {
+  const { data: status } = useStatus();
+  if (!streams.length) return null;
+  return (
+    <>
+      <h3>Where it is kept</h3>
+      <ul className="plain">
+        {streams.map((stream) => {
+          const tables = status?.tables.filter((table) => table.stream === stream) ?? [];
+          return (
+            <li key={stream}>
+              stream <ObjectLink kind="streams" name={stream} />
+              {tables.map(({ name }) => (
+                <span key={name}>
+                  , then table <ObjectLink kind="tables" name={name} />
+                </span>
+              ))}
+            </li>
+          );
+        })}
+      </ul>
+    </>
+  );
+}
+
 /** Who gets a topic, and why others do not. */
-export function ReceiversOf({ topic, client = "", qos = 0 }: { topic: string; client?: string; qos?: number }) {
+export function ReceiversOf({
+  topic,
+  client = "",
+  qos = 0,
+  hasStages = false,
+}: {
+  topic: string;
+  client?: string;
+  qos?: number;
+  hasStages?: boolean;
+}) {
   const { data, error } = useQuery({
     queryKey: ["receivers", topic, client, qos],
     queryFn: ({ signal }) => getAny<Receivers>("topics:who", { query: { topic, clientid: client, qos }, signal }),
@@ -140,10 +200,26 @@ export function ReceiversOf({ topic, client = "", qos = 0 }: { topic: string; cl
   });
   if (error) return <LoadFailure error={error} />;
   if (!data) return null;
-  const { subscriptions, subscriptions_total: total, groups, publisher, becomes } = data;
+  const { subscriptions, subscriptions_total: total, groups, publisher, becomes, stages } = data;
   const getting = subscriptions.filter(({ gets }) => gets).length;
   return (
     <section className="part" aria-label={`Who gets ${topic}`}>
+      {hasStages && stages.length > 0 && (
+        <>
+          <h3>What acts on the topic</h3>
+          <Table
+            label="Stages"
+            kind="cards"
+            rows={stages}
+            keyOf={(_, at) => at}
+            columns={[
+              { title: "Stage", show: (stage) => <StageName of={stage} /> },
+              { title: "Does", kind: "why", show: ({ does }) => does },
+            ]}
+          />
+        </>
+      )}
+      <Kept streams={stages.filter(({ stage }) => stage === "stream").map(({ name }) => name)} />
       <h3>Who gets it</h3>
       {becomes && (
         <p>

@@ -9,6 +9,7 @@ import { Card, Empty, Failure, LoadFailure, Why } from "../../parts/card";
 import { Command, download } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { Opens } from "../../parts/dialogs";
+import { ExplainButton } from "../../parts/explaining";
 import { ago, bytes, count, counted } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import type { ObjectProps } from "../../parts/kind-page";
@@ -17,6 +18,8 @@ import { Table, useSelection } from "../../parts/table";
 import { type Action, placeOf, type Schemas, useServerMs } from "./shared";
 
 const MOST_LETTERS = 100;
+const ROW_ONLY =
+  "A dead letter has the row that a rule made. The message is not kept with it: a stream with topics keeps messages.";
 
 export function DeadLetters({
   object: { name, metrics, dead_letters_waiting: waiting, dead_letters: kept },
@@ -128,6 +131,14 @@ export function DeadLetters({
                       </summary>
                       <pre className="source">{typeof row === "string" ? row : JSON.stringify(row, null, 2)}</pre>
                     </details>
+                  ),
+                },
+                {
+                  title: "Do",
+                  head: <span className="hidden">Do</span>,
+                  kind: "num verbs",
+                  show: ({ topic, reason }) => (
+                    <ExplainButton topic={topic} of={ROW_ONLY} then={`The row was given up: ${reason}`} />
                   ),
                 },
               ]}

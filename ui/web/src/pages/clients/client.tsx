@@ -6,7 +6,7 @@ import { Card, Empty } from "../../parts/card";
 import { Confirm } from "../../parts/dialogs";
 import { ItemList } from "../../parts/item-list";
 import type { ItemPageProps, Members } from "../../parts/item-page";
-import { ExplainButton, messageOf } from "../../parts/explain";
+import { ExplainButton, shownOriginal } from "../../parts/explaining";
 import { keepTimeZone } from "../../parts/time";
 import { Facts, Rows } from "../../parts/value";
 
@@ -35,7 +35,7 @@ export default function ClientPage({ resource, name, data }: ItemPageProps) {
           name={name}
           title="Messages for it"
           empty="No message is in flight to it or waits for it."
-          action={(row) => <ExplainButton message={messageOf(row as never)} />}
+          action={(row) => <ExplainButton topic={String(row.topic)} of={shownOriginal(row as never)} />}
         />
         <Card title="Subscriptions">
           {subscriptions.length ? (

@@ -4,11 +4,12 @@ import { keepPreviousData, useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
 import { getAny } from "../../api/client";
-import { capitalized, type List, type Resource } from "../../api/kinds";
+import { capitalized, type List, requestOf, type Resource } from "../../api/kinds";
 import { useEvery } from "../../api/live";
 import { Empty, LoadFailure, ObjectLink } from "../../parts/card";
 import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
+import { ExplainButton, isMessage, itemOriginal } from "../../parts/explaining";
 import { counted, exact } from "../../parts/format";
 import { quoted } from "../../parts/schema-form";
 import { type Column, Table, useSelection } from "../../parts/table";
@@ -87,11 +88,21 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
     if (!resource.show || declared.member !== resource.key) return column;
     return { ...column, show: (row) => <ObjectLink kind={resource.path} name={nameOf(row)} /> };
   });
+  const hasMessages = resource.show !== null && hasNames && rows.every(isMessage);
+  const originalOf = async (name: string) => {
+    const { path, query } = requestOf(resource.show!, name);
+    return itemOriginal(await getAny(path, { query }));
+  };
   const menu: Column<Members> = {
     title: "Do",
     head: <span className="hidden">Do</span>,
     kind: "num verbs",
-    show: (row) => <VerbMenu verbs={verbs} name={nameOf(row)} ask={ask} />,
+    show: (row) => (
+      <>
+        {hasMessages && <ExplainButton topic={String(row.topic)} of={() => originalOf(nameOf(row))} />}
+        <VerbMenu verbs={verbs} name={nameOf(row)} ask={ask} />
+      </>
+    ),
   };
   const isFiltered = Object.keys(filled).length > 0;
   const flags = Object.entries(filled).map(([name, value]) => ` --${name.replaceAll("_", "-")} ${word(value)}`);
@@ -154,7 +165,7 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
               kind="cards live"
               rows={rows}
               keyOf={(row, at) => (hasNames ? nameOf(row) : at)}
-              columns={[...(many.length ? [select] : []), ...columns, ...(verbs.length ? [menu] : [])]}
+              columns={[...(many.length ? [select] : []), ...columns, ...(verbs.length || hasMessages ? [menu] : [])]}
             />
           </>
         )}

@@ -4,11 +4,12 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { Suspense } from "react";
 import { getAny, Refused } from "../../api/client";
-import type { Resource } from "../../api/kinds";
+import { requestOf, type Resource } from "../../api/kinds";
 import { useEvery } from "../../api/live";
 import { Card, causeOf, Empty, LoadFailure, State, stateOf } from "../../parts/card";
 import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
+import { ExplainButton, isMessage, itemOriginal } from "../../parts/explaining";
 import { keepTimeZone } from "../../parts/time";
 import { Facts } from "../../parts/value";
 import { ITEM_PAGES } from "../registry";
@@ -17,9 +18,7 @@ import { useVerbs, VerbButtons, verbsOf } from "./verbs";
 const EVERY_MS = 3000;
 
 export default function ResourceItem({ resource, name }: { resource: Resource; name: string }) {
-  const { path: template, place, parameter } = resource.show!;
-  const path = place === "path" ? template.replace(`{${parameter}}`, encodeURIComponent(name)) : template;
-  const query = place === "query" ? { [parameter]: name } : {};
+  const { path, query } = requestOf(resource.show!, name);
   const navigate = useNavigate();
   const { ask, dialog, status } = useVerbs(resource, ({ method }) => {
     if (method === "DELETE") void navigate({ to: `/${resource.path}`, search: keepTimeZone } as never);
@@ -31,7 +30,7 @@ export default function ResourceItem({ resource, name }: { resource: Resource; n
   });
   const isGone = error instanceof Refused && error.status === 404;
   const own = ITEM_PAGES[resource.path];
-  const asked = place === "query" ? `${path}?${new URLSearchParams(query)}` : path;
+  const asked = Object.keys(query).length ? `${path}?${new URLSearchParams(query)}` : path;
   const all = (
     <Link to={`/${resource.path}` as never} search={keepTimeZone as never}>
       {resource.many}
@@ -50,7 +49,8 @@ export default function ResourceItem({ resource, name }: { resource: Resource; n
         {data && !isGone && (
           <div className="buttons">
             <VerbButtons verbs={verbsOf(resource)} names={[name]} ask={ask} />
-            <Suspense>{own && <own.verbs name={name} />}</Suspense>
+            <Suspense>{own?.verbs && <own.verbs name={name} />}</Suspense>
+            {isMessage(data) && <ExplainButton topic={String(data.topic)} of={itemOriginal(data)} />}
             <CopyAs path={asked} cli={resource.cli && `sluice ${resource.cli} show ${word(name)}`} />
           </div>
         )}

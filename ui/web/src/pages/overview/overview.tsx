@@ -8,6 +8,7 @@ import { useActions, useAlarms, useHistory, useStatus } from "../../api/live";
 import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
 import { dash } from "../../parts/chart";
 import { Command, CopyButton, curl, publishCommand } from "../../parts/copy";
+import { ExplainButton, NOT_KEPT } from "../../parts/explaining";
 import { ago, byReason, bytes, cell, count, counted, diskOutlook, duration, exact, UNKNOWN } from "../../parts/format";
 import { type ChartOf, Charts, perSecond, wordsOf } from "../../parts/history-charts";
 import type { OverviewSearch } from "../../parts/ranges";
@@ -612,6 +613,14 @@ function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: numb
                     {` · ${wordsOf(reason)}`}
                   </Why>
                 </>
+              ),
+            },
+            {
+              title: "Do",
+              head: <span className="hidden">Do</span>,
+              kind: "num verbs",
+              show: ({ topic, text }) => (
+                <ExplainButton topic={topic} of={NOT_KEPT} then={`When it was published, it was stopped: ${text}`} />
               ),
             },
           ]}

@@ -19,6 +19,7 @@ import { kindNamed } from "../../api/kinds";
 import { useEvery, useHistory, useStatus, useTail } from "../../api/live";
 import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
 import { Command, CopyButton, publishCommand } from "../../parts/copy";
+import { ExplainButton, outcomeThen, shownOriginal } from "../../parts/explaining";
 import { ago, count, counted } from "../../parts/format";
 import { prefer, usePreferences } from "../../parts/preferences";
 import { RuleTable } from "../../parts/rule-table";
@@ -579,7 +580,8 @@ function Arriving({
               <li key={`${message.at} ${message.clientid} ${topic}`}>
                 <div>
                   <code>{topic}</code> <State state={tone}>{word}</State>{" "}
-                  <span className="muted small">{clock(Date.parse(message.at), timeZone)}</span>
+                  <span className="muted small">{clock(Date.parse(message.at), timeZone)}</span>{" "}
+                  <ExplainButton topic={topic} of={shownOriginal(message)} then={outcomeThen(message)} />
                 </div>
                 <code className="muted">{payload}</code>
                 <Why>{message.refusal?.text}</Why>

@@ -12,6 +12,7 @@ import { Card, Empty, LoadFailure, ObjectLink, State, Why } from "../../parts/ca
 import { Command, download, word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { Opens } from "../../parts/dialogs";
+import { ExplainButton, originalOf } from "../../parts/explaining";
 import { bytes, count, counted, duration, exact } from "../../parts/format";
 import type { KindPage, ObjectProps } from "../../parts/kind-page";
 import { SpecForm } from "../../parts/spec-form";
@@ -434,6 +435,12 @@ function Browser({ name, object }: ObjectProps<Stream>) {
               ),
             },
             { title: "Client", show: (one) => one.clientid },
+            {
+              title: "Do",
+              head: <span className="hidden">Do</span>,
+              kind: "num verbs",
+              show: ({ topic, offset }) => <ExplainButton topic={topic} of={() => originalOf(name, shard, offset)} />,
+            },
           ]}
         />
       )}
@@ -585,6 +592,7 @@ function One({
           Record {offset} of shard {shard}, <code>{record.topic}</code>
         </h3>
         <div className="buttons">
+          <ExplainButton topic={record.topic} of={() => originalOf(stream, shard, offset)} />
           {isTopics && (
             <Link
               className="button"

@@ -5,6 +5,7 @@ import { recordsFrom } from "../../parts/address";
 import { Card, Empty, LoadFailure } from "../../parts/card";
 import { download } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
+import { ExplainButton, originalOf } from "../../parts/explaining";
 import { cell, count, exact } from "../../parts/format";
 import type { Members } from "../../parts/spec-form";
 import { Table, useSelection } from "../../parts/table";
@@ -155,6 +156,17 @@ export function Rows({ name, object }: Props) {
               show: (row: Members) => cell(row[title]),
               exact: (row: Members) => cell(row[title]),
             })),
+            {
+              title: "Do",
+              head: <span className="hidden">Do</span>,
+              kind: "num verbs" as const,
+              show: (row: Members) => {
+                const [shard, offset] = placeOf(row);
+                return (
+                  <ExplainButton topic={String(row._topic ?? "")} of={() => originalOf(object.stream, shard, offset)} />
+                );
+              },
+            },
           ]}
         />
       )}
@@ -164,9 +176,11 @@ export function Rows({ name, object }: Props) {
 
 const recordOf = ({ _shard, _offset }: Members) => `${Number(_shard ?? 0)}/${String(_offset ?? "")}`;
 
+const placeOf = (row: Members): [number, string] => [Number(row._shard ?? 0), String(row._offset ?? "")];
+
 /** The record that a row comes from. */
 function ToMessage({ stream, row }: { stream: string; row: Members }) {
-  const [shard, offset] = [Number(row._shard ?? 0), String(row._offset ?? "")];
+  const [shard, offset] = placeOf(row);
   return (
     <Link
       to="/$kind/$name"

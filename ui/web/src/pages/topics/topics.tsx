@@ -10,7 +10,8 @@ import { Card, Empty, LoadFailure, State, Why } from "../../parts/card";
 import { download } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
 import { word } from "../../parts/copy";
-import { ExplainButton, messageOf, ReceiversOf } from "../../parts/explain";
+import { ReceiversOf } from "../../parts/explain";
+import { ExplainButton, outcomeThen, shownOriginal } from "../../parts/explaining";
 import { bytes, count, counted, exact, UNKNOWN } from "../../parts/format";
 import { Table } from "../../parts/table";
 import { clock, keepTimeZone, RelativeTime, useTimeZone } from "../../parts/time";
@@ -255,7 +256,9 @@ function Tail({ filter, setFilter }: { filter: string; setFilter: (filter: strin
               title: "Do",
               head: <span className="hidden">Do</span>,
               kind: "num verbs",
-              show: (message) => <ExplainButton message={messageOf(message)} />,
+              show: (message) => (
+                <ExplainButton topic={message.topic} of={shownOriginal(message)} then={outcomeThen(message)} />
+              ),
             },
           ]}
         />

@@ -3,6 +3,7 @@
 import { useState } from "react";
 import { Card, Empty, State } from "../../parts/card";
 import { Confirm } from "../../parts/dialogs";
+import { ExplainButton, NOT_KEPT } from "../../parts/explaining";
 import { count } from "../../parts/format";
 import type { ObjectProps } from "../../parts/kind-page";
 import { useFixed } from "../../parts/read-only";
@@ -113,6 +114,14 @@ export const Watch = (which: Which) =>
                 { title: "Where", kind: "mono", show: ({ path }) => <code>{path || "payload"}</code> },
                 { title: "Why", kind: "why", show: ({ reason }) => reason },
                 { title: "Then", kind: "fit", show: ({ action }) => action },
+                {
+                  title: "Do",
+                  head: <span className="hidden">Do</span>,
+                  kind: "num verbs",
+                  show: ({ topic, reason }) => (
+                    <ExplainButton topic={topic} of={NOT_KEPT} then={`When it was published, it failed: ${reason}`} />
+                  ),
+                },
               ]}
             />
           ) : (

@@ -8,6 +8,7 @@ import { useJobs, useObject } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { Card, Empty, Failure, LoadFailure, ObjectLink } from "../../parts/card";
 import { CopyAs } from "../../parts/copy-as";
+import { ExplainButton, originalOf } from "../../parts/explaining";
 import { count, counted } from "../../parts/format";
 import { JobView } from "../../parts/job";
 import { Table, useSelection } from "../../parts/table";
@@ -90,6 +91,18 @@ function Kept({ stream }: { stream: string }) {
               { title: "Where", kind: "mono", show: ({ path: at }) => <code>{at || "payload"}</code> },
               { title: "Why", kind: "why", show: ({ reason }) => reason },
               { title: "Payload", kind: "mono", show: ({ payload }) => <code>{payload}</code> },
+              {
+                title: "Do",
+                head: <span className="hidden">Do</span>,
+                kind: "num verbs",
+                show: ({ topic = "", shard, offset, reason }) => (
+                  <ExplainButton
+                    topic={topic}
+                    of={() => originalOf(stream, shard, offset)}
+                    then={`When it was published, it was stopped: ${reason}`}
+                  />
+                ),
+              },
             ]}
           />
           <p className="muted small">They pass all stages again; what fails again comes back with its new reason.</p>
