@@ -87,7 +87,7 @@ class RulesFeature(Feature):
         """Stop deferred work with its worker processes, the sampling of rates, and back-tests."""
         await self._deferrals.end()
         if self.service.jobs is not None:
-            self.service.jobs.stop()
+            await self.service.jobs.stop()
         self._ticks.stop()
 
 

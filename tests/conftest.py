@@ -11,6 +11,7 @@ import pytest
 
 from broker.config.allowed import AllowedSettings, confine
 from tests.support.examples import load_profile
+from tests.support.node import in_this_process
 
 pytest_plugins = ["tests.support.starts", "tests.support.tiers", "tests.support.durations"]
 
@@ -21,7 +22,9 @@ SCRATCH = [Path(gettempdir())]
 
 @pytest.fixture(autouse=True)
 def below_the_temporary_directory() -> None:
-    """Objects of a test read and write there; a broker that ran in this process had bounds of its own."""
+    """Objects of a test read and write there, unless a broker runs in this process, which has bounds of its own."""
+    if in_this_process:
+        return
     confine(AllowedSettings(secret_directories=SCRATCH, directories=SCRATCH), None)
 
 

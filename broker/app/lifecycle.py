@@ -43,7 +43,7 @@ def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     keep_files_private()
     try:
         check_profile(os.environ)
-        config = _configuration(options)
+        config = configuration(options)
         run(_serve(config, options, companion), config.get("node", NodeSettings).event_loop)
     except ConfigError as error:
         for problem in error.problems:
@@ -55,7 +55,12 @@ def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     return 0
 
 
-def _configuration(options: ServeOptions) -> Config:
+def configuration(options: ServeOptions) -> Config:
+    """Make the data directory, read the configuration and set up the log.
+
+    Raises:
+        ConfigError: one of them is not possible.
+    """
     _make_data_dir(options)
     config = load_config(
         section_models(),
@@ -102,7 +107,9 @@ async def _serve(config: Config, options: ServeOptions, companion: Companion | N
     """Everything that was started is stopped in reverse, also when a later part does not start."""
     stopped = _on_signal()
     async with AsyncExitStack() as started:
-        node, api = await _start(config, options, started)
+        node, api, reload = await start(config, options, started)
+        _reload_on_signal(reload, started)
+        print(f"sluice ready mqtt={node.mqtt_address} api={node.api_address}", flush=True)
         api.begin().add_done_callback(lambda making: stopped.set() if making.exception() else None)
         if companion is not None:
             task = asyncio.create_task(_accompany(node, api, companion), name="companion")
@@ -116,9 +123,10 @@ async def _accompany(node: Node, api: Api, companion: Companion) -> None:
     await companion(node, await api.sign_in_link())
 
 
-async def _start(
+async def start(
     config: Config, options: ServeOptions, started: AsyncExitStack
-) -> tuple[Node, Api]:
+) -> tuple[Node, Api, ConfigReload]:
+    """Start the node's parts in their order; ``started`` stops them in reverse. Any thread's event loop will do."""
     data_dir = options.data_dir.resolve()
     # A process of its own takes a while to begin; the rest is imported and built in that time.
     ranges = RangesProcess(data_dir, config.get("range_server", RangeServerSettings))
@@ -161,7 +169,6 @@ async def _start(
     started.push_async_callback(
         node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown
     )
-    _reload_on_signal(node, reload, started)
     node.store_health.start()
     started.callback(node.store_health.stop)
     node.saturation.start()
@@ -184,8 +191,7 @@ async def _start(
         data_dir=str(data_dir),
         security_profile=_SECURITY_PROFILE,
     )
-    print(f"sluice ready mqtt={mqtt_address} api={api_address}", flush=True)
-    return node, api
+    return node, api, reload
 
 
 def _on_signal() -> asyncio.Event:
@@ -196,7 +202,7 @@ def _on_signal() -> asyncio.Event:
     return stopped
 
 
-def _reload_on_signal(node: Node, reload: ConfigReload, started: AsyncExitStack) -> None:
+def _reload_on_signal(reload: ConfigReload, started: AsyncExitStack) -> None:
     """Read the configuration again on SIGHUP, unless that signal says that the terminal we run in is gone."""
     if sys.stdin is not None and sys.stdin.isatty():
         return

@@ -324,12 +324,12 @@ class Backtests:
             _kill(job)
         return job.view()
 
-    def stop(self) -> None:
-        """End all."""
-        for job in self._jobs.values():
-            if job.task is not None:
-                job.task.cancel()
-            _kill(job)
+    async def stop(self) -> None:
+        """End all; their processes have ended when this returns."""
+        tasks = [job.task for job in self._jobs.values() if job.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _job(self, id: str) -> Backtest:
         job = self._jobs.get(id)

@@ -21,14 +21,14 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.support.node import Node, eventually
+from tests.support.node import Reachable, eventually
 
 DEADLINE_S = 60.0
 _NAMES = itertools.count(1)
 
 
 def publish(
-    node: Node, topic: str, payload: str, *options: str
+    node: Reachable, topic: str, payload: str, *options: str
 ) -> subprocess.CompletedProcess[str]:
     """``mosquitto_pub``; it has its acknowledgement when this returns."""
     command = [
@@ -49,7 +49,7 @@ def publish(
 class MosquittoSub:
     """``mosquitto_sub``, subscribed once it is made. ``form`` is what it prints of a message, see its manual."""
 
-    def __init__(self, node: Node, *options: str, form: str = "%t %p") -> None:
+    def __init__(self, node: Reachable, *options: str, form: str = "%t %p") -> None:
         command = [
             *("stdbuf", "-oL", "mosquitto_sub", "-h", node.mqtt[0], "-p", str(node.mqtt[1])),
             *("-d", "-F", f"> {form}", *options),
@@ -117,7 +117,7 @@ class Client:
 
     def __init__(
         self,
-        node: Node,
+        node: Reachable,
         client_id: str = "",
         *,
         version: Any = paho.MQTTv5,
@@ -235,7 +235,7 @@ class Client:
 class Raw:
     """A TCP connection that sends any bytes and gives packets back as they came."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Reachable) -> None:
         self.socket = socket.create_connection(node.mqtt, DEADLINE_S)
         self._buffer = b""
 
@@ -303,7 +303,7 @@ class Bystander:
 
     PAUSE_S = 0.02
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Reachable) -> None:
         self._client = Client(node)
         self._topic = f"bystander/{self._client.client_id}"
         self._client.subscribe(self._topic, 1)
@@ -341,7 +341,7 @@ class Bystander:
 
 
 @contextlib.contextmanager
-def undisturbed(node: Node) -> Iterator[Bystander]:
+def undisturbed(node: Reachable) -> Iterator[Bystander]:
     """Traffic of another client goes on while the block runs; fails where it does not."""
     bystander = Bystander(node)
     try:

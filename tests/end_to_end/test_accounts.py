@@ -22,7 +22,9 @@ from websockets.sync.client import connect
 from websockets.typing import Origin
 
 from tests.support.certificates import Authority
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, command, running, sluice
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import running as running_process
 from tests.support.plain_http import NO_TLS
 
 QUIET = "overload.enable = false\n"
@@ -35,18 +37,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def command(node: Node, *words: str, text: str = "") -> str:
-    """Standard output of a command that must succeed."""
-    environ = {"SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
-    full = [sys.executable, "-m", "broker.cli.main", *words]
-    done = subprocess.run(
-        full, env=environ, input=text, capture_output=True, text=True, check=False
-    )
+def accounts(node: Node, *words: str, text: str = "") -> str:
+    """Standard output of a command of accounts that must succeed."""
+    done = sluice(node, "accounts", *words, text=text)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
-def browser(node: Node) -> httpx.Client:
+def browser(node: Reachable) -> httpx.Client:
     """A client that behaves as the dashboard: it keeps cookies and sends its origin."""
     return httpx.Client(
         base_url=node.url, headers={"Origin": node.url}, verify=NO_TLS, timeout=60, trust_env=False
@@ -57,7 +55,7 @@ def sign_in(client: httpx.Client, name: str, password: str = PASSWORD) -> httpx.
     return client.post("/api/v1/session", json={"name": name, "password": password})
 
 
-def create(node: Node, name: str, **spec: Any) -> None:
+def create(node: Reachable, name: str, **spec: Any) -> None:
     node.call("POST", "/accounts", {"name": name, "password": PASSWORD, "role": "viewer", **spec})
 
 
@@ -222,7 +220,7 @@ def test_guessing_is_refused_after_a_few_attempts_and_stalls_nobody(node: Node) 
 
 
 def test_sessions_are_kept_over_a_restart_and_bounded_in_number(tmp_path: Path) -> None:
-    with running(tmp_path / "node", config=QUIET) as node:
+    with running_process(tmp_path / "node", config=QUIET) as node:
         create(node, "bo")
         pages = [browser(node) for _ in range(34)]
         for page in pages:
@@ -239,38 +237,22 @@ def test_sessions_are_kept_over_a_restart_and_bounded_in_number(tmp_path: Path) 
 def test_the_first_account_is_made_by_command_on_a_running_and_on_a_stopped_node(
     tmp_path: Path,
 ) -> None:
-    stopped = [
-        sys.executable,
-        "-m",
-        "broker.cli.main",
-        "accounts",
-        "add",
-        "root",
-        "--role",
-        "administrator",
-        "--stopped",
-    ]
+    stopped = ["accounts", "add", "root", "--role", "administrator", "--stopped"]
     data_dir = tmp_path / "node"
     with running(data_dir, config=QUIET) as node:
-        password = command(node, "accounts", "add", "first", "--role", "administrator")
+        password = accounts(node, "add", "first", "--role", "administrator")
         assert len(password) == 43
-        done = subprocess.run(
-            [*stopped, "--data-dir", str(data_dir)], capture_output=True, text=True, check=False
-        )
+        done = command(*stopped, "--data-dir", str(data_dir))
         assert done.returncode == 2
         assert "is running" in done.stderr
-        command(node, "accounts", "set", "first", "--role", "viewer", "--kind", "rules")
+        accounts(node, "set", "first", "--role", "viewer", "--kind", "rules")
         assert node.call("GET", "/accounts/first")["kinds"] == ["rules"]
-        command(node, "accounts", "set", "first", "--unscoped")
+        accounts(node, "set", "first", "--unscoped")
         assert "kinds" not in node.call("GET", "/accounts/first")
         with browser(node) as page:
             assert sign_in(page, "first", password).status_code == 204
-    done = subprocess.run(
-        [*stopped, "--data-dir", str(data_dir), "--password-file", "-"],
-        input=f"{PASSWORD}\n",
-        capture_output=True,
-        text=True,
-        check=False,
+    done = command(
+        *stopped, "--data-dir", str(data_dir), "--password-file", "-", text=f"{PASSWORD}\n"
     )
     assert done.returncode == 0, done.stderr
     with running(data_dir, config=QUIET) as node, browser(node) as page:
@@ -352,21 +334,7 @@ def test_the_api_speaks_tls_and_takes_a_renewed_certificate(tmp_path: Path) -> N
         files.key.write_bytes(renewed.key.read_bytes())
         files.cert.write_bytes(renewed.cert.read_bytes())
         eventually(lambda: served() != before)
-        listed = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "broker.cli.main",
-                "accounts",
-                "ls",
-                "--data-dir",
-                str(data_dir),
-            ],
-            env={"SLUICE_API_TOKEN": TOKEN},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        listed = command("accounts", "ls", "--data-dir", str(data_dir), SLUICE_API_TOKEN=TOKEN)
         assert "ann" in listed.stdout, listed.stderr
 
 
@@ -375,17 +343,9 @@ def test_a_certificate_that_cannot_be_used_stops_the_start_with_a_sentence(tmp_p
     (tmp_path / "node" / "sluice.conf").write_text(
         'api.certfile = "/no/such.pem"\napi.keyfile = "/no/such.key"\n'
     )
+    words = ["serve", "--data-dir", str(tmp_path / "node"), "--mqtt", "127.0.0.1:0"]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "broker.cli.main",
-            "serve",
-            "--data-dir",
-            str(tmp_path / "node"),
-            "--mqtt",
-            "127.0.0.1:0",
-        ],
+        [sys.executable, "-m", "broker.cli.main", *words],
         capture_output=True,
         text=True,
         env={"SLUICE_API_TOKEN": TOKEN},

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.support.http_service import Service
-from tests.support.node import Node, eventually, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import eventually
 from tests.support.waiting import until
 
 SECRET = "a secret in a variable"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.node import TOKEN, Node, running
+from tests.support.local_node import Done, Node, command, running
+from tests.support.node import TOKEN
 
 DECLARED = """
 mqtt.max_subscriptions = 77
@@ -28,12 +27,12 @@ def node(tmp_path: Path) -> Iterator[Node]:
         yield started
 
 
+def _run(node: Node, *arguments: str) -> Done:
+    return command(*arguments, "--data-dir", str(node.data_dir), SLUICE_API_TOKEN=TOKEN)
+
+
 def _cli(node: Node, *arguments: str, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments, "--data-dir", str(node.data_dir)],
-        capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parents[2],
-        env={"PATH": "/usr/bin:/bin", "SLUICE_API_TOKEN": TOKEN},
-    )  # fmt: skip
+    done = _run(node, *arguments)
     assert done.returncode == status, f"{done.returncode}: {done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
@@ -83,11 +82,7 @@ def test_what_cannot_be_applied_is_refused(node: Node, tmp_path: Path) -> None:
         ("rule_engine.rules = 5", "list of objects"),
     ):
         file.write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-m", "broker.cli.main", "apply", "-f", str(file), "--data-dir", str(node.data_dir)],
-            capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parents[2],
-            env={"PATH": "/usr/bin:/bin", "SLUICE_API_TOKEN": TOKEN},
-        )  # fmt: skip
+        done = _run(node, "apply", "-f", str(file))
         assert done.returncode not in (0, None), text
         assert problem in done.stdout + done.stderr, done.stderr
     _cli(node, "apply", "-f", str(tmp_path / "missing"), status=2)

@@ -11,7 +11,9 @@ import pytest
 
 from tests.end_to_end.clients import Client
 from tests.end_to_end.test_telemetry import set_up_stages
-from tests.support.node import Node, eventually, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import Reachable, eventually
+from tests.support.node import running as running_process
 from ui.api.parameters import encode_cursor
 
 
@@ -26,11 +28,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         assert "Traceback" not in node.log.read_text()
 
 
-def start(node: Node, name: str, **body: Any) -> None:
+def start(node: Reachable, name: str, **body: Any) -> None:
     node.call("POST", "/captures", {"name": name, **body})
 
 
-def records(node: Node, name: str, count: int) -> list[dict[str, Any]]:
+def records(node: Reachable, name: str, count: int) -> list[dict[str, Any]]:
     """The records of a capture, once there are so many."""
 
     def read() -> list[dict[str, Any]]:
@@ -140,7 +142,7 @@ def test_bytes_rate_and_time_are_bounds(node: Node) -> None:
 
 
 def test_captures_are_listed_after_a_restart(tmp_path: Path) -> None:
-    with running(tmp_path / "node", config="lake.run_spark = false\n") as node:
+    with running_process(tmp_path / "node", config="lake.run_spark = false\n") as node:
         start(node, "kept", filter="a")
         with Client(node, "meter") as meter:
             meter.publish("a", "1")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.node import Node, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import Reachable
+from tests.support.node import running as running_process
 
 CONFIG = "lake.run_spark = false\n"
 FIXED = """
@@ -35,7 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def objects(node: Node) -> set[tuple[str, str]]:
+def objects(node: Reachable) -> set[tuple[str, str]]:
     return {
         (path, item["name"])
         for path in LISTS
@@ -43,7 +46,7 @@ def objects(node: Node) -> set[tuple[str, str]]:
     }
 
 
-def make_chain(node: Node, prefix: str) -> None:
+def make_chain(node: Reachable, prefix: str) -> None:
     """A stream that a rule and a validation write to, a rule that reads that rule, and a table that runs it."""
     node.call("POST", "/streams", {"name": f"{prefix}-raw", "topics": [f"{prefix}/#"]})
     node.call("POST", "/streams", {"name": f"{prefix}-rows"})
@@ -95,17 +98,16 @@ def test_a_cascade_deletes_what_its_dry_run_lists_in_one_line_of_the_file(node: 
     assert node.call("DELETE", "/streams/a-raw?cascade=true", expect=204) is None
 
 
-def test_a_cascade_is_kept_by_a_broker_that_is_killed_right_after_it(node: Node) -> None:
-    make_chain(node, "b")
-    node.call("DELETE", "/streams/b-rows?cascade=true", expect=204)
-    left = objects(node)
-    node.kill()
-    node.start()
-    assert objects(node) == left
-    make_chain_again = {"name": "b-rows"}
-    assert node.call("POST", "/streams", make_chain_again)["records"] == 0
-    node.call("DELETE", "/streams/b-rows")
-    node.call("DELETE", "/streams/b-raw")
+def test_a_cascade_is_kept_by_a_broker_that_is_killed_right_after_it(tmp_path: Path) -> None:
+    with running_process(tmp_path / "data", config=CONFIG) as node:
+        make_chain(node, "b")
+        node.call("DELETE", "/streams/b-rows?cascade=true", expect=204)
+        left = objects(node)
+        node.kill()
+        node.start()
+        assert objects(node) == left
+        make_chain_again = {"name": "b-rows"}
+        assert node.call("POST", "/streams", make_chain_again)["records"] == 0
 
 
 def test_a_cascade_over_an_object_of_a_file_is_refused_as_a_whole(node: Node) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event
@@ -18,7 +15,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import TOKEN, eventually
 from transforms.variform.compiler import compile_expression
 from transforms.variform.functions import catalogue
 
@@ -119,11 +117,8 @@ def test_catalogues_on_the_command_line(node: Node) -> None:
 
 
 def _sluice(node: Node, *words: str) -> str:
-    command = [sys.executable, "-m", "broker.cli.main", *words, "--url", node.url]
-    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "COLUMNS": "200"}
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, check=True, timeout=60
-    )
+    done = sluice(node, *words, COLUMNS="200")
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

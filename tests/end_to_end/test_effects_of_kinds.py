@@ -11,7 +11,8 @@ import pytest
 
 from broker.core.kinds import Kind, kinds
 from tests.end_to_end.test_impact import client, connected, effect, number, sessions
-from tests.support.node import Node, eventually, running
+from tests.support.local_node import Node, running
+from tests.support.node import eventually
 from tests.support.processes import free_port
 
 Make = Callable[[Node, ExitStack], str]

@@ -13,7 +13,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.support.node import Node, eventually, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import eventually
 from tests.support.processes import free_port
 
 CONFIG = """

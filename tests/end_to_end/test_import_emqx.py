@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.broker.cli.test_import_emqx import EXPORTED
-from tests.support.node import TOKEN, Node, running
+from tests.support.local_node import Node, command, running
+from tests.support.node import TOKEN
 
 
 def imported(node: Node, file: Path, status: int) -> dict[str, dict[str, Any]]:
-    command = [sys.executable, "-m", "broker.cli.main", "import", "emqx", str(file), "--json"]
-    done = subprocess.run(
-        [*command, "--data-dir", str(node.data_dir)], capture_output=True, text=True, timeout=120, check=False,
-        cwd=Path(__file__).parents[2], env=os.environ | {"SLUICE_API_TOKEN": TOKEN},
-    )  # fmt: skip
+    words = ["import", "emqx", str(file), "--json", "--data-dir", str(node.data_dir)]
+    done = command(*words, SLUICE_API_TOKEN=TOKEN)
     assert done.returncode == status, f"{done.stdout}\n{done.stderr}"
     return {item["item"]: item for item in json.loads(done.stdout)["items"]}
 

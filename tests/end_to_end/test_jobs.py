@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,9 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import Reachable, eventually
+from tests.support.node import running as running_process
 
 MESSAGES = 3000
 ASYNC = {"Prefer": "respond-async"}
@@ -36,7 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def _fill(node: Node) -> None:
+def _fill(node: Reachable) -> None:
     node.call("POST", "/schemas", _schema({"type": "number"}))
     node.call("POST", "/streams", {"name": "kept"})
     node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
@@ -60,22 +59,13 @@ def _fill(node: Node) -> None:
     node.call("PUT", "/schemas/reading", _schema({"type": ["number", "string"]}))
 
 
-def _sluice(node: Node, *arguments: str, expect: int = 0) -> str:
-    environ = {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
-    command = [sys.executable, "-m", "broker.cli.main", "jobs", *arguments]
-    done = subprocess.run(
-        command,
-        env=environ,
-        text=True,
-        capture_output=True,
-        timeout=60,
-        cwd=Path(__file__).parents[2],
-    )
+def _sluice(node: Reachable, *arguments: str, expect: int = 0) -> str:
+    done = sluice(node, "jobs", *arguments)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout if expect == 0 else done.stdout + done.stderr
 
 
-def _over(node: Node, id: str) -> dict[str, Any]:
+def _over(node: Reachable, id: str) -> dict[str, Any]:
     eventually(lambda: node.call("GET", f"/jobs/{id}")["state"] != "running")
     found: dict[str, Any] = node.call("GET", f"/jobs/{id}")
     return found
@@ -132,29 +122,39 @@ def test_a_back_test_is_a_job_too(node: Node) -> None:
     assert id in _sluice(node, "ls")
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
 def test_a_back_test_that_ran_when_the_broker_stopped_is_listed_as_interrupted(
-    tmp_path: Path, how: str
+    tmp_path: Path,
 ) -> None:
     with running(tmp_path / "data") as node:
-        node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
-        node.call("POST", "/messages:publish", {"topic": "meters/1", "payload": "1", "qos": 1})
-        body = {"sql": "SELECT topic FROM 'meters/#'", "stream": "passed"}
-        over = node.call("POST", "/rules:backtest", body, 202)["id"]
-        assert _over(node, over)["state"] == "done"
-        ran = node.call("POST", "/rules:backtest", body, 202)["id"]
-        node.call("POST", "/messages:publish", {"topic": "other", "payload": "", "qos": 1})
-        getattr(node, how)()
-        node.start()
-        [found] = node.call("GET", "/jobs")["items"]
-        assert (found["id"], found["kind"], found["name"], found["state"]) == (
-            ran,
-            "back-test",
-            "passed",
-            "interrupted",
-        )
-        assert found["result_url"] is None
-        assert "was interrupted: The broker stopped while" in _sluice(node, "watch", ran, expect=1)
+        _a_back_test_is_interrupted(node, node.stop)
+
+
+def test_a_back_test_that_ran_when_the_broker_was_killed_is_listed_as_interrupted(
+    tmp_path: Path,
+) -> None:
+    with running_process(tmp_path / "data") as node:
+        _a_back_test_is_interrupted(node, node.kill)
+
+
+def _a_back_test_is_interrupted(node: Reachable, end: Callable[[], object]) -> None:
+    node.call("POST", "/streams", {"name": "passed", "topics": ["meters/#"]})
+    node.call("POST", "/messages:publish", {"topic": "meters/1", "payload": "1", "qos": 1})
+    body = {"sql": "SELECT topic FROM 'meters/#'", "stream": "passed"}
+    over = node.call("POST", "/rules:backtest", body, 202)["id"]
+    assert _over(node, over)["state"] == "done"
+    ran = node.call("POST", "/rules:backtest", body, 202)["id"]
+    node.call("POST", "/messages:publish", {"topic": "other", "payload": "", "qos": 1})
+    end()
+    node.start()
+    [found] = node.call("GET", "/jobs")["items"]
+    assert (found["id"], found["kind"], found["name"], found["state"]) == (
+        ran,
+        "back-test",
+        "passed",
+        "interrupted",
+    )
+    assert found["result_url"] is None
+    assert "was interrupted: The broker stopped while" in _sluice(node, "watch", ran, expect=1)
 
 
 def test_a_job_that_fails_says_why(node: Node) -> None:
@@ -170,30 +170,38 @@ def test_a_job_that_fails_says_why(node: Node) -> None:
     assert "there is no job 'nothing'" in _sluice(node, "show", "nothing", expect=5)
 
 
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_a_job_that_ran_when_the_broker_stopped_is_listed_as_interrupted(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_job_that_ran_when_the_broker_stopped_is_listed_as_interrupted(tmp_path: Path) -> None:
     with running(tmp_path / "data") as node:
-        _fill(node)
-        with node.client() as client:
-            job = client.post(
-                "/quarantine/kept:take-again", json={"limit": 100_000}, headers=ASYNC
-            ).json()
-            client.post(
-                "/messages:publish", json={"topic": "other", "payload": "", "qos": 1}
-            ).raise_for_status()
-        getattr(node, how)()
-        node.start()
-        found = node.call("GET", f"/jobs/{job['id']}")
-        assert (found["kind"], found["name"], found["state"]) == (
-            "quarantine",
-            "kept",
-            "interrupted",
-        )
-        assert "was interrupted: The broker stopped while" in _sluice(
-            node, "watch", job["id"], expect=1
-        )
-        rest = node.call("POST", "/quarantine/kept:take-again", {"limit": 100_000})
-        assert rest["waiting"] == 0
-        assert node.call("GET", "/jobs")["items"][1]["id"] == job["id"]
+        _a_job_is_interrupted(node, node.stop)
+
+
+def test_a_job_that_ran_when_the_broker_was_killed_is_listed_as_interrupted(
+    tmp_path: Path,
+) -> None:
+    with running_process(tmp_path / "data") as node:
+        _a_job_is_interrupted(node, node.kill)
+
+
+def _a_job_is_interrupted(node: Reachable, end: Callable[[], object]) -> None:
+    _fill(node)
+    with node.client() as client:
+        job = client.post(
+            "/quarantine/kept:take-again", json={"limit": 100_000}, headers=ASYNC
+        ).json()
+        client.post(
+            "/messages:publish", json={"topic": "other", "payload": "", "qos": 1}
+        ).raise_for_status()
+    end()
+    node.start()
+    found = node.call("GET", f"/jobs/{job['id']}")
+    assert (found["kind"], found["name"], found["state"]) == (
+        "quarantine",
+        "kept",
+        "interrupted",
+    )
+    assert "was interrupted: The broker stopped while" in _sluice(
+        node, "watch", job["id"], expect=1
+    )
+    rest = node.call("POST", "/quarantine/kept:take-again", {"limit": 100_000})
+    assert rest["waiting"] == 0
+    assert node.call("GET", "/jobs")["items"][1]["id"] == job["id"]

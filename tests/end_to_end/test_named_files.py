@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.certificates import Authority
-from tests.support.node import Node, running
+from tests.support.local_node import Node, running
 
 CONFIG = """
 lake.run_spark = false

@@ -12,7 +12,8 @@ import pytest
 
 from broker.admin.rights import OWN, ROLES, Actor, Need, areas, word_of
 from tests.end_to_end.clients import Client
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, running
+from tests.support.node import TOKEN, eventually
 from tests.support.plain_http import NO_TLS
 
 METHODS = ("get", "post", "put", "patch", "delete")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
@@ -15,7 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, command, running
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import running as running_process
 
 SQL = "SELECT payload.t AS t FROM 'm/#' WHERE payload.t > 20"
 CASE = {
@@ -39,11 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def sluice(node: Node, *arguments: str, expect: int = 0, stdin: str | None = None) -> str:
     """What a command prints; its errors too when it is to fail."""
-    environ = {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
-    done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments], env=environ, input=stdin, text=True,
-        capture_output=True, timeout=60, cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    done = command(*arguments, text=stdin or "", SLUICE_URL=node.url, SLUICE_API_TOKEN=TOKEN)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout if expect == 0 else done.stdout + done.stderr
 
@@ -190,15 +185,15 @@ def test_a_back_test_without_end_is_cancelled_and_leaves_no_process(node: Node) 
     job = node.call(
         "POST", "/rules:backtest", {"sql": sql, "stream": "raw", "timeout_s": 100}, expect=202
     )
-    eventually(lambda: _backtests(node))
+    eventually(lambda: _backtests())
     assert node.call("POST", f"/backtests/{job['id']}:cancel")["state"] == "cancelled"
-    eventually(lambda: not _backtests(node))
+    eventually(lambda: not _backtests())
 
 
-def _backtests(node: Node) -> list[int]:
+def _backtests() -> list[int]:
     """The processes of back-tests."""
     found = []
-    for process in node.children():
+    for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has just ended
             if "broker.app.backtest" in process.cmdline():
                 found.append(process.pid)
@@ -231,7 +226,7 @@ def _over(node: Node, id: str) -> Any:
 
 
 def test_versions_and_cases_survive_a_restart_and_a_kill(tmp_path: Path) -> None:
-    with running(tmp_path / "data") as node:
+    with running_process(tmp_path / "data") as node:
         node.call("POST", "/rules", {"name": "r1", "sql": SQL, "tests": [CASE]})
         node.call("PATCH", "/rules/r1", {"description": "second"})
         etag, shown = _etag(node), node.call("GET", "/rules/r1")
@@ -247,6 +242,6 @@ def test_versions_and_cases_survive_a_restart_and_a_kill(tmp_path: Path) -> None
         assert node.call("POST", "/rules/r1:test-cases")["passed"] == 1
 
 
-def _etag(node: Node) -> str:
+def _etag(node: Reachable) -> str:
     with node.client() as client:
         return client.get("/rules/r1").headers["etag"]

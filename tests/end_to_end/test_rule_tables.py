@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.node import Node, eventually, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import Reachable, eventually
+from tests.support.node import running as running_process
 
 SQL = 'SELECT payload.t AS t FROM "m/#"'
 ROWS = {"follows": "rows"}
@@ -25,7 +27,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def names(node: Node, path: str) -> set[str]:
+def names(node: Reachable, path: str) -> set[str]:
     return {one["name"] for one in node.call("GET", f"/{path}")["items"]}
 
 
@@ -192,7 +194,7 @@ def test_a_table_asked_for_twice_with_one_key_is_created_once(node: Node) -> Non
 def test_killed_at_any_instant_a_rule_has_its_stream_and_its_table_or_neither(
     tmp_path: Path,
 ) -> None:
-    with running(tmp_path / "data", config="lake.run_spark = false\n") as node:
+    with running_process(tmp_path / "data", config="lake.run_spark = false\n") as node:
         file = node.data_dir / "api.hocon"
         for round_ in range(3):
             rules = [f"r{round_}-{number}" for number in range(60)]
@@ -221,7 +223,7 @@ def test_killed_at_any_instant_a_rule_has_its_stream_and_its_table_or_neither(
             assert writing >= set(answered)
 
 
-def _create_tables(node: Node, rules: list[str], answered: list[str]) -> None:
+def _create_tables(node: Reachable, rules: list[str], answered: list[str]) -> None:
     with contextlib.suppress(httpx.HTTPError), node.client() as client:
         for name in rules:
             client.post(f"/rules/{name}:create-table", json=ROWS).raise_for_status()

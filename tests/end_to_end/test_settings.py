@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.node import TOKEN, Node, running
+from tests.support.local_node import Node, command, running
+from tests.support.node import TOKEN
 
 MAIN = 'listeners.tcp.default.bind = "127.0.0.1:0"\nmqtt.max_inflight = 20\n'
 RULE = {"sql": 'SELECT 1 AS one FROM "a/#"', "actions": []}
@@ -31,11 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def _cli(node: Node, *arguments: str, status: int = 0) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments, "--data-dir", str(node.data_dir)],
-        capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
-        env={"PATH": "/usr/bin:/bin", "SLUICE_API_TOKEN": TOKEN},
-    )  # fmt: skip
+    done = command(*arguments, "--data-dir", str(node.data_dir), SLUICE_API_TOKEN=TOKEN)
     assert done.returncode == status, f"{done.returncode}: {done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests.end_to_end.clients import Client, MosquittoSub, publish
-from tests.support.node import Node, eventually, running
+from tests.support.local_node import Node, running
+from tests.support.node import eventually
 from tests.support.plain_http import NO_TLS
 
 SCHEMA = {"type": "object", "required": ["temp"], "properties": {"temp": {"type": "number"}}}

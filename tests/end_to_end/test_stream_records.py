@@ -14,7 +14,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from tests.support.node import Node, running, sluice
+from tests.support.local_node import Node, running, sluice
 
 AVRO = {"type": "record", "name": "Reading", "fields": [{"name": "t", "type": "double"}]}
 TEMPERATURE = bytes.fromhex("0000000000803540")

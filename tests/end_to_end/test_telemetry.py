@@ -10,7 +10,8 @@ import pytest
 
 from tests.end_to_end.clients import Client
 from tests.support.collector import Collector, ReceivedSpan, collecting
-from tests.support.node import Node, eventually, running
+from tests.support.local_node import Node, running
+from tests.support.node import eventually
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"

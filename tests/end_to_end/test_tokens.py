@@ -21,7 +21,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.certificates import Authority
-from tests.support.node import Node, eventually, running
+from tests.support.local_node import Node, running
+from tests.support.node import eventually
 from tests.support.tokens import SECRET, Issuer, jwk, private_key
 
 CONFIG = """

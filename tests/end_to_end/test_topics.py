@@ -16,7 +16,8 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from broker.cli.exit_codes import CHECK_SAID_NO
-from tests.support.node import Node, eventually, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import eventually
 from tests.support.ticking import ticking
 
 SCHEMA = json.dumps({"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}})

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.node import Node, running
+from tests.support.local_node import Node, running
 
 _KNOWN: dict[str, dict[str, Any]] = {
     "schemas": {"type": "json", "source": "{}"},

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -24,6 +25,7 @@ from rules.sql.compiler.program import RuleContext
 from rules.trials.backtest import MAX_KEPT, Backtests, requested
 from rules.trials.backtest_run import Backtest, Ended, Job, Range, undefined_columns
 from tests.support.features import make_services
+from tests.support.waiting import until
 
 FUNCTIONS = standard()
 
@@ -299,9 +301,23 @@ async def test_enough_run_at_once_and_a_cancelled_one_makes_place() -> None:
     assert backtests.cancel(first["id"])["state"] == "cancelled"
     backtests.start(wanted())
     assert [job["state"] for job in backtests.known()] == ["running", "running", "cancelled"]
-    backtests.stop()
+    await backtests.stop()
     with pytest.raises(NotFound):
         backtests.get("none")
+
+
+@on_a_loop
+async def test_no_process_is_left_when_the_broker_has_stopped() -> None:
+    def children() -> set[int]:
+        return {child.pid for child in psutil.Process().children()}
+
+    before = children()
+    backtests = jobs([sys.executable, "-c", "import time; time.sleep(60)"])
+    backtests.start(wanted())
+    await until(lambda: children() - before)
+    backtests.start(wanted())  # its process is not there yet
+    await backtests.stop()
+    assert children() <= before
 
 
 @pytest.mark.parametrize(

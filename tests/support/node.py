@@ -25,6 +25,8 @@ from tests.support.processes import free_port
 TOKEN = "test-token-0123456789abcdef"
 READY = re.compile(r"mqtt=(?P<mqtt>[^ ]+:\d+) api=(?P<api>[^ ]+:\d+)")
 T = TypeVar("T")
+in_this_process: set[Reachable] = set()
+"""Running nodes of ``tests.support.local_node``, whose settings hold for the whole process."""
 
 
 def eventually(
@@ -48,74 +50,37 @@ def eventually(
         select.select([], [], [], every_s)
 
 
-class Node:
-    """One broker on loopback. ``start`` may be called again after ``kill``: it takes the same ports."""
+class Reachable:
+    """A broker on loopback, with its API as administrator."""
 
-    def __init__(
-        self,
-        data_dir: Path,
-        *,
-        config: str = "",
-        environ: dict[str, str] | None = None,
-        open_files: int | None = None,
-    ) -> None:
-        """``open_files`` is what the system permits the process, where that is other than here."""
-        self.data_dir, self.open_files = data_dir, open_files
-        self.config = config
-        self.environ = environ or {}
+    def __init__(self, data_dir: Path, config: str, environ: dict[str, str] | None) -> None:
+        self.data_dir, self.config, self.environ = data_dir, config, environ or {}
         self.mqtt: tuple[str, int] = ("127.0.0.1", 0)
         self.api: tuple[str, int] = ("127.0.0.1", 0)
-        self.process: subprocess.Popen[bytes] | None = None
         self.log = data_dir.parent / f"{data_dir.name}.log"
 
-    def start(self, timeout_s: float = 120.0) -> Node:
-        """Start and wait for the line that says ready."""
+    def prepare(self) -> dict[str, str]:
+        """Choose ports, unless it has some, and write its files; the variables of its environment."""
         if not self.mqtt[1]:
             self.mqtt, self.api = ("127.0.0.1", free_port()), ("127.0.0.1", free_port())
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         if self.config:
             self.data_dir.mkdir(exist_ok=True)
             (self.data_dir / "sluice.conf").write_text(self.config)
-        command = [
-            sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),
-            "--mqtt", _text(self.mqtt), "--api", _text(self.api),
-        ]  # fmt: skip
-        if self.open_files is not None:
-            command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
         around = json.dumps([str(self.data_dir.parent)])
         bounds = {
             "SLUICE_ALLOWED__DIRECTORIES": around,
             "SLUICE_ALLOWED__SECRET_DIRECTORIES": around,
         }
-        environ = os.environ | {"SLUICE_API_TOKEN": TOKEN} | bounds | self.environ
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                env=environ,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=Path(__file__).parents[2],
-            )
-        line = self._first_line(timeout_s)
-        match = READY.search(line)
-        if match is None:
-            self.kill()  # else its pipe and process are reported to have been left open by a later test
-        assert match, f"no ready line, but {line!r}; log:\n{self.log.read_text()[-3000:]}"
-        self.mqtt, self.api = _address(match["mqtt"]), _address(match["api"])
-        return self
+        return {"SLUICE_API_TOKEN": TOKEN, **bounds, **self.environ}
 
-    def _first_line(self, timeout_s: float) -> str:
-        assert self.process is not None
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            # select.select takes no descriptor over 1,024
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            is_ready = selector.select(timeout_s)
-        return self.process.stdout.readline().decode() if is_ready else ""
+    def start(self) -> Any:
+        """Start, and wait until it is ready."""
+        raise NotImplementedError
 
     @property
     def url(self) -> str:
-        return f"http://{_text(self.api)}"
+        return f"http://{text_of(self.api)}"
 
     def client(self, **options: Any) -> httpx.Client:
         """An HTTP client of the management API, as administrator."""
@@ -144,6 +109,57 @@ class Node:
             f"{method} {path}: {response.status_code} {response.text[:2000]}"
         )
         return response.json() if response.content else None
+
+
+class Node(Reachable):
+    """One broker as a process. ``start`` may be called again after ``kill``: it takes the same ports."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        config: str = "",
+        environ: dict[str, str] | None = None,
+        open_files: int | None = None,
+    ) -> None:
+        """``open_files`` is what the system permits the process, where that is other than here."""
+        super().__init__(data_dir, config, environ)
+        self.open_files = open_files
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout_s: float = 120.0) -> Node:
+        """Start and wait for the line that says ready."""
+        environ = os.environ | self.prepare()
+        command = [
+            sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(self.data_dir),
+            "--mqtt", text_of(self.mqtt), "--api", text_of(self.api),
+        ]  # fmt: skip
+        if self.open_files is not None:
+            command = ["prlimit", f"--nofile={self.open_files}:{self.open_files}", *command]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=Path(__file__).parents[2],
+            )
+        line = self._first_line(timeout_s)
+        match = READY.search(line)
+        if match is None:
+            self.kill()  # else its pipe and process are reported to have been left open by a later test
+        assert match, f"no ready line, but {line!r}; log:\n{self.log.read_text()[-3000:]}"
+        self.mqtt, self.api = _address(match["mqtt"]), _address(match["api"])
+        return self
+
+    def _first_line(self, timeout_s: float) -> str:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            # select.select takes no descriptor over 1,024
+            selector.register(self.process.stdout, selectors.EVENT_READ)
+            is_ready = selector.select(timeout_s)
+        return self.process.stdout.readline().decode() if is_ready else ""
 
     @property
     def pid(self) -> int:
@@ -201,7 +217,7 @@ def sluice(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
 
 
-def _text(address: tuple[str, int]) -> str:
+def text_of(address: tuple[str, int]) -> str:
     return f"{address[0]}:{address[1]}"
 
 

@@ -9,12 +9,12 @@ from threading import Event, Thread
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.support.node import Node
+from tests.support.node import Reachable
 
 
 @contextmanager
 def ticking(
-    node: Node, *messages: tuple[str, bytes], name: str = "ticking", every_s: float = 0.05
+    node: Reachable, *messages: tuple[str, bytes], name: str = "ticking", every_s: float = 0.05
 ) -> Iterator[None]:
     """Publish these, one after another, until the end of the block."""
     publisher = mqtt.Client(CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)

@@ -10,7 +10,8 @@ import pytest
 
 from broker.cli import exit_codes
 from broker.cli.main import main
-from tests.support.node import TOKEN, running
+from tests.support.local_node import running
+from tests.support.node import TOKEN
 
 V1 = {"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}
 BREAKING = {"type": "object", "required": ["t"], "properties": {"t": {"type": "string"}}}

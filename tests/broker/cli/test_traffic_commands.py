@@ -17,7 +17,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.cli import exit_codes
 from broker.cli.main import main
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, running
+from tests.support.node import TOKEN, eventually
 
 
 @pytest.fixture(scope="module")
