@@ -40,7 +40,7 @@ _RIGHTS: Final[Mapping[Role, Mapping[Area, frozenset[Does]]]] = {
     "administrator": dict.fromkeys(get_args(Area), _ALL),
 }
 # Areas of resources that no declaration has, by name.
-_OTHERS: Final[Mapping[str, Area]] = {"catalogue": "authoring"}
+_OTHERS: Final[Mapping[str, Area]] = {"catalogue": "authoring", "backup": "identities"}
 # The resource that every actor has all rights on: its session, and the list of its rights.
 OWN: Final = "own session"
 # The right to read the state of the node, which every page shows, whatever the scope.

@@ -15,6 +15,7 @@ from broker.admin.access import USERS, AccessService
 from broker.admin.accounts import Accounts
 from broker.admin.api_settings import ApiSettings
 from broker.admin.audit_log import AuditLog
+from broker.admin.backups import Backups
 from broker.admin.captures import Captures
 from broker.admin.delayed import DelayedService
 from broker.admin.impact import ClientImpact
@@ -212,6 +213,16 @@ class Node:
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
         self._trace(AddressGuard(ssrf))
+        self.backups = Backups(
+            data_dir,
+            self.sections,
+            self.store,
+            vault,
+            self.clock,
+            lambda: self.config,
+            name,
+            product_version(),
+        )
         self.captures = Captures(data_dir / "captures", self.server.hub.plans.recorders, self.clock)
         self.saturation = SaturationLog(
             config.get("saturation_log", SaturationLogSettings),

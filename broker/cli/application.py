@@ -15,6 +15,7 @@ from typer.models import CommandInfo, TyperInfo
 from broker.cli import (
     access,
     apply,
+    backup,
     bridges,
     catalogues,
     config,
@@ -59,6 +60,8 @@ _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     lake.audit,
     apply.apply,
     apply.export,
+    backup.backup,
+    backup.restore,
     doctor.doctor,
     version,
 )

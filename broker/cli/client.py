@@ -80,6 +80,21 @@ class ApiClient:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise self._not_reachable(f"cannot be reached ({_reason(error)})") from None
 
+    def download(self, path: str, body: Any) -> Iterator[bytes]:
+        """The bytes that a POST answers with, as they come."""
+        import httpx
+
+        try:
+            with self._http.stream("POST", BASE + path, json=body) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._refused(response)
+                yield from response.iter_raw()
+        except httpx.TimeoutException:
+            raise self._not_reachable("does not answer in time") from None
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise self._not_reachable(f"cannot be reached ({_reason(error)})") from None
+
     def post_bytes(self, path: str, data: bytes, media_type: str, **parameters: str | float) -> Any:
         """The answer to a POST of something other than JSON."""
         return self._request(

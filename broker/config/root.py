@@ -264,7 +264,7 @@ def load_config(
     object_paths = [tuple(name.split(".")) for name in object_sections()]
     objects, object_problems = _objects(layers, object_paths)
     values = without_objects(merged(layers), object_paths)
-    data, unknown = _split(values, models, layers)
+    data, unknown = split(values, models, layers)
     sections, wrong = _validated(models, data, layers)
     problems += [*object_problems, *unknown, *wrong]
     if problems:
@@ -322,7 +322,7 @@ def _objects(
     return by_section, problems
 
 
-def _split(
+def split(
     values: dict[str, Any], models: Models, layers: Sequence[Layer]
 ) -> tuple[dict[str, Any], list[str]]:
     """The values of each section by its name, and the keys that belong to none."""

@@ -301,6 +301,15 @@ class ApiFile:
         """Its content, objects by name; read only."""
         return self._values
 
+    def content(self) -> bytes:
+        """Bytes of the file on disk; none before its first save. Blocking; for any thread."""
+        with self._lock:
+            return self.path.read_bytes() if self.path.exists() else b""
+
+    def text_of(self, values: Mapping[str, Any]) -> bytes:
+        """Content of a file that holds other values."""
+        return self._data(self._copied(values, ()))
+
     def reread(self, read: Layer) -> None:
         """The file was read again and holds this."""
         with self._lock:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from typing import Final
 
 from broker.core.errors import ConfigError
+
+# Exists while a restore moves its files to their place.
+RESTORING: Final = "restoring"
 
 
 class DirectoryLock:
     """Holds ``DIR/LOCK`` until released or until the process ends, however it ends. The file names the process."""
 
-    def __init__(self, directory: Path) -> None:
-        """Make the directory if need be and lock it.
+    def __init__(self, directory: Path, *, restores: bool = False) -> None:
+        """Make the directory if need be and lock it. ``restores``: for a restore.
 
         Raises:
-            ConfigError: it cannot be made or written, or another process holds it.
+            ConfigError: it cannot be made or written, another process holds it, or a restore into it was cut off.
         """
         self.was_used = (directory / "LOCK").exists()
         """True if a broker has used the directory before."""
@@ -39,6 +43,11 @@ class DirectoryLock:
             raise _refused(
                 f"the data directory {directory} is in use by another sluice (process {holder}); stop that one"
             ) from error
+        if not restores and (directory / RESTORING).exists():
+            os.close(self._descriptor)
+            raise _refused(
+                f"a restore into the data directory {directory} was cut off; run 'sluice restore --replace' again,"
+            )
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 

@@ -14,6 +14,7 @@ from schema_validation.kinds import MODE
 from ui.api import node, pages, registry, topics
 from ui.api.access import add_users
 from ui.api.audit import Auditing
+from ui.api.backups import add_backups
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.document import install as install_document
@@ -86,6 +87,7 @@ def _operations(context: ApiContext) -> APIRouter:
     parts: Sequence[tuple[Callable[..., None], Any]] = (
         (topics.add_tails, context.tails),
         (topics.add_capture_files, context.captures),
+        (add_backups, context.backups),
     )
     for add, part in parts:
         if part is not None:

@@ -19,6 +19,7 @@ from broker.admin.accounts import Accounts
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
 from broker.admin.audit_log import AuditLog
+from broker.admin.backups import Backups
 from broker.admin.captures import Captures
 from broker.admin.delayed import DelayedService
 from broker.admin.jobs import Jobs
@@ -114,6 +115,7 @@ class ApiContext:
     alarms: AlarmService | None = None
     audit_log: AuditLog | None = None
     saturation: SaturationLog | None = None
+    backups: Backups | None = None
     captures: Captures | None = None
     audit_trail: Any = None
     """``ui.api.revert.AuditTrail`` of the audit log, once the routes of kinds exist."""

@@ -87,6 +87,7 @@ BODIES: Final[Mapping[str, Any]] = {
         "description": "Ann of the plant",
     },
     "createToken": {"name": "spark", "streams": ["hot"], "description": "the cluster of the plant"},
+    "createBackup": {"key": "a long passphrase"},
     "startCapture": {"name": "night", "filter": "meters/#", "max_records": 100},
     "createSecret": {
         "name": "historian",

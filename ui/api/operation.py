@@ -225,12 +225,15 @@ def described(
     status = status or (204 if answer is None else 200)
     responses: dict[int | str, dict[str, Any]] = {status: {"description": outcome}}
     if answer is not None:
-        shown = (
-            ref_of_kind(answer, "List" if is_list else "Object")
-            if isinstance(answer, Kind)
-            else ref(answer)
-        )
-        responses[status]["content"] = {media: {"schema": {"$ref": shown}}}
+        schema: dict[str, Any] = {"type": "string", "format": "binary"}
+        if answer is not bytes:
+            shown = (
+                ref_of_kind(answer, "List" if is_list else "Object")
+                if isinstance(answer, Kind)
+                else ref(answer)
+            )
+            schema = {"$ref": shown}
+        responses[status]["content"] = {media: {"schema": schema}}
     if also_creates:
         responses[201] = {**responses[status], "description": "Created"}
     if redirect:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from rocksdict import Snapshot
 
@@ -248,6 +248,21 @@ class RocksStore:
             self.commit(Batch(puts={key: value}))
             return True
 
+    def entries(self, *, messages: bool) -> Iterator[tuple[bytes, bytes]]:
+        """All keys and values as of the call, for ``filled``. Without ``messages``, logs are empty and continue at
+        their next offset."""
+        kinds = (b"k", keys.STATES, b"f", b"t") if messages else (b"k", keys.STATES)
+        with self._changing:  # at the end of a commit, so that positions and logs are of one moment
+            snapshots = [(kind, self._db.iterate(kind, _after(kind))) for kind in kinds]
+        for kind, snapshot in snapshots:
+            for key, value in snapshot:
+                if kind == keys.STATES and not messages:
+                    following = keys.unpack_state(value).next_offset
+                    state = keys.unpack_state(value)._replace(first_offset=following, size_bytes=0)
+                    yield key, state.pack()
+                else:
+                    yield key, value
+
     def close(self) -> None:
         self._reclaim.wait()
         try:
@@ -348,6 +363,37 @@ class RocksStore:
         return f"log {shard.log}, shard {shard.shard} in {self._place}"
 
 
+# Bytes of entries that are written together.
+_TOGETHER_BYTES: Final = 4 * 1024 * 1024
+
+
+def filled(directory: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
+    """Make a store in a directory that has none, with these keys and values.
+
+    Raises:
+        broker.core.errors.Unavailable: the disk is full or fails.
+        ValueError: a key is none of a store.
+    """
+    database = Database(directory / DATABASE_FOLDER, USUAL_MEMORY)
+    try:
+        changes = Changes()
+        size_bytes = 0
+        for key, value in entries:
+            if key[:1] not in _KINDS:
+                raise ValueError(f"{key[:40]!r} is not a key of a store")
+            changes.put(key, value)
+            size_bytes += len(key) + len(value)
+            if size_bytes >= _TOGETHER_BYTES:
+                database.write(changes, sync=False)
+                changes = Changes()
+                size_bytes = 0
+        database.write(changes, sync=True)
+    finally:
+        database.close()
+
+
+# Kinds of keys that ``entries`` gives (``broker.storage.rocksdb.keys``).
+_KINDS: Final = frozenset((b"k", keys.STATES, b"f", b"t"))
 _NOTHING = ShardState()
 
 
