@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,7 +78,7 @@ class Backups:
         self._version = version
         self._making = Lock()
 
-    def make(self, key: str | None, messages: bool) -> Iterator[bytes]:
+    def make(self, key: str | None, messages: bool) -> Generator[bytes]:
         """The bytes of a backup; ``key`` is the passphrase that encrypts it. The iterator blocks, and raises what is
         wrong before it gives anything: it is for a thread.
 
