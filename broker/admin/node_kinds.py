@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.core.kinds import Abilities, Kind, Switch
+from broker.core.kinds import ENABLE, Abilities, Kind, Switch
 from broker.core.resources import PATTERN, SLOW_S, Command, Parameter, Resource, Verb, limit
 
 _NET = "broker.net.settings"
@@ -54,6 +54,33 @@ KINDS = (
         named_by="id",
         has_any_name=True,
         deletion="Its connections are closed, unless they are to drain.",
+        menu="Administration",
+    ),
+    Kind(
+        name="alarm receiver",
+        path="alarm-receivers",
+        section="alarm_receivers",
+        models=tuple(
+            f"broker.admin.alarm_receivers:{name}Receiver" for name in ("Webhook", "Topic", "Email")
+        ),
+        read_only="broker.admin.alarm_receivers:ReceiverReadOnly",
+        about="Where notifications of alarms go: a webhook, a topic or e-mail. A test sends a notification.",
+        tag="System",
+        columns=(
+            "name",
+            "type",
+            "state",
+            "alarms",
+            "min_severity",
+            "waiting",
+            "sent",
+            "failed",
+            "dropped",
+            "last_sent_at",
+            "last_error",
+        ),
+        abilities=Abilities(has_probe=True, switches=ENABLE),
+        deletion="Notifications that wait are dropped.",
         menu="Administration",
     ),
     Kind(
@@ -187,6 +214,26 @@ _SATURATION_ID = Parameter(
     name="id", text="Its `id` in the list.", is_required=True, is_argument=True, longest=64,
     help="Its id, as 'sluice saturation ls' shows it.",
 )  # fmt: skip
+_ALARM = Parameter(
+    name="name", text="Its `name` in the list.", is_required=True, is_argument=True, longest=600,
+    help="Its name, as 'sluice alarms ls' shows it.",
+)  # fmt: skip
+_ALARM_FILTERS = (
+    Parameter(
+        name="name",
+        text=f"Name of the alarm. {PATTERN}",
+        type="pattern",
+        help="Name of the alarm, or a pattern with * ? [abc].",
+    ),
+    Parameter(
+        name="severity",
+        text="With `critical`, messages or rows are refused or lost.",
+        type=("warning", "critical"),
+    ),
+)
+_ALARM_SEARCH = Parameter(
+    name="search", text="Words that must all be in its name, message, details or note.", longest=256
+)
 RESOURCES = (
     Resource(
         name="saturation log entry",
@@ -241,15 +288,41 @@ RESOURCES = (
         tag="System",
         service="alarms",
         at="all",
-        commands="",
+        commands="alarms",
+        about="See what is wrong, and acknowledge it.",
+        named_by="name",
         verbs=(
             Verb(
                 id="listAlarms",
                 text="List active alarms. Returns the alarms that are active, newest first.",
-                call="active",
+                call="page",
+                takes=(
+                    *_ALARM_FILTERS,
+                    Parameter(
+                        name="acknowledged",
+                        text="Whether someone acknowledged it.",
+                        type=bool,
+                        option="--acknowledged/--unacknowledged",
+                    ),
+                    _ALARM_SEARCH,
+                ),
                 row="broker.admin.alarms:Alarm",
+                after=(int, str),
                 model="AlarmList",
                 page_text="Alarms, newest first.",
+                command=Command(
+                    columns=(
+                        "activated_at",
+                        "name",
+                        "severity",
+                        "lasted_s",
+                        "message",
+                        "advice",
+                        "page",
+                        "acknowledged_by",
+                        "note",
+                    )
+                ),
             ),
             Verb(
                 id="listPastAlarms",
@@ -257,9 +330,40 @@ RESOURCES = (
                 "keep them.",
                 call="history",
                 path="/history",
+                takes=(
+                    *_ALARM_FILTERS,
+                    Parameter(
+                        name="since",
+                        keyword="since_us",
+                        type="time",
+                        text="Alarms that ended at this time or later, RFC 3339.",
+                    ),
+                    Parameter(
+                        name="until",
+                        keyword="until_us",
+                        type="time",
+                        text="Alarms that began before this time, RFC 3339.",
+                    ),
+                    _ALARM_SEARCH,
+                ),
                 row="broker.admin.alarms:Alarm",
+                after=(int, str),
                 model="AlarmList",
                 page_text="Alarms, newest first.",
+                command=Command(
+                    name="history",
+                    columns=(
+                        "activated_at",
+                        "deactivated_at",
+                        "name",
+                        "severity",
+                        "lasted_s",
+                        "message",
+                        "page",
+                        "acknowledged_by",
+                        "note",
+                    ),
+                ),
             ),
             Verb(
                 id="forgetPastAlarms",
@@ -268,6 +372,56 @@ RESOURCES = (
                 method="DELETE",
                 path="/history",
                 does="change",
+                command=Command(
+                    name="forget",
+                    question="Delete all past alarms?",
+                    done="past alarms are deleted",
+                ),
+            ),
+            Verb(
+                id="getAlarm",
+                text="Show an active alarm. Returns it with its details and what to do.",
+                call="get",
+                path="/{name}",
+                takes=(_ALARM,),
+                answer="broker.admin.alarms:Alarm",
+                problems=(404,),
+                command=Command(name="show"),
+            ),
+            Verb(
+                id="acknowledgeAlarm",
+                text="Acknowledge an alarm. Receivers do not repeat it until it ends and is active again.",
+                call="acknowledge",
+                method="POST",
+                path="/{name}:acknowledge",
+                takes=(_ALARM,),
+                body=(
+                    Parameter(
+                        name="note",
+                        text="What is being done about it.",
+                        default="",
+                        longest=1000,
+                    ),
+                ),
+                body_text="Acknowledgement of an alarm, in the name of the user who sends it.",
+                answer="broker.admin.alarms:Alarm",
+                problems=(404,),
+                does="change",
+                command=Command(
+                    name="ack", done="alarm {name} is acknowledged by {acknowledged_by}"
+                ),
+            ),
+            Verb(
+                id="unacknowledgeAlarm",
+                text="Take an acknowledgement back. Receivers repeat the alarm again.",
+                call="unacknowledge",
+                method="POST",
+                path="/{name}:unacknowledge",
+                takes=(_ALARM,),
+                answer="broker.admin.alarms:Alarm",
+                problems=(404,),
+                does="change",
+                command=Command(name="unack", done="alarm {name} is not acknowledged"),
             ),
         ),
     ),

@@ -13,6 +13,7 @@ from typing import Any, Final
 from broker.admin import access
 from broker.admin.access import USERS, AccessService
 from broker.admin.accounts import Accounts
+from broker.admin.alarm_receivers import AlarmReceivers
 from broker.admin.api_settings import ApiSettings
 from broker.admin.audit_log import AuditLog
 from broker.admin.backups import Backups
@@ -212,7 +213,6 @@ class Node:
         self.services = self._make_services(contributors)
         self.access = AccessService(self.server, users, pool, config, self.sections, self.writer)
         self._make_hub_services()
-        self._trace(AddressGuard(ssrf))
         self.backups = Backups(
             data_dir,
             self.sections,
@@ -223,6 +223,17 @@ class Node:
             name,
             product_version(),
         )
+        guard = AddressGuard(ssrf)
+        self.alarm_receivers = AlarmReceivers(
+            self.sections.section("alarm_receivers"),
+            self.alarms,
+            guard,
+            self.server.publisher,
+            self.clock,
+            name,
+            self.metrics,
+        )
+        self._trace(guard)
         self.captures = Captures(data_dir / "captures", self.server.hub.plans.recorders, self.clock)
         self.saturation = SaturationLog(
             config.get("saturation_log", SaturationLogSettings),
@@ -518,9 +529,16 @@ class Node:
         ]
 
     @property
-    def started_objects(self) -> Sequence[StreamService | SpecObjects[Any]]:
+    def started_objects(self) -> Sequence[StreamService | SpecObjects[Any] | AlarmReceivers]:
         """The broker's own services of saved kinds, in the order in which they start."""
-        return self.streams, self.accounts, self.tokens, self.rewrites, self.auto_subscriptions
+        return (
+            self.streams,
+            self.accounts,
+            self.tokens,
+            self.rewrites,
+            self.auto_subscriptions,
+            self.alarm_receivers,
+        )
 
     @property
     def object_services(self) -> dict[str, ObjectService]:

@@ -144,6 +144,7 @@ async def start(
     node.access.start()
     started.callback(node.access.stop)
     started.push_async_callback(node.streams.stop)
+    started.callback(node.alarm_receivers.stop)
     for service in node.started_objects:
         service.start()
     for feature in node.features:

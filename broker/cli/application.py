@@ -52,7 +52,6 @@ _COMMANDS: Final[Sequence[Callable[..., None]]] = (
     live.live,
     traffic.publish,
     topics.tail,
-    node.alarms,
     gates.pipeline,
     gates.variform,
     catalogues.events,
@@ -89,9 +88,7 @@ _BEYOND: Final[Mapping[str, Sequence[Callable[[typer.Typer], None]]]] = {
     "schemas": (schemas.add_to,),
     "validations": (gates.add_validations,),
     "transforms": (gates.add_transforms,),
-    "connectors": (bridges.add_connectors,),
     "actions": (bridges.add_actions,),
-    "sources": (bridges.add_sources,),
     "streams": (streams.add_to,),
     "lake/tables": (lake.add_to,),
     "accounts": (access.add_accounts,),
@@ -153,6 +150,8 @@ def _of_objects() -> Iterator[_Group]:
         commands = objects.group_for(kind)
         for add in _BEYOND.get(kind.path, ()):
             add(commands)
+        if kind.abilities.has_probe:
+            bridges.add_test(commands, kind)
         *above, name = kind.commands
         alias = kind.short.replace(" ", "-")
         if not above:

@@ -31,23 +31,13 @@ _COLUMNS = {
 }
 
 
-def add_connectors(commands: typer.Typer) -> None:
-    """Add the commands of connectors in addition to the verbs of every kind."""
-    _add_test(commands, kind_at("connectors"))
-
-
 def add_actions(commands: typer.Typer) -> None:
     """Add the commands of actions in addition to the verbs of every kind."""
-    _add_test(commands, kind_at("actions"))
     command(commands, "drain", known=_ACTIONS, writes=True)(drain)
 
 
-def add_sources(commands: typer.Typer) -> None:
-    """Add the commands of sources in addition to the verbs of every kind."""
-    _add_test(commands, kind_at("sources"))
-
-
-def _add_test(commands: typer.Typer, kind: Kind) -> None:
+def add_test(commands: typer.Typer, kind: Kind) -> None:
+    """Add the test of a kind whose objects can be tested step by step."""
     help = f"Test {kind.one} step by step. Exit code 7 when a step fails."
 
     @command(commands, "test", help=help, known=lists(kind), timeout_s=SLOW_S)

@@ -1,37 +1,12 @@
-"""``sluice status`` and ``sluice alarms``: the state of the node on one page, and its alarms."""
+"""``sluice status``: the state of the node on one page."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from broker.cli.command import Call, api_command
-from broker.cli.output import print_line, print_members, print_table, say
+from broker.cli.output import print_line, print_members, print_table
 from broker.core.kinds import counted
-
-_ACTIVE = ("activated_at", "name", "lasted_s", "message")
-_OVER = ("activated_at", "deactivated_at", "name", "lasted_s", "message")
-
-
-@api_command()
-def alarms(
-    call: Call,
-    history: Annotated[
-        bool, typer.Option("--history", help="Those that are over, instead of active ones.")
-    ] = False,
-    forget: Annotated[bool, typer.Option("--forget", help="Delete those that are over.")] = False,
-) -> None:
-    """Show the active alarms, with their start times."""
-    if forget:
-        call.api.delete("/alarms/history")
-        say("alarms that are over are deleted")
-        return
-    answer = call.api.get("/alarms/history" if history else "/alarms")
-    if answer["items"] or call.is_json:
-        call.show_rows(answer, _OVER if history else _ACTIVE)
-    else:
-        say("no alarm is over" if history else "no alarm is active")
 
 
 @api_command()

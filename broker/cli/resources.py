@@ -193,7 +193,9 @@ class _Function:
         command = self._command
         if call.is_dry:
             return  # the effects are printed, and the answer is one
-        if answer is None:
+        if answer is None and command.done:
+            call.show({}, command.done.format(**values))
+        elif answer is None:
             name = next(iter(values.values()))
             call.show({"removed": [name]}, f"{self._resource.name} {name} removed")
         elif command.columns:

@@ -70,6 +70,7 @@ def _kind(kind: Kind, document: Mapping[str, Any]) -> dict[str, Any]:
             for switch in kind.abilities.switches
         ],
         "is_ordered": kind.abilities.can_reorder,
+        "has_test": kind.abilities.has_probe,
         "deletion": kind.deletion,
         "columns": [{"title": title, "member": member} for title, member in columns],
         "filters": [

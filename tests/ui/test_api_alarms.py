@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -74,11 +74,62 @@ def test_alarms_are_listed_while_they_are_active_and_then_in_the_history(
     assert api.get("/alarms/history").json()["items"] == []
 
 
-def test_alarms_need_the_token_and_know_no_parameters(
+def test_alarms_need_the_token_and_know_their_parameters(
     alarmed: AlarmedServer, api: httpx.Client
 ) -> None:
     assert httpx.get(f"{alarmed.url}/api/v1/alarms", verify=NO_TLS).status_code == 401
-    assert api.get("/alarms", params={"name": "x"}).status_code == 400
+    assert api.get("/alarms", params={"nam": "x"}).status_code == 400
+    assert api.get("/alarms", params={"severity": "bad"}).status_code == 422
+    assert api.get("/alarms", params={"name": "*" * 9}).status_code == 422
+
+
+def test_an_alarm_is_acknowledged_by_its_user_with_a_note(
+    alarmed: AlarmedServer, api: httpx.Client
+) -> None:
+    alarms = alarmed.alarms
+    alarms.activate("source_disconnected:kafka:in", "it is away", source="kafka:in")
+    path = "/alarms/source_disconnected%3Akafka%3Ain"
+    shown = api.post(f"{path}:acknowledge", json={"note": "Kafka is being moved"}).json()
+    assert (shown["acknowledged_by"], shown["note"]) == ("administrator", "Kafka is being moved")
+    assert shown["acknowledged_at"] >= shown["activated_at"]
+    assert (shown["page"], shown["severity"]) == ("/sources/kafka%3Ain", "critical")
+    assert api.get(path).json()["note"] == "Kafka is being moved"
+    found = api.get("/alarms", params={"acknowledged": True, "search": "MOVED kafka"}).json()
+    assert [item["name"] for item in found["items"]] == ["source_disconnected:kafka:in"]
+    assert api.get("/alarms", params={"acknowledged": False}).json()["items"] == []
+    assert api.post(f"{path}:unacknowledge").json()["acknowledged_by"] is None
+    assert api.post("/alarms/nothing:acknowledge", json={}).status_code == 404
+    assert api.post(f"{path}:acknowledge", json={"note": "x" * 1001}).status_code == 422
+    alarms.deactivate("source_disconnected:kafka:in")
+    assert api.post(f"{path}:acknowledge", json={}).status_code == 404
+
+
+def test_past_alarms_are_searched_and_paged(alarmed: AlarmedServer, api: httpx.Client) -> None:
+    api.delete("/alarms/history")
+    for number in range(7):
+        alarmed.alarms.activate(f"table_late:t{number}", f"table t{number} is late", table="t")
+        alarmed.alarms.deactivate(f"table_late:t{number}")
+    alarmed.alarms.activate("store_not_writable", "the disk is full")
+    alarmed.alarms.deactivate("store_not_writable")
+    query: dict[str, Any] = {"name": "table_late:*", "limit": 3}
+    names = []
+    while True:
+        page = api.get("/alarms/history", params=query).json()
+        names += [item["name"] for item in page["items"]]
+        assert page["total"] == 7
+        if page["next"] is None:
+            break
+        query["cursor"] = page["next"]
+    assert names == [f"table_late:t{number}" for number in reversed(range(7))]
+
+    def found(**query: Any) -> list[str]:
+        items = api.get("/alarms/history", params=query).json()["items"]
+        return [item["name"] for item in items]
+
+    assert found(search="t3 LATE") == ["table_late:t3"]
+    assert found(severity="critical") == ["store_not_writable"]
+    assert found(until="2020-01-01T00:00:00Z") == []
+    assert found(since="2020-01-01T00:00:00Z", name="store*") == ["store_not_writable"]
 
 
 def test_an_evaluation_waits_until_the_node_is_no_longer_overloaded() -> None:

@@ -21,6 +21,7 @@ from ui.api.filters import FILTERS, ListFilter, state_of
 from ui.api.json_bodies import plain
 from ui.api.models.live import (
     ListParameters,
+    LiveAlarm,
     LiveAlarms,
     LiveJobs,
     LiveList,
@@ -300,7 +301,7 @@ def channels_of(context: ApiContext) -> dict[str, Channel]:
 
 
 def _alarm(alarm: Mapping[str, Any]) -> Spec:
-    return {member: alarm[member] for member in ("message", "details", "activated_at")}
+    return {member: alarm[member] for member in LiveAlarm.model_fields}
 
 
 class _Objects:

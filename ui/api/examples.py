@@ -34,6 +34,12 @@ _ACTION: Final = {
     "connector": "plant",
     "parameters": {"topic": "alarms/${clientid}"},
 }
+_RECEIVER: Final = {
+    "name": "duty",
+    "type": "topic",
+    "alarms": ["action_*", "table_*"],
+    "topic": "duty/${name}",
+}
 _RECORDS: Final = {
     "name": "orders",
     "type": "mqtt",
@@ -69,6 +75,8 @@ BODIES: Final[Mapping[str, Any]] = {
         "dest_topic": "meters/$1",
     },
     "createAutoSubscription": {"name": "mine", "topic": "to/${clientid}", "qos": 1},
+    "createAlarmReceiver": _RECEIVER,
+    "probeAlarmReceiver": _RECEIVER,
     "createConnector": _CONNECTOR,
     "createAction": _ACTION,
     "createSource": _RECORDS,

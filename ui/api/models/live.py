@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 
 from broker.admin.tails import MAX_MESSAGES, TailedMessage
+from broker.observe.alarms import Severity
 from ui.api.models.jobs import Job
 from ui.api.models.shapes import Body
 
@@ -89,11 +90,17 @@ class LiveMetrics(RootModel[dict[str, list[LiveValue]]]):
 
 
 class LiveAlarm(BaseModel):
-    """An active alarm: ``message`` in a sentence, ``details`` in numbers."""
+    """An active alarm: ``message`` in a sentence, ``details`` in numbers. ``page`` is the page of the dashboard about
+    it."""
 
+    severity: Severity
     message: str
+    advice: str
+    page: str | None
     details: dict[str, Any]
     activated_at: str
+    acknowledged_by: str | None
+    note: str
 
 
 class LiveAlarms(RootModel[dict[str, LiveAlarm]]):

@@ -49,6 +49,8 @@ export interface Kind extends Listed {
   switches: { verb: string; text: string }[];
   /** Whether its objects act in the order of the list, which can be changed. */
   isOrdered: boolean;
+  /** Whether an object can be tested step by step. */
+  hasTest: boolean;
   /** What else happens when one is deleted. */
   deletion: string;
   columns: DeclaredColumn[];
@@ -142,6 +144,7 @@ type DeclaredKind = DeclaredPage &
   Pick<Kind, "model" | "writes" | "switches" | "deletion" | "columns" | "filters"> & {
     section: string | null;
     is_ordered: boolean;
+    has_test: boolean;
     read_only: string[];
   };
 type DeclaredResource = DeclaredPage & Pick<Resource, "lists" | "show" | "parts" | "verbs">;
@@ -169,6 +172,7 @@ export const KINDS: Kind[] = kinds
     writes: kind.writes,
     switches: kind.switches,
     isOrdered: kind.is_ordered,
+    hasTest: kind.has_test,
     deletion: kind.deletion,
     columns: kind.columns,
     filters: kind.filters,

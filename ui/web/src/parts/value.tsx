@@ -1,12 +1,13 @@
 // Members of objects as pages draw them: by the value, and by the name, which ends with the unit.
 
+import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { type DeclaredColumn, KINDS, RESOURCES } from "../api/kinds";
 import { ObjectLink, State } from "./card";
 import { bytes, count, duration, exact, UNKNOWN } from "./format";
 import { wordsOf } from "./schema-form";
 import { type Column, Table } from "./table";
-import { RelativeTime } from "./time";
+import { keepTimeZone, RelativeTime } from "./time";
 
 type Members = Record<string, unknown>;
 
@@ -90,6 +91,12 @@ export function Value({ member, value }: { member: string; value: unknown }): Re
   const text = String(value);
   const path = LINKED.get(last);
   if (path) return <ObjectLink kind={path} name={text} />;
+  if (last === "page" && text.startsWith("/"))
+    return (
+      <Link className="name" to={text as never} search={keepTimeZone as never}>
+        {decodeURIComponent(text.slice(1))}
+      </Link>
+    );
   if (last === "state" || last === "status") return <State state={text} />;
   if (TIME.test(text)) return <RelativeTime at={text} />;
   if (/(topics?|filter|sql|payload)$/.test(last)) return <code className="wraps">{text}</code>;

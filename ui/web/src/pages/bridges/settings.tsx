@@ -6,6 +6,7 @@ import { kindOf } from "../../api/kinds";
 import { Card } from "../../parts/card";
 import { CopySpec } from "../../parts/copy-as";
 import type { ObjectProps } from "../../parts/kind-page";
+import { Test } from "../../parts/probe";
 import { DraftStrip, SaveBar, useDraft, useSave } from "../../parts/saving";
 import {
   type JsonSchema,
@@ -15,7 +16,6 @@ import {
   withoutSecrets,
 } from "../../parts/schema-form";
 import { writable } from "../../parts/spec-form";
-import { Test } from "./probe";
 import { type Bridge, type Members, oneOf, type Path } from "./shared";
 
 const modelOf = (path: Path, type: string) =>

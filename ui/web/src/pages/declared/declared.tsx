@@ -1,8 +1,10 @@
 // The page of a kind that has none of its own: its members, and its settings as a form, as they are declared.
 
+import { call } from "../../api/client";
 import { type Kind, KINDS } from "../../api/kinds";
 import { Card } from "../../parts/card";
 import type { KindPage, Tab } from "../../parts/kind-page";
+import { Test } from "../../parts/probe";
 import { SpecForm } from "../../parts/spec-form";
 import { Facts } from "../../parts/value";
 
@@ -21,8 +23,22 @@ function pageOf(kind: Kind): KindPage<Members> {
     title: "Settings",
     show: (props) => <SpecForm kind={kind.path} schema={kind.model} {...props} />,
   };
+  const test: Tab<Members> = {
+    title: "Test",
+    show: ({ name }) => (
+      <Card title="Test" note="with the settings as they are saved">
+        <Test
+          ask={() => call("POST", `${kind.path}/${encodeURIComponent(name)}:test`)}
+          cli={`sluice ${kind.cli} test ${name}`}
+          label={`Test the ${kind.name}`}
+          done="Check that the test arrived."
+        />
+      </Card>
+    ),
+  };
+  const tabs = kind.writes.includes("put") ? [overview, settings] : [overview];
   return {
-    tabs: kind.writes.includes("put") ? [overview, settings] : [overview],
+    tabs: kind.hasTest ? [...tabs, test] : tabs,
     create: () => <SpecForm kind={kind.path} schema={kind.model} object={{}} />,
   };
 }

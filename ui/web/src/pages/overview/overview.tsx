@@ -16,6 +16,7 @@ import { type Stat, Stats } from "../../parts/stats";
 import { Table } from "../../parts/table";
 import { keepTimeZone } from "../../parts/time";
 import { useTroubles } from "../../parts/troubles";
+import { Value } from "../../parts/value";
 
 const ROWS_SHOWN = 20;
 
@@ -110,12 +111,18 @@ function Health({ status, nowMs }: { status: Status; nowMs: number }) {
       </p>
       {active.length ? (
         <ul className="plain">
-          {active.map(([name, { message, activated_at: at }]) => (
+          {active.map(([name, { message, advice, page, activated_at: at, acknowledged_by: by }]) => (
             <li key={name}>
-              <State state="alarm">{name}</State>
+              <State state="alarm">
+                <ObjectLink kind="alarms" name={name} />
+              </State>
               <Why>
                 {message} · {ago(at, nowMs)}
+                {by && ` · acknowledged by ${by}`}
               </Why>
+              <p className="muted small">
+                {advice} <Value member="page" value={page} />
+              </p>
             </li>
           ))}
         </ul>
