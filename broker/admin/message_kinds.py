@@ -241,7 +241,8 @@ RESOURCES = (
             ),
             Verb(
                 id="deleteRetained",
-                text="Delete a retained message. Deletes the retained message of one topic.",
+                text="Delete a retained message. Deletes the retained message of one topic. It can be undone for ten "
+                "minutes.",
                 call="delete",
                 method="DELETE",
                 path=":message",
@@ -260,7 +261,7 @@ RESOURCES = (
             Verb(
                 id="clearRetained",
                 text="Clear retained messages. Deletes the retained messages whose topics match a filter. `dry_run` "
-                "of the body only counts them.",
+                "of the body only counts them. It can be undone for ten minutes, unless the messages are too large.",
                 call="clear",
                 path=":clear",
                 body=(
@@ -286,6 +287,54 @@ RESOURCES = (
                     counts="messages",
                     timeout_s=LONG_S,
                 ),
+            ),
+        ),
+    ),
+    Resource(
+        name="deletion of retained messages",
+        area="operations",
+        path="/retained-deletions",
+        tag="Retained",
+        service="traffic.retained",
+        commands="retained",
+        page="RetainedDeletion",
+        about="Deletions of retained messages that can be undone.",
+        named_by="id",
+        verbs=(
+            Verb(
+                id="listRetainedDeletions",
+                text="List deletions of retained messages. Returns those of the last ten minutes that can be undone, "
+                "newest first.",
+                call="deletions",
+                row="broker.admin.retained:RetainedDeletion",
+                key="id",
+                page_text="Deletions of retained messages, newest first.",
+                command=Command(
+                    name="deletions",
+                    columns=("id", "at", "by", "filter", "messages", "bytes", "samples", "until"),
+                ),
+            ),
+            Verb(
+                id="undoRetainedDeletion",
+                text="Undo a deletion of retained messages. Messages are retained again, except where their topic has "
+                "a newer one or they expired. Subscribers are not sent them.",
+                call="undo",
+                method="POST",
+                path="/{id}:undo",
+                takes=(
+                    Parameter(
+                        name="id",
+                        text="Its `id` in the list.",
+                        is_required=True,
+                        is_argument=True,
+                        longest=64,
+                        help="Its id, as 'sluice retained deletions' shows it.",
+                    ),
+                ),
+                answer="broker.admin.retained:UndoneDeletion",
+                problems=(404,),
+                does="change",
+                command=Command(name="undo", known="sluice retained deletions"),
             ),
         ),
     ),

@@ -52,6 +52,7 @@ OF_MESSAGES: Final = frozenset(
     (
         "dead-letters",
         "delayed-messages",
+        "deletions-of-retained-messages",
         "messages",
         "quarantines",
         "receivers",

@@ -200,7 +200,7 @@ complete(
 complete(
     {
         resource.commands: Names(resource.path, resource.named_by)
-        for resource in resources()
+        for resource in reversed(resources())  # the first one that has the group
         if resource.named_by
     }
 )

@@ -93,6 +93,21 @@ def test_reads_tries_and_dry_runs_are_not_recorded(node: Node) -> None:
     assert entries(node, limit="1") == before
 
 
+def test_a_request_that_names_a_topic_is_recorded_with_it(node: Node) -> None:
+    message = {"topic": "halls/1/state", "payload": "on", "retain": True}
+    node.call("POST", "/messages:publish", message)
+    node.call("DELETE", "/retained:message?topic=halls/1/state", expect=204)
+    entry = latest(node)
+    assert (entry["operation"], entry["kind"], entry["name"], entry["outcome"]) == (
+        "deleteRetained",
+        "retained message",
+        "halls/1/state",
+        "done",
+    )
+    node.call("POST", "/retained:clear", {"filter": "halls/#"})
+    assert latest(node)["name"] == "halls/#"
+
+
 def test_refusals_are_recorded_with_their_reason(node: Node) -> None:
     node.call("POST", "/rules", {**RULE, "sql": "SELEC"}, expect=422)
     entry = latest(node)

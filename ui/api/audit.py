@@ -49,6 +49,7 @@ _MOST_CHANGES: Final = 1_000
 # push other entries out of the log. And the maximum of such pairs that are remembered.
 _ONCE_IN_S: Final = 60
 _MOST_FORBIDDEN: Final = 1_000
+_LONGEST_SUBJECT: Final = 1_000
 
 
 def acts_as(request: HTTPConnection, actor: Actor, *, in_browser: bool = False) -> None:
@@ -81,6 +82,7 @@ class _Noted:
     """The objects that a request changed, and the names of sections in their order before and after."""
 
     changes: dict[tuple[str, str], _Change] = field(default_factory=dict)
+    subject: str | None = None
     orders: dict[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
 
     def note(
@@ -175,7 +177,7 @@ class Auditing:
             status=status,
             detail=state.get("problem", "") if status >= 400 else "",
             kind=_kind_name(route),
-            name=in_path[0] if in_path else None,
+            name=in_path[0] if in_path else noted.subject,
             changes=changes,
             omitted=max(0, len(noted.changes) - _MOST_CHANGES),
             deleted=noted.deleted(changes),
@@ -192,6 +194,12 @@ class Auditing:
         if len(self._forbidden) > _MOST_FORBIDDEN:
             del self._forbidden[next(iter(self._forbidden))]
         return False
+
+
+def note_subject(name: str) -> None:
+    """Note the topic or the clients that this request changes, where its path does not name them."""
+    if (noted := _noted.get(None)) is not None:
+        noted.subject = name[:_LONGEST_SUBJECT] or None
 
 
 async def _audited(noted: _Noted) -> list[AuditedChange]:

@@ -20,6 +20,7 @@ from broker.core.errors import Invalid, Problem, SluiceError
 from broker.core.kinds import kinds, load, plural, reference_of
 from broker.core.objects import Reference, Spec
 from broker.core.resources import Parameter, Resource, Verb
+from ui.api.audit import note_subject
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, consequences_of, effect_of, effect_of_verb, would_change
@@ -165,6 +166,14 @@ def _called(method: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     return method(**{name: value for name, value in values.items() if name in names})
 
 
+def _subject(verb: Verb, values: Mapping[str, Any]) -> str:
+    """The names of the things that a request changes: those that the command has as its first argument."""
+    named = next(
+        (values[entry.key] for entry in (*verb.takes, *verb.members) if entry.is_argument), ""
+    )
+    return ", ".join(map(str, named)) if isinstance(named, list) else str(named or "")
+
+
 class ResourceRoutes:
     """Adds the routes of one resource; none where the node has no such service."""
 
@@ -252,6 +261,8 @@ class ResourceRoutes:
             sent = body.model_dump() if isinstance(body, Body) else body
             values |= sent if verb.members else {verb.body_key: sent}
         call = getattr(self._service, verb.call)
+        if verb.does in ("change", "job"):
+            note_subject(_subject(verb, values))
         if is_dry and verb.may_be_dry:
             return await self._effect(verb, call, values)
         if request is not None:

@@ -514,6 +514,83 @@ async def test_retained_messages_are_listed_shown_and_deleted() -> None:
 
 
 @on_loop
+async def test_a_deletion_of_retained_messages_is_undone_within_ten_minutes() -> None:
+    async with running() as node, api(node) as http:
+        retained = node.server.hub.retained
+
+        def put(topic: str, payload: bytes, **properties: Any) -> None:
+            now_ns = node.clock.now_ns()
+            client = Client("meter", "ann")
+            retained.retain(Message(topic, payload, 1, True, client, now_ns, properties or None))
+
+        for number in range(600):
+            put(f"a/{number}", b"%d" % number)
+        put("a/x", b"soon gone", **{"Message-Expiry-Interval": 60})
+        put("b", b"single", **{"User-Property": [("k", "v")]})
+        before_ns = node.clock.now_ns()
+        planned = (
+            await http.post("/retained:clear", json={"filter": "a/#", "dry_run": True})
+        ).json()
+        assert (planned["messages"], planned["undo"], planned["undo_problem"]) == (601, None, None)
+        cleared = (await http.post("/retained:clear", json={"filter": "a/#"})).json()
+        await http.delete("/retained:message", params={"topic": "b"})
+        rows = (await http.get("/retained-deletions")).json()["items"]
+        assert [(row["filter"], row["messages"]) for row in rows] == [("b", 1), ("a/#", 601)]
+        assert rows[1]["id"] == cleared["undo"]
+        assert len(rows[1]["samples"]) == 10
+        node.clock.move(120)
+        put("a/7", b"newer")
+        undone = (await http.post(f"/retained-deletions/{cleared['undo']}:undo")).json()
+        assert undone == {"restored": 599, "newer": 1, "expired": 1, "refused": 0}
+        back, newer = retained.get("a/8"), retained.get("a/7")
+        assert back is not None
+        assert newer is not None
+        assert (back.payload, back.client.username, back.received_ns) == (b"8", "ann", before_ns)
+        assert newer.payload == b"newer"
+        assert (await http.post(f"/retained-deletions/{cleared['undo']}:undo")).status_code == 404
+        node.clock.move(481)
+        assert (await http.get("/retained-deletions")).json()["items"] == []
+        assert (await http.post(f"/retained-deletions/{rows[0]['id']}:undo")).status_code == 404
+
+
+@on_loop
+async def test_a_deletion_that_is_too_large_to_undo_says_so_before_and_after() -> None:
+    async with running() as node, api(node) as http:
+        retained = node.server.hub.retained
+        for number in range(40):
+            retained.retain(
+                Message(f"a/{number}", b"x" * 1_000_000, 1, True, Client("c"), node.clock.now_ns())
+            )
+        for is_dry in (True, False):
+            body = {"filter": "#", "dry_run": is_dry}
+            told = (await http.post("/retained:clear", json=body)).json()
+            assert told["undo"] is None
+            assert "cannot be undone. Try: a narrower filter" in told["undo_problem"]
+        assert (await http.get("/retained-deletions")).json()["items"] == []
+        assert retained.count == 0
+
+
+@on_loop
+async def test_deletions_are_held_within_bytes_the_oldest_go_first() -> None:
+    async with running() as node, api(node) as http:
+        for number in range(3):
+            for part in range(12):
+                node.server.hub.retained.retain(
+                    Message(
+                        f"{number}/{part}",
+                        b"x" * 1_000_000,
+                        1,
+                        True,
+                        Client("c"),
+                        node.clock.now_ns(),
+                    )
+                )
+            await http.post("/retained:clear", json={"filter": f"{number}/#"})
+        rows = (await http.get("/retained-deletions")).json()["items"]
+        assert [row["filter"] for row in rows] == ["2/#", "1/#"]
+
+
+@on_loop
 async def test_names_of_the_last_release_work_and_are_called_deprecated() -> None:
     async with running() as node, api(node) as http:
         for name in ("old-1", "old-2", "else"):
