@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,9 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, command, running
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import running as running_process
 from tests.support.plain_http import NO_TLS
 from tests.support.raw import packet, text
 
@@ -38,18 +38,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def sluice(node: Node, *arguments: str, expect: int = 0, said: str = "", both: bool = False) -> str:
+def sluice(
+    node: Reachable, *arguments: str, expect: int = 0, said: str = "", both: bool = False
+) -> str:
     """Run a command; its standard output, with its standard error where that is asked for."""
-    done = subprocess.run(
-        [sys.executable, "-m", "broker.cli.main", *arguments, "--url", node.url],
-        capture_output=True, text=True, input=said, timeout=60, env={"SLUICE_API_TOKEN": TOKEN, "PATH": ""},
-        cwd=Path(__file__).parents[2],
-    )  # fmt: skip
+    done = command(*arguments, "--url", node.url, text=said, SLUICE_API_TOKEN=TOKEN)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr if both else done.stdout
 
 
-def login(node: Node, name: str | None, password: str | None, client_id: str | None = None) -> int:
+def login(
+    node: Reachable, name: str | None, password: str | None, client_id: str | None = None
+) -> int:
     """Log in by paho over MQTT 5, as a client of its own where no identifier is given; the reason code."""
     client = paho.Client(
         CallbackAPIVersion.VERSION2, client_id or uuid4().hex, protocol=paho.MQTTv5
@@ -316,7 +316,7 @@ def test_users_are_managed_by_the_command_line(node: Node, tmp_path: Path) -> No
 
 
 def test_everything_is_there_after_a_kill(tmp_path: Path) -> None:
-    with running(tmp_path / "node", config=CONFIG) as node:
+    with running_process(tmp_path / "node", config=CONFIG) as node:
         made = node.call("POST", "/users", {"name": "meter"})
         node.call("POST", "/bans", {"as": "username_re", "who": "ann|bob"})
         node.call(
@@ -451,7 +451,7 @@ def test_wrong_logins_are_limited_and_lock_nobody_else_out(tmp_path: Path) -> No
         assert "guess" not in log
 
 
-def connect(node: Node, user: str, password: str, source: str = "127.0.0.1") -> int:
+def connect(node: Reachable, user: str, password: str, source: str = "127.0.0.1") -> int:
     """The code that a login is answered with."""
     fields = text("c") + text(user) + text(password)
     head = text("MQTT") + b"\5\xc2\0\x3c\0"

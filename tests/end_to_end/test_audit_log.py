@@ -11,7 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.node import TOKEN, Node, eventually, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import Node as NodeProcess
+from tests.support.node import running as running_process
 from tests.support.plain_http import NO_TLS
 from tests.support.small_disk import small_disk
 
@@ -36,14 +39,14 @@ def empty(node: Node) -> None:
             )
 
 
-def entries(node: Node, **filters: str) -> list[dict[str, Any]]:
+def entries(node: Reachable, **filters: str) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = node.call("GET", f"/audit-log?{httpx.QueryParams(filters)}")[
         "items"
     ]
     return items
 
 
-def latest(node: Node) -> dict[str, Any]:
+def latest(node: Reachable) -> dict[str, Any]:
     """The newest entry, whole."""
     entry: dict[str, Any] = node.call("GET", f"/audit-log/{entries(node, limit='1')[0]['id']}")
     return entry
@@ -375,7 +378,7 @@ def test_there_is_no_way_to_delete_entries(node: Node) -> None:
 
 
 def test_what_was_answered_is_in_the_log_after_a_kill(tmp_path: Path) -> None:
-    with running(tmp_path / "data") as node:
+    with running_process(tmp_path / "data") as node:
         for number in range(20):
             node.call("POST", "/rules", {**RULE, "name": f"r{number}"})
             if number % 5 == 4:
@@ -384,7 +387,7 @@ def test_what_was_answered_is_in_the_log_after_a_kill(tmp_path: Path) -> None:
                 assert len(entries(node, operation="createRule", limit="100")) == number + 1
 
 
-def exported(node: Node) -> list[dict[str, Any]]:
+def exported(node: Reachable) -> list[dict[str, Any]]:
     """All entries, whole, newest first."""
     with node.client() as client:
         answer = client.get("/audit-log:export")
@@ -402,7 +405,7 @@ def long_rule(number: int) -> dict[str, Any]:
 
 def test_the_log_stays_within_its_bytes_through_kills(tmp_path: Path) -> None:
     most = 4 * 1024 * 1024
-    with running(tmp_path / "data", config=f"audit_log.max_bytes = {most}\n") as node:
+    with running_process(tmp_path / "data", config=f"audit_log.max_bytes = {most}\n") as node:
         sent: list[str] = []
         for number in range(100):
             name = f"r{number % 3}"
@@ -422,7 +425,9 @@ def test_the_log_stays_within_its_bytes_through_kills(tmp_path: Path) -> None:
 
 def test_a_full_disk_refuses_the_change_and_the_log_goes_on(tmp_path: Path) -> None:
     with small_disk(tmp_path / "small", 48) as disk:
-        node = Node(disk.path / "data", config="lake.run_spark = false\noverload.enable = false\n")
+        node = NodeProcess(
+            disk.path / "data", config="lake.run_spark = false\noverload.enable = false\n"
+        )
         node.log = tmp_path / "node.log"
         node.start()
         try:

@@ -11,7 +11,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from tests.support.node import Node, eventually
+from tests.support.node import Node, Reachable, eventually
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def define(node: Node, folder: Path, **options: Any) -> None:
     node.call("POST", "/rules", rule)
 
 
-def publish(node: Node, numbers: range, *, version: int = 5) -> list[Any]:
+def publish(node: Reachable, numbers: range, *, version: int = 5) -> list[Any]:
     """Publish and wait; the reason codes."""
     client = paho.Client(
         CallbackAPIVersion.VERSION2, client_id="pump", protocol=MQTTProtocolVersion(version)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import ssl
 import subprocess
@@ -19,26 +18,17 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from broker.cli import exit_codes
 from tests.support.certificates import Authority
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, command, running
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import running as running_process
 from tests.support.processes import free_port
 from tests.support.processor import ended
 
 BASE = 'listeners.tcp.default.bind = "127.0.0.1:0"\n'
 
 
-def _cli(node: Node, *arguments: str, status: int = 0) -> str:
-    command = [
-        sys.executable,
-        "-m",
-        "broker.cli.main",
-        *arguments,
-        "--data-dir",
-        str(node.data_dir),
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, cwd=Path(__file__).parents[2],
-        env={"PATH": "/usr/bin:/bin", "SLUICE_API_TOKEN": TOKEN},
-    )  # fmt: skip
+def _cli(node: Reachable, *arguments: str, status: int = 0) -> str:
+    done = command(*arguments, "--data-dir", str(node.data_dir), SLUICE_API_TOKEN=TOKEN)
     assert done.returncode == status, f"{done.returncode}: {done.stdout}\n{done.stderr}"
     return done.stdout + done.stderr
 
@@ -200,8 +190,7 @@ def test_a_changed_file_is_put_in_force_and_a_bad_one_changes_nothing(tmp_path: 
         drained = node.call("POST", "/config:reload?drain=true&dry_run=true")["consequences"]
         assert "listener 'tcp:more': 1 client may stay connected until they disconnect." in drained
         assert client.reasons == []
-        assert node.process is not None
-        node.process.send_signal(signal.SIGHUP)
+        node.reload()
         eventually(lambda: client.reasons == [0x98])
         assert node.call("GET", "/rewrites")["total"] == 0
         client.close()
@@ -251,7 +240,7 @@ def test_certificates_are_read_again_and_more_of_them_added_while_clients_stay(
 
 
 def test_sigterm_tells_clients_finishes_what_is_under_way_and_ends_in_time(tmp_path: Path) -> None:
-    with running(
+    with running_process(
         tmp_path / "data", config=BASE + 'streams = [ { name = all, topics = ["t/#"] } ]\n'
     ) as node:
         port = node.mqtt[1]

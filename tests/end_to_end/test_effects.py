@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.node import TOKEN, Node, eventually, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import TOKEN, Reachable, eventually
 
 SQL = 'SELECT payload.t AS t FROM "m/#"'
 
@@ -24,7 +25,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def publish(node: Node, topic: str, *values: int) -> None:
+def publish(node: Reachable, topic: str, *values: int) -> None:
     for value in values:
         node.call(
             "POST",
@@ -34,7 +35,7 @@ def publish(node: Node, topic: str, *values: int) -> None:
         )
 
 
-def consequences(node: Node, method: str, path: str, body: Any = None) -> list[str]:
+def consequences(node: Reachable, method: str, path: str, body: Any = None) -> list[str]:
     sentences: list[str] = node.call(
         method, f"{path}{'&' if '?' in path else '?'}dry_run=true", body
     )["consequences"]

@@ -16,13 +16,16 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.coder import Coder
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, running
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import Node as NodeProcess
+from tests.support.node import running as running_process
 
 
 class Client:
     """An MQTT 5 client on a thread of its own, which keeps what it gets."""
 
-    def __init__(self, node: Node, client_id: str, *topics: str) -> None:
+    def __init__(self, node: Reachable, client_id: str, *topics: str) -> None:
         self.got: list[tuple[str, bytes]] = []
         self.acks: list[tuple[int, int]] = []
         ready = threading.Event()
@@ -85,7 +88,7 @@ def clients() -> Iterator[list[Client]]:
         client.close()
 
 
-def schema(node: Node, coder: Coder, **parameters: Any) -> None:
+def schema(node: Reachable, coder: Coder, **parameters: Any) -> None:
     given = {
         "url": coder.url,
         "headers": {"Authorization": "Bearer s3cret", "X-Site": "7"},
@@ -94,7 +97,7 @@ def schema(node: Node, coder: Coder, **parameters: Any) -> None:
     node.call("POST", "/schemas", {"name": "frames", "type": "external_http", "parameters": given})
 
 
-def validation(node: Node, action: str = "drop", **members: Any) -> None:
+def validation(node: Reachable, action: str = "drop", **members: Any) -> None:
     checks = members.pop("checks", [{"type": "external_http", "schema": "frames"}])
     spec = {
         "name": "v",
@@ -106,7 +109,7 @@ def validation(node: Node, action: str = "drop", **members: Any) -> None:
     node.call("POST", "/validations", {**spec, **members})
 
 
-def metric(node: Node, name: str) -> float:
+def metric(node: Reachable, name: str) -> float:
     with node.client() as client:
         lines = client.get(f"{node.url}/metrics").text.splitlines()
     found = [line for line in lines if line.startswith((f"{name} ", f"sluice_{name} "))]
@@ -220,7 +223,7 @@ def test_rules_are_put_off_and_keep_their_order(
     assert "did not answer within 4 s" in node.call("GET", "/rules/slow")["last_error"]["text"]
 
 
-def metrics(node: Node) -> dict[str, Any]:
+def metrics(node: Reachable) -> dict[str, Any]:
     found: dict[str, Any] = node.call("GET", "/rules/slow")["metrics"]
     return found
 
@@ -241,8 +244,13 @@ def test_a_server_that_dies_while_it_is_asked(
 
 
 def test_a_broker_that_dies_while_a_client_is_parked_loses_nothing(
-    node: Node, coder: Coder, clients: list[Client]
+    tmp_path: Path, coder: Coder, clients: list[Client]
 ) -> None:
+    with running_process(tmp_path / "node") as node:
+        _dies_while_a_client_is_parked(node, coder, clients)
+
+
+def _dies_while_a_client_is_parked(node: NodeProcess, coder: Coder, clients: list[Client]) -> None:
     schema(node, coder)
     validation(node)
     node.call("POST", "/streams", {"name": "kept", "topics": ["f/#"]})
@@ -376,7 +384,7 @@ def test_secrets_are_stars_and_stars_keep_them(node: Node, coder: Coder) -> None
     assert node.call("GET", "/schemas/frames")["status"] == "connected"
 
 
-def decoded(node: Node, payload: str) -> str:
+def decoded(node: Reachable, payload: str) -> str:
     found = node.call("POST", "/schemas:decode", {"name": "frames", "payload": payload})["value"]
     return base64.b64decode(found["$base64"]).decode()
 
@@ -423,7 +431,9 @@ def test_what_cannot_be_saved_says_why(node: Node, coder: Coder) -> None:
 
 
 def test_ssrf_lists_hold_for_schemas(tmp_path: Path, coder: Coder) -> None:
-    with running(tmp_path / "node", config="rule_engine { ssrf { enable = true } }") as node:
+    with running_process(
+        tmp_path / "node", config="rule_engine { ssrf { enable = true } }"
+    ) as node:
         node.call("POST", "/schema-registries", {"name": "own", "url": f"{node.url}/registry"})
         sql = "SELECT avro_decode('own', payload, 1) AS t FROM \"a\""
         answer = node.call(

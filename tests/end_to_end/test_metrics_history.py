@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,35 +10,26 @@ from typing import Any
 import pytest
 
 from broker.core.times import rfc3339
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.end_to_end.clients import Client
+from tests.support.local_node import Done, Node, command, running
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import running as running_process
 
 _ROOT = Path(__file__).parents[2]
 
 
-def history(node: Node, query: str) -> Any:
+def history(node: Reachable, query: str) -> Any:
     return node.call("GET", f"/metrics/history?{query}")
 
 
-def sluice(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "broker.cli.main",
-        "metrics",
-        *words,
-        "--data-dir",
-        str(node.data_dir),
-    ]
-    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=60, cwd=_ROOT, env=environ
-    )
+def sluice(node: Reachable, *words: str) -> Done:
+    return command("metrics", *words, "--data-dir", str(node.data_dir), SLUICE_API_TOKEN=TOKEN)
 
 
-def publish(node: Node, count: int) -> None:
-    host, port = node.mqtt
-    command = ["mosquitto_pub", "-h", host, "-p", str(port), "-q", "1", "-t", "t", "-l"]
-    subprocess.run(command, input="x\n" * count, text=True, timeout=60, check=True)
+def publish(node: Reachable, count: int) -> None:
+    with Client(node) as client:
+        for _ in range(count):
+            client.publish("t", "x")
 
 
 def values_of(answer: Any, name: str) -> dict[str, float]:
@@ -63,7 +51,7 @@ def _seconds(time: str) -> int:
 
 
 def test_history_survives_a_stop_and_a_kill_with_gaps_and_markers(tmp_path: Path) -> None:
-    with running(tmp_path / "n") as node:
+    with running_process(tmp_path / "n") as node:
         publish(node, 50)
         received = "names=messages_received&labels=qos=1&step=1"
         eventually(
@@ -103,7 +91,7 @@ def test_history_survives_a_stop_and_a_kill_with_gaps_and_markers(tmp_path: Path
 
 def test_changes_of_objects_and_settings_are_markers_that_survive_a_kill(tmp_path: Path) -> None:
     warm = {"name": "warm", "sql": 'SELECT topic FROM "a/#"', "actions": []}
-    with running(
+    with running_process(
         tmp_path / "n", config='streams = [{ name = "fixed" }]\nmqtt.max_inflight = 10'
     ) as node:
         node.call("POST", "/rules", warm)

@@ -17,7 +17,9 @@ import paho.mqtt.client as mqtt
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from tests.support.node import TOKEN, Node, eventually, running, sluice
+from tests.support.local_node import Node, running, sluice
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import Node as NodeProcess
 
 # What is searched for in everything that the broker says and writes.
 PLANTED = "pl4nted-Value-of-a-secret"
@@ -29,7 +31,7 @@ def leaks(text: str | bytes) -> bool:
     return any(form in data for form in FORMS)
 
 
-def files_with_it(node: Node) -> list[str]:
+def files_with_it(node: Reachable) -> list[str]:
     """Files of the data directory, and the log, that have the value in them."""
     files = [
         node.log,
@@ -44,7 +46,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def put(node: Node, name: str, value: str = PLANTED, **members: Any) -> Any:
+def put(node: Reachable, name: str, value: str = PLANTED, **members: Any) -> Any:
     return node.call("PUT", f"/secrets/{name}", {"value": value, **members})
 
 
@@ -158,11 +160,7 @@ def test_commands_take_the_value_from_a_file_or_standard_input_only(
         node, "secrets", "put", "commanded", "--value-file", str(file), "--description", "d"
     )
     assert (created.returncode, created.stdout) == (0, "secret commanded created\n"), created.stderr
-    environ = os.environ | {"SLUICE_API_TOKEN": TOKEN, "SLUICE_URL": node.url}
-    command = [sys.executable, "-m", "broker.cli.main", "secrets", "put", "commanded"]
-    piped = subprocess.run(
-        command, input="another", env=environ, capture_output=True, text=True, timeout=120
-    )
+    piped = sluice(node, "secrets", "put", "commanded", text="another")
     assert (piped.returncode, piped.stdout) == (0, "secret commanded replaced\n"), piped.stderr
     for words in (
         ("ls",),
@@ -181,7 +179,7 @@ def test_commands_take_the_value_from_a_file_or_standard_input_only(
 
 
 def test_a_secret_is_there_after_kill_nine_and_its_key_is_the_owners(tmp_path: Path) -> None:
-    node = Node(tmp_path / "data").start()
+    node = NodeProcess(tmp_path / "data").start()
     try:
         assert not (node.data_dir / "secrets.key").exists()  # nothing to encrypt yet
         node.call("PUT", "/secrets/lasting?dry_run=true", {"value": PLANTED})
@@ -200,7 +198,7 @@ def test_a_secret_is_there_after_kill_nine_and_its_key_is_the_owners(tmp_path: P
         node.kill()
 
 
-def start_refused(node: Node) -> str:
+def start_refused(node: Reachable) -> str:
     """What a start that must fail says."""
     command = [sys.executable, "-m", "broker.cli.main", "serve", "--data-dir", str(node.data_dir)]
     ended = subprocess.run(
@@ -218,7 +216,7 @@ def start_refused(node: Node) -> str:
 def test_a_wrong_lost_or_malformed_key_is_one_sentence_at_the_start_and_deletes_nothing(
     tmp_path: Path,
 ) -> None:
-    node = Node(tmp_path / "data").start()
+    node = NodeProcess(tmp_path / "data").start()
     for name in ("a", "b"):
         put(node, name)
     assert node.stop() == 0
@@ -505,7 +503,7 @@ def test_a_reference_where_the_value_would_be_shown_is_refused_as_it_is_saved(
     assert not leaks(str(answer))
 
 
-def everything(node: Node) -> Iterator[tuple[str, bytes]]:
+def everything(node: Reachable) -> Iterator[tuple[str, bytes]]:
     """Every answer of the API to a GET without parameters in its path, and those of each object."""
     document = node.call("GET", "/openapi.json")
     with node.client() as client:

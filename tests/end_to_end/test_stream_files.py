@@ -16,7 +16,10 @@ import pytest
 
 from tests.end_to_end.clients import Client
 from tests.end_to_end.test_bridge_buffers import publish
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, command, running
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import Node as NodeProcess
+from tests.support.node import running as running_process
 
 MESSAGES = 500
 NDJSON = "application/x-ndjson"
@@ -42,29 +45,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def command(node: Node, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "broker.cli.main", "streams", *arguments]
-
-
-def environ(node: Node) -> dict[str, str]:
-    return {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
-
-
-def sluice(node: Node, *arguments: str, expect: int = 0) -> str:
-    folder = Path(__file__).parents[2]
-    done = subprocess.run(
-        command(node, *arguments),
-        env=environ(node),
-        text=True,
-        capture_output=True,
-        timeout=120,
-        cwd=folder,
-    )
+def sluice(node: Reachable, *arguments: str, expect: int = 0) -> str:
+    done = command("streams", *arguments, SLUICE_URL=node.url, SLUICE_API_TOKEN=TOKEN)
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
-def records(node: Node, stream: str) -> list[dict[str, Any]]:
+def records(node: Reachable, stream: str) -> list[dict[str, Any]]:
     """All records, without their places, in the order of their times."""
     found: list[dict[str, Any]] = []
     for shard in node.call("GET", f"/streams/{stream}")["positions"]:
@@ -77,7 +64,7 @@ def records(node: Node, stream: str) -> list[dict[str, Any]]:
     )
 
 
-def post(node: Node, path: str, data: bytes, media_type: str = NDJSON) -> httpx.Response:
+def post(node: Reachable, path: str, data: bytes, media_type: str = NDJSON) -> httpx.Response:
     with node.client() as client:
         return client.post(path, content=data, headers={"Content-Type": media_type})
 
@@ -127,9 +114,12 @@ def test_the_api_gives_a_range_as_a_file(node: Node, tmp_path: Path, form: str, 
     )
 
 
-def test_an_import_continues_after_a_kill_and_appends_each_record_once(
-    node: Node, tmp_path: Path
-) -> None:
+def test_an_import_continues_after_a_kill_and_appends_each_record_once(tmp_path: Path) -> None:
+    with running_process(tmp_path / "data", config="overload.enable = false") as node:
+        _import_continues_after_a_kill(node, tmp_path)
+
+
+def _import_continues_after_a_kill(node: NodeProcess, tmp_path: Path) -> None:
     file, total = tmp_path / "many.ndjson", 40_000
     with file.open("w") as lines:
         for number in range(total):
@@ -137,8 +127,8 @@ def test_an_import_continues_after_a_kill_and_appends_each_record_once(
     node.call("POST", "/streams", {"name": "many", "topics": ["never/#"]})
     folder = Path(__file__).parents[2]
     with subprocess.Popen(
-        command(node, "import", "many", str(file)),
-        env=environ(node),
+        [sys.executable, "-m", "broker.cli.main", "streams", "import", "many", str(file)],
+        env={**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN},
         text=True,
         stdout=subprocess.PIPE,
         cwd=folder,

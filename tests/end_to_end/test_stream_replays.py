@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,10 @@ from tests.end_to_end.clients import Client
 from tests.end_to_end.test_bridge_buffers import arrived, publish
 from tests.support.kafka_server import Kafka
 from tests.support.kafka_topic import Topic
-from tests.support.node import TOKEN, Node, eventually, running
+from tests.support.local_node import Node, command, running
+from tests.support.node import TOKEN, Reachable, eventually
+from tests.support.node import Node as NodeProcess
+from tests.support.node import running as running_process
 
 ASYNC = {"Prefer": "respond-async"}
 MESSAGES = 3_000
@@ -31,13 +31,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     with running(
         tmp_path_factory.mktemp("replays") / "data", config="overload.enable = false"
     ) as node:
-        node.call("POST", "/streams", {"name": "kept", "topics": ["n/#"], "shards": 2})
-        publish(node, range(MESSAGES))
-        eventually(lambda: node.call("GET", "/streams/kept")["records"] == MESSAGES)
+        _fill(node)
         yield node
 
 
-def start(node: Node, **body: Any) -> str:
+def _fill(node: Reachable) -> None:
+    node.call("POST", "/streams", {"name": "kept", "topics": ["n/#"], "shards": 2})
+    publish(node, range(MESSAGES))
+    eventually(lambda: node.call("GET", "/streams/kept")["records"] == MESSAGES)
+
+
+def start(node: Reachable, **body: Any) -> str:
     """Start a replay of the stream; the identifier of the job."""
     with node.client() as client:
         answer = client.post("/streams/kept:replay", json=body, headers=ASYNC)
@@ -47,23 +51,23 @@ def start(node: Node, **body: Any) -> str:
         return id
 
 
-def job(node: Node, id: str) -> dict[str, Any]:
+def job(node: Reachable, id: str) -> dict[str, Any]:
     found: dict[str, Any] = node.call("GET", f"/jobs/{id}")
     return found
 
 
-def over(node: Node, id: str) -> dict[str, Any]:
+def over(node: Reachable, id: str) -> dict[str, Any]:
     eventually(lambda: job(node, id)["state"] not in ("running", "paused"))
     return job(node, id)
 
 
-def records(node: Node, stream: str, query: str) -> dict[str, Any]:
+def records(node: Reachable, stream: str, query: str) -> dict[str, Any]:
     """A page of records."""
     found: dict[str, Any] = node.call("GET", f"/streams/{stream}/records?{query}")
     return found
 
 
-def numbers(node: Node, stream: str) -> list[int]:
+def numbers(node: Reachable, stream: str) -> list[int]:
     """What the messages of a stream of one shard have as ``n``, in the order of their offsets."""
     found: list[int] = []
     page: dict[str, Any] = {"next": "0"}
@@ -78,7 +82,7 @@ def marks_of(message: Any) -> dict[str, str]:
     return dict(message.properties.UserProperty)
 
 
-def shard_of(node: Node) -> int:
+def shard_of(node: Reachable) -> int:
     """The shard that has the messages."""
     found: int = next(
         one["shard"]
@@ -88,7 +92,7 @@ def shard_of(node: Node) -> int:
     return found
 
 
-def underway(node: Node, id: str, done: int = 300) -> dict[str, Any]:
+def underway(node: Reachable, id: str, done: int = 300) -> dict[str, Any]:
     eventually(lambda: job(node, id)["progress"]["done"] >= done, every_s=0.01)
     return job(node, id)
 
@@ -139,8 +143,14 @@ def test_the_rate_is_kept(node: Node) -> None:
     assert SLOW * 0.5 < shown["rate"] < SLOW * 1.1
 
 
-def test_replays_survive_a_kill_and_lose_nothing(node: Node, tmp_path: Path) -> None:
+def test_replays_survive_a_kill_and_lose_nothing(tmp_path: Path) -> None:
     """One kill for all targets: a start of the broker takes longer than the rest."""
+    with running_process(tmp_path / "data", config="overload.enable = false") as node:
+        _fill(node)
+        _survive_a_kill(node, tmp_path)
+
+
+def _survive_a_kill(node: NodeProcess, tmp_path: Path) -> None:
     for name in ("copy", "paused", "part"):
         node.call("POST", "/streams", {"name": name, "topics": ["never/#"]})
     with Client(node, "durable", expiry_s=3600) as session:
@@ -327,12 +337,7 @@ def test_rows_to_an_action_wait_for_its_target_and_none_is_lost(node: Node) -> N
 
 def test_the_command_shows_the_plan_then_the_result(node: Node) -> None:
     def sluice(*arguments: str, expect: int = 0) -> str:
-        environ = {**os.environ, "SLUICE_URL": node.url, "SLUICE_API_TOKEN": TOKEN}
-        command = [sys.executable, "-m", "broker.cli.main", *arguments]
-        folder = Path(__file__).parents[2]
-        done = subprocess.run(
-            command, env=environ, text=True, capture_output=True, timeout=60, cwd=folder
-        )
+        done = command(*arguments, SLUICE_URL=node.url, SLUICE_API_TOKEN=TOKEN)
         assert done.returncode == expect, done.stdout + done.stderr
         return done.stdout + done.stderr
 

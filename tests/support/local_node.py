@@ -25,9 +25,10 @@ from unittest.mock import patch
 from broker.app.lifecycle import configuration, start
 from broker.app.loops import loop_factory
 from broker.app.reload import ConfigReload
+from broker.app.settings import NodeSettings
 from broker.cli.main import main
 from broker.config.options import ServeOptions
-from broker.observe.log import TextFormatter
+from broker.observe.log import TextFormatter, Throttle
 from tests.support.node import TOKEN, Reachable, in_this_process, text_of
 
 _DEADLINE_S = 60.0
@@ -64,7 +65,8 @@ class Node(Reachable):
         try:
             options = ServeOptions(self.data_dir, text_of(self.mqtt), text_of(self.api))
             config = configuration(options)
-            with asyncio.Runner(loop_factory=loop_factory("auto")) as runner:
+            loop = config.get("node", NodeSettings).event_loop
+            with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
                 runner.run(self._serve(config, options, ready))
         except BaseException as error:
             if ready.done():
@@ -172,6 +174,7 @@ def _process_as_before() -> Iterator[None]:
 def _logged(file: Path) -> Iterator[None]:
     handler = logging.FileHandler(file)
     handler.setFormatter(TextFormatter())
+    handler.addFilter(Throttle())
     logging.getLogger().addHandler(handler)
     try:
         yield
