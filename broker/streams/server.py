@@ -14,8 +14,9 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -62,8 +63,11 @@ ARROW: Final = "arrow"
 MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
 # Time limit of a request that waits for offsets that are not there yet.
 WAIT_S: Final = 5.0
-# Requests with a good ticket that are served at a time; further ones wait.
+# Requests with a good ticket that are served at a time; further ones wait. As many more wait for offsets.
 MAX_REQUESTS: Final = 64
+# A served reader that took longer for so many bytes ends for a request that waits.
+_SLOW_BYTES: Final = 256 * 1024
+_SLOW_S: Final = 5.0
 # Half of them may be without a request that had a good ticket; an older one of these is closed for each further one.
 # A quarter of the file descriptors, where that is less.
 MAX_CONNECTIONS: Final = 1024
@@ -112,12 +116,81 @@ class _Reader:
         self.link = link
         self.opened_s = time.monotonic()
         self.is_busy = self.is_cut = False
+        self._taken_bytes = 0
+        self._blocked_s = 0.0
+        self._sending_since_s: float | None = None
+
+    def send(self, data: memoryview) -> None:
+        """Send bytes, and measure how long the reader takes for them."""
+        while data:
+            began_s = self._sending_since_s = time.monotonic()
+            size = self.link.send(data)
+            self._sending_since_s = None
+            self._blocked_s += time.monotonic() - began_s
+            self._taken_bytes += size
+            if self._taken_bytes >= _SLOW_BYTES:
+                self.served_anew()
+            data = data[size:]
+
+    def served_anew(self) -> None:
+        """Measure from here on."""
+        self._taken_bytes = 0
+        self._blocked_s = 0.0
+
+    def blocked_s(self, now_s: float) -> float:
+        """Time for which the server has waited for the reader to take the last bytes."""
+        since_s = self._sending_since_s
+        return self._blocked_s + (0.0 if since_s is None else now_s - since_s)
 
     def make_room(self) -> None:
         """Cut the connection off; its thread ends then."""
         self.is_cut = True
         with suppress(OSError):  # it has ended already, or TLS is taking the descriptor
             socket.shutdown(self.link, SHUT_RDWR)
+
+
+class _Places:
+    """Places of requests that are served, handed on in the order of arrival. While requests wait, readers that do not
+    take what they asked for lose theirs."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._served: set[_Reader] = set()
+        self._waiting: deque[tuple[_Reader, threading.Event]] = deque()
+
+    @contextmanager
+    def taken(self, reader: _Reader) -> Iterator[None]:
+        """A place; waits until one is free."""
+        reader.served_anew()
+        turn = threading.Event()
+        with self._lock:
+            if len(self._served) < self._most:
+                self._served.add(reader)
+                turn.set()
+            else:
+                self._waiting.append((reader, turn))
+        while not turn.wait(1):
+            self._end_slow_readers()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._served.discard(reader)
+                if self._waiting:
+                    following, turn = self._waiting.popleft()
+                    self._served.add(following)
+                    turn.set()
+
+    def _end_slow_readers(self) -> None:
+        """Cut off as many as wait, the slowest first. They ask for the rest again."""
+        now_s = time.monotonic()
+        with self._lock:
+            slow = [reader for reader in self._served if reader.blocked_s(now_s) > _SLOW_S]
+            slow.sort(key=lambda reader: -reader.blocked_s(now_s))
+            ended = slow[: len(self._waiting)]
+        for reader in ended:
+            reader.make_room()
 
 
 class RangeServer(HTTPServer):
@@ -144,7 +217,8 @@ class RangeServer(HTTPServer):
         most = min(MAX_CONNECTIONS, descriptors // 4)
         self._room = Room[_Reader](most, most // 2)
         self._room_lock = threading.Lock()
-        self._free = threading.BoundedSemaphore(MAX_REQUESTS)
+        self.places = _Places(MAX_REQUESTS)
+        self.waits = threading.BoundedSemaphore(MAX_REQUESTS)
         # ``_serve`` makes ours
         super().__init__((str(address[0]), int(address[1])), BaseHTTPRequestHandler)
 
@@ -183,14 +257,13 @@ class RangeServer(HTTPServer):
                     reader.make_room()
 
     @contextmanager
-    def serving(self, reader: _Reader) -> Iterator[None]:
-        """A place for a request that has a good ticket; waits until one is free."""
+    def busy(self, reader: _Reader) -> Iterator[None]:
+        """A connection with a request that has a good ticket keeps its place in the room."""
         reader.is_busy = True
         with self._room_lock:
             self._room.authenticated(reader)
         try:
-            with self._free:
-                yield
+            yield
         finally:
             reader.is_busy = False
             with self._room_lock:
@@ -240,6 +313,21 @@ class _Head(io.BufferedReader):
         return line
 
 
+class _Wire(io.RawIOBase):
+    """The sending side of a connection."""
+
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._reader.send(view)
+        return len(view)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "sluice"
@@ -255,9 +343,10 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(request, client_address, server)
 
     def setup(self) -> None:
-        """Read the lines of requests within a bound."""
+        """Read the lines of requests within a bound, and measure how fast answers are taken."""
         super().setup()
         self.rfile = self._head = _Head(self.rfile.detach())
+        self.wfile = _Wire(self._reader)
 
     def handle_one_request(self) -> None:
         """Serve a request, or end the connection where its first line is too long."""
@@ -278,34 +367,49 @@ class _Handler(BaseHTTPRequestHandler):
         except Refused as refused:
             self._refuse(refused)
             return
-        with self.server.serving(self._reader):
+        with self.server.busy(self._reader):
             self._answer(shard, query)
 
     def _answer(self, shard: LogShard, query: dict[str, list[str]]) -> None:
         reader = self.server.reader
         index = self.server.index
+        with ExitStack() as place:
+            try:
+                asked = _asked(shard, query)
+                if isinstance(asked, Asked):
+                    self._wait_for(asked)
+                place.enter_context(self.server.places.taken(self._reader))
+                if isinstance(asked, AskedTime):
+                    offset = reader.offset_at(*asked)
+                    self._send_body(b"" if offset is None else b"%d" % offset, "text/plain")
+                    return
+                if asked.limit is not None:
+                    self._send_page(_page(reader, index, asked, asked.limit))
+                    return
+                pieces = (_pieces if asked.form == ARROW else _file)(reader, index, asked)
+                first = next(pieces)
+            except Refused as refused:
+                self._refuse(refused)
+            except RangeMissing as missing:
+                assert isinstance(asked, Asked)
+                self._refuse(_missing(missing, asked))
+            except SluiceError as error:
+                self._refuse(Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
+            else:
+                self._send(
+                    first,
+                    pieces,
+                    MEDIA_TYPE if asked.form == ARROW else files.MEDIA_TYPES[asked.form],
+                )
+
+    def _wait_for(self, asked: Asked) -> None:
+        """Wait for offsets that are not there yet, without a place."""
+        where = asked.shard, asked.start, asked.end
         try:
-            asked = _asked(shard, query)
-            if isinstance(asked, AskedTime):
-                offset = reader.offset_at(*asked)
-                self._send_body(b"" if offset is None else b"%d" % offset, "text/plain")
-                return
-            if asked.limit is not None:
-                self._send_page(_page(reader, index, asked, asked.limit))
-                return
-            pieces = (_pieces if asked.form == ARROW else _file)(reader, index, asked)
-            first = next(pieces)
-        except Refused as refused:
-            self._refuse(refused)
-        except RangeMissing as missing:
-            assert isinstance(asked, Asked)
-            self._refuse(_missing(missing, asked))
-        except SluiceError as error:
-            self._refuse(Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
-        else:
-            self._send(
-                first, pieces, MEDIA_TYPE if asked.form == ARROW else files.MEDIA_TYPES[asked.form]
-            )
+            self.server.reader.wait_for(*where, 0)
+        except RangeMissing:
+            with self.server.waits:
+                self.server.reader.wait_for(*where, WAIT_S)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Normal traffic logs nothing."""
@@ -417,15 +521,13 @@ def _asked(shard: LogShard, query: dict[str, list[str]]) -> Asked | AskedTime:
 
 def _page(reader: FrameReader, index: TopicIndex | None, asked: Asked, limit: int) -> Page:
     assert asked.topic_filter is not None
-    reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
     batches = messages(reader, index, asked.shard, asked.start, asked.end, asked.topic_filter)
     return read_page(batches, asked.end, limit)
 
 
 def _pieces(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iterator[Any]:
-    """The range as an Arrow IPC stream, once it is there. Small frames are joined; the first piece is the schema. The
+    """The range as an Arrow IPC stream. Small frames are joined; the first piece is the schema. The
     first records are read before that: a tier that does not answer is then known."""
-    reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
     batches = _messages(reader, index, asked)
     first = list(islice(batches, 1))
     yield frames.SCHEMA_MESSAGE
@@ -453,8 +555,7 @@ def _messages(
 
 
 def _file(reader: FrameReader, index: TopicIndex | None, asked: Asked) -> Iterator[bytes]:
-    """The range as a file, once it is there. The first piece is empty: what cannot be read is known by then."""
-    reader.wait_for(asked.shard, asked.start, asked.end, WAIT_S)
+    """The range as a file. The first piece is empty: what cannot be read is known by then."""
     batches = _messages(reader, index, asked)
     first = list(islice(batches, 1))
     yield b""

@@ -28,7 +28,9 @@ from broker.storage.rocksdb.database import bounded, last_before
 from broker.storage.rocksdb.store import DATABASE_FOLDER
 from broker.storage.store import LogShard
 
+# Pauses between attempts; those of a wait for offsets double, up to the second.
 _RETRY_STEP_S: Final = 0.02
+_MAX_RETRY_STEP_S: Final = 0.25
 _REOPEN_AFTER_S: Final = 1.0
 _GIVE_UP_AFTER_S: Final = 5.0
 
@@ -74,6 +76,7 @@ class FrameReader(ABC):
             RangeMissing: it does not, after ``wait_s`` seconds, or part of it was trimmed.
         """
         deadline_s = self._monotonic_s() + wait_s
+        step_s = _RETRY_STEP_S
         while True:
             range_now = self.range_of(shard)
             if range_now.first_offset <= from_offset and to_offset <= range_now.next_offset:
@@ -82,7 +85,8 @@ class FrameReader(ABC):
                 raise RangeMissing(range_now)
             self.refresh()
             if self.range_of(shard) == range_now:
-                self._sleep(_RETRY_STEP_S)
+                self._sleep(step_s)
+                step_s = min(2 * step_s, _MAX_RETRY_STEP_S)
 
     def messages(
         self,

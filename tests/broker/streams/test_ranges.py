@@ -332,6 +332,67 @@ def test_readers_that_are_idle_hold_no_place_of_a_request(
         assert seconds_of_a_read(server) < PROMPT_S
 
 
+def asking(
+    server: Running, count: int, stack: ExitStack, end: int, trust: ssl.SSLContext | None = None
+) -> list[socket.socket]:
+    """Readers with a ticket that ask for records, and take none of them."""
+    head = f"GET /streams/16/0?from=0&to={end} HTTP/1.1\r\n"
+    head += f"authorization: Bearer {server.ranges.access(16)['ticket']}\r\n\r\n"
+    links = []
+    for link in silent(server.ranges.address, count, stack):
+        if trust is not None:
+            link = stack.enter_context(trust.wrap_socket(link, server_hostname="127.0.0.1"))
+        link.sendall(head.encode())
+        links.append(link)
+    return links
+
+
+def append_large(store: RocksStore) -> int:
+    """Append more than the buffers of a connection hold; returns the number of records."""
+    for number in range(20):
+        large = StreamRecord(number, "t", os.urandom(1_000_000), 1, False, "c", None, None, None)
+        store.commit(Batch({LOG: [large]}))
+    return 20
+
+
+def test_readers_that_take_nothing_give_their_places_to_others(
+    store: RocksStore, tmp_path: Path
+) -> None:
+    count = append_large(store)
+    with running(tmp_path) as server, ExitStack() as stack:
+        slow, *_ = asking(server, MAX_REQUESTS, stack, count)
+        taken = 0
+        others_have_read = threading.Event()
+
+        def take() -> None:
+            """Read 0.4 MB a second until others have read: slow, but not for nothing."""
+            nonlocal taken
+            while piece := slow.recv(400_000):
+                taken += len(piece)
+                others_have_read.wait(len(piece) / 400_000)
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        began_s = time.monotonic()
+        for _ in range(3):
+            assert seconds_of_a_read(server) < PROMPT_S
+        assert time.monotonic() - began_s < PROMPT_S
+        others_have_read.set()
+        slow.shutdown(socket.SHUT_WR)  # it has no further request
+        thread.join()
+        assert taken > count * 1_000_000
+
+
+def test_readers_of_offsets_that_are_not_there_hold_no_places(
+    store: RocksStore, tmp_path: Path
+) -> None:
+    append(store, 0)
+    with running(tmp_path) as server, ExitStack() as stack:
+        for _ in range(8):
+            asking(server, MAX_REQUESTS, stack, 100)
+        assert seconds_of_a_read(server) < PROMPT_S
+
+
 def test_silent_connections_keep_no_reader_out_over_tls(store: RocksStore, tmp_path: Path) -> None:
     append(store, 0)
     authority = Authority(tmp_path)
@@ -345,6 +406,23 @@ def test_silent_connections_keep_no_reader_out_over_tls(store: RocksStore, tmp_p
         assert rows_over_tls(server, authority) == 1
         assert time.monotonic() - began_s < PROMPT_S
         assert links[0].recv(1) == b""
+
+
+def test_readers_that_take_nothing_give_their_places_to_others_over_tls(
+    store: RocksStore, tmp_path: Path
+) -> None:
+    count = append_large(store)
+    authority = Authority(tmp_path)
+    files = authority.sign("server", {"CN": "ranges"}, ["127.0.0.1"])
+    settings = RangeServerSettings(
+        bind="127.0.0.1:0", certfile=str(files.cert), keyfile=str(files.key)
+    )
+    trust = ssl.create_default_context(cafile=str(authority.file))
+    with running(tmp_path, settings) as server, ExitStack() as stack:
+        asking(server, MAX_REQUESTS, stack, count, trust)
+        began_s = time.monotonic()
+        assert rows_over_tls(server, authority) == 1
+        assert time.monotonic() - began_s < PROMPT_S
 
 
 def test_a_connection_without_a_ticket_is_closed_in_time(store: RocksStore, tmp_path: Path) -> None:
