@@ -65,7 +65,7 @@ MEDIA_TYPE: Final = "application/vnd.apache.arrow.stream"
 WAIT_S: Final = 5.0
 # Requests with a good ticket that are served at a time; further ones wait. As many more wait for offsets.
 MAX_REQUESTS: Final = 64
-# A served reader that took longer for so many bytes ends for a request that waits.
+# Bytes, and the time in which a reader has to take them while other requests wait.
 _SLOW_BYTES: Final = 256 * 1024
 _SLOW_S: Final = 5.0
 # Half of them may be without a request that had a good ticket; an older one of these is closed for each further one.
