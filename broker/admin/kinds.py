@@ -433,4 +433,40 @@ RESOURCES = (
             ),
         ),
     ),
+    Resource(
+        name="applied object",
+        area="authoring",
+        path="/applied",
+        tag="System",
+        service="applied",
+        commands="",
+        verbs=(
+            Verb(
+                id="listApplied",
+                text="List the objects that `sluice apply` owns. Returns the kinds and names of objects of files that "
+                "were applied; `--prune` deletes no others.",
+                call="list",
+                answer="broker.admin.applied:AppliedList",
+                reads="thread",
+            ),
+            Verb(
+                id="markApplied",
+                text="Mark objects as owned by `sluice apply`. An object that is deleted loses its mark.",
+                call="mark",
+                path=":mark",
+                body=(
+                    Parameter(
+                        name="add",
+                        many=True,
+                        default=(),
+                        longest=1000,
+                        text="Paths of kinds and names, as `rules/warm`.",
+                    ),
+                    Parameter(name="remove", many=True, default=(), longest=1000),
+                ),
+                body_text="The objects to mark, and those that lose their mark.",
+                does="change",
+            ),
+        ),
+    ),
 )

@@ -145,6 +145,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         alarms=AlarmService(node.alarms, node.clock),
         audit_log=node.audit_log,
         saturation=node.saturation,
+        applied=node.applied,
         backups=node.backups,
         captures=node.captures,
         history=node.history,

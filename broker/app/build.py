@@ -15,6 +15,7 @@ from broker.admin.access import USERS, AccessService
 from broker.admin.accounts import Accounts
 from broker.admin.alarm_receivers import AlarmReceivers
 from broker.admin.api_settings import ApiSettings
+from broker.admin.applied import AppliedObjects
 from broker.admin.audit_log import AuditLog
 from broker.admin.backups import Backups
 from broker.admin.captures import Captures
@@ -304,9 +305,11 @@ class Node:
             self.writer, self.clock, config.get("audit_log", AuditLogSettings)
         )
         values = StoredValues(self.writer)
+        self.applied = AppliedObjects(values)
         self.history = MetricsHistory(metrics, values, self.clock, history, product_version())
         if self.sections.file is not None:
             self.sections.file.on_change.connect(self._mark_change)
+            self.sections.file.on_change.connect(self.applied.forget)
 
     def _mark_change(self, saved: SavedObject) -> None:
         if saved.order_of is None:

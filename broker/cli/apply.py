@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,21 +22,51 @@ from broker.core.kinds import Kind, counted, kinds, object_sections
 if TYPE_CHECKING:
     from broker.admin.settings import SettingRow
 
-# Exit code of a dry run with differences.
-DIFFERENT: Final = 2
 _FILE: Final = "sluice.conf"
-# Settings that are lists of objects with an address of their own.
-_BY_ADDRESS: Final = ("authentication", "authorization.sources")
+# File with objects that a broker cannot start with: identities without their passwords, and bans.
+_ACCESS_FILE: Final = "access.conf"
+# Place in files of kinds that have no section of objects, by their path.
+_PLACES: Final[Mapping[str, str]] = {
+    "authentication": "authentication",
+    "authorization/sources": "authorization.sources",
+    "bans": "bans",
+}
+# Members that are sent when an object is created, and that no answer has; a new object needs the first or the second.
+_ONCE: Final[Mapping[str, Sequence[str]]] = {
+    "users": ("password",),
+    "accounts": ("password",),
+    "tokens": ("sha256",),
+    "secrets": ("value", "encrypted"),
+}
+# Members that are not declared: times and names that answers have, and the wish for a generated password.
+_NOT_DECLARED: Final = frozenset(("created_at", "updated_at", "password_changed_at", "generate"))
+# Number of labels in one request.
+_LABELS: Final = 500
 Tree = dict[str, Any]
 
 
+def _place(kind: Kind) -> str:
+    """Place of the objects of a kind in files; empty for those that files do not declare."""
+    place = kind.section or _PLACES.get(kind.path, "")
+    return place if "put" in kind.abilities.verbs or kind.path == "bans" else ""
+
+
 def _kinds() -> Sequence[Kind]:
-    """The kinds that files declare: saved in a section, and without secrets that no answer has."""
-    return [
-        kind
-        for kind in kinds()
-        if kind.section and "put" in kind.abilities.verbs and not kind.holds_secrets
-    ]
+    """The kinds that files declare, secrets first, since others refer to them."""
+    return sorted(filter(_place, kinds()), key=lambda kind: kind.path != "secrets")
+
+
+def _name_of(kind: Kind, spec: Mapping[str, Any]) -> str:
+    if kind.path == "bans":
+        return f"{spec.get('as')}/{spec.get('who')}"
+    return str(spec.get(kind.named_by))
+
+
+def _form(kind: Kind, spec: Mapping[str, Any]) -> Tree:
+    """The members of an object that files declare, with defaults."""
+    left_out = {*_NOT_DECLARED, *_ONCE.get(kind.path, ())}
+    left_out |= {"name"} if kind.section is None else set()
+    return {member: value for member, value in kind.as_spec(spec).items() if member not in left_out}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +95,37 @@ def export(
     call: Call,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The directory to write to.")],
 ) -> None:
-    """Write objects and settings that the API has saved to DIR/sluice.conf, which 'sluice apply' reads.
+    """Write objects and settings that the API has saved to DIR, which 'sluice apply' reads.
 
-    Secrets are stars, which keep those of the broker. Users, tokens, secrets, bans, authenticators and sources of
-    access rules are not written.
+    Users, accounts, tokens, secrets and bans are in DIR/access.conf, the others in DIR/sluice.conf. Secrets are stars,
+    which keep those of the broker; passwords, hashes of tokens and values of secrets are not written.
     """
     tree: Tree = {}
+    access: Tree = {}
+    closed = set[str]()
     for row in _saved_settings(call):
-        _put(tree, tuple(row["key"].split(".")), row["value"])
+        if place := _closed(row["key"]):
+            closed.add(place)
+        else:
+            _put(tree, tuple(row["key"].split(".")), row["value"])
     count = 0
     for kind in _kinds():
-        objects = {name: _nameless(kind, spec) for name, spec in _existing(call, kind).items()}
+        place = _place(kind)
+        existing = _existing(call, kind)
+        objects: Any = {name: _nameless(kind, spec) for name, spec in existing.items()}
+        if kind.section is None:
+            objects = list(existing.values()) if kind.path == "bans" or place in closed else []
         count += len(objects)
         if objects:
-            _put(tree, tuple(str(kind.section).split(".")), objects)
+            is_access = kind.path in _ONCE or kind.path == "bans"
+            _put(access if is_access else tree, tuple(place.split(".")), objects)
     file = directory / _FILE
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".new")
-        temporary.write_text(json.dumps(tree, indent=2, ensure_ascii=False) + "\n")
-        temporary.replace(file)
+        for name, content in ((_ACCESS_FILE, access), (_FILE, tree)):
+            temporary = directory / f"{name}.new"
+            temporary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+            temporary.replace(directory / name)
     except OSError as error:
         raise CommandError(
             f"{file} cannot be written ({(error.strerror or str(error)).lower()})"
@@ -104,12 +145,13 @@ def apply(
     prune: Annotated[
         bool,
         typer.Option(
-            "--prune", help="Delete objects that the files lack, of kinds that the files have."
+            "--prune",
+            help="Delete applied objects that the files lack, of kinds that the files have.",
         ),
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the plan; exit code 2 if there are differences."),
+        typer.Option("--dry-run", help="Print the plan; exit code 9 if there are differences."),
     ] = False,
 ) -> None:
     """Make the objects and settings of a running broker those that files declare, in the form of sluice.conf.
@@ -119,12 +161,13 @@ def apply(
     declared, settings = _declared(files)
     changes = [*_settings_changes(call, settings)]
     for kind in _kinds():
-        if kind.section in declared:
-            changes += _object_changes(call, kind, declared[kind.section])
+        if _place(kind) in declared:
+            changes += _object_changes(call, kind, declared[_place(kind)])
+    owned = {label["id"] for label in call.api.get("/applied")["items"]}
     if prune:
         for kind in reversed(_kinds()):
-            if kind.section in declared:
-                changes += _deletions(call, kind, declared[kind.section])
+            if _place(kind) in declared:
+                changes += _deletions(call, kind, declared[_place(kind)], owned)
     if not call.is_json:
         for change in changes:
             print_line(f"{change.change} {change.what} {change.name}")
@@ -143,6 +186,7 @@ def apply(
                     details=error.details,
                     document=error.document,
                 ) from error
+        _label(call, declared, owned)
     answer = {"dry_run": dry_run, "items": [change.as_item() for change in changes]}
     text = (
         "nothing to change"
@@ -151,7 +195,7 @@ def apply(
     )
     call.show(answer, text)
     if dry_run and changes:
-        raise typer.Exit(DIFFERENT)
+        raise typer.Exit(exit_codes.DIFFERENT)
 
 
 def _declared(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Tree]], Tree]:
@@ -161,6 +205,7 @@ def _declared(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Tree]], Tree]:
     from broker.config.objects import objects_in, without_objects
 
     sections = [tuple(name.split(".")) for name in object_sections()]
+    lists = {place: kind for kind in _kinds() if kind.section is None for place in [_place(kind)]}
     for path in paths:
         if not path.exists():
             raise CommandError(
@@ -182,14 +227,20 @@ def _declared(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Tree]], Tree]:
                 objects.setdefault(".".join(section), {}).update(
                     {spec["name"]: spec for spec in read.objects}
                 )
-    appliable = {kind.section for kind in _kinds()}
+    appliable = {_place(kind) for kind in _kinds()}
     problems += [
         f"{name}: expected objects that can be applied" for name in objects if name not in appliable
     ]
-    settings = without_objects(merged(layers), sections)
-    for key in _BY_ADDRESS:
-        if _at(settings, key.split(".")) is not None:
-            problems.append(f"{key} is not applied; use 'sluice access'")
+    tree = merged(layers)
+    for place, kind in lists.items():
+        value = _at(tree, place.split("."))
+        if not isinstance(value, list | None) or not all(
+            isinstance(spec, dict) for spec in value or ()
+        ):
+            problems.append(f"{place}: expected a list of objects")
+        elif value is not None:
+            objects[place] = {_name_of(kind, spec): spec for spec in value}
+    settings = without_objects(tree, [*sections, *(tuple(place.split(".")) for place in lists)])
     if problems:
         raise CommandError(
             f"the files have {counted(len(problems), 'problem')}",
@@ -218,6 +269,7 @@ def _settings_changes(call: Call, settings: Tree) -> Iterator[_Change]:
 
 def _object_changes(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Iterator[_Change]:
     now = _existing(call, kind)
+    created_with = _ONCE.get(kind.path, ())
     fixed = {row["name"] for row in call.items(path_of(kind))["items"] if row.get("fixed_by")}
     for name, spec in declared.items():
         path = name_path(path_of(kind), name)
@@ -225,10 +277,25 @@ def _object_changes(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Ite
             raise CommandError(
                 f"{kind.name} {name!r} is fixed by a file of the broker", exit_codes.CONFLICT
             )
-        wanted = kind.as_spec(spec)
-        unknown = spec.keys() - wanted.keys() if len(wanted) > 1 else {}
+        wanted = _form(kind, spec)
+        permitted = {
+            *wanted,
+            *created_with,
+            *_NOT_DECLARED,
+            *({"name"} if kind.section is None else ()),
+        }
+        unknown = spec.keys() - permitted if len(wanted) > 1 else {}
         before = now.get(name)
-        if before is None:
+        if kind.path == "bans":
+            if before is None or any(before.get(key) != wanted.get(key) for key in spec):
+                change = "create" if before is None else "change"
+                yield _Change(kind.name, name, change, "POST", path_of(kind), spec)
+        elif before is None and created_with and not spec.keys() & set(created_with):
+            raise CommandError(
+                f"{kind.name} {name!r}: expected {' or '.join(created_with)}, since the broker does not have it",
+                exit_codes.USAGE,
+            )
+        elif before is None:
             yield _Change(kind.name, name, "create", "PUT", path, spec)
         elif before != wanted or unknown:
             lines = [
@@ -236,7 +303,8 @@ def _object_changes(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Ite
                 for member in dict.fromkeys((*before, *wanted, *unknown))
                 if before.get(member) != wanted.get(member) or member in unknown
             ]
-            yield _Change(kind.name, name, "change", "PUT", path, spec, lines)
+            sent = {member: value for member, value in spec.items() if member not in created_with}
+            yield _Change(kind.name, name, "change", "PUT", path, sent, lines)
     if kind.abilities.can_reorder:
         names = [*now, *(name for name in declared if name not in now)]
         places = iter([name for name in declared if name not in fixed])
@@ -252,10 +320,13 @@ def _object_changes(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Ite
             )
 
 
-def _deletions(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Iterator[_Change]:
+def _deletions(
+    call: Call, kind: Kind, declared: Mapping[str, Tree], owned: Collection[str]
+) -> Iterator[_Change]:
     rows = call.items(path_of(kind))["items"]
     for row in rows:
-        if row["name"] not in declared and not row.get("fixed_by"):
+        is_owned = f"{kind.path}/{row['name']}" in owned
+        if is_owned and row["name"] not in declared and not row.get("fixed_by"):
             path = name_path(path_of(kind), row["name"])
             yield _Change(kind.name, row["name"], "delete", "DELETE", path, None)
 
@@ -263,7 +334,23 @@ def _deletions(call: Call, kind: Kind, declared: Mapping[str, Tree]) -> Iterator
 def _existing(call: Call, kind: Kind) -> dict[str, Tree]:
     """The objects that the API may change, by name, in their order: writable members with defaults."""
     rows = call.items(path_of(kind))["items"]
-    return {row["name"]: kind.as_spec(row) for row in rows if not row.get("fixed_by")}
+    if kind.path == "bans":  # those that a person or program created, by their names
+        rows = sorted(rows, key=lambda row: str(row["name"]))
+    return {row["name"]: _form(kind, row) for row in rows if not row.get("fixed_by")}
+
+
+def _label(call: Call, declared: Mapping[str, Mapping[str, Tree]], owned: Collection[str]) -> None:
+    """Mark the objects of the files as applied."""
+    wanted = [f"{kind.path}/{name}" for kind in _kinds() for name in declared.get(_place(kind), ())]
+    new = [label for label in wanted if label not in owned]
+    for begin in range(0, len(new), _LABELS):
+        call.api.post("/applied:mark", {"add": new[begin : begin + _LABELS]})
+
+
+def _closed(key: str) -> str:
+    """Place of the objects that a setting belongs to, if any."""
+    places = [place for place in _PLACES.values() if key == place or key.startswith(f"{place}.")]
+    return places[0] if places else ""
 
 
 def _saved_settings(call: Call) -> Iterator[SettingRow]:
@@ -271,10 +358,7 @@ def _saved_settings(call: Call) -> Iterator[SettingRow]:
     for row in rows:
         late = row.get("in_files")
         source = late or row
-        is_closed = any(
-            row["key"] == key or row["key"].startswith(f"{key}.") for key in _BY_ADDRESS
-        )
-        if "api.hocon" in source["set_by"] and not is_closed:
+        if "api.hocon" in source["set_by"]:
             yield {**row, "value": source["value"]}
 
 

@@ -13,5 +13,7 @@ CONFLICT = 6
 CHECK_SAID_NO = 7
 # An audit could not read the table, so it has no answer.
 UNREADABLE = 8
+# A dry run of ``sluice apply`` ran, and the broker differs from the files.
+DIFFERENT = 9
 TIMED_OUT = 124
 INTERRUPTED = 130

@@ -43,7 +43,7 @@ def test_files_are_applied_and_exported_again(node: Node, tmp_path: Path) -> Non
     (wanted / "10-all.conf").write_text(DECLARED)
     node.call("POST", "/rules", {"name": "other", "sql": 'SELECT 2 AS two FROM "b"'})
     node.call("POST", "/schemas", {"name": "kept", "type": "json", "source": "{}"})
-    plan = json.loads(_cli(node, "apply", "-f", str(wanted), "--dry-run", "--json", status=2))
+    plan = json.loads(_cli(node, "apply", "-f", str(wanted), "--dry-run", "--json", status=9))
     assert {(one["kind"], one["name"], one["change"]) for one in plan["items"]} == {
         ("setting", "mqtt", "change"), ("stream", "readings", "create"), ("rule", "warm", "create"),
         ("rule", "cold", "create"),
@@ -53,11 +53,13 @@ def test_files_are_applied_and_exported_again(node: Node, tmp_path: Path) -> Non
     assert "4 changes applied" in _cli(node, "apply", "-f", str(wanted))
     assert "nothing to change" in _cli(node, "apply", "-f", str(wanted), "--dry-run")
     assert node.call("GET", "/config/mqtt.max_subscriptions")["value"] == 77
-    assert "delete rule other" in _cli(
-        node, "apply", "-f", str(wanted), "--prune", "--dry-run", status=2
-    )
-    assert "1 change applied" in _cli(node, "apply", "-f", str(wanted), "--prune")
-    assert [rule["name"] for rule in node.call("GET", "/rules")["items"]] == ["warm", "cold"]
+    assert "nothing to change" in _cli(node, "apply", "-f", str(wanted), "--prune")
+    (wanted / "10-all.conf").write_text(DECLARED.replace("  cold {", "  frozen {"))
+    pruned = _cli(node, "apply", "-f", str(wanted), "--prune", "--dry-run", status=9)
+    assert "delete rule cold" in pruned
+    assert "2 changes applied" in _cli(node, "apply", "-f", str(wanted), "--prune")
+    names = {rule["name"] for rule in node.call("GET", "/rules")["items"]}
+    assert names == {"other", "warm", "frozen"}
     assert node.call("GET", "/schemas/kept")
     exported = tmp_path / "exported"
     _cli(node, "export", str(exported))
@@ -71,13 +73,83 @@ def test_files_are_applied_and_exported_again(node: Node, tmp_path: Path) -> Non
     assert (tmp_path / "again" / "sluice.conf").read_bytes() == text
 
 
+IDENTITIES = """
+users { ann { password = "a long password", is_superuser = true }, "meter/7" { password = "another one" } }
+accounts { bo { password = "a password of bo", role = viewer } }
+tokens { ci { sha256 = "%s", role = editor, kinds = [rules] } }
+secrets { plant { value = "the value", description = "of the plant" } }
+bans = [ { as = clientid, who = evil, reason = spam } ]
+authentication = [
+  { mechanism = builtin }
+  { mechanism = jwt, secret = "a secret of thirty-two bytes, or even more" }
+]
+authorization.sources = [ { type = built_in, enable = false } ]
+connectors { peer { type = mqtt, server = "127.0.0.1:9", enable = false, password = "${secret:plant}" } }
+"""
+
+
+def test_identities_are_applied_and_exported_without_what_is_secret(
+    node: Node, tmp_path: Path
+) -> None:
+    file = tmp_path / "identities.conf"
+    file.write_text(IDENTITIES % ("ab" * 32))
+    said = _cli(node, "apply", "-f", str(file))
+    assert "10 changes applied" in said
+    assert "nothing to change" in _cli(node, "apply", "-f", str(file), "--prune", "--dry-run")
+    assert node.call("GET", "/users/meter%2F7")["methods"]
+    assert node.call("GET", "/authentication/jwt")["secret"] == "******"
+    exported = tmp_path / "exported"
+    _cli(node, "export", str(exported))
+    files = [(exported / name) for name in ("sluice.conf", "access.conf")]
+    texts = [file.read_bytes() for file in files]
+    for planted in (b"a long password", b"the value", b"thirty-two", b"abab", b"sha256"):
+        assert [text for text in texts if planted in text] == [], planted
+    assert "nothing to change" in _cli(node, "apply", "-f", str(exported), "--prune")
+    _cli(node, "export", str(exported))
+    assert [file.read_bytes() for file in files] == texts
+    changed = IDENTITIES.replace("is_superuser = true", "is_superuser = false")
+    changed = changed.replace(', "meter/7" { password = "another one" }', "").replace(
+        "spam", "noise"
+    )
+    file.write_text(changed % ("ab" * 32))
+    assert "3 changes applied" in _cli(node, "apply", "-f", str(file), "--prune")
+    assert [user["name"] for user in node.call("GET", "/users")["items"]] == ["ann"]
+    entries = node.call("GET", "/audit-log?limit=3&name=ann")["items"]
+    node.call("POST", f"/audit-log/{entries[0]['id']}:revert")
+    assert node.call("GET", "/users/ann")["is_superuser"]
+    with running(tmp_path / "second") as empty:
+        said = _cli(empty, "apply", "-f", str(exported), status=2)
+        assert "user 'ann': expected password" in said or "secret 'plant': expected value" in said
+        assert empty.call("GET", "/users")["items"] == []
+        file.write_text(IDENTITIES % ("ab" * 32))
+        _cli(empty, "apply", "-f", str(file))
+        assert "nothing to change" in _cli(empty, "apply", "-f", str(exported))
+        _cli(empty, "export", str(tmp_path / "again"))
+    again = [(tmp_path / "again" / file.name).read_bytes() for file in files]
+    assert again == texts
+
+
+def test_a_revert_gives_the_same_export(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "a.conf").write_text(DECLARED)
+    _cli(node, "apply", "-f", str(tmp_path / "a.conf"))
+    _cli(node, "export", str(tmp_path / "before"))
+    node.call("PUT", "/rules/warm", {"sql": 'SELECT 5 AS five FROM "b"'})
+    node.call("DELETE", "/rules/cold")
+    node.call("PUT", "/streams/readings", {"topics": ["other/#"]})
+    for entry in node.call("GET", "/audit-log?limit=3")["items"]:
+        node.call("POST", f"/audit-log/{entry['id']}:revert")
+    _cli(node, "export", str(tmp_path / "after"))
+    before, after = (tmp_path / name / "sluice.conf" for name in ("before", "after"))
+    assert before.read_bytes() == after.read_bytes()
+
+
 def test_what_cannot_be_applied_is_refused(node: Node, tmp_path: Path) -> None:
     file = tmp_path / "wrong.conf"
     for text, problem in (
         ("rule_engine.rules { hot {} }", "sql"),
         ("mqtt.maximum_qos = 7", "maximum_qos"),
-        ("users { a { password = x } }", "users"),
-        ("authentication = [ { mechanism = cinfo } ]", "sluice access"),
+        ("users { a { is_superuser = true } }", "expected password"),
+        ("authentication = 5", "list of objects"),
         ("mqtt = {", "wrong.conf"),
         ("rule_engine.rules = 5", "list of objects"),
     ):
@@ -86,7 +158,8 @@ def test_what_cannot_be_applied_is_refused(node: Node, tmp_path: Path) -> None:
         assert done.returncode not in (0, None), text
         assert problem in done.stdout + done.stderr, done.stderr
     _cli(node, "apply", "-f", str(tmp_path / "missing"), status=2)
-    node.call("POST", "/rules", {"name": "last", "sql": 'SELECT 2 AS two FROM "b"'})
+    file.write_text('rule_engine.rules { last { sql = "SELECT 2 AS two FROM b" } }')
+    _cli(node, "apply", "-f", str(file))
     file.write_text("rule_engine.rules {}")
     assert "delete rule last" in _cli(node, "apply", "-f", str(file), "--prune")
     assert node.call("GET", "/rules")["items"] == []

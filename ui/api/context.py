@@ -18,6 +18,7 @@ from broker.admin.access import AccessService
 from broker.admin.accounts import Accounts
 from broker.admin.alarms import AlarmService
 from broker.admin.api_settings import ApiSettings
+from broker.admin.applied import AppliedObjects
 from broker.admin.audit_log import AuditLog
 from broker.admin.backups import Backups
 from broker.admin.captures import Captures
@@ -115,6 +116,7 @@ class ApiContext:
     alarms: AlarmService | None = None
     audit_log: AuditLog | None = None
     saturation: SaturationLog | None = None
+    applied: AppliedObjects | None = None
     backups: Backups | None = None
     captures: Captures | None = None
     audit_trail: Any = None

@@ -95,6 +95,7 @@ BODIES: Final[Mapping[str, Any]] = {
         "description": "Ann of the plant",
     },
     "createToken": {"name": "spark", "streams": ["hot"], "description": "the cluster of the plant"},
+    "markApplied": {"add": ["rules/warm"], "remove": []},
     "createBackup": {"key": "a long passphrase"},
     "startCapture": {"name": "night", "filter": "meters/#", "max_records": 100},
     "createSecret": {
