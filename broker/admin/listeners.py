@@ -5,6 +5,7 @@ What is changed here is kept in the API's file. Files and the command line are s
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, Protocol
@@ -102,6 +103,12 @@ class ListenerService:
             (candidate for candidate in self._listeners.statuses() if candidate.id == id), None
         )
         return {**_shown(named, status), "settings": named.settings.model_dump(mode="json")}
+
+    async def adopt(
+        self, id: str | None, link: socket.socket, host: str | None, port: int | None
+    ) -> None:
+        """Serve a local socket as a connection of a listener; see ``Listeners.adopt``."""
+        await self._listeners.adopt(id, link, host, port)
 
     def saved_version(self, id: str) -> Version:
         """The version of the settings of one; raises ``NotFound``."""

@@ -196,6 +196,26 @@ class Listener:
             return WebSocketLink(web, hosts, hub, owner, loop, name, origin)
         return TcpLink(hub, owner, loop, name, origin)
 
+    @property
+    def needs_certificates(self) -> bool:
+        """True if clients without a certificate are refused."""
+        tls = self.settings.tls
+        return tls is not None and tls.verify == "peer" and tls.fail_if_no_peer_cert
+
+    async def adopt(self, link: socket.socket, host: str | None, port: int | None) -> None:
+        """Serve a local socket that carries MQTT as a connection of this listener, from a client with that address.
+
+        Raises:
+            Unavailable: the listener takes no connection now.
+        """
+        if not self.owner.knock(host):
+            raise Unavailable(f"listener {self.named.id!r} takes no more connections now")
+        loop = asyncio.get_running_loop()
+        origin = Origin(host, port, is_unknown=host is None)
+        await loop.connect_accepted_socket(
+            lambda: TcpLink(self._hub, self.owner, loop, self.owner.name, origin), link
+        )
+
     def close(self) -> None:
         """Accept no more; connections stay."""
         if self._server is not None:

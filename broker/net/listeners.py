@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from broker.connection.hub import Hub
 from broker.core import reason
-from broker.core.errors import ConfigError, NotFound
+from broker.core.errors import ConfigError, NotFound, Unavailable
 from broker.core.objects import saving
 from broker.net.limits import LinkOwner
 from broker.net.listener import Listener, check_addresses
@@ -208,6 +209,28 @@ class Listeners:
             if not drain:
                 listener.owner.dismiss(reason.ADMINISTRATIVE_ACTION, "listener_stopped")
             _log.info("listener.stopped", listener=id, drain=drain)
+
+    async def adopt(
+        self, id: str | None, link: socket.socket, host: str | None, port: int | None
+    ) -> None:
+        """Serve a local socket as a connection of a listener, without ``id`` of the first that is open and takes
+        clients without a certificate.
+
+        Raises:
+            NotFound: there is no such listener.
+            Unavailable: it takes no connection now, or only with a certificate.
+        """
+        if id is not None:
+            candidates = [self._find(id)]
+        else:
+            candidates = list(self._all.values())
+        for listener in candidates:
+            if listener.is_open and not listener.needs_certificates:
+                await listener.adopt(link, host, port)
+                return
+        if id is None:
+            raise Unavailable("no listener is open that takes clients without a certificate")
+        raise Unavailable(f"listener {id!r} is stopped, or takes clients with a certificate only")
 
     @property
     def links(self) -> int:

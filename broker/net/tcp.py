@@ -66,7 +66,7 @@ class TcpLink(asyncio.Protocol):
         """Take the socket."""
         # uvloop's class is not a subclass of it; no Nagle in either
         self._transport = cast(asyncio.Transport, transport)
-        if self._owner.delays_small_packets:
+        if self._owner.delays_small_packets and transport.get_extra_info("peername"):
             with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
                 own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         self._learn_peer()

@@ -23,6 +23,7 @@ from ui.api.jobs import BacktestJobs
 from ui.api.live import add_live
 from ui.api.messages import add_publishing
 from ui.api.middleware import Edge
+from ui.api.mqtt_clients import add_mqtt_clients
 from ui.api.objects import KindRoutes, Saving, draining
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.problems import install as install_problems
@@ -55,6 +56,7 @@ def create_app(context: ApiContext) -> FastAPI:
     app.include_router(sign_in, prefix=BASE)
     app.include_router(node.probes)
     add_live(app, BASE, context)
+    add_mqtt_clients(app, BASE, context)
     add_ingest(app, context)
     schemas: Any = context.services.get("schemas")
     if schemas is not None:
