@@ -12,7 +12,7 @@ import smtplib
 import socket
 import ssl
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,7 +49,9 @@ from broker.config.units import Duration
 from broker.core import jsontext
 from broker.core.client import Client
 from broker.core.clock import Clock
+from broker.core.contributor import Change, Contributor
 from broker.core.errors import ConfigError, Invalid, PeerError, Problem, SluiceError
+from broker.core.kinds import are
 from broker.core.message import Message
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import ObjectVerbs
@@ -728,7 +730,7 @@ class _Item:
     spec: ReceiverSpec
 
 
-class AlarmReceivers(ObjectVerbs[_Item]):
+class AlarmReceivers(Contributor, ObjectVerbs[_Item]):
     """Receivers of alarms. Used on the event loop."""
 
     kind = "alarm receiver"
@@ -768,6 +770,17 @@ class AlarmReceivers(ObjectVerbs[_Item]):
     def enable(self, name: str, enabled: bool) -> Spec:
         """Switch it on or off, also for the next start of the broker."""
         return self.replace(name, {**self._objects.get(name).raw, "enable": enabled})
+
+    def consequences(self, change: Change) -> Iterator[str]:
+        """Notifications that a deletion drops, and alarms that are no longer sent."""
+        (kind, name), after = change.target, change.after
+        receiver = self._receivers.get(name)
+        if kind != self.kind or receiver is None or after is not None:
+            return
+        if waiting := receiver.shown()["waiting"]:
+            yield f"{are(waiting, 'notification')} dropped."
+        if not any(item.spec.enable for item in self._objects if item.name != name):
+            yield "Alarms are sent to no one: no other receiver is enabled."
 
     async def test(self, name: str) -> dict[str, Any]:
         """Send a test notification to a saved receiver, step by step."""

@@ -27,7 +27,13 @@ from broker.core.stream import ShardRange
 from broker.core.times import rfc3339
 from broker.core.topic import TopicFilter, covers
 from broker.core.topic_keys import FilterWalk
-from broker.pipeline.tails import MAX_BYTES_PER_S, MAX_MESSAGES_PER_S, Tail, Tailed
+from broker.pipeline.tails import (
+    MAX_BYTES_PER_S,
+    MAX_MESSAGES_PER_S,
+    Publishers,
+    Tail,
+    Tailed,
+)
 from broker.streams.service import StreamService
 
 MAX_MESSAGES: Final = MAX_MESSAGES_PER_S
@@ -162,6 +168,7 @@ class MessageTails:
         messages_per_s: int,
         bytes_per_s: int,
         on_ready: Callable[[], None] = lambda: None,
+        publishers: Publishers | None = None,
     ) -> Tail:
         """Open a tail.
 
@@ -169,7 +176,8 @@ class MessageTails:
             Invalid: it is not a valid topic filter.
             Unavailable: too many are open.
         """
-        return self._tails.open(check_filter(topic_filter), messages_per_s, bytes_per_s, on_ready)
+        wanted = check_filter(topic_filter)
+        return self._tails.open(wanted, messages_per_s, bytes_per_s, on_ready, publishers)
 
     def close(self, tail: Tail) -> None:
         """Close a tail; no error when it is closed."""
@@ -183,11 +191,12 @@ class MessageTails:
         count: int | None,
         seconds: float,
         encode: Callable[[TailedMessage | TailStatus], bytes],
+        publishers: Publishers | None = None,
     ) -> AsyncIterator[bytes]:
         """The messages of a tail as lines, with a status at the beginning, at the end and in between. It is closed at
         the end, after the given seconds or messages. ``encode`` is the same for all tails."""
         ready = asyncio.Event()
-        tail = self.open(topic_filter, messages_per_s, bytes_per_s, ready.set)
+        tail = self.open(topic_filter, messages_per_s, bytes_per_s, ready.set, publishers)
         ends_s = monotonic() + seconds
         shown = 0
         said_s = monotonic()
@@ -391,6 +400,18 @@ def check_filter(text: str) -> TopicFilter:
         return TopicFilter.parse(text)
     except PeerError as error:
         raise Invalid("the filter cannot be used", [Problem(str(error), "/query/filter")]) from None
+
+
+def publishers_of(client_id: str | None, address: str | None) -> Publishers | None:
+    """The publishers with a client identifier that matches, and an address in a network; None for all. Raises
+    ``Invalid``."""
+    if not client_id and not address:
+        return None
+    try:
+        return Publishers(client_id or None, address or None)
+    except ValueError:
+        text = f"expected an address or a network, got {address!r}. Try: 10.1.2.3 or 10.0.0.0/8"
+        raise Invalid("the tail cannot be opened", [Problem(text, "/query/address")]) from None
 
 
 def _newest(matches: list[Found], limit: int) -> list[Found]:

@@ -252,6 +252,7 @@ class Node:
                 self.accounts,
                 self.tokens,
                 self.secrets,
+                self.alarm_receivers,
                 ClientImpact(self.server.hub, self.access),
             )
         )

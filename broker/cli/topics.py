@@ -160,12 +160,26 @@ def tail(
     rate: Annotated[
         int, typer.Option("--rate", min=1, max=200, help="Maximum messages per second.")
     ] = 200,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", help="Client that publishes, or a pattern with * ? [abc]."),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Address of the publisher, or a network as 10.0.0.0/8."),
+    ] = None,
 ) -> None:
     """Follow the messages of a filter as they pass: each published message, and its outcome.
 
-    It is a sample within 200 messages and 1 MiB a second, and delivery is left alone. With --json one object a line.
+    It is a sample within 200 messages and 1 MiB a second, and delivery is left alone. With --json one object a line,
+    with all properties.
     """
     query: dict[str, Any] = {"filter": topic_filter, "messages_per_s": rate}
+    query |= {
+        name: value
+        for name, value in (("clientid", client), ("address", address))
+        if value is not None
+    }
     if count is not None:
         query["count"] = count
     skipped = 0

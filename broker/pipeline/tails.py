@@ -5,13 +5,16 @@ others. On topics with stages it is a gate before and behind all others, so it s
 On others it is part of their routes, so that received bytes still go the short way.
 
 A tail takes a maximum of messages and bytes per second, all of one second at once after a quiet one, and counts the
-rest.
+rest. It may be limited to publishers, by client identifier and address.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from fnmatch import translate
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from re import compile as compiled
 from typing import Final
 
 from broker.codec.framing import plain_publishes
@@ -63,6 +66,43 @@ def _cut(message: Message) -> Message:
     return message.changed(message.topic, cut, message.qos, message.retain, message.properties)
 
 
+class Publishers:
+    """The publishers whose messages a tail shows: client identifiers by a pattern with ``*``, ``?`` and ``[abc]``, and
+    a network. None leaves no one out.
+
+    The last answer is remembered, since the messages of one client come together.
+
+    Raises:
+        ValueError: it is not an address or a network.
+    """
+
+    __slots__ = ("_is_last_accepted", "_last", "_matches", "_network")
+
+    def __init__(self, client_id: str | None = None, network: str | None = None) -> None:
+        self._matches = None if client_id is None else compiled(translate(client_id)).match
+        self._network = None if network is None else ip_network(network, strict=False)
+        self._last: Client | None = None
+        self._is_last_accepted = False
+
+    def accept(self, client: Client) -> bool:
+        """True if messages of the client are shown."""
+        if client is not self._last:
+            self._last = client
+            self._is_last_accepted = (
+                self._matches is None or self._matches(client.client_id) is not None
+            ) and (self._network is None or self._is_within(client.peer_host))
+        return self._is_last_accepted
+
+    def _is_within(self, host: str | None) -> bool:
+        try:
+            address: IPv4Address | IPv6Address | None = ip_address((host or "").partition("%")[0])
+        except ValueError:  # none, or the path of a socket
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return address in (self._network or ())
+
+
 class Tail:
     """One open tail.
 
@@ -72,6 +112,7 @@ class Tail:
 
     __slots__ = (
         "_bytes", "_kept", "_kept_bytes", "_messages", "count", "filter", "is_open", "on_ready",
+        "publishers",
     )  # fmt: skip
 
     def __init__(
@@ -81,8 +122,10 @@ class Tail:
         bytes_per_s: int,
         on_ready: Callable[[], None],
         now_s: float,
+        publishers: Publishers | None = None,
     ) -> None:
         self.filter = topic_filter
+        self.publishers = publishers
         self.on_ready = on_ready
         self.is_open = True
         self._messages, self._bytes = (
@@ -97,6 +140,10 @@ class Tail:
         self._kept.clear()
         self._kept_bytes = 0
         return tailed
+
+    def accepts(self, client: Client) -> bool:
+        """True if messages of the client are shown."""
+        return self.publishers is None or self.publishers.accept(client)
 
     def wait_s(self, now_s: float) -> float:
         """Seconds until it takes another message, 0 when it does now. A large one may put it into debt."""
@@ -124,11 +171,12 @@ class Tail:
 class Watch:
     """The open tails that match a topic."""
 
-    __slots__ = ("__weakref__", "_all", "_full_until_ns", "_uncounted", "tails")
+    __slots__ = ("__weakref__", "_all", "_full_until_ns", "_limited", "_uncounted", "tails")
 
     def __init__(self, all_tails: Tails, tails: tuple[Tail, ...]) -> None:
         self._all = all_tails
         self.tails = tails
+        self._limited = tuple(tail for tail in tails if tail.publishers is not None)
         self._full_until_ns = self._uncounted = 0
 
     @property
@@ -164,6 +212,8 @@ class Watch:
         self, chunk: bytes, count: int, client: Client, now_ns: int, *, is_v5: bool
     ) -> None:
         """Messages without properties, whose topics have no stages, go to their subscribers as they came."""
+        if not any(tail.accepts(client) for tail in self.tails):
+            return
         for position, topic, payload_at, stop in plain_publishes(chunk, is_v5=is_v5):
             if self._is_full(now_ns):
                 break
@@ -172,13 +222,19 @@ class Watch:
                 Message(topic.decode(), chunk[payload_at:stop], qos, False, client, now_ns)
             )
             count = count - 1
-        self._uncounted += count
+        self._skip(client, count)
 
     def settle(self) -> None:
         """Make the tails count what passed while none of them had room."""
         for tail in self.tails:
-            tail.count += self._uncounted
+            tail.count += self._uncounted if tail.publishers is None else 0
         self._uncounted = 0
+
+    def _skip(self, client: Client, count: int) -> None:
+        """Count messages that no tail takes."""
+        self._uncounted += count
+        for tail in self._limited:
+            tail.count += count if tail.accepts(client) else 0
 
     def _is_full(self, now_ns: int) -> bool:
         """True if no tail has room: remembered until one of them has, so that ten tails cost what one does."""
@@ -192,7 +248,7 @@ class Watch:
 
     def _admitting(self, message: Message) -> list[Tail]:
         if self._is_full(message.received_ns):
-            self._uncounted += 1
+            self._skip(message.client, 1)
             return []
         return self._all.admitting(message, self.tails)
 
@@ -224,6 +280,7 @@ class Tails:
         messages_per_s: int = MAX_MESSAGES_PER_S,
         bytes_per_s: int = MAX_BYTES_PER_S,
         on_ready: Callable[[], None] = lambda: None,
+        publishers: Publishers | None = None,
     ) -> Tail:
         """A new tail; ``close`` it when it is no longer needed.
 
@@ -234,7 +291,8 @@ class Tails:
             raise Unavailable(
                 f"expected at most {MAX_TAILS} open tails. Try: close one", retry_after_s=10
             )
-        tail = Tail(topic_filter, messages_per_s, bytes_per_s, on_ready, self.clock.monotonic_s())
+        now_s = self.clock.monotonic_s()
+        tail = Tail(topic_filter, messages_per_s, bytes_per_s, on_ready, now_s, publishers)
         self._open.append(tail)
         self._changed()
         return tail
@@ -311,7 +369,8 @@ class Tails:
         """Count a message for tails; those that take it."""
         size_bytes = len(message.payload)
         now_s = self.clock.monotonic_s()
-        return [tail for tail in tails if tail.admit(size_bytes, now_s)]
+        client = message.client
+        return [tail for tail in tails if tail.accepts(client) and tail.admit(size_bytes, now_s)]
 
     def keep(self, message: Message, tailed: Tailed, tails: list[Tail]) -> None:
         """Hand a message to tails that have admitted it."""

@@ -44,6 +44,11 @@ REFUSED: Final = {
         "cannot be reverted",
     ),  # the newest request before it changed no object
     "getSaturation": (404, "there is no saturation log entry"),  # unless the machine is busy
+    # nothing is wrong with this node, and nothing retained was deleted before
+    **dict.fromkeys(
+        ("getAlarm", "acknowledgeAlarm", "unacknowledgeAlarm"), (404, "there is no active alarm")
+    ),
+    "undoRetainedDeletion": (404, "there is no deletion that can be undone"),
     "pauseJob": (409, ""),  # the job that is found is over
     "resumeJob": (409, ""),
     "beginOidcSignIn": (404, ""),  # no issuer is set

@@ -204,6 +204,12 @@ def token(node: Node, stack: ExitStack) -> str:
     return "reader"
 
 
+def alarm_receiver(node: Node, _: ExitStack) -> str:
+    body = {"name": "duty", "type": "topic", "topic": "duty/${name}"}
+    node.call("POST", "/alarm-receivers", body)
+    return "duty"
+
+
 def account(node: Node, _: ExitStack) -> str:
     node.call("POST", "/accounts", {"name": "ann", "role": "viewer"})
     return "ann"
@@ -239,6 +245,7 @@ MAKES: dict[str, Make] = {
     "auto-subscription": auto_subscription,
     "share group": share_group,
     "listener": listener,
+    "alarm receiver": alarm_receiver,
     "account": account,
     "token": token,
     "secret": secret,

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from paho.mqtt.publish import single
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -251,6 +252,26 @@ def test_a_tail_shows_messages_and_counts_those_that_it_skips(broker: Broker) ->
         assert live.shown["tail"]["skipped"] == 21 - live.shown["tail"]["shown"] > 0
         assert metric(broker, "sluice_tails") == 1
     eventually(lambda: metric(broker, "sluice_tails") == 0)
+
+
+def test_a_tail_of_some_publishers_shows_only_their_messages(broker: Broker) -> None:
+    with page(broker.url, NODE_TOKEN) as live:
+        live.subscribe("tail", filter="meters/+", clientid="meter-*")
+        for name in ("gate-1", "meter-1"):
+            host, port = broker.mqtt
+            single("meters/1", name, 1, hostname=host, port=port, client_id=name)
+        messages = live.next("tail", "delta")["data"]["messages"]
+        assert [message["clientid"] for message in messages] == ["meter-1"]
+        assert live.shown["tail"]["matched"] == 1
+    with page(broker.url, NODE_TOKEN) as live:
+        error = live.subscribe("tail", filter="meters/+", address="10.0.0.0/99").next()
+        assert (error["kind"], error["ch"]) == ("error", "tail")
+        assert "expected an address or a network" in error["data"]["detail"]
+    url, query = f"{broker.url}/api/v1/topics/tail", {"filter": "a", "clientid": "*" * 9}
+    refused = httpx.get(
+        url, params=query, headers={"Authorization": f"Bearer {NODE_TOKEN}"}, verify=NO_TLS
+    )
+    assert (refused.status_code, "at most 8 stars" in refused.text) == (422, True)
 
 
 def metric(broker: Broker, name: str) -> float:

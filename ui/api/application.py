@@ -25,6 +25,7 @@ from ui.api.messages import add_publishing
 from ui.api.middleware import Edge
 from ui.api.mqtt_clients import add_mqtt_clients
 from ui.api.objects import KindRoutes, Saving, draining
+from ui.api.operation import EncodedRoute
 from ui.api.parameters import refuse_unknown_parameters
 from ui.api.problems import install as install_problems
 from ui.api.resources import ResourceRoutes
@@ -78,7 +79,7 @@ def _work_out_routes(app: FastAPI) -> None:
 
 
 def _operations(context: ApiContext) -> APIRouter:
-    router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)])
+    router = APIRouter(dependencies=[Depends(refuse_unknown_parameters)], route_class=EncodedRoute)
     add_publishing(router, context)
     node.add_identity(router)
     calls = BoundedCalls(context.verb_timeout_s, is_put_off=context.defers_work)

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from pydantic import BaseModel, RootModel
 
-from broker.admin.tails import MessageTails
+from broker.admin.tails import MessageTails, publishers_of
 from broker.config.spec_problems import parsed
 from broker.core import jsontext
 from broker.core.errors import Invalid, NotFound, Problem, Unavailable
@@ -33,6 +33,7 @@ from ui.api.models.live import (
     ObjectParameters,
     TailParameters,
 )
+from ui.api.resources import pattern_of
 from ui.api.status import Status
 
 # Members in which kinds have the reason for an object's state, in order of preference.
@@ -198,7 +199,12 @@ class Messages(State):
     def __init__(self, tails: MessageTails, wanted: TailParameters) -> None:
         self._tails = tails
         self._shown = 0
-        self._tail = tails.open(wanted.filter, wanted.messages_per_s, wanted.bytes_per_s)
+        self._tail = tails.open(
+            wanted.filter,
+            wanted.messages_per_s,
+            wanted.bytes_per_s,
+            publishers=publishers_of(pattern_of(wanted.clientid), wanted.address),
+        )
         super().__init__(self._taken)
 
     def close(self) -> None:

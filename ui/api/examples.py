@@ -136,6 +136,7 @@ BODIES: Final[Mapping[str, Any]] = {
         "qos": 1,
     },
     "publishMessage": {**_MESSAGE, "qos": 1, "retain": True},
+    "acknowledgeAlarm": {"note": "the cluster is being moved, until 18:00"},
     "kickClients": {"clientids": ["meter-7"]},
     "subscribeClient": {
         "clientid": "meter-7",

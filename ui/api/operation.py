@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import wraps
 from inspect import Parameter, Signature, isawaitable, signature
 from typing import Any, Final, Literal
+from urllib.parse import unquote
 
 from fastapi import APIRouter, Request
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
+from starlette.types import Scope
 
 from broker.admin.rights import Actor
 from broker.config.spec_problems import parsed
@@ -46,6 +51,9 @@ PROBLEMS: Final = {
     500: "The server failed; its log has the request's identifier",
     503: "Not now; see Retry-After",
 }
+_ENCODED_SLASH: Final = re.compile("%2[fF]")
+# Stands for a slash of a name while routes are matched: half of a surrogate pair, which no path has.
+_SLASH_OF_NAME: Final = "\udc2f"
 _OF_EVERY: Final = (400, 401, 403, 429, 500, 503)
 _OF_BODIES: Final = (408, 413, 422)
 
@@ -68,6 +76,28 @@ _KEY: Final = {
 
 # Models that operations name, by where the document describes them.
 MODELS: Final[dict[str, Any]] = {}
+
+
+class EncodedRoute(APIRoute):
+    """A route to which an encoded slash belongs to a name: ``/clients/a%2Fevents`` is the client ``a/events``, while
+    ``/clients/a/events`` are the events of ``a``. A slash that is not encoded belongs to a name where nothing else has
+    that path."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """See ``starlette.routing.BaseRoute``."""
+        parts = _ENCODED_SLASH.split(scope.get("raw_path", b"").decode("ascii", "replace"))
+        if len(parts) == 1:
+            return super().matches(scope)
+        parts = [unquote(part) for part in parts]
+        root = scope["path"].removesuffix("/".join(parts))
+        path = root + _SLASH_OF_NAME.join(parts)
+        match, child = super().matches({**scope, "path": path})
+        if match is not Match.NONE:
+            child["path_params"] = {
+                name: value.replace(_SLASH_OF_NAME, "/") if isinstance(value, str) else value
+                for name, value in child["path_params"].items()
+            }
+        return match, child
 
 
 class Operations:

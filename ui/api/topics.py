@@ -5,19 +5,39 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Request
+from pydantic import AfterValidator
 from starlette.responses import StreamingResponse
 
 from broker.admin.captures import CaptureRecord, Captures
-from broker.admin.tails import MAX_BYTES, MAX_MESSAGES, MessageTails, check_filter
+from broker.admin.tails import MAX_BYTES, MAX_MESSAGES, MessageTails, check_filter, publishers_of
 from broker.core import jsontext
+from broker.core.resources import PATTERN
 from ui.api.json_bodies import plain
 from ui.api.models.topics import TailLine
 from ui.api.operation import Operations
+from ui.api.resources import pattern_of
 from ui.api.security import while_identified
 
 _LINES: Final = "application/x-ndjson"
 
 Filter = Annotated[str, Query(description="A topic filter.")]
+TailedClient = Annotated[
+    str | None,
+    Query(
+        description=f"Client identifier of the publisher. {PATTERN}",
+        min_length=1,
+        max_length=65_535,
+    ),
+    AfterValidator(pattern_of),
+]
+TailedAddress = Annotated[
+    str | None,
+    Query(
+        description="Address of the publisher, or a network such as `10.0.0.0/8`.",
+        min_length=1,
+        max_length=64,
+    ),
+]
 
 
 def add_tails(router: APIRouter, tails: MessageTails) -> None:
@@ -36,6 +56,8 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
     def tail(
         request: Request,
         filter: Filter,
+        clientid: TailedClient = None,
+        address: TailedAddress = None,
         messages_per_s: Annotated[
             int, Query(ge=1, le=MAX_MESSAGES, description="Maximum number of messages per second.")
         ] = MAX_MESSAGES,
@@ -56,7 +78,8 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
         not shown.
         """
         check_filter(filter)
-        lines = tails.stream(filter, messages_per_s, bytes_per_s, count, seconds, _line)
+        publishers = publishers_of(clientid, address)
+        lines = tails.stream(filter, messages_per_s, bytes_per_s, count, seconds, _line, publishers)
         return StreamingResponse(while_identified(request, lines), media_type=_LINES)
 
 

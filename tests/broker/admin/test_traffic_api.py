@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -511,6 +512,26 @@ async def test_retained_messages_are_listed_shown_and_deleted() -> None:
         assert (told["messages"], retained.count) == (1, 1)
         assert (await http.post("/retained:clear", json={"filter": "a/#/b"})).status_code == 422
         assert (await http.post("/retained:clear", json={})).status_code == 422
+
+
+@on_loop
+async def test_a_client_is_found_whose_identifier_looks_like_a_path() -> None:
+    names = ("a/events", "a/messages", "a", "x:kick", "a/events/events", "/", "a%2Fb", "ü/events")
+    async with running() as node, api(node) as http:
+        for name in names:
+            await node.client(name)
+        for name in names:
+            encoded = quote(name, safe="")
+            assert (await http.get(f"/clients/{encoded}")).json()["clientid"] == name
+            events = (await http.get(f"/clients/{encoded}/events")).json()["items"]
+            assert [event["event"] for event in events] == ["connected"], name
+            assert "items" in (await http.get(f"/clients/{encoded}/messages")).json()
+            assert (await http.get(f"/sessions/{encoded}")).json()["clientid"] == name
+        # a slash that is not encoded belongs to the path where there is such a path, else to the name
+        assert "items" in (await http.get("/clients/a/events")).json()
+        assert (await http.get("/sessions/a/events")).json()["clientid"] == "a/events"
+        assert (await http.delete("/sessions/a%2fevents")).status_code == 204
+        assert (await http.get("/sessions/a%2Fevents")).status_code == 404
 
 
 @on_loop

@@ -7,12 +7,13 @@ import random
 import pytest
 
 from broker.codec.packets import PingReq, PingResp, PubAck, Publish, SubscriptionRequest
+from broker.core.client import Client
 from broker.core.clock import SystemClock
 from broker.core.errors import Unavailable
 from broker.core.message import Message
 from broker.core.stage import Refusal
 from broker.core.topic import TopicFilter
-from broker.pipeline.tails import MAX_PAYLOAD_BYTES, MAX_TAILS, Tail, Tails
+from broker.pipeline.tails import MAX_PAYLOAD_BYTES, MAX_TAILS, Publishers, Tail, Tails
 from broker.routing.router import WatchedRoutes
 from tests.broker.pipeline.test_stages import OneGate, OneTap
 from tests.support.mqtt_server import Node, on_loop, running
@@ -82,6 +83,63 @@ async def test_what_is_skipped_and_taken_is_all_that_matched_on_every_way() -> N
         assert tails.matched(some) == of_one
         assert 50 <= taken <= 50 + 50 * 1.2
         assert 7 <= len(some.take()) <= 7 + 7 * 1.2
+
+
+@on_loop
+async def test_a_tail_of_some_publishers_takes_and_counts_only_their_messages_on_every_way() -> (
+    None
+):
+    chance = random.Random(11)
+    stages = [OneGate(lambda message: message, start="a/staged")]
+    async with (
+        running(gates=stages) as node,
+        await node.client("meter-1") as meter,
+        await node.client("gate-1", 5) as gate,
+    ):
+        await meter.subscribe(SubscriptionRequest("a/1", 0))
+        tails = node.server.hub.plans.tails
+
+        def opened(publishers: Publishers) -> Tail:
+            return tails.open(TopicFilter.parse("a/#"), 20, publishers=publishers)
+
+        of_meters = opened(Publishers("meter-*"))
+        of_gates = opened(Publishers("gate-?", "127.0.0.0/8"))
+        of_others = opened(Publishers(None, "10.0.0.0/8"))
+        everything = open_tail(node, "a/#", 20)
+        sent = {"meter-1": 0, "gate-1": 0}
+        taken: dict[str, set[str]] = {"meters": set(), "gates": set()}
+        for _ in range(30):
+            number = chance.randrange(30)
+            client, name = chance.choice(((meter, "meter-1"), (gate, "gate-1")))
+            topic = chance.choice(("a/1", "a/2", "a/staged"))
+            await publish(client, *[Publish(topic, b"x", 0)] * number)
+            sent[name] += number
+            node.clock.move(0.05)
+            taken["meters"] |= {tailed.message.client.client_id for tailed in of_meters.take()}
+            taken["gates"] |= {tailed.message.client.client_id for tailed in of_gates.take()}
+        assert taken == {"meters": {"meter-1"}, "gates": {"gate-1"}}
+        assert tails.matched(of_meters) == sent["meter-1"]
+        assert tails.matched(of_gates) == sent["gate-1"]
+        assert (tails.matched(of_others), of_others.take()) == (0, [])
+        assert tails.matched(everything) == sum(sent.values())
+
+
+@pytest.mark.parametrize(
+    ("network", "host", "expected"),
+    [
+        ("10.0.0.0/8", "10.1.2.3", True),
+        ("10.1.2.3", "10.1.2.3", True),
+        ("10.1.2.3/8", "10.9.9.9", True),  # host bits may be set
+        ("10.0.0.0/8", "::ffff:10.1.2.3", True),
+        ("10.0.0.0/8", "fe80::1%eth0", False),
+        ("fe80::/10", "fe80::1%eth0", True),
+        ("10.0.0.0/8", None, False),
+        ("10.0.0.0/8", "/run/sluice.sock", False),
+    ],
+)
+def test_publishers_are_chosen_by_network(network: str, host: str | None, expected: bool) -> None:
+    client = Client("c", peer_host=host)
+    assert Publishers(None, network).accept(client) is expected
 
 
 @on_loop

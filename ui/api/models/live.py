@@ -159,9 +159,12 @@ class LiveJobs(RootModel[dict[str, Job]]):
 
 
 class TailParameters(Body):
-    """A topic ``filter``, and the maximum messages and bytes of payloads per second."""
+    """A topic ``filter``, and the maximum messages and bytes of payloads per second. ``clientid`` is the client
+    identifier of the publisher, or a pattern with ``*``, ``?`` and ``[abc]``; ``address`` its address, or a network."""
 
     filter: str
+    clientid: str | None = Field(default=None, max_length=65_535)
+    address: str | None = Field(default=None, max_length=64)
     messages_per_s: int = Field(default=50, ge=1, le=MAX_MESSAGES, strict=False)
     bytes_per_s: int = Field(default=MAX_TAIL_BYTES, ge=1024, le=MAX_TAIL_BYTES, strict=False)
 

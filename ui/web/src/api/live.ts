@@ -67,10 +67,14 @@ export const useObject = <T = Record<string, unknown>>(kind: string, name: strin
   useChannel<{ object?: T; etag?: string; fixed_by?: string | null }>("object", { kind, name });
 
 /** The latest 200 messages of a filter, newest first, and how many were matched, shown and skipped. No filter: none. */
-export const useTail = (filter: string | undefined, messagesPerS = 5) =>
+export const useTail = (
+  filter: string | undefined,
+  messagesPerS = 5,
+  publisher: { clientid?: string; address?: string } = {},
+) =>
   useChannel<Schemas["LiveTail"]>(
     "tail",
-    { filter: filter ?? "", messages_per_s: messagesPerS, bytes_per_s: 65_536 },
+    { filter: filter ?? "", messages_per_s: messagesPerS, bytes_per_s: 65_536, ...publisher },
     filter !== undefined,
   );
 

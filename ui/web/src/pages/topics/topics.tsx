@@ -168,17 +168,21 @@ const textOf = ({ data }: TailedMessage["payload"]) => (typeof data === "string"
 
 function Tail({ filter, setFilter }: { filter: string; setFilter: (filter: string) => void }) {
   const [text, setText] = useState(filter);
-  const [from, setFrom] = useState("");
+  const [client, setClient] = useState("");
+  const [address, setAddress] = useState("");
+  const [publisher, setPublisher] = useState<{ clientid?: string; address?: string }>({});
   const [isOpen, setOpen] = useState(true);
   const timeZone = useTimeZone();
-  const { data, problem } = useTail(isOpen ? filter : undefined, 20);
+  const { data, problem } = useTail(isOpen ? filter : undefined, 20, publisher);
   const [kept, keep] = useState<TailedMessage[]>([]);
-  const messages = isOpen ? (data?.messages ?? []) : kept;
-  const shown = messages.filter(
-    ({ clientid: id, address }) => !from || id.includes(from) || (address ?? "").startsWith(from),
-  );
+  const shown = isOpen ? (data?.messages ?? []) : kept;
+  const follow = () => {
+    setFilter(text);
+    const wanted = { clientid: client.trim() || undefined, address: address.trim() || undefined };
+    if (wanted.clientid !== publisher.clientid || wanted.address !== publisher.address) setPublisher(wanted);
+  };
   const toggle = () => {
-    keep(messages);
+    keep(shown);
     setOpen(!isOpen);
   };
   const lines = () =>
@@ -192,16 +196,33 @@ function Tail({ filter, setFilter }: { filter: string; setFilter: (filter: strin
         className="filters"
         onSubmit={(event) => {
           event.preventDefault();
-          setFilter(text);
+          follow();
         }}>
         <label>
           Topic filter
-          <input value={text} onChange={({ target }) => setText(target.value)} onBlur={() => setFilter(text)} />
+          <input value={text} onChange={({ target }) => setText(target.value)} onBlur={follow} />
         </label>
         <label>
-          Client or address
-          <input value={from} placeholder="any" onChange={({ target }) => setFrom(target.value)} />
+          Client
+          <input
+            value={client}
+            placeholder="any, or a pattern: meter-*"
+            onChange={({ target }) => setClient(target.value)}
+            onBlur={follow}
+          />
         </label>
+        <label>
+          Address
+          <input
+            value={address}
+            placeholder="any, or a network: 10.0.0.0/8"
+            onChange={({ target }) => setAddress(target.value)}
+            onBlur={follow}
+          />
+        </label>
+        <button type="submit" className="hidden">
+          Apply
+        </button>
       </form>
       <div className="buttons">
         <button type="button" onClick={toggle}>
@@ -221,7 +242,7 @@ function Tail({ filter, setFilter }: { filter: string; setFilter: (filter: strin
           label="Messages, newest first"
           kind="cards live"
           rows={shown.slice(0, 50)}
-          keyOf={(message, at) => `${message.at} ${messages.length - at}`}
+          keyOf={(message, at) => `${message.at} ${shown.length - at}`}
           columns={[
             { title: "At", kind: "fit", show: ({ at }) => clock(Date.parse(at), timeZone) },
             {
