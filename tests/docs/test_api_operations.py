@@ -18,6 +18,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from tests.support.api_document import closed
 from tests.support.node import TOKEN, Node, eventually, running
 from tests.support.processes import free_port
 
@@ -79,7 +80,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 def test_every_operation_takes_its_example(node: Node) -> None:
     document, calls = _document(node)
-    wrong, components = [], _closed(document["components"])
+    wrong, components = [], closed(document["components"])
     with node.client(follow_redirects=False) as client:
         for path, method, operation in sorted(calls, key=_step):
             answer = client.request(
@@ -108,7 +109,7 @@ def test_every_operation_takes_its_example(node: Node) -> None:
 @pytest.mark.parametrize("given", ["no such name", "no name", "no member", "no parameter"])
 def test_every_operation_declares_the_problems_that_it_answers(node: Node, given: str) -> None:
     document, calls = _document(node)
-    components, wrong, refused = _closed(document["components"]), [], 0
+    components, wrong, refused = closed(document["components"]), [], 0
     with node.client(follow_redirects=False) as client:
         for path, method, operation in calls:
             name = {"no such name": "0", "no name": "-"}.get(given, "0" if "{id}" in path else None)
@@ -231,15 +232,6 @@ def _misfits(
                 f"{error.json_path}: {error.message[:300]}"
                 for error in validator.iter_errors(value)
             )
-
-
-def _closed(schema: Any) -> Any:
-    """The schema with no members but those that it names: clients may ignore others, the broker has to name them."""
-    if not isinstance(schema, dict):
-        return [_closed(item) for item in schema] if isinstance(schema, list) else schema
-    closed = {name: _closed(item) for name, item in schema.items()}
-    has_members = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
-    return {"additionalProperties": False, **closed} if has_members else closed
 
 
 def _step(call: tuple[str, str, Any]) -> int:

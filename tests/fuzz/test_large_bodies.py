@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -18,6 +17,7 @@ import pytest
 
 from broker.core.kinds import Kind, kinds
 from tests.support.node import Node, running
+from tests.support.processor import loop_s
 
 BODY_BYTES: Final = 2_000_000
 """Of a body, at most; the API takes 2 MiB."""
@@ -154,16 +154,11 @@ def _used_s(node: Node, client: httpx.Client, kind: Kind, what: str, body: dict[
     path = "/listeners/tcp:large" if kind.path == "listeners" else f"/{kind.path}"
     content, used_s = json.dumps(body), []
     for _ in range(ATTEMPTS):
-        before_s = _loop_s(node)
+        before_s = loop_s(node.pid)
         answer = client.request(method, path, params={"dry_run": True}, content=content)
-        used_s.append(_loop_s(node) - before_s)
+        used_s.append(loop_s(node.pid) - before_s)
         assert answer.status_code != 500, f"{what}: {answer.text[:500]}"
         assert len(answer.content) < 100_000, what
         if used_s[-1] <= MOST_S:
             break
     return min(used_s)
-
-
-def _loop_s(node: Node) -> float:
-    """The processor time of the broker's main thread, which runs the event loop."""
-    return int(Path(f"/proc/{node.pid}/task/{node.pid}/schedstat").read_text().split()[0]) / 1e9

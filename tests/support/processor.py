@@ -14,6 +14,11 @@ from typing import Any
 import psutil
 
 
+def loop_s(pid: int) -> float:
+    """The processor time of the main thread of a broker's process, which runs its event loop."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
 class Stopwatch:
     """Runs from when it is made, and stands still while a thread of these processes is ready and has no processor."""
 
