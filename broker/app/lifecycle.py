@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from broker.app.api import Api
 from broker.app.build import Node, section_models
-from broker.app.loops import run
+from broker.app.loops import end_without_blocked_threads, run
 from broker.app.reload import ConfigReload, overrides_of
 from broker.app.settings import NodeSettings
 from broker.config.options import ServeOptions
@@ -52,6 +52,7 @@ def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     except SluiceError as error:
         print(error, file=sys.stderr)
         return 1
+    end_without_blocked_threads()
     return 0
 
 

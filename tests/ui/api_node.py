@@ -13,6 +13,7 @@ from typing import Any, cast
 import httpx
 
 from broker.admin.api_settings import ApiSettings
+from broker.app.loops import loop_factory
 from broker.core.errors import (
     AlreadyExists,
     InUse,
@@ -496,7 +497,7 @@ class Running:
     def __init__(self, node: Node, port: int = 0) -> None:
         self.node, self._port = node, port
         self._started: Future[tuple[str, int]] = Future()
-        self._thread = Thread(target=lambda: asyncio.run(self._serve()), name="api under test")
+        self._thread = Thread(target=self._run, name="api under test")
         self._thread.start()
         self.host, self.port = self._started.result(timeout=60)
         self.url = f"http://{self.host}:{self.port}"
@@ -514,6 +515,10 @@ class Running:
             self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
         assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=loop_factory("asyncio")) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()

@@ -66,6 +66,9 @@ class BoundedCalls:
             raise Invalid(
                 f"{what} ran longer than {self._timeout_s:g} s and was ended", code="too_slow"
             ) from None
+        except asyncio.CancelledError:
+            thread.end()
+            raise
 
     async def until_it_may(self) -> None:
         """Wait a while for the node to be no longer overloaded.

@@ -110,16 +110,15 @@ class _Document:
 
     def page(self, schema: str | None) -> _Page | None:
         """The page of the document, or of one schema with those that it refers to; None if there is no such schema."""
-        content = self.content()
-        if schema is not None and schema not in content["components"]["schemas"]:
+        schemas = self.content()["components"]["schemas"]
+        if schema is not None and schema not in schemas:
             return None
-        page = self._pages.get(schema)
-        if page is None:
-            page = _Page.of(
-                content if schema is None else _part(content["components"]["schemas"], schema)
-            )
-            self._pages[schema] = page
-        return page
+        with self._lock:  # else all who ask at the start make it
+            page = self._pages.get(schema)
+            if page is None:
+                content = self._app.openapi_schema if schema is None else _part(schemas, schema)
+                page = self._pages[schema] = _Page.of(content)
+            return page
 
     async def show(self, request: Request) -> Response:
         """Answer a request for the document, or for one schema."""
