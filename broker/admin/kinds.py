@@ -60,6 +60,7 @@ RESOURCES = (
                         "of": "progress/total",
                         "unit": "progress/unit",
                         "per second": "rate",
+                        "time left": "eta_s",
                         "started": "started_at",
                     },
                     limit=None,

@@ -313,7 +313,7 @@ class _Head(io.BufferedReader):
         return line
 
 
-class _Wire(io.RawIOBase):
+class _Wire(io.BufferedIOBase):
     """The sending side of a connection."""
 
     def __init__(self, reader: _Reader) -> None:

@@ -149,6 +149,7 @@ def _is_list(resource: Resource, verb: Verb) -> bool:
 def _list(verb: Verb) -> dict[str, Any]:
     columns = (verb.command and verb.command.columns) or _members_of_row(verb)
     named = columns if isinstance(columns, Mapping) else {member: member for member in columns}
+    named = _with_progress(named)
     title, text = _summary(verb)
     sort = next((taken for taken in verb.takes if taken.orders), None)
     return {
@@ -163,6 +164,23 @@ def _list(verb: Verb) -> dict[str, Any]:
         "orders": [{"name": name, "label": _heading(name)} for name in sort.orders] if sort else [],
         "order": sort.default if sort else "",
     }
+
+
+def _with_progress(columns: Mapping[str, str]) -> Mapping[str, str]:
+    """Columns of a page: what is done, of how much and of which unit is one, which the page draws as a bar."""
+    parts = {
+        f"{member.removesuffix('/total')}/{part}"
+        for member in columns.values()
+        if member.endswith("/total")
+        for part in ("done", "total", "unit")
+    }
+    joined: dict[str, str] = {}
+    for title, member in columns.items():
+        if member not in parts:
+            joined[title] = member
+        elif member.endswith("/done"):
+            joined[member.removesuffix("/done")] = member.removesuffix("/done")
+    return joined
 
 
 def _members_of_row(verb: Verb) -> Sequence[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,21 @@ def test_a_replay_is_paused_resumed_and_cancelled(
     page.wait_for_selector(".job >> text=paused")
     job = broker.call("GET", "/jobs")["items"][0]
     assert job["state"] == "paused"
+    bar = f"progress[aria-label='{job['kind']} {job['name']}']"
+    percent = re.compile(r"of 300 records \(\d+ %\)")
+    page.goto(f"{broker.url}/jobs")
+    row = page.locator("tr", has=page.locator(f"a[href*='{job['id']}']"))
+    row.get_by_text(percent).wait_for()
+    row.locator("progress[max='300']").wait_for()
+    page.goto(f"{broker.url}/jobs/{job['id']}")
+    page.wait_for_selector(f"main {bar}")
+    page.get_by_role("status").filter(has_text=percent).wait_for()
+    broker.call("POST", f"/jobs/{job['id']}:resume")
+    page.get_by_role("status").filter(
+        has_text=re.compile(r"\(\d+ %\), .* a second, .* left")
+    ).wait_for()
+    assert page.locator(bar).get_attribute("max") == "300"
+    broker.call("POST", f"/jobs/{job['id']}:pause")
     page.goto(f"{broker.url}/streams/kept?tab=replay")  # the page finds the one that is under way
     page.click("button:text('Resume the replay')")
     page.wait_for_selector(".job >> text=running")

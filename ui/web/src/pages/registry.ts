@@ -45,4 +45,5 @@ export const ITEM_PAGES: Record<string, ItemPage> = {
     verbs: lazy(async () => ({ default: (await import("./clients/client")).ClientVerbs })),
   },
   captures: { show: lazy(() => import("./captures/capture")) },
+  jobs: { show: lazy(() => import("./jobs/job")) },
 };

@@ -26,6 +26,18 @@ export function count(value: Maybe<number | bigint>): string {
 export const counted = (value: Maybe<number | bigint>, one: string, shown = count) =>
   `${shown(value)} ${one}${Number(value) === 1 ? "" : "s"}`;
 
+export interface Progress {
+  done: number;
+  total: number;
+  unit: string;
+}
+
+/** "420 of 1,000 rows (42 %)"; a total that is not known is 0. */
+export function progressText({ done, total, unit }: Progress): string {
+  if (!total) return `${count(done)} ${unit}`;
+  return `${count(done)} of ${count(total)} ${unit} (${Math.min(100, Math.floor((100 * done) / total))} %)`;
+}
+
 export function exact(value: Maybe<number | bigint>): string {
   if (value === null || value === undefined) return "";
   return Number.isInteger(Number(value)) ? whole.format(value) : String(value);

@@ -5,7 +5,7 @@ import { type ReactNode, useState } from "react";
 import { call, getAny, type Job, sentence } from "../api/client";
 import { useJobs } from "../api/live";
 import { State } from "./card";
-import { count, duration } from "./format";
+import { count, duration, progressText } from "./format";
 
 const ENDED = new Set(["done", "failed", "cancelled", "interrupted"]);
 
@@ -25,24 +25,18 @@ function useJob(id: string) {
   return { job: data ?? live, result: hasEnded(data) ? data : undefined, error };
 }
 
-export function JobView({ id, children }: { id: string; children?: (job: Job) => ReactNode }) {
-  const { job, result, error } = useJob(id);
-  const [problem, setProblem] = useState("");
-  const ask = async (verb: "cancel" | "pause" | "resume") => {
-    try {
-      await call("POST", `jobs/${id}:${verb}`);
-    } catch (error) {
-      setProblem(sentence(error));
-    }
-  };
-  if (!job) return <p role="status">{error ? sentence(error) : "Starting…"}</p>;
-  const { done, total, unit } = job.progress;
-  const [rate, left] = [job.rate && `, ${count(job.rate)} a second`, job.eta_s && `, ${duration(job.eta_s)} left`];
-  const says = `${count(done)} of ${count(total)} ${unit}${rate || ""}${left || ""}`;
+/** How far a job is: its state, a bar, its rate and the time that is left, and its error. */
+export function JobProgress({ job }: { job: Omit<Job, "result"> }) {
+  const { done, total } = job.progress;
+  const says = [
+    progressText(job.progress),
+    job.rate && `${count(job.rate)} a second`,
+    job.eta_s && `${duration(job.eta_s)} left`,
+  ];
   return (
-    <div className="job">
+    <>
       <p role="status">
-        <State state={job.state} /> <span className="muted">{says}</span>
+        <State state={job.state} /> <span className="muted">{says.filter(Boolean).join(", ")}</span>
       </p>
       <progress
         aria-label={`${job.kind} ${job.name}`}
@@ -54,6 +48,24 @@ export function JobView({ id, children }: { id: string; children?: (job: Job) =>
           {job.error}
         </p>
       )}
+    </>
+  );
+}
+
+export function JobView({ id, children }: { id: string; children?: (job: Job) => ReactNode }) {
+  const { job, result, error } = useJob(id);
+  const [problem, setProblem] = useState("");
+  const ask = async (verb: "cancel" | "pause" | "resume") => {
+    try {
+      await call("POST", `jobs/${id}:${verb}`);
+    } catch (error) {
+      setProblem(sentence(error));
+    }
+  };
+  if (!job) return <p role="status">{error ? sentence(error) : "Starting…"}</p>;
+  return (
+    <div className="job">
+      <JobProgress job={job} />
       {problem && (
         <p className="err" role="alert">
           {problem}

@@ -4,7 +4,7 @@ import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { type DeclaredColumn, KINDS, RESOURCES } from "../api/kinds";
 import { ObjectLink, State } from "./card";
-import { bytes, count, duration, exact, UNKNOWN } from "./format";
+import { bytes, count, duration, exact, type Progress, progressText, UNKNOWN } from "./format";
 import { wordsOf } from "./schema-form";
 import { type Column, Table } from "./table";
 import { keepTimeZone, RelativeTime } from "./time";
@@ -58,6 +58,9 @@ interface Difference {
 const isDifference = (value: unknown): value is Difference =>
   isMembers(value) && "pointer" in value && "before" in value && "after" in value;
 
+const isProgress = (value: unknown): value is Progress =>
+  isMembers(value) && typeof value.done === "number" && typeof value.total === "number" && "unit" in value;
+
 const Differences = ({ of }: { of: Difference[] }) => (
   <ul className="differences">
     {of.map(({ pointer, before, after }) => (
@@ -86,6 +89,13 @@ export function Value({ member, value }: { member: string; value: unknown }): Re
         <Value member={last} value={item} />
       </span>
     ));
+  if (isProgress(value))
+    return (
+      <span className="progress">
+        {value.total > 0 && <progress aria-label={wordsOf(last)} value={value.done} max={value.total} />}{" "}
+        {progressText(value)}
+      </span>
+    );
   if (isMembers(value))
     return <code className="one-line">{isPayload(value) ? textOf(value.data) : textOf(value)}</code>;
   const text = String(value);
@@ -130,7 +140,7 @@ export function Facts({ object, label, of = "" }: { object: Members; label: stri
   const entries = Object.entries(object).filter(([member]) => !isOldName(member, object));
   const isTable = (value: unknown): value is Members[] =>
     Array.isArray(value) && value.length > 0 && value.every(isMembers);
-  const isPart = (value: unknown) => isTable(value) || (isMembers(value) && !isPayload(value));
+  const isPart = (value: unknown) => isTable(value) || (isMembers(value) && !isPayload(value) && !isProgress(value));
   const parts = entries.filter(([, value]) => isPart(value) && Object.keys(value as object).length > 0);
   return (
     <>
