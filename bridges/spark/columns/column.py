@@ -15,6 +15,7 @@ from bridges.spark.columns.types import (
     ColumnType,
     NotAType,
     column_name,
+    folded,
     parse_type,
 )
 
@@ -136,7 +137,6 @@ _RESERVED = frozenset(
 
 
 def taken(columns: Iterable[Column], partitions: Iterable[str] = ()) -> set[str]:
-    """Names that a further column cannot have, in lower case, as readers do not tell cases apart. ``partitions`` are
-    names that only partitions have."""
+    """Names that a further column cannot have, ``folded``. ``partitions`` are names that only partitions have."""
     names = (*(column.name for column in (*PROVENANCE, ITEM, *columns)), *partitions)
-    return {*_RESERVED, *(name.lower() for name in names)}
+    return {*_RESERVED, *(folded(name) for name in names)}

@@ -76,7 +76,7 @@ class ColumnType:
         """The names of a struct's members for readers."""
         unique_names: list[str] = []
         for key, _ in self.members:
-            unique_names.append(column_name(key, {name.lower() for name in unique_names}))
+            unique_names.append(column_name(key, {folded(name) for name in unique_names}))
         return tuple(unique_names)
 
     def paths(self, name: str) -> Iterator[str]:
@@ -169,15 +169,25 @@ def column_name(key: str, taken_names: Collection[str]) -> str:
 
     Args:
         key: any text; a publisher may choose it so that it clashes with a suffixed name.
-        taken_names: names in lower case, as readers do not tell cases apart.
+        taken_names: names as ``folded`` gives them.
     """
     name = plain = _UNFIT.sub("_", key) or "_"
     for attempt in count(1):
-        if not _clashes(name.lower(), taken_names):
+        if not _clashes(folded(name), taken_names):
             break
         digest = hashlib.sha256((key if attempt == 1 else f"{key}\0{attempt}").encode()).hexdigest()
         name = f"{plain.replace('.', '_')}_{digest[:6]}"
     return name
+
+
+def folded(name: str) -> str:
+    """A name without case. Readers compare names in lower case, and Spark those of a struct's members as Java does, a
+    character at a time: ``ſ`` is ``s``, ``µ`` (micro) is ``μ`` (mu), and ``İ`` and ``ı`` are ``i``."""
+    lower = name.lower()
+    if lower.isascii():
+        return lower
+    characters = (upper if len(upper := each.upper()) == 1 else each for each in lower)
+    return "".join(characters).lower().replace("i\u0307", "i")
 
 
 def _clashes(name: str, taken_names: Collection[str]) -> bool:

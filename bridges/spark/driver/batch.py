@@ -36,7 +36,7 @@ from bridges.spark.columns.layout import Layout, LayoutError
 from bridges.spark.columns.place import Place
 from bridges.spark.columns.store import place_of
 from bridges.spark.columns.template import MOST_TABLES, NameTemplate
-from bridges.spark.columns.types import column_name
+from bridges.spark.columns.types import column_name, folded
 from bridges.spark.columns.value_sums import Sums, add_sums, packed
 from bridges.spark.driver.api import LakeApi
 from bridges.spark.driver.evolution import Held, both, held, in_place
@@ -1035,11 +1035,11 @@ def evolved(table: LakeTable, columns: Sequence[Column], table_format: str) -> N
         CommitConflict: another writer was first.
     """
     keys = {column.key for column in table.columns()}
-    names = {column.name.lower() for column in table.columns()}
+    names = {folded(column.name) for column in table.columns()}
     changed = in_place(table.columns(), columns, table_format)
     # One whose name another column has is left out: tasks find a name for it, and do without ``ITEM``.
     if changed := [
-        column for column in changed if column.key in keys or column.name.lower() not in names
+        column for column in changed if column.key in keys or folded(column.name) not in names
     ]:
         table.commit(Change(columns=changed))
 

@@ -17,6 +17,7 @@ from deltalake import Field as DeltaField
 from deltalake.schema import PrimitiveType, StructType
 
 from bridges.spark.columns.column import Column, columns_of_api
+from bridges.spark.columns.types import folded, parse_type
 from bridges.spark.driver.batch import RecordsRefused, TableSpec, TableWriter
 from bridges.spark.driver.replay import Replayed
 from bridges.spark.driver.upserts import open_writer
@@ -77,6 +78,10 @@ def read_by_others(spec: TableSpec) -> list[dict[str, Any]]:
         ((), [{"T": 1, suffixed("t"): 2, "t": 3}]),
         ((Column("o", "o", "struct<T: double>"),), [{"o": {"T": 1, suffixed("t"): 2, "t": 3}}]),
         ((), [{"_file": 1, "_Pos": 2, "_deleted": 3, "_change_type": 4, "_metadata": 5}]),
+        (
+            (Column("o", "o", "struct<`µ`: long, s: long>"),),
+            [{"µ": 1, "μ": 2, "ı": 3, "I": 4, "İ": 5}, {"o": {"μ": 1, "µ": 2, "s": 3, "ſ": 4}}],
+        ),
         ((), [{"_PUBLISHED_AT": 1, suffixed("_published_at"): 2, "_published_at": 3}]),
     ],
 )
@@ -104,6 +109,20 @@ def leaves(value: Any) -> list[float]:
     if isinstance(value, str) and value.startswith("{"):
         return leaves(json.loads(value))
     return [float(value)] if isinstance(value, int | float) else []
+
+
+def test_names_that_spark_cannot_tell_apart_are_different() -> None:
+    """Spark compares the names of a struct's members as Java does, without case, a character at a time."""
+    groups = ["µμΜ", "ſsS", "ıiIİ", "ςσΣ", "ϐβ", "K\u212ak", "ßẞ", "\u0345ι", "ǅǆǄ"]
+    kind = parse_type(f"struct<{', '.join(f'`x{one}`: long' for one in ''.join(groups))}>")
+    java = [
+        "".join((upper if len(upper := one.upper()) == 1 else one).lower()[0] for one in name)
+        for name in kind.names
+    ]
+    assert len(set(java)) == len(java) == len({name.lower() for name in kind.names})
+    kept = [name for name in kind.names if len(name) == 2]
+    assert len(kept) == len(groups), "the first of each group keeps its name"
+    assert folded("e\u0301") != folded("é"), "normal forms are different names for all readers"
 
 
 def test_two_tasks_find_names_that_clash(make: Make) -> None:
