@@ -8,6 +8,8 @@ import type { KindPage } from "../parts/kind-page";
 
 type AnyPage = KindPage<any>;
 
+const declared = async (path: string) => (await import("./declared/declared")).PAGES.get(path)!;
+
 /** The modules, loaded when a page of their kind is opened. */
 const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
   schemas: () => import("./schemas/schemas"),
@@ -19,6 +21,9 @@ const MODULES: Record<string, () => Promise<{ page: AnyPage }>> = {
   sources: async () => ({ page: (await import("./bridges/bridges")).sources }),
   streams: () => import("./streams/streams"),
   tables: () => import("./tables/tables"),
+  "access/rules": async () => ({
+    page: { ...(await declared("access/rules")), above: (await import("./access/access")).above },
+  }),
 };
 
 /** The page of a kind; undefined until it is loaded. */
@@ -26,7 +31,7 @@ export function useKindPage(kind: Kind): AnyPage | undefined {
   const load = MODULES[kind.path];
   const { data, error } = useQuery({
     queryKey: ["module", kind.path],
-    queryFn: async () => (load ? (await load()).page : (await import("./declared/declared")).PAGES.get(kind.path)!),
+    queryFn: async () => (load ? (await load()).page : await declared(kind.path)),
     staleTime: Infinity,
   });
   if (error) throw error;
