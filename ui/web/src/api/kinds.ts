@@ -198,6 +198,7 @@ export const kindNamed = (name: string) => KINDS.find((kind) => kind.name === na
 /** Pages that show more than a list, by their group. */
 const OWN: Record<string, { path: string; many: string; right: string }[]> = {
   Traffic: [{ path: "topics", many: "Topics", right: "topics" }],
+  Diagnose: [{ path: "mqtt-client", many: "MQTT client", right: "topics" }],
 };
 const GROUPS = ["Traffic", "Data", "Delivery", "Diagnose", "Administration"];
 /** The groups of the navigation with their lists. */

@@ -40,6 +40,11 @@ const topics = createRoute({
   component: lazyRouteComponent(() => import("../pages/topics/topics"), "Topics"),
   validateSearch: topicSearch,
 });
+const mqtt = createRoute({
+  getParentRoute: () => root,
+  path: "/mqtt-client",
+  component: lazyRouteComponent(() => import("../pages/mqtt/mqtt"), "MqttPage"),
+});
 const list = createRoute({ getParentRoute: () => root, path: "/$kind", component: ListPage });
 const create = createRoute({ getParentRoute: () => root, path: "/new/$kind", component: NewPage });
 const object = createRoute({ getParentRoute: () => root, path: "/$kind/$name", component: ObjectPage });
@@ -50,7 +55,7 @@ const deeper = KINDS.filter(({ path }) => path.includes("/")).flatMap(({ path })
   createRoute({ getParentRoute: () => root, path: `/${path}/$name`, component: () => <ObjectPage path={path} /> }),
 ]);
 const router = createRouter({
-  routeTree: root.addChildren([start, overview, topics, create, list, object, ...(deeper as unknown as [])]),
+  routeTree: root.addChildren([start, overview, topics, mqtt, create, list, object, ...(deeper as unknown as [])]),
   defaultPreload: false,
   scrollRestoration: true,
 });

@@ -21,5 +21,6 @@ export const PAGES: { title: string; to: string; key?: string }[] = [
   { title: "Start", to: "/", key: "s" },
   { title: "Overview", to: "/overview", key: "o" },
   { title: "Topics", to: "/topics", key: "p" },
+  { title: "MQTT client", to: "/mqtt-client", key: "q" },
   ...[...KINDS, ...RESOURCES].map(({ many, path }) => ({ title: many, to: `/${path}`, key: KEYS[path] })),
 ];

@@ -24,6 +24,7 @@ export function Table<Row>({
   keyOf: (row: Row, at: number) => string | number;
   kind?: string;
 }) {
+  const isCards = /\bcards\b/.test(kind); // there a cell is a grid of its title and one other item
   return (
     <div className={`scroll ${kind}`} role="group" aria-label={label} tabIndex={0}>
       <table role="table">
@@ -46,7 +47,7 @@ export function Table<Row>({
                   data-title={column.title}
                   className={column.kind}
                   title={column.exact?.(row)}>
-                  {column.show(row)}
+                  {isCards ? <div>{column.show(row)}</div> : column.show(row)}
                 </td>
               ))}
             </tr>
