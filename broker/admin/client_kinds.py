@@ -16,6 +16,9 @@ from broker.core.resources import (
     ordering,
 )
 
+# Filters in one request; a packet of MQTT has no such limit.
+_MOST_FILTERS = 10_000
+
 KINDS = (
     Kind(
         name="share group",
@@ -180,6 +183,7 @@ RESOURCES = (
                         type="ui.api.models.clients:SubscriptionOptions",
                         many=True,
                         shortest=1,
+                        longest=_MOST_FILTERS,
                         is_required=True,
                     ),
                     Parameter(
@@ -205,6 +209,7 @@ RESOURCES = (
                     Parameter(
                         name="filters",
                         many=True,
+                        longest=_MOST_FILTERS,
                         is_required=True,
                         is_argument=True,
                         help="Topic filters.",

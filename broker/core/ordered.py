@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from broker.core.errors import (
     AlreadyExists,
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 NAME = re.compile(r"[0-9A-Za-z][-0-9A-Za-z_]*", re.ASCII)
 MAX_NAME_BYTES = 254
+# Names in each list of an error about an order.
+_MOST_LISTED: Final = 1_000
 
 
 def name_problem(name: object) -> str | None:
@@ -108,7 +110,7 @@ class OrderedObjects(Generic[T]):
         """Bring all objects into this order; every name must be there exactly once.
 
         Raises:
-            Invalid: with a problem for each name that is unknown, missing or given twice, and lists of those.
+            Invalid: with a problem for each name that is unknown, missing or given twice, and lists of the first ones.
             ReadOnly: objects that a file fixes would not come first, as they do at the next start.
         """
         self._check_order(names)
@@ -129,6 +131,7 @@ class OrderedObjects(Generic[T]):
             "not_reordered": [name for name in self._objects if name not in counts],
             "duplicated": [name for name, count in counts.items() if count > 1],
         }
+        wrong = {member: listed[:_MOST_LISTED] for member, listed in wrong.items()}
         if not any(wrong.values()):
             return
         problems = [
