@@ -92,9 +92,10 @@ def test_examples_of_functions_give_their_results(node: Node) -> None:
         example["expression"]: example for function in functions for example in function["examples"]
     }.values():
         sql = f'SELECT {example["expression"]} AS found FROM "#"'
-        answer = node.call(
-            "POST", "/rules:test", {"sql": sql, "event": event["example"]}, expect=(200, 422)
-        )
+        body = {"sql": sql, "event": event["example"]}
+        answer = node.call("POST", "/rules:test", body, expect=(200, 422))
+        if answer.get("code") == "too_slow":  # its first use imports libraries
+            answer = node.call("POST", "/rules:test", body)
         if answer.get("rows") != [{"found": example["result"]}]:
             wrong.append((example, answer))
     assert not wrong

@@ -23,6 +23,7 @@ STARTS: Final = {
     "tests.support.kafka_server": "kafka",
     "tests.support.processes.ServerProcess": "servers",
     "subprocess": "process",
+    "broker.streams.ranges_process.RangesProcess": "process",
     "tests.support.lateness": "timed",
     "tests.support.processor.takes_less_than": "timed",
 }

@@ -1,7 +1,8 @@
 """A pytest plugin: the tiers of the tests, and the order of their files.
 
 ``--tier quick`` runs what needs one process, ``smoke`` a few tests of the real thing and those that measure the
-processor's time, ``full`` the rest, ``heavy`` what takes minutes each. Every test is in one tier, by what it starts;
+processor's time, ``full`` the rest, ``heavy`` what takes minutes each. Every test is in one tier, by what it starts
+(``LONG`` names the exceptions);
 ``heavy`` has the properties too, with ten times as many examples.
 ``make test`` runs the first two, ``make test-full`` the third, ``make test-heavy`` the fourth.
 """
@@ -30,6 +31,16 @@ SMOKE: Final = (
 )
 """Files and tests of ``smoke``: publish to table row with Spark, real clients, a ``kill -9``, restarts, the gates,
 Kafka both ways, a rule in a browser."""
+LONG: Final = (
+    "end_to_end/test_rights.py",
+    "end_to_end/test_external_http.py",
+    "end_to_end/test_effects_of_kinds.py",
+    "end_to_end/test_import_emqx.py",
+    "end_to_end/test_allowed.py",
+    "end_to_end/test_named_files.py",
+    "end_to_end/test_unknown_members.py",
+)
+"""Files of ``full`` although they need one process: they take long, and their lines are run by others too."""
 TOGETHER: Final = {
     "spark": (
         "docs/test_spark_pages.py",
@@ -92,7 +103,7 @@ def tier_of(item: pytest.Item) -> str:
     name = item.nodeid.removeprefix("tests/")
     if any(name == place or name.startswith(f"{place}::") for place in SMOKE):
         return "smoke"
-    if any(item.get_closest_marker(kind) for kind in KINDS):
+    if _file(item) in LONG or any(item.get_closest_marker(kind) for kind in KINDS):
         return "full"
     return "smoke" if item.get_closest_marker("timed") else "quick"
 
