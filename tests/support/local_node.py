@@ -30,6 +30,7 @@ from broker.cli.main import main
 from broker.config.options import ServeOptions
 from broker.observe.log import TextFormatter, Throttle
 from tests.support.node import TOKEN, Reachable, in_this_process, text_of
+from tests.support.waiting import threads_shown
 
 _DEADLINE_S = 60.0
 
@@ -91,12 +92,12 @@ class Node(Reachable):
         return self._thread is not None and self._thread.is_alive()
 
     def stop(self, timeout_s: float = _DEADLINE_S) -> int:
-        """Stop as on SIGTERM; 0 as the exit status."""
+        """Stop as on SIGTERM; 0 as the exit status. May be called twice."""
         assert self._thread is not None
         if self.is_running:
             self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join(timeout_s)
-        assert not self.is_running, f"the broker did not stop in {timeout_s:g} s"
+        assert not self.is_running, f"not stopped in {timeout_s:g} s:\n{threads_shown()}"
         self._around.close()
         return 0
 
@@ -108,8 +109,7 @@ def running(data_dir: Path, **options: Any) -> Iterator[Node]:
     try:
         yield node
     finally:
-        if node.is_running:
-            node.stop()
+        node.stop()
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
+import threading
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
@@ -53,3 +56,12 @@ async def until(
                 f"{what or condition} did not come true in {timeout_s:g} s; last: {last!r}"
             )
         await asyncio.sleep(0.002)
+
+
+def threads_shown() -> str:
+    """The stacks of all threads, for a message about one that does not end."""
+    return "\n".join(
+        f"{thread.name}:\n{''.join(traceback.format_stack(frame))}"
+        for thread in threading.enumerate()
+        if (frame := sys._current_frames().get(thread.ident or 0)) is not None
+    )

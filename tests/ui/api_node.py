@@ -28,6 +28,7 @@ from broker.core.message import Message
 from broker.core.objects import MemorySection, Spec, Version
 from broker.core.stage import Outcome, Refusal
 from tests.support.plain_http import NO_TLS
+from tests.support.waiting import threads_shown
 from ui.api.application import create_app
 from ui.api.context import ApiContext
 from ui.api.server import ApiServer
@@ -514,7 +515,7 @@ class Running:
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
-        assert not self._thread.is_alive()
+        assert not self._thread.is_alive(), threads_shown()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=loop_factory("asyncio")) as runner:
