@@ -39,6 +39,10 @@ LONG: Final = (
     "end_to_end/test_allowed.py",
     "end_to_end/test_named_files.py",
     "end_to_end/test_unknown_members.py",
+    "end_to_end/test_catalogues.py",
+    "end_to_end/test_cascade.py",
+    "end_to_end/test_impact.py",
+    "end_to_end/test_named_secrets.py",
 )
 """Files of ``full`` although they need one process: they take long, and their lines are run by others too."""
 TOGETHER: Final = {
