@@ -90,6 +90,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 from pyiceberg.utils.concurrent import ExecutorFactory
+from pyiceberg.utils.datetime import date_str_to_days
 
 from bridges.spark.columns.column import PROVENANCE, Column
 from bridges.spark.columns.layout import Layout
@@ -1007,13 +1008,26 @@ def _data_file(
         content=DataFileContent.DATA,
         file_path=uri,
         file_format=FileFormat.PARQUET,
-        partition=Record(*file.partition),
+        partition=_partition_record(metadata, file.partition),
         file_size_in_bytes=file.size,
         sort_order_id=order or None,
         spec_id=metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,
         **statistics.to_serialized_dict(),
+    )
+
+
+def _partition_record(metadata: TableMetadata, values: Iterable[Any]) -> Record:
+    """A file's partition as manifests have it: a date, which tasks send as text, is days since 1970."""
+    fields = metadata.spec().partition_type(metadata.schema()).fields
+    return Record(
+        *(
+            date_str_to_days(value)
+            if isinstance(field.field_type, DateType) and isinstance(value, str)
+            else value
+            for field, value in zip(fields, values, strict=True)
+        )
     )
 
 

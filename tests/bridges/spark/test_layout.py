@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyiceberg.expressions import parser
+from pyiceberg.expressions import EqualTo, parser
 from pyiceberg.table import Table
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import IntegerType, LongType, StringType, TimestamptzType
@@ -282,6 +282,39 @@ def test_values_that_paths_cannot_have_are_partitions(tmp_path: Path) -> None:
             assert sorted(foreign(spec).scan().to_arrow()["_topic"].to_pylist(), key=str) == sorted(
                 topics, key=str
             )
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("boolean", [True, False, None]),
+        ("date", ["2026-01-03", "0001-01-01", "9999-12-31", "1969-12-31", None]),
+        ("enum", ["ON", "é", None]),
+        ("integer", [2147483647, -2147483648, None]),
+        ("long", [9223372036854775807, -9223372036854775808, None]),
+        ("string", ["a", "a/../b", "e\u0301", "é", None]),
+    ],
+)
+def test_a_table_is_partitioned_by_columns_of_every_type(
+    tmp_path: Path, table_format: str, kind: str, values: list[Any]
+) -> None:
+    spec = replace(
+        table_spec(tmp_path, table_format, [Column("p", "p", kind)]), partition_by=("p",)
+    )
+    batch = records(0, [{"p": value} for value in values])
+    outcome = TableWriter(spec, "job").write(tasks(batch))
+    assert (outcome.written, outcome.dead, outcome.files) == (len(values), 0, len(values))
+    Replayed(spec).run((Range(0, 0, len(values)),), lambda ranges: tasks(batch))
+    expected = [date.fromisoformat(v) if kind == "date" and v else v for v in values]
+    assert [value for _, value in rows_of(spec, "_offset", "p")] == expected
+    if table_format == "delta":
+        found = DeltaTable(spec.place.path).to_pyarrow_table(filters=[("p", "=", expected[0])])
+    else:
+        scan = foreign(spec).scan(row_filter=EqualTo("p", values[0]))
+        assert len(list(scan.plan_files())) == 1
+        found = scan.to_arrow()
+    assert found["_offset"].to_pylist() == [0]
 
 
 def test_iceberg_readers_skip_the_files_of_other_partitions(tmp_path: Path) -> None:
