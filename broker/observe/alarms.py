@@ -194,8 +194,9 @@ class Alarm:
     @property
     def page(self) -> str:
         """The page of the dashboard with the object that the alarm is about, or an empty string."""
+        # an action and a source are named TYPE:NAME
         names = {
-            name: quote(value, safe="")
+            name: quote(value.rpartition(":")[2], safe="")
             for name, value in self.details.items()
             if type(value) is str
         }

@@ -338,6 +338,85 @@ def test_an_alarm_list_shows_past_alarms_too(page: Any, broker: Node) -> None:
     page.wait_for_selector("[role=alertdialog] >> text=Active alarms stay.")
 
 
+def test_an_alarm_is_acknowledged_with_a_note_and_leads_to_what_it_is_about(
+    page: Any, broker: Node
+) -> None:
+    name = "source_disconnected:mqtt:away"
+    server = {"name": "away", "type": "mqtt", "server": "127.0.0.1:9"}
+    source = {"name": "away", "type": "mqtt", "connector": "away"}
+    broker.call("POST", "/connectors", server)
+    broker.call("POST", "/sources", {**source, "parameters": {"topic": "x/#"}})
+    eventually(lambda: [row["name"] for row in broker.call("GET", "/alarms")["items"]] == [name])
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/alarms")
+    page.wait_for_selector("td >> text=Check that the external system runs")
+    page.click(f"button[aria-label='Do something with {name}']")
+    page.click("[role=menuitem] >> text=Acknowledge")
+    page.get_by_label("Note").fill("the plant is closed")
+    page.click("text=Continue")
+    page.click("[role=alertdialog] button.primary, [role=alertdialog] button.danger")
+    page.wait_for_selector("td >> text=the plant is closed")
+    assert broker.call("GET", f"/alarms/{name}")["acknowledged_by"] == "administrator"
+    page.goto(f"{broker.url}/overview")
+    page.wait_for_selector("#alarms >> text=acknowledged by administrator")
+    assert violations(page) == []
+    page.click("#alarms >> text=sources/away")
+    page.wait_for_selector("text=Alarm: source 'mqtt:away' is")
+    broker.call("DELETE", "/sources/away")
+    broker.call("DELETE", "/connectors/away")
+    eventually(lambda: not broker.call("GET", "/alarms")["items"])
+    page.goto(f"{broker.url}/alarms?view=/history")
+    page.wait_for_selector(f"td >> text={name}")
+    assert page.locator("button[aria-label^='Do something']").count() == 0
+
+
+def test_a_receiver_of_alarms_is_tested_on_its_page(page: Any, broker: Node) -> None:
+    spec = {"name": "duty", "type": "topic", "topic": "duty/${name}"}
+    broker.call("POST", "/alarm-receivers", spec)
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/alarm-receivers/duty?tab=test")
+    page.click("text=Test the alarm receiver")
+    page.wait_for_selector("text=published on duty/test")
+    page.wait_for_selector("text=Every step went well. Check that the test arrived.")
+    assert violations(page) == []
+    broker.call("DELETE", "/alarm-receivers/duty")
+
+
+def test_a_deletion_of_retained_messages_is_undone_on_its_page(page: Any, broker: Node) -> None:
+    message = {"topic": "undone/1", "payload": "x", "retain": True}
+    broker.call("POST", "/messages:publish", message)
+    broker.call("POST", "/retained:clear", {"filter": "undone/#"})
+    [deletion] = broker.call("GET", "/retained-deletions")["items"][:1]
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/retained-deletions")
+    page.click(f"button[aria-label='Do something with {deletion['id']}']")
+    page.click("[role=menuitem] >> text=Undo")
+    page.click("[role=alertdialog] button.primary, [role=alertdialog] button.danger")
+    eventually(
+        lambda: broker.call("GET", "/retained?filter=undone/%23")["items"], what="the undoing"
+    )
+
+
+def test_a_tail_follows_some_publishers(page: Any, broker: Node) -> None:
+    host, port = broker.mqtt
+    sign_in(page, broker)
+    page.goto(f"{broker.url}/topics?filter=tailed/%23")
+    page.fill("label:has-text('Client') input", "gauge-*")
+    page.get_by_label("Client", exact=True).press("Enter")
+
+    def is_shown() -> bool:
+        for name in ("other", "gauge-9"):
+            mqtt_publish.single(
+                "tailed/1", f"from {name}", 1, hostname=host, port=port, client_id=name
+            )
+        return bool(page.locator("td >> text=from gauge-9").count())
+
+    eventually(is_shown)
+    page.get_by_label("Address").fill("10.0.0.0/99")
+    page.get_by_label("Address").press("Enter")
+    page.wait_for_selector("[role=alert] >> text=expected an address or a network")
+
+
 def test_rows_are_cards_on_a_narrow_screen(page: Any, broker: Node) -> None:
     sign_in(page, broker)
     narrow = connected(broker, "narrow", "narrow/#")

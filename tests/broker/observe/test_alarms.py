@@ -102,7 +102,7 @@ def test_an_alarm_has_the_page_of_the_object_that_it_is_about() -> None:
     alarms.activate("made_up", "no type is known")
     pages = {alarm.name: (alarm.page, alarm.type.severity) for alarm in alarms.active()}
     assert pages == {
-        "action_disconnected:http:a b": ("/actions/http%3Aa%20b", "critical"),
+        "action_disconnected:http:a b": ("/actions/a%20b", "critical"),
         "table_failed:rooms": ("", "critical"),
         "disk_nearly_full": ("/streams", "critical"),
         "made_up": ("", "warning"),

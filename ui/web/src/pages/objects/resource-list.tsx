@@ -79,13 +79,15 @@ function Content({ resource, list }: { resource: Resource; list: List }) {
   const rows = data?.items ?? [];
   const total = data && (data.total ?? (data.next || cursor ? undefined : rows.length));
   const nameOf = (row: Members) => String(row[resource.key]);
-  const hasNames = resource.key !== "" && rows.every((row) => typeof row[resource.key] === "string");
+  // rows of a list below the resource, as alarms/history, are no items that still are there
+  const hasNames =
+    resource.key !== "" && !list.path.startsWith("/") && rows.every((row) => typeof row[resource.key] === "string");
   const [chosen, select] = useSelection(rows, nameOf);
   const { ask, dialog, status } = useVerbs(resource);
   const [verbs, many] = [hasNames ? verbsOf(resource) : [], hasNames ? verbsOfMany(resource) : []];
   const columns = list.columns.map((declared): Column<Members> => {
     const column = columnOf(declared, rows);
-    if (!resource.show || declared.member !== resource.key) return column;
+    if (!resource.show || !hasNames || declared.member !== resource.key) return column;
     return { ...column, show: (row) => <ObjectLink kind={resource.path} name={nameOf(row)} /> };
   });
   const hasMessages = resource.show !== null && hasNames && rows.every(isMessage);
