@@ -33,6 +33,7 @@ from broker.config.names import ObjectName
 from broker.config.outgoing import ClientTls, call
 from broker.config.secret_text import (
     ADDRESS,
+    REFERENCES,
     SecretText,
     SecretUnreadable,
     SecretUrl,
@@ -42,7 +43,7 @@ from broker.config.secret_text import (
     secrets_in,
     with_stored,
 )
-from broker.config.secrets import MASK
+from broker.config.secrets import MASK, Secret
 from broker.config.spec_problems import parsed
 from broker.config.ssrf import AddressGuard
 from broker.config.units import Duration
@@ -55,7 +56,7 @@ from broker.core.kinds import are
 from broker.core.message import Message
 from broker.core.objects import ObjectSection, Spec
 from broker.core.ordered import ObjectVerbs
-from broker.core.placeholders import NOT_PLACEHOLDER
+from broker.core.placeholders import NOT_PLACEHOLDER, SECRET_REFERENCE
 from broker.core.stage import Publisher
 from broker.core.template import Template
 from broker.core.times import rfc3339
@@ -157,6 +158,36 @@ class Ways(NamedTuple):
     mail_threads: ThreadPoolExecutor
 
 
+class WebhookUrl(SecretUrl):
+    """A URL, or a reference to a secret that is one: chat services have a secret in the path."""
+
+    __slots__ = ()
+
+    @property
+    def is_reference(self) -> bool:
+        """True if it refers to a secret."""
+        return SECRET_REFERENCE.fullmatch(self._text) is not None
+
+    def reveal(self) -> str:
+        """The URL. Raises ``SecretUnreadable``."""
+        return SecretText.reveal(self) if self.is_reference else self._text
+
+    @property
+    def why_not_allowed(self) -> str:
+        """See ``SecretText``."""
+        return SecretText(self._text).why_not_allowed
+
+    @property
+    def hidden(self) -> Sequence[str]:
+        """See ``SecretUrl``; of a reference the whole URL."""
+        return SecretText(self._text).hidden if self.is_reference else super().hidden
+
+    @classmethod
+    def _validated(cls, value: object) -> Secret:
+        is_reference = isinstance(value, str) and SECRET_REFERENCE.fullmatch(value) is not None
+        return cls(value) if isinstance(value, str) and is_reference else super()._validated(value)
+
+
 class ReceiverSpec(Settings):
     """Members that all receivers have."""
 
@@ -225,8 +256,9 @@ class WebhookReceiver(ReceiverSpec):
     """Sends each notification as a POST request."""
 
     type: Literal["webhook"]
-    url: Annotated[SecretUrl, ADDRESS] = Field(
-        description="Address of the service. Values of the query show as stars."
+    url: Annotated[WebhookUrl, ADDRESS, REFERENCES] = Field(
+        description="Address of the service, or `${secret:NAME}` of a secret that is one. Values of the query show as "
+        "stars."
     )
     headers: dict[HeaderName, SecretText] = Field(
         default_factory=dict,
@@ -245,7 +277,9 @@ class WebhookReceiver(ReceiverSpec):
 
     @field_validator("url")
     @classmethod
-    def _check_url(cls, url: SecretUrl) -> SecretUrl:
+    def _check_url(cls, url: WebhookUrl) -> WebhookUrl:
+        if url.is_reference:
+            return url
         text = url.reveal()
         try:
             parts = urlsplit(text)

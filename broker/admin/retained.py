@@ -113,12 +113,13 @@ class _Deletion:
     size_bytes: int = 0
     is_too_large: bool = False
 
-    def add(self, message: Message) -> None:
-        """Hold a message, or give all of them up where they are too large together."""
+    def add(self, message: Message, *, is_dry: bool = False) -> None:
+        """Hold a message, or discard all of them where they are too large together; a dry run only adds its size."""
         if self.is_too_large:
             return
         self.size_bytes += _size_of(message)
-        self.messages.append(message)
+        if not is_dry:
+            self.messages.append(message)
         if self.size_bytes > MAX_UNDO_BYTES:
             self.is_too_large = True
             self.messages.clear()
@@ -213,7 +214,7 @@ class RetainedService:
             count += 1
             size_bytes += len(message.payload)
             samples += [message.topic] if len(samples) < _SAMPLES else []
-            deletion.add(message)
+            deletion.add(message, is_dry=dry_run)
             if not dry_run:
                 self._retained.delete(message.topic)
                 if count % _AT_ONCE == 0:

@@ -16,6 +16,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from broker.admin.alarm_receivers import AlarmReceivers
 from broker.codec.packets import Publish, SubscriptionRequest
+from broker.config.allowed import AllowedSettings, confine
 from broker.config.ssrf import AddressGuard, SsrfSettings
 from broker.core.errors import Invalid
 from broker.core.objects import MemorySection, Spec
@@ -89,6 +90,38 @@ async def test_a_webhook_is_told_of_alarms_that_begin_and_end() -> None:
         assert (shown["sent"], shown["failed"], shown["waiting"]) == (2, 0, 0)
         assert shown["headers"] == {"Authorization": "******"}
         assert node.metrics.value("alarm_notifications_sent") == 2
+
+
+@on_loop
+async def test_the_url_of_a_webhook_may_be_a_secret_and_is_in_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_SECRET_CHAT", "http://127.0.0.1:9/T0/hidden-part")
+    confine(AllowedSettings(), tmp_path)
+    try:
+        url = "${env:SLUICE_SECRET_CHAT}"
+        async with receiving({"type": "webhook", "url": url}) as (_, receivers):
+            tested = await receivers.test("duty")
+            assert not tested["ok"]
+            assert receivers.get("duty")["url"] == url
+            assert "hidden-part" not in str(tested)
+            service = Service()
+            await service.up()
+            monkeypatch.setenv("SLUICE_SECRET_CHAT", f"{service.url}/T0/hidden-part")
+            assert (await receivers.test("duty"))["ok"]
+            assert service.taken[0].path == "/T0/hidden-part"
+            await service.down()
+            monkeypatch.setenv("SLUICE_SECRET_CHAT", "not a URL with hidden-part")
+            tested = await receivers.test("duty")
+            assert (tested["ok"], "hidden-part" in str(tested)) == (False, False)
+            with pytest.raises(Invalid, match="cannot be saved") as caught:
+                receivers.create({"name": "o", "type": "webhook", "url": "${env:HOME}"})
+            assert "allowed.env_prefixes" in str(caught.value.problems)
+            with pytest.raises(Invalid, match="cannot be saved") as caught:
+                receivers.create({"name": "o", "type": "webhook", "url": "http://x/${secret:y}"})
+            assert "other text around it" in str(caught.value.problems)
+    finally:
+        confine(AllowedSettings(), None)
 
 
 @on_loop
