@@ -4,6 +4,7 @@ import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router"
 import { lazy, Suspense } from "react";
 import { type Kind, kindOf, resourceOf } from "../../api/kinds";
 import { useObject } from "../../api/live";
+import { useMay } from "../../api/rights";
 import { Card, causeOf, Empty, State, stateOf } from "../../parts/card";
 import { word } from "../../parts/copy";
 import { CopyAs } from "../../parts/copy-as";
@@ -49,6 +50,7 @@ const ListLink = ({ kind, children }: { kind: Kind; children: string }) => (
 );
 
 function Shown({ kind, name }: { kind: Kind; name: string }) {
+  const may = useMay();
   const page = useKindPage(kind);
   const navigate = useNavigate();
   const { tab } = useSearch({ strict: false }) as { tab?: string };
@@ -102,6 +104,14 @@ function Shown({ kind, name }: { kind: Kind; name: string }) {
           )}
         </div>
         <div className="buttons">
+          {may("audit-entries", "read") && (
+            <Link
+              className="button"
+              to={"/audit-log" as never}
+              search={((known: Members) => ({ ...keepTimeZone(known), kind: kind.name, name })) as never}>
+              History
+            </Link>
+          )}
           <CopyAs
             path={api}
             cli={`sluice ${kind.cli} show ${word(name)}`}
