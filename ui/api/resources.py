@@ -124,13 +124,18 @@ def _argument(parameter: Parameter, path: str) -> Argument:
     return Argument(parameter.key, Argument.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
+def _default(member: Parameter) -> Any:
+    """The default as JSON has it: a declaration has tuples, which serialization would warn of."""
+    return list(member.default) if isinstance(member.default, tuple) else member.default
+
+
 @cache
 def _body_model(name: str, text: str, members: Sequence[Parameter]) -> type[BaseModel]:
     fields: dict[str, Any] = {
         member.key: (
             Annotated[_type(member), _read(member)] if member.type in _READ else _type(member),
             Field(
-                ... if member.is_required else member.default,
+                ... if member.is_required else _default(member),
                 alias=member.name if member.key != member.name else None,
                 **_constraints(member),
             ),
