@@ -67,7 +67,8 @@ COMMANDS: Final = {
 
 def _templates() -> Iterator[str]:
     """The texts of the sources that are commands, each value in them replaced by ``VALUE``."""
-    for file in sorted(SOURCES.rglob("*.ts*")):
+    files = [file for file in SOURCES.rglob("*.ts*") if not file.name.endswith(".d.ts")]
+    for file in sorted(files):
         text = re.sub(r"^\s*(?://|/\*\*).*$", "", file.read_text(), flags=re.M)
         for begin in re.finditer(
             r"(?<=[`\"'>])(?:(?:echo|printf) [^\n]*?\| )?sluice (?=[a-z$])", text

@@ -33,6 +33,13 @@ SMOKE: Final = (
 Kafka both ways, a rule in a browser."""
 LONG: Final = (
     "end_to_end/test_rights.py",
+    "end_to_end/test_planted_secrets.py",
+    "end_to_end/test_accounts.py",
+    "end_to_end/test_access.py",
+    "end_to_end/test_apply.py",
+    "end_to_end/test_change_while_running.py",
+    "end_to_end/test_tokens.py",
+    "end_to_end/test_topics.py",
     "end_to_end/test_external_http.py",
     "end_to_end/test_effects_of_kinds.py",
     "end_to_end/test_import_emqx.py",

@@ -21,6 +21,7 @@ async def until(
     what: str = "",
     *,
     timeout_s: float = DEADLINE_S,
+    every_s: float = 0.002,
     tolerated: tuple[type[Exception], ...] = (),
 ) -> T: ...
 @overload
@@ -29,6 +30,7 @@ async def until(
     what: str = "",
     *,
     timeout_s: float = DEADLINE_S,
+    every_s: float = 0.002,
     tolerated: tuple[type[Exception], ...] = (),
 ) -> T: ...
 async def until(
@@ -36,6 +38,7 @@ async def until(
     what: str = "",
     *,
     timeout_s: float = DEADLINE_S,
+    every_s: float = 0.002,
     tolerated: tuple[type[Exception], ...] = (),
 ) -> Any:
     """The first true value of ``condition``, which may raise what is tolerated until then; AssertionError after."""
@@ -55,7 +58,7 @@ async def until(
             raise AssertionError(
                 f"{what or condition} did not come true in {timeout_s:g} s; last: {last!r}"
             )
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(every_s)
 
 
 def threads_shown() -> str:

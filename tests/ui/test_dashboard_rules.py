@@ -123,6 +123,14 @@ def test_a_rule_is_written_fixed_tried_and_saved_by_the_keyboard(
     assert serious(complaints) == []
 
 
+def test_numbers_are_shown_with_all_their_digits(page: Any, broker: Node) -> None:
+    publish(broker, 31.333846775201351)
+    opened(page, broker, "/new/rules")
+    write(page, 'SELECT 9007199254740993 AS big, payload.temp AS t FROM "meters/#"')
+    page.wait_for_selector(f"{TOLD} >> text=/big.*9007199254740993/")
+    page.wait_for_selector(f".trial >> text={31.333846775201351!r}")
+
+
 def test_tab_leaves_the_editor(page: Any, broker: Node) -> None:
     opened(page, broker, "/new/rules")
     page.focus(EDITOR)

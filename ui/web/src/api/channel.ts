@@ -1,6 +1,7 @@
 // The live channel: one WebSocket per tab. Its snapshots and numbered deltas are kept by channel and parameters, for
 // all components that show them; see docs/how-to/follow-changes-live.md. live.ts has the hooks.
 
+import { parseJson } from "./json";
 import type { components } from "./openapi";
 
 type Schemas = components["schemas"];
@@ -106,7 +107,7 @@ export function connect() {
     failures = 0;
     reason = "";
     if (link.state !== "live" && !isResting) say({ state: "live", skipped: 0 });
-    take(JSON.parse(data));
+    take(parseJson(data) as Parameters<typeof take>[0]);
     if (isResting && ![...feeds.values()].some(isWaiting)) disconnect();
   };
   opened.onclose = ({ code, reason: why }) => socket === opened && over(code, why);

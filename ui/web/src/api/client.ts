@@ -1,6 +1,7 @@
 // The client of the management API. Its types are generated from the API's description: see build.py.
 
 import createClient from "openapi-fetch";
+import { parseJson } from "./json";
 import type { components, paths } from "./openapi";
 
 type Schemas = components["schemas"];
@@ -63,15 +64,15 @@ export async function settled<T>(answer: Promise<Answer<T>>): Promise<T> {
 }
 
 export const getRows = (name: string, limit: number) =>
-  settled(client.GET("/api/v1/lake/tables/{name}/preview", { params: { path: { name }, query: { limit } } }));
+  getAny<Schemas["TablePreview"]>(`lake/tables/${encodeURIComponent(name)}/preview`, { query: { limit } });
 export const getHistory = (names: string[], from: string, to: string, step: number, labels: string[] = []) =>
   settled(client.GET("/api/v1/metrics/history", { params: { query: { names, from, to, step, labels } } }));
 export const signIn = (body: Schemas["SignInRequest"]) => settled(client.POST("/api/v1/session", { body }));
 export const signInMethods = () => settled(client.GET("/api/v1/session"));
 export const beginOidc = () => settled(client.POST("/api/v1/session:oidc"));
 export const signOut = () => settled(client.DELETE("/api/v1/session"));
-export const tryRule = (sql: string, event: Record<string, unknown>) =>
-  settled(client.POST("/api/v1/rules:test", { body: { sql, event, language: "sql" } }));
+export const tryRule = async (sql: string, event: Record<string, unknown>) =>
+  (await call<RuleOutcome>("POST", "rules:test", { body: { sql, event, language: "sql" } })).body;
 export const createRule = (body: Schemas["RuleSpec"]) => settled(client.POST("/api/v1/rules", { body }));
 export const createStream = (body: Schemas["StreamSpec"]) => settled(client.POST("/api/v1/streams", { body }));
 
@@ -112,7 +113,7 @@ export async function call<T = Record<string, unknown>>(
     signal: signal ? AbortSignal.any([signal, limit]) : limit,
   });
   const text = await response.text();
-  const answer = text && response.headers.get("content-type")?.includes("json") ? JSON.parse(text) : undefined;
+  const answer = text && response.headers.get("content-type")?.includes("json") ? parseJson(text) : undefined;
   if (!response.ok) throw refused(response, answer);
   return { body: answer as T, etag: (response.headers.get("etag") ?? "").replaceAll('"', "") };
 }

@@ -4,6 +4,7 @@
 import type { ReactNode } from "react";
 import { useSyncExternalStore } from "react";
 import { getAny, Refused, type TailedMessage } from "../api/client";
+import { parseJson } from "../api/json";
 import type { components } from "../api/openapi";
 
 type Schemas = components["schemas"];
@@ -83,7 +84,7 @@ export async function originalOf(stream: string, shard: number, offset: number |
   if (!record.rule) return messageOf(record);
   if (!/^(validation|transformation):/.test(record.rule))
     return `Rule ${record.rule} wrote this row. The message that it is from is not kept here: a stream with topics keeps messages.`;
-  const row = JSON.parse(decoded(String(record.payload.data))) as QuarantineRow;
+  const row = parseJson(decoded(String(record.payload.data))) as QuarantineRow;
   return {
     ...messageOf({
       ...row,

@@ -117,7 +117,7 @@ export function Value({ member, value }: { member: string; value: unknown }): Re
 export function columnOf<Row extends object>({ title, member }: DeclaredColumn, rows: Row[]): Column<Row> {
   const values = rows.map((row) => valueAt(row, member)).filter((value) => !isNothing(value));
   const isEvery = (test: (value: unknown) => boolean) => values.length > 0 && values.every(test);
-  const isNumber = isEvery((value) => typeof value === "number");
+  const isNumber = isEvery((value) => typeof value === "number" || typeof value === "bigint");
   const isShort = isEvery((value) => typeof value === "boolean" || TIME.test(String(value)));
   const kind = isNumber ? "num" : isShort || /(^|\/)(state|status)$/.test(member) ? "fit" : undefined;
   return {

@@ -4,6 +4,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { type FormEvent, type ReactNode, useState } from "react";
 import { call, getAny, sentence } from "../../api/client";
+import { parseJson } from "../../api/json";
 import { useMay } from "../../api/rights";
 import type { components } from "../../api/openapi";
 import { Card, Empty, Failure, LoadFailure, State, Why } from "../../parts/card";
@@ -326,7 +327,7 @@ async function encoded(payload: string, form: string): Promise<Uint8Array> {
   if (!form.startsWith(SCHEMA)) return new TextEncoder().encode(payload);
   let value: unknown;
   try {
-    value = JSON.parse(payload);
+    value = parseJson(payload);
   } catch (error) {
     throw new Error(`Payload: expected JSON to encode. ${(error as Error).message}`);
   }

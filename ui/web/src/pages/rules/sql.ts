@@ -2,6 +2,7 @@
 
 import type { Completion, CompletionResult } from "@codemirror/autocomplete";
 import { call, getAny, Refused } from "../../api/client";
+import { parseJson } from "../../api/json";
 import type { components } from "../../api/openapi";
 import type { Finding, Hovered } from "../../parts/codemirror";
 import { findingsOf } from "../../parts/editor";
@@ -95,7 +96,7 @@ export function fieldsOf(events: Event[]): Field[] {
   for (const { payload } of events) {
     const data = (payload as { data?: unknown } | undefined)?.data ?? payload;
     try {
-      const value: unknown = typeof data === "string" ? JSON.parse(data) : data;
+      const value: unknown = typeof data === "string" ? parseJson(data) : data;
       if (typeof value === "object" && value !== null) walk("payload", value, 6);
     } catch {
       // not JSON: it has no fields

@@ -5,6 +5,7 @@ import { keepPreviousData, useIsFetching, useQuery, useQueryClient } from "@tans
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { call, getAny, Refused, type RuleOutcome, sentence } from "../../api/client";
+import { parseJson } from "../../api/json";
 import { useEvery, useNow, useRested } from "../../api/live";
 import type { components } from "../../api/openapi";
 import { Card, Empty, State } from "../../parts/card";
@@ -422,7 +423,7 @@ function Own({ start, setSample }: { start?: Event; setSample: (sample: Sample |
       if (!given.schema) return given.payload;
       return (
         await call<Schemas["EncodedValue"]>("POST", `schemas/${given.schema}:encode`, {
-          body: { value: JSON.parse(given.payload) },
+          body: { value: parseJson(given.payload) },
           signal: stop.signal,
         })
       ).body.payload;
@@ -558,12 +559,6 @@ function Values({ values, outer }: { values: Value[]; outer: string }): ReactNod
 function Shown({ type, value, is_cut }: { type?: string; value?: unknown; is_cut?: boolean }) {
   if (type === undefined) return null;
   return (
-    <code className="shown">
-      {" "}
-      ={" "}
-      {value === undefined
-        ? type
-        : `${typeof value === "number" ? Number(value.toPrecision(15)) : JSON.stringify(value)}${is_cut ? "…" : ""}`}
-    </code>
+    <code className="shown"> = {value === undefined ? type : `${JSON.stringify(value)}${is_cut ? "…" : ""}`}</code>
   );
 }

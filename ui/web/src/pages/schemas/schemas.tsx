@@ -4,6 +4,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type ChangeEvent, type DragEvent, type ReactNode, useCallback, useState } from "react";
 import { call, client, patiently, Refused, sentence, settled } from "../../api/client";
+import { parseJson } from "../../api/json";
 import { kindNamed } from "../../api/kinds";
 import { latestOf, textOf as payloadOf } from "../../api/messages";
 import type { components } from "../../api/openapi";
@@ -14,7 +15,7 @@ import { CopyButton } from "../../parts/copy";
 import { CopySpec } from "../../parts/copy-as";
 import { Confirm } from "../../parts/dialogs";
 import { Difference, Editor, findingsOf } from "../../parts/editor";
-import { count, counted } from "../../parts/format";
+import { count, counted, pretty } from "../../parts/format";
 import type { KindPage, ObjectProps } from "../../parts/kind-page";
 import { Changeable, useFixed } from "../../parts/read-only";
 import { DraftStrip, SaveBar, useDraft, useSave } from "../../parts/saving";
@@ -837,19 +838,15 @@ function Try({ name, object }: ObjectProps<SchemaObject>) {
   const decode = (payload: string, as: Coding) =>
     attempt(async () => {
       const data = base64Of(bytesOf(payload, as));
-      const found = await patiently(() =>
-        settled(
-          client.POST("/api/v1/schemas/{name}:decode", {
-            params: { path },
-            body: { payload: { encoding: "base64", data }, message_type: type },
-          }),
-        ),
+      const body = { payload: { encoding: "base64", data }, message_type: type };
+      const { body: found } = await patiently(() =>
+        call<Schemas["DecodedValue"]>("POST", `schemas/${encodeURIComponent(path.name)}:decode`, { body }),
       );
-      return { json: JSON.stringify(found.value, null, 2), says: "The payload fits." };
+      return { json: pretty(found.value), says: "The payload fits." };
     });
   const encode = () =>
     attempt(async () => {
-      const value = JSON.parse(json);
+      const value = parseJson(json);
       const { payload } = await patiently(() =>
         settled(
           client.POST("/api/v1/schemas/{name}:encode", { params: { path }, body: { value, message_type: type } }),

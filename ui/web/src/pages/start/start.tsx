@@ -15,6 +15,7 @@ import {
   type TailedMessage,
   tryRule,
 } from "../../api/client";
+import { parseJson } from "../../api/json";
 import { kindNamed } from "../../api/kinds";
 import { useEvery, useHistory, useStatus, useTail } from "../../api/live";
 import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
@@ -202,7 +203,7 @@ function FirstRule({ status, latest: [latest, ...earlier] }: { status: Status; l
   const { data, failureReason } = useQuery({
     queryKey: ["try", sql, tried],
     queryFn: ({ signal }) =>
-      outcome(sql, { clientid: latest?.clientid ?? "meter-attic", ...JSON.parse(tried) }, signal),
+      outcome(sql, { clientid: latest?.clientid ?? "meter-attic", ...(parseJson(tried) as object) }, signal),
     placeholderData: (known) => known, // also a problem stays until the next answer
     retry: true, // what fails here is the connection, or a node that is overloaded
     retryDelay: 1000,

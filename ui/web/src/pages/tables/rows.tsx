@@ -154,7 +154,7 @@ export function Rows({ name, object }: Props) {
               title,
               kind: title === "_error" ? ("why" as const) : ours(title) ? ("ours" as const) : undefined,
               show: (row: Members) => cell(row[title]),
-              exact: (row: Members) => cell(row[title]),
+              exact: (row: Members) => (typeof row[title] === "number" ? String(row[title]) : cell(row[title])),
             })),
             {
               title: "Do",

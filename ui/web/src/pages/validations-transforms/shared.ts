@@ -1,6 +1,7 @@
 // What is different of the two kinds, and what the parts of their pages share.
 
 import { call, patiently } from "../../api/client";
+import { parseJson } from "../../api/json";
 import { type Found, type Message, textOf } from "../../api/messages";
 import type { components } from "../../api/openapi";
 import { count, counted, pretty } from "../../parts/format";
@@ -80,7 +81,7 @@ export function written(message: {
   const text = textOf(message);
   let payload: unknown = text;
   try {
-    payload = JSON.parse(text);
+    payload = parseJson(text);
   } catch {
     // not JSON: unchanged
   }
