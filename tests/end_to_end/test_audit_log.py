@@ -192,6 +192,22 @@ def test_the_dashboard_and_commands_are_told_apart(node: Node) -> None:
     )
 
 
+def test_a_sign_in_that_is_refused_is_an_entry_a_minute_without_what_was_typed(node: Node) -> None:
+    node.call(
+        "POST", "/accounts", {"name": "ann", "role": "viewer", "password": "a-right-password"}
+    )
+    typed = ({"name": "ann", "password": "a-wrong-password"}, {"token": "a-wrong-token"})
+    with httpx.Client(base_url=node.url, trust_env=False, verify=NO_TLS) as page:
+        for body in typed * 2:
+            answer = page.post("/api/v1/session", json=body, headers={"Origin": node.url})
+            assert answer.status_code == 401
+    [entry] = entries(node, operation="signIn", outcome="refused")
+    assert (entry["actor"], entry["name"], entry["status"]) == ("not signed in", "ann", 401)
+    assert (entry["address"], entry["origin"]) == ("127.0.0.1", "dashboard")
+    assert entry["summary"] == "the name or the password is wrong"
+    node.call("DELETE", "/accounts/ann")
+
+
 def test_entries_are_found_by_every_filter_and_in_pages(node: Node) -> None:
     node.call("POST", "/rules", RULE)
     node.call("POST", "/rules", {**RULE, "name": "cold"})

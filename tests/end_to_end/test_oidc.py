@@ -132,6 +132,9 @@ def test_a_person_signs_in_at_the_issuer_and_has_the_role_of_a_group(
         again = page.get(back)
         assert again.status_code == 403
         assert "not begun in this browser" in again.text
+        refused = node.call("GET", "/audit-log?operation=signIn&outcome=refused")["items"][-1]
+        assert (refused["actor"], refused["status"]) == ("not signed in", 403)
+        assert "not begun in this browser" in refused["summary"]
 
 
 def test_a_person_without_a_role_is_refused_with_the_reason(

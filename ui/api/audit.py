@@ -35,6 +35,8 @@ from broker.core.objects import ACTOR, SavedObject, Spec
 from ui.api.context import ApiContext
 from ui.api.filters import STEP_S
 
+# Actor of a sign-in that was refused; no account may have this name.
+UNKNOWN: Final = "not signed in"
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CHANGES_NOTHING: Final = frozenset({"read", "try"})
 # Messages and reports of the broker's own processes: data, not administration.
@@ -162,15 +164,20 @@ class Auditing:
             return
         route = scope.get("route")
         operation = _operation(scope)
-        if status == _FORBIDDEN and self._was_forbidden(state["actor"], operation):
-            return
+        address = scope["client"][0] if scope.get("client") else None
+        if status == _FORBIDDEN or (status >= 400 and state.get("opens_session")):
+            sender = state["actor"]
+            if sender == UNKNOWN:
+                sender = address or ""
+            if self._was_forbidden(sender, operation):
+                return
         noted = _noted.get()
         changes = await _audited(noted)
         in_path = [str(value) for value in scope.get("path_params", {}).values()]
         record = AuditRecord(
             actor=state["actor"],
             origin=_origin(scope),
-            address=scope["client"][0] if scope.get("client") else None,
+            address=address,
             operation=operation,
             request=f"{scope['method']} {scope['path']}",
             request_id=state["request_id"],

@@ -18,6 +18,7 @@ from ui.api.models.access import OwnRights, SignInAddress, SignInMethods, SignIn
 from ui.api.objects import KindRoutes
 from ui.api.operation import Operations
 from ui.api.parameters import AnyName
+from ui.api.problems import ApiProblem
 from ui.api.security import (
     ADMINISTRATOR,
     accounts_after_password,
@@ -26,6 +27,7 @@ from ui.api.security import (
     cookie_name,
     identify,
     is_token,
+    note_failed_sign_in,
     oidc_cookie,
     require,
     set_oidc_state,
@@ -67,6 +69,8 @@ async def oidc_return(request: Request) -> Response:
             request.query_params, request.cookies.get(oidc_cookie(request), "")
         )
     except (Invalid, Unavailable) as error:
+        request.state.problem = str(error)
+        note_failed_sign_in(request)
         return HTMLResponse(sign_in_failed(str(error)), 403 if isinstance(error, Invalid) else 503)
     name = f"oidc:{signed_in.name}"
     acts_as(request, Actor(name, signed_in.role), in_browser=True)
@@ -104,16 +108,20 @@ def add_sign_in(router: APIRouter) -> None:
         neither.
         """
         sign_in = context_of(request).sign_in
-        if body.token is not None:
-            if not is_token(request, context_of(request), body.token):
-                raise unauthorized("the token is wrong")
-            acts_as(request, ADMINISTRATOR, in_browser=True)
-            secret = sign_in.open_session()
-        else:
-            accounts = await accounts_after_password(request, body.name or "", body.password or "")
-            name = body.name or ""
-            acts_as(request, accounts.actor_of(name), in_browser=True)
-            secret = sign_in.open_session(name, accounts.stamp_of(name))
+        name = body.name or ""
+        try:
+            if body.token is not None:
+                if not is_token(request, context_of(request), body.token):
+                    raise unauthorized("the token is wrong")
+                acts_as(request, ADMINISTRATOR, in_browser=True)
+                secret = sign_in.open_session()
+            else:
+                accounts = await accounts_after_password(request, name, body.password or "")
+                acts_as(request, accounts.actor_of(name), in_browser=True)
+                secret = sign_in.open_session(name, accounts.stamp_of(name))
+        except ApiProblem:
+            note_failed_sign_in(request, name)
+            raise
         response = Response(status_code=204)
         set_session(request, response, secret)
         return response

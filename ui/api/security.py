@@ -14,7 +14,7 @@ from broker.admin.accounts import Accounts
 from broker.admin.rights import ROLES, Actor, Need, word_of
 from broker.core.reader_token import stream_of
 from broker.core.resources import Does
-from ui.api.audit import acts_as
+from ui.api.audit import UNKNOWN, acts_as, note_subject
 from ui.api.connections import authenticated
 from ui.api.context import ApiContext, Logins
 from ui.api.problems import ApiProblem
@@ -168,6 +168,16 @@ async def accounts_after_password(request: HTTPConnection, name: str, password: 
     if not is_right:
         raise unauthorized("the name or the password is wrong")
     return context.accounts
+
+
+def note_failed_sign_in(request: HTTPConnection, name: str = "") -> None:
+    """Note a sign-in that is refused for the audit log, with the account if there is one of that name: what was typed
+    as a name may be a password."""
+    accounts = context_of(request).accounts
+    request.state.actor = UNKNOWN
+    request.state.in_browser = request.state.opens_session = True
+    if accounts is not None and accounts.stamp_of(name):
+        note_subject(name)
 
 
 def is_token(request: HTTPConnection, context: ApiContext, shown: str) -> bool:
