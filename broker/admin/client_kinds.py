@@ -16,7 +16,8 @@ from broker.core.resources import (
     ordering,
 )
 
-# Filters in one request; a packet of MQTT has no such limit.
+# Clients, and filters, in one request; a packet of MQTT has no such limit.
+_MOST_CLIENTS = 10_000
 _MOST_FILTERS = 10_000
 
 KINDS = (
@@ -154,6 +155,7 @@ RESOURCES = (
                         name="clientids",
                         keyword="client_ids",
                         many=True,
+                        longest=_MOST_CLIENTS,
                         is_required=True,
                         is_argument=True,
                         help="The client identifiers.",

@@ -6,11 +6,12 @@ the models that the document shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from typing import Any, get_args
 
+from annotated_types import MaxLen
 from pydantic import BaseModel
 
 from broker.core.errors import MOST_PROBLEMS, Invalid, Problem, did_you_mean
@@ -34,14 +35,14 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
     members = _members(model)
     for name, item in value.items():
         if name in members:
-            inner = members[name]
-            for at, element in enumerate(item) if isinstance(item, list) else ((None, item),):
-                if inner is not None:
-                    yield from _unknown(
-                        element,
-                        inner,
-                        f"{pointer}/{name}" if at is None else f"{pointer}/{name}/{at}",
-                    )
+            inner, most = members[name]
+            if inner is None:
+                continue
+            if isinstance(item, list):
+                for at, element in enumerate(item[:most]):
+                    yield from _unknown(element, inner, f"{pointer}/{name}/{at}")
+            else:
+                yield from _unknown(item, inner, f"{pointer}/{name}")
         else:
             message = f"expected one of {', '.join(sorted(members))}; got {name[:100]!r}"
             yield Problem(
@@ -50,12 +51,17 @@ def _unknown(value: Any, model: type[BaseModel], pointer: str) -> Iterator[Probl
 
 
 @cache
-def _members(model: type[BaseModel]) -> dict[str, type[BaseModel] | None]:
-    """The members of a body by name, with the model of the objects in them, where there is one."""
+def _members(model: type[BaseModel]) -> dict[str, tuple[type[BaseModel] | None, int | None]]:
+    """The members of a body by name, with the model of the objects in them, where there is one, and the maximum number
+    of these, beyond which the body is refused for their number."""
     return {
-        field.alias or name: _model_in(field.annotation)
+        field.alias or name: (_model_in(field.annotation), _longest(field.metadata))
         for name, field in model.model_fields.items()
     }
+
+
+def _longest(metadata: Sequence[Any]) -> int | None:
+    return next((limit.max_length for limit in metadata if isinstance(limit, MaxLen)), None)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
