@@ -803,7 +803,9 @@ class AlarmReceivers(Contributor, ObjectVerbs[_Item]):
 
     def enable(self, name: str, enabled: bool) -> Spec:
         """Switch it on or off, also for the next start of the broker."""
-        return self.replace(name, {**self._objects.get(name).raw, "enable": enabled})
+        item = self._objects.get(name)
+        is_so = item.spec.enable == enabled
+        return self.replace(name, item.raw if is_so else {**item.raw, "enable": enabled})
 
     def consequences(self, change: Change) -> Iterator[str]:
         """Notifications that a deletion drops, and alarms that are no longer sent."""
