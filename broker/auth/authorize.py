@@ -102,7 +102,12 @@ class VerdictCacheSettings(Settings):
     max_size: int = Field(
         default=32, ge=1, le=1_000_000, description="Topics a connection remembers."
     )
-    ttl: Duration = Field(default=1800, gt=0, description="Seconds after which all is forgotten.")
+    ttl: Duration = Field(
+        default=1800,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds after which all is forgotten.",
+    )
 
 
 class AuthorizationOptions(Settings):

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
+from math import inf
 from typing import Any, Final
 
 KeyPath = tuple[str, ...]
@@ -75,5 +76,15 @@ def line_of(changes: Mapping[KeyPath, Any], present: Iterable[KeyPath] = ()) -> 
             part if _BARE.fullmatch(part) else json.dumps(part, ensure_ascii=False) for part in path
         )
         nulled = f"{key} = null, " if value is not None and path in present else ""
-        written.append(f"{nulled}{key} = {json.dumps(value, ensure_ascii=False, allow_nan=False)}")
+        text = json.dumps(_written(value), ensure_ascii=False, allow_nan=False)
+        written.append(f"{nulled}{key} = {text}")
     return ", ".join(written) + "\n"
+
+
+def _written(value: Any) -> Any:
+    """The value with infinite durations as settings write them."""
+    if isinstance(value, dict):
+        return {name: _written(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_written(item) for item in value]
+    return "infinity" if isinstance(value, float) and value == inf else value

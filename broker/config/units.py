@@ -45,6 +45,8 @@ def parse_duration_s(value: object) -> object:
                 f"{value!r} is not a duration; write a number with ms, s, m, h, d or w, as '15s' or '7d'"
             )
         total += float(match[1]) * _DURATION_UNITS_S[match[2].lower() or "s"]
+        if total == float("inf"):
+            raise ValueError(f"a duration of {len(match[1])} digits is too large")
         at = match.end()
     if not value.strip():
         raise ValueError(

@@ -55,11 +55,11 @@ def test_operations_that_keep_nothing_have_none_either(node: Node) -> None:
             continue
         if "application/json" not in operations["post"]["requestBody"]["content"]:
             continue
-        body = (
-            {"unknwon": 1, "type": "http_server" if "sources" in path else "file", "name": "x"}
-            if path.endswith(":probe")
-            else {"unknwon": 1}
-        )
+        body: dict[str, Any] = {"unknwon": 1}
+        if path.endswith(":probe"):
+            types = {"sources": "http_server", "alarm-receivers": "topic"}
+            of_kind = path.removeprefix("/api/v1/").removesuffix(":probe")
+            body |= {"type": types.get(of_kind, "file"), "name": "x"}
         answer = node.call("POST", path.removeprefix("/api/v1"), body, expect=422)
         assert "unknwon" in str(answer["errors"]), (path, answer)
         asked += 1

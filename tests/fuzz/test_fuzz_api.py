@@ -22,6 +22,7 @@ from tests.support.processor import loop_s
 
 _CALLS = 1500
 _MOST_S = 0.1
+_MOST_S_OF_TAIL = 1.0
 """Processor time of the event loop for one call."""
 _ATTEMPTS = 4
 """A collection of garbage, or a timer, may fall into one of them."""
@@ -182,13 +183,13 @@ class Session:
             before_s = loop_s(self._node.pid)
             answer = self._client.request(method, path, content=content, params=query)
             used_s.append(loop_s(self._node.pid) - before_s)
-            if used_s[-1] <= _MOST_S:
-                break
+            if used_s[-1] <= _MOST_S or path.endswith("/topics/tail"):
+                break  # a tail lasts for seconds, in which the broker does its other work
         self.statuses[answer.status_code] += 1
         problems = [] if ".." in path else [*self._caller.document.misfits(answer, operation)]
         if answer.status_code >= 500 and answer.status_code != 503:
             problems.append(f"status {answer.status_code}")
-        if min(used_s) > _MOST_S:
+        if min(used_s) > (_MOST_S_OF_TAIL if path.endswith("/topics/tail") else _MOST_S):
             problems.append(f"holds up the loop for {min(used_s):.3f} s")
         if answer.status_code == 401 and not path.endswith("/session"):
             problems.append("the token is refused")
