@@ -289,7 +289,7 @@ RESOURCES = (
         service="alarms",
         at="all",
         commands="alarms",
-        about="See what is wrong, and acknowledge it.",
+        about="See active alarms, and acknowledge them.",
         named_by="name",
         verbs=(
             Verb(

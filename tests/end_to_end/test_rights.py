@@ -149,6 +149,7 @@ def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
     administrator = _token(node, "all-of-a", role="administrator", topics=["plant/a/#"])
     rule = {"name": "mine", "sql": 'SELECT * FROM "plant/a/+"', "actions": []}
     replay = {"to": "stream:inside"}
+    receiver = {"name": "duty", "type": "topic"}
     republish = [{"type": "republish", "topic": "plant/b"}]
     cases: list[tuple[str, str, str, Any, bool]] = [
         (operator, "POST", "/messages:publish", {"topic": "plant/a/1", "payload": "1"}, True),
@@ -192,6 +193,10 @@ def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
         (administrator, "POST", "/captures", {"name": "c1", "filter": "plant/a/1"}, True),
         (administrator, "GET", "/captures/c1/records", None, True),
         (operator, "GET", "/topics:who?topic=plant/b", None, False),
+        (operator, "POST", "/retained-deletions/1:undo", None, False),
+        (administrator, "POST", "/alarm-receivers", {**receiver, "topic": "plant/b"}, False),
+        (administrator, "POST", "/alarm-receivers:probe", {**receiver, "topic": "plant/b"}, False),
+        (administrator, "POST", "/alarm-receivers", {**receiver, "topic": "plant/a/1"}, True),
     ]
     with httpx.Client(
         base_url=f"{node.url}/api/v1", verify=NO_TLS, timeout=60, trust_env=False

@@ -142,7 +142,7 @@ def _populate(node: Node) -> None:
 
 
 class Session:
-    """Sends calls, and gathers what is wrong with their answers."""
+    """Sends calls, and gathers the problems of their answers."""
 
     def __init__(self, node: Node, token: str, seed: int, **headers: str) -> None:
         self._node = node

@@ -62,8 +62,9 @@ class PageClients:
     async def _carry(self, websocket: WebSocket, actor: Actor) -> None:
         own, served = socket.socketpair()
         peer = websocket.client
+        listeners: Any = self._context.services["listeners"]
         try:
-            await self._context.services["listeners"].adopt(  # type: ignore[attr-defined]
+            await listeners.adopt(
                 websocket.query_params.get("listener"),
                 served,
                 peer.host if peer else None,

@@ -25,8 +25,8 @@ _PARAMETERS: Final = frozenset(("topic", "filter"))
 _UNDER: Final = "under"
 # Resources whose objects act on topics, or whose changes name topics.
 _ON_TOPICS: Final = OF_MESSAGES | {
-    "auto-subscriptions", "back-tests", "captures", "clients", "groups", "rewrites", "rules", "schemas", "sources",
-    "stages", "streams", "tables", "transforms", "validations",
+    "alarm-receivers", "auto-subscriptions", "back-tests", "captures", "clients", "groups", "rewrites", "rules",
+    "schemas", "sources", "stages", "streams", "tables", "transforms", "validations",
 }  # fmt: skip
 # Members whose values are messages and events: data, which may have members of any name.
 _DATA: Final = frozenset(("payload", "message", "messages_in", "event", "events", "test_cases"))
@@ -46,6 +46,7 @@ _OF_ANY_TOPIC: Final = frozenset(
         "restoreObject",
         "restoreRuleVersion",
         "revertAuditEntry",
+        "undoRetainedDeletion",
     )
 )
 # Operations of other resources than ``OF_MESSAGES`` that return messages, for the object in their path.
