@@ -56,7 +56,8 @@ def backup(
     unfinished = file.with_name(f"{file.name}.part")
     body = {"messages": with_messages} | ({} if key is None else {"key": key})
     try:
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        unfinished.unlink(missing_ok=True)  # its mode, or what it links to, may be another's
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as opened:
             for piece in call.api.download("/backup", body):
                 opened.write(piece)
