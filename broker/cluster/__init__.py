@@ -1,0 +1,1 @@
+"""Several cells on one machine: processes of one broker, which share its listeners and exchange messages."""
