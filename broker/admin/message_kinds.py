@@ -181,6 +181,74 @@ RESOURCES = (
         ),
     ),
     Resource(
+        name="refused message",
+        area="operations",
+        path="/refused",
+        menu="Diagnose",
+        tag="Topics",
+        service="refused",
+        at="all",
+        commands="refused",
+        about="Messages that validations, transformations, rules or limits stopped: the newest ones, with the reason.",
+        page="Refused",
+        named_by="id",
+        verbs=(
+            Verb(
+                id="listRefused",
+                text="List refused messages. Returns the newest messages that a stage stopped, newest first, without "
+                "payloads. The last 50 are kept, in memory; older ones are only counted, by reason.",
+                call="page",
+                takes=(
+                    Parameter(
+                        name="filter",
+                        text="A topic filter.",
+                        default="#",
+                        is_argument=True,
+                        help="Topic filter of the messages.",
+                    ),
+                ),
+                row="broker.admin.refused:RefusedRow",
+                after=(str,),
+                page_text="Refused messages, newest first.",
+                command=Command(
+                    help="List the newest messages that a stage stopped, and why.",
+                    columns=(
+                        "id",
+                        "at",
+                        "topic",
+                        "clientid",
+                        "payload_bytes",
+                        "stage",
+                        "name",
+                        "reason",
+                        "text",
+                    ),
+                ),
+            ),
+            Verb(
+                id="getRefused",
+                text="Show a refused message. Returns the message as it was published, with its payload, and why it "
+                "was stopped. Of a payload of more than 64 KiB the beginning is kept; properties of more than 16 KiB "
+                "are not kept.",
+                call="get",
+                path="/{id}",
+                takes=(
+                    Parameter(
+                        name="id",
+                        text="Its `id` in the list.",
+                        is_required=True,
+                        is_argument=True,
+                        shortest=1,
+                        longest=64,
+                        help="Its id, as 'sluice refused ls' shows it.",
+                    ),
+                ),
+                answer="broker.admin.refused:RefusedView",
+                command=Command(help="Show a refused message with its payload."),
+            ),
+        ),
+    ),
+    Resource(
         name="retained message",
         area="operations",
         path="/retained",

@@ -56,6 +56,7 @@ OF_MESSAGES: Final = frozenset(
         "messages",
         "quarantines",
         "receivers",
+        "refused-messages",
         "retained-messages",
         "subscriptions",
         "topics",

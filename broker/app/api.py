@@ -132,6 +132,7 @@ def context_of(node: Node, reload: ConfigReload) -> Any:
         replays=node.replays,
         imports=node.imports,
         quarantine=node.quarantine,
+        refused=node.refused,
         access=node.access,
         accounts=node.accounts,
         oidc=_oidc(node),

@@ -24,6 +24,7 @@ from broker.admin.impact import ClientImpact
 from broker.admin.named_secrets import NamedSecrets
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.refused import RefusedMessages
 from broker.admin.replays.service import StreamReplays
 from broker.admin.rewrites import RewriteService
 from broker.admin.saturation import SaturationLog
@@ -33,7 +34,6 @@ from broker.admin.tails import MessageTails
 from broker.admin.tokens import Tokens
 from broker.app import features
 from broker.app.health import NodeHealth
-from broker.app.refusals import Refusals
 from broker.app.settings import AccessSettings, NodeSettings
 from broker.app.version import product_version
 from broker.auth.access import Access
@@ -258,6 +258,8 @@ class Node:
         )
         bound_schema = self.schema_validation.validations.bound_schema
         self.tails = MessageTails(self.server.hub, self.streams, bound_schema)
+        self.refused = RefusedMessages(self.tails)
+        self.server.hub.pipeline.on_refusal.connect(self.refused.note)
         self.quarantine = QuarantineService(
             self.streams, self.writer, self.server.publisher, self._quarantines
         )
@@ -319,8 +321,6 @@ class Node:
     def _make_hub_services(self) -> None:
         """Build the services that show and change the hub's state."""
         hub = self.server.hub
-        self.refusals = Refusals()
-        hub.pipeline.on_refusal.connect(self.refusals.note)
         self.delayed = DelayedService(hub.delayed, self.clock)
         self.rewrites = RewriteService(self.sections.section("rewrites"), hub.rewrites)
         self.auto_subscriptions = SpecObjects(

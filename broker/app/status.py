@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.app.version import product_version
 from broker.core.times import rfc3339
@@ -26,6 +26,8 @@ _COUNTERS = {
     "bytes_received": ("bytes_received",),
     "bytes_sent": ("bytes_sent",),
 }
+# Members of refused messages in the status; the list has more.
+_OF_REFUSALS: Final = ("id", "at", "topic", "clientid", "stage", "name", "reason", "text")
 # Maximum number of rules, streams and tables in the status; lists have all.
 MAX_RULES = 20
 
@@ -67,7 +69,7 @@ class NodeStatus:
             "rule_states": node.rules.service.states(),
             "streams": streams,
             "tables": tables,
-            "refusals": node.refusals.newest_first(),
+            "refusals": [_refusal(row) for row in node.refused.newest_first()],
             "health": {**node.health.status(), **node.store_health.disk()},
             "ledger": {
                 "received": books.received,
@@ -100,6 +102,11 @@ def _rule(shown: Mapping[str, Any]) -> dict[str, Any]:
         "sql": shown["sql"],
         "last_error": shown.get("last_error"),
     }
+
+
+def _refusal(row: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {member: row[member] for member in _OF_REFUSALS}
+    return shown | {"client_id": row["clientid"]}
 
 
 def _stream(shown: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,9 +89,11 @@ class FailedCheck(TypedDict):
 
 class GateFailure(TypedDict):
     """A message that failed, without its payload: when, why, the ``path`` in the payload, and the action. Of a
-    validation the check, of a transformation the ``kind`` of failure and the number of the operation from 0."""
+    validation the check, of a transformation the ``kind`` of failure and the number of the operation from 0.
+    ``message_id`` is that of the refused message, where the action stopped it."""
 
     time_ms: int
+    message_id: NotRequired[str]
     topic: str
     clientid: str
     reason: str
@@ -165,6 +167,8 @@ class GateStats:
             "action": action,
             **details,
         }
+        if action in STOPPING:
+            failed["message_id"] = message.id
         failure = cast(GateFailure, failed)
         self.recent.append(failure)
         count = 1 + self._unexplained

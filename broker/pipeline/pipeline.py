@@ -82,8 +82,8 @@ class Pipeline:
         self._topic_counts = topic_counts
         self._stage_times = StageTimes(metrics)
         self._timed_ns = 0
-        self.on_refusal = Signal[Message, Refusal]()
-        """With every message that a gate stopped."""
+        self.on_refusal = Signal[Message, Refusal, Message]()
+        """With every message that a stage stopped, and the message as it was published."""
         metrics.gauge(
             "cached_plan_bytes",
             lambda: plans.size_bytes,
@@ -301,6 +301,7 @@ class Pipeline:
         endings: Endings | None = None,
     ) -> Message | Outcome:
         """The same for a message that is not recorded, or with the recording of one that is."""
+        published = message
         is_alone = False
         if recording is not None and endings is not None:
             plan = self._recorded_plan(recording, endings, plan)
@@ -316,7 +317,7 @@ class Pipeline:
                 except Exception:  # noqa: BLE001  one stage must not stop the others
                     result = self._failed_closed(name, message)
                 if type(result) is Refusal:
-                    return Outcome(0, self._refused(message, result))
+                    return Outcome(0, self._refused(message, result, published))
                 message = result  # type: ignore[assignment]  # a gate gives a Refusal or a Message
             if message.topic != plan.topic:
                 changed = self._plan_of(message)
@@ -330,7 +331,7 @@ class Pipeline:
                     plan = self._recorded_plan(recording, endings, plan, has_gates=False)
                 is_alone = True
         if message.retain and (full := self._retained.refusal(message)) is not None:
-            return self._stopped(message, full)
+            return self._stopped(message, full, published)
         for name, tap in plan.taps:
             try:
                 refusal = tap(message)
@@ -338,7 +339,7 @@ class Pipeline:
                 self._count_error(name, message)
             else:
                 if refusal is not None:
-                    return self._stopped(message, refusal)
+                    return self._stopped(message, refusal, published)
         self._passed.value += 1
         if message.retain:
             self._retained.retain(message)
@@ -405,9 +406,9 @@ class Pipeline:
         self._on_unwanted(message)
         self._emit_dropped(message, "no_subscribers")
 
-    def _stopped(self, message: Message, refusal: Refusal) -> Outcome:
+    def _stopped(self, message: Message, refusal: Refusal, published: Message) -> Outcome:
         """A tap stopped the message, as its action says."""
-        self._refused(message, refusal)
+        self._refused(message, refusal, published)
         self._emit_dropped(message, refusal.reason)
         return Outcome(0, refusal)
 
@@ -445,7 +446,10 @@ class Pipeline:
             f"stage {name} failed; see the log",
         )
 
-    def _refused(self, message: Message, refusal: Refusal) -> Refusal:
+    def _refused(
+        self, message: Message, refusal: Refusal, published: Message | None = None
+    ) -> Refusal:
+        """Count a message that a stage stopped, and was ``published`` as another where stages before changed it."""
         reason_name = refusal.reason
         counter = self._refused_by.get(reason_name)
         if counter is None:
@@ -455,7 +459,7 @@ class Pipeline:
             self._refused_by[reason_name] = counter
         counter.value += 1
         self.dropped(reason_name).value += 1
-        self.on_refusal(message, refusal)
+        self.on_refusal(message, refusal, published or message)
         if self._plans.tails.is_open:
             self._plans.tails.decided(message, refusal)
         return refusal

@@ -34,7 +34,8 @@ STEPS: Final = tuple(
 )  # fmt: skip
 """Objects are created, changed, switched off and on, used, shown, and deleted, those that others name last."""
 FOUND: Final = {
-    f"/api/v1/{kind}/{{id}}": kind for kind in ("delayed", "backtests", "jobs", "audit-log")
+    f"/api/v1/{kind}/{{id}}": kind
+    for kind in ("delayed", "refused", "backtests", "jobs", "audit-log")
 }
 """Paths with an identifier that the broker gives: it is read from this list."""
 REFUSED: Final = {

@@ -193,6 +193,8 @@ def test_scopes_of_topics_apply_to_what_a_request_names(node: Node) -> None:
         (administrator, "POST", "/captures", {"name": "c1", "filter": "plant/a/1"}, True),
         (administrator, "GET", "/captures/c1/records", None, True),
         (operator, "GET", "/topics:who?topic=plant/b", None, False),
+        (operator, "GET", "/refused", None, False),
+        (operator, "GET", "/refused?filter=plant/a/%23", None, True),
         (operator, "POST", "/retained-deletions/1:undo", None, False),
         (administrator, "POST", "/alarm-receivers", {**receiver, "topic": "plant/b"}, False),
         (administrator, "POST", "/alarm-receivers:probe", {**receiver, "topic": "plant/b"}, False),
@@ -337,6 +339,7 @@ def test_a_scope_of_topics_shows_no_message_of_another_topic(node: Node) -> None
         "getBacktest",
         "getDelayed",
         "getQuarantine",
+        "getRefused",
         "listCaptureRecords",
         "listRetained",
         "peekClientMessages",
@@ -375,12 +378,14 @@ def _plant(node: Node) -> dict[str, list[str]]:
     job = node.call("POST", "/rules:backtest", {"stream": "of-b", "name": "of-b"}, expect=202)["id"]
     eventually(lambda: node.call("GET", f"/backtests/{job}")["state"] == "done")
     delayed = [row["id"] for row in node.call("GET", "/delayed")["items"]]
+    refused = [row["id"] for row in node.call("GET", "/refused")["items"]]
     return {
         "back-test": [job],
         "capture": ["of-b"],
         "client": ["leaver"],
         "delayed message": delayed,
         "quarantine": ["refused-of-b"],
+        "refused message": refused,
         "rule": ["of-b"],
         "session": ["leaver"],
         "stream": ["of-b", "refused-of-b"],

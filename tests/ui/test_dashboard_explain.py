@@ -110,7 +110,8 @@ def test_a_quarantined_message_is_tried_again_as_it_was_published(page: Any, bro
     dialog = page.locator(DIALOG)
     page.goto(f"{broker.url}/validations/fits?tab=watch")
     page.click("section[aria-label='Last failures'] td >> button:text-is('Explain')")
-    dialog.locator("text=/The message was stopped and not kept/").wait_for()
+    dialog.locator("text=/It is stopped by validation/").wait_for()
+    dialog.locator("text=/When it was published, it failed/").wait_for()
     page.keyboard.press("Escape")
     dialog.wait_for(state="detached")
     page.click("section[aria-label=Quarantine] td >> button:text-is('Explain')")
@@ -126,10 +127,37 @@ def test_what_is_not_kept_is_said_with_what_acts_on_the_topic(page: Any, broker:
     dialog.locator("text=/Rule warm wrote this row/").wait_for()
     dialog.locator("text=What acts on the topic").wait_for()
     page.keyboard.press("Escape")
-    page.goto(f"{broker.url}/overview")
-    page.click("section[aria-label='Refused messages'] button:text-is('Explain')")
-    dialog.locator("text=/The message was stopped and not kept/").wait_for()
-    dialog.locator("text=/When it was published, it was stopped/").wait_for()
+
+
+def test_a_refused_message_is_run_again_as_everything_is_configured_now(
+    page: Any, broker: Node, complaints: list[str]
+) -> None:
+    sign_in(page, broker)
+    dialog = page.locator(DIALOG)
+    row = broker.call("GET", "/refused")["items"][0]
+    for path in ("overview", "refused", f"refused/{row['id']}"):
+        page.goto(f"{broker.url}/{path}")
+        page.click("main button:text-is('Explain')")
+        dialog.locator("text=/It is stopped by validation/").wait_for()
+        dialog.locator("text=/required/").first.wait_for()
+        if path == "overview":
+            dialog.locator("text=/When it was published, it was stopped/").wait_for()
+        page.keyboard.press("Escape")
+        dialog.wait_for(state="detached")
+    broker.call("POST", "/validations/fits:disable")
+    try:
+        page.click("main button:text-is('Explain')")
+        dialog.locator("text=It passes all stages.").wait_for()
+        dialog.locator("a.name:text-is('reader')").wait_for()
+    finally:
+        broker.call("POST", "/validations/fits:enable")
+    for number in range(50):
+        with broker.client() as http:
+            bad = {"topic": f"halls/{number}/t", "payload": "{}", "qos": 1}
+            assert http.post("/messages:publish", json=bad).status_code == 422
+    page.goto(f"{broker.url}/refused/{row['id']}")
+    page.wait_for_selector("main >> text=/there is no refused message/")
+    assert [line for line in complaints if "404" not in line] == []
 
 
 def test_an_explanation_is_accessible_at_any_width(page: Any, broker: Node) -> None:

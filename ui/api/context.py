@@ -26,6 +26,7 @@ from broker.admin.delayed import DelayedService
 from broker.admin.jobs import Jobs
 from broker.admin.pipeline import PipelineView
 from broker.admin.quarantine import QuarantineService
+from broker.admin.refused import RefusedMessages
 from broker.admin.replays.service import StreamReplays
 from broker.admin.saturation import SaturationLog
 from broker.admin.stream_imports import StreamImports
@@ -105,6 +106,7 @@ class ApiContext:
     replays: StreamReplays | None = None
     imports: StreamImports | None = None
     quarantine: QuarantineService | None = None
+    refused: RefusedMessages | None = None
     access: AccessService | None = None
     accounts: Accounts | None = None
     oidc: Any = None

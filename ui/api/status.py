@@ -89,8 +89,10 @@ class TableStatus(TypedDict):
 
 
 class RefusalStatus(TypedDict):
-    """A message that a gate stopped recently, and why. ``stage`` is the gate, ``name`` the object in it."""
+    """A message that a stage stopped recently, and why. ``stage`` is the stage, ``name`` the object in it, ``id`` that
+    of the refused message."""
 
+    id: str
     at: str
     topic: str
     clientid: str

@@ -177,6 +177,8 @@ def _of_named(context: ApiContext, need: Need, body: Mapping[str, Any]) -> list[
         return []
     if need.resource == "captures":
         return [] if context.captures is None else [context.captures.get(name)["filter"]]
+    if need.resource == "refused-messages":
+        return [] if context.refused is None else [context.refused.topic_of(name)]
     if need.operation in ("getBacktest", "cancelBacktest"):
         rules: Any = context.services["rules"]
         return _of_stream(context, rules.backtest_of(name)["stream"])

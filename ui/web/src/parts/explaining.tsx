@@ -16,6 +16,8 @@ type Published = Pick<TailedMessage, "topic" | "qos"> & {
   raw?: string | null;
   clientid?: string;
   username?: string | null;
+  address?: string | null;
+  client_attrs?: Record<string, string>;
 };
 export type ExplainedMessage = Partial<Schemas["TestMessage"]> & { topic: string };
 
@@ -30,6 +32,8 @@ const messageOf = ({ topic, payload, raw, qos, retain, user_properties, properti
     properties,
     ...(of.clientid && { clientid: of.clientid }),
     username: of.username ?? null,
+    ...(of.address && { peername: of.address }),
+    ...(of.client_attrs && { client_attrs: of.client_attrs }),
   }) as ExplainedMessage;
 
 /** A message, or what reads it when its explanation is opened. A string says why there is no message. */
@@ -37,9 +41,9 @@ export type Original = ExplainedMessage | string | (() => Promise<ExplainedMessa
 
 export const CUT = "The message is too long to be tried here: only its beginning is read.";
 
-/** Of a message that a validation or transformation stopped, in lists without payloads. */
-export const NOT_KEPT =
-  "The message was stopped and not kept. Set a quarantine for what stopped it, to keep such messages.";
+/** Of a message that a stage stopped, once newer ones took its place. */
+const NOT_KEPT =
+  "The message was stopped and is no longer kept. Set a quarantine for what stopped it, to keep such messages.";
 
 /** A message as a page shows it. */
 export const shownOriginal = (message: Published): ExplainedMessage | string =>
@@ -58,6 +62,15 @@ export const itemOriginal = ({ message, ...item }: Item) =>
     clientid: item.clientid as string,
     username: item.username as string,
   });
+
+/** The message that a stage stopped, as it was published. */
+export async function refusedOriginal(id: string | undefined) {
+  if (!id) return "The message went on, and is not kept here. A stream of its topic keeps messages.";
+  return getAny<Item>(`refused/${encodeURIComponent(id)}`).then(itemOriginal, (error) => {
+    if (error instanceof Refused && error.status === 404) return NOT_KEPT;
+    throw error;
+  });
+}
 
 /** What became of a message when it was published. */
 export const outcomeThen = ({ outcome, refusal }: Pick<TailedMessage, "outcome" | "refusal">) =>

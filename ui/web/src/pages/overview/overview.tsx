@@ -8,7 +8,7 @@ import { useActions, useAlarms, useHistory, useStatus } from "../../api/live";
 import { Card, Empty, ObjectLink, State, Why } from "../../parts/card";
 import { dash } from "../../parts/chart";
 import { Command, CopyButton, curl, publishCommand } from "../../parts/copy";
-import { ExplainButton, NOT_KEPT } from "../../parts/explaining";
+import { ExplainButton, refusedOriginal } from "../../parts/explaining";
 import { ago, byReason, bytes, cell, count, counted, diskOutlook, duration, exact, UNKNOWN } from "../../parts/format";
 import { type ChartOf, Charts, perSecond, wordsOf } from "../../parts/history-charts";
 import type { OverviewSearch } from "../../parts/ranges";
@@ -591,7 +591,7 @@ function Disk({ status: { health } }: { status: Status }) {
 
 function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: number }) {
   return (
-    <Card title="Refused messages">
+    <Card title="Refused messages" note={refusals.length > 0 && <Counted kind="refused">the newest</Counted>}>
       {refusals.length ? (
         <Table
           label="Refused messages"
@@ -626,8 +626,12 @@ function Refusals({ status: { refusals }, nowMs }: { status: Status; nowMs: numb
               title: "Do",
               head: <span className="hidden">Do</span>,
               kind: "num verbs",
-              show: ({ topic, text }) => (
-                <ExplainButton topic={topic} of={NOT_KEPT} then={`When it was published, it was stopped: ${text}`} />
+              show: ({ id, topic, text }) => (
+                <ExplainButton
+                  topic={topic}
+                  of={() => refusedOriginal(id)}
+                  then={`When it was published, it was stopped: ${text}`}
+                />
               ),
             },
           ]}

@@ -3,7 +3,7 @@
 import { useState } from "react";
 import { Card, Empty, State } from "../../parts/card";
 import { Confirm } from "../../parts/dialogs";
-import { ExplainButton, NOT_KEPT } from "../../parts/explaining";
+import { ExplainButton, refusedOriginal } from "../../parts/explaining";
 import { count } from "../../parts/format";
 import type { ObjectProps } from "../../parts/kind-page";
 import { useFixed } from "../../parts/read-only";
@@ -118,8 +118,12 @@ export const Watch = (which: Which) =>
                   title: "Do",
                   head: <span className="hidden">Do</span>,
                   kind: "num verbs",
-                  show: ({ topic, reason }) => (
-                    <ExplainButton topic={topic} of={NOT_KEPT} then={`When it was published, it failed: ${reason}`} />
+                  show: ({ message_id: id, topic, reason }) => (
+                    <ExplainButton
+                      topic={topic}
+                      of={() => refusedOriginal(id)}
+                      then={`When it was published, it failed: ${reason}`}
+                    />
                   ),
                 },
               ]}
