@@ -92,7 +92,7 @@ def _cost_us(ready: dict[str, str], kind: str, arguments: tuple[str, ...]) -> fl
     """Processor time of the broker for each message of a turn, in microseconds."""
     count = int(arguments[arguments.index("--messages" if kind == FLEET else "--count") + 1])
     pid = int(ready["pid"])
-    before_ns = _cpu_ns(pid)
+    before_ns = cpu_ns(pid)
     if kind == FLEET:
         command = [
             sys.executable,
@@ -107,10 +107,10 @@ def _cost_us(ready: dict[str, str], kind: str, arguments: tuple[str, ...]) -> fl
         json.loads(done.stdout)
     else:
         load(int(ready["mqtt"].rpartition(":")[2]), (*arguments, "--idle", "1"))
-    return (_cpu_ns(pid) - before_ns) / count / 1e3
+    return (cpu_ns(pid) - before_ns) / count / 1e3
 
 
-def _cpu_ns(pid: int) -> int:
+def cpu_ns(pid: int) -> int:
     """Processor time that the threads of a process have used, more exact than in hundredths of a second."""
     return sum(
         int(path.read_text().split()[0]) for path in Path(f"/proc/{pid}/task").glob("*/schedstat")

@@ -11,11 +11,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -28,9 +29,9 @@ from broker.auth.decision import DENIED, IGNORED, Decision
 from broker.auth.jwt_claims import attributes_of, rules_of
 from broker.auth.jwt_token import Refused
 from broker.config.model import Settings
-from broker.config.outgoing import CallFailed, ClientTls, GuardedNetwork, TlsUnusable, body_of
+from broker.config.outgoing import ClientTls, TlsUnusable
 from broker.config.secret_text import ADDRESS, SecretText, SecretUnreadable, SecretUrl
-from broker.config.ssrf import AddressDenied
+from broker.config.ssrf import AddressDenied, AddressGuard, GuardedLoop
 from broker.config.vault import NAMED_SECRETS
 from broker.core import jsontext
 from broker.core.errors import ConfigError
@@ -38,11 +39,20 @@ from broker.core.lazy_module import LazyModule
 from broker.core.placeholders import NAMED_SECRET, SECRET_REFERENCE
 
 if TYPE_CHECKING:
-    import httpcore
+    import aiohttp
+    import yarl
+    from aiohttp.abc import AbstractResolver, ResolveResult
 else:
-    httpcore = LazyModule("httpcore")
+    aiohttp = LazyModule("aiohttp")
+    yarl = LazyModule("yarl")
 
 _MOST_BYTES: Final = 256 * 1024
+# Maximum size of an answer's status line, and of each header.
+_HEAD_BYTES: Final = 64 * 1024
+# Maximum time that a connection is kept without a request. In seconds.
+_KEPT_S: Final = 30.0
+# Headers that aiohttp would add.
+_NOT_ADDED: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OURS: Final = (
     "connection",
@@ -172,15 +182,35 @@ class HttpSourceSettings(OutsideSourceSettings, HttpRequestSettings):
         return self
 
 
+class _GuardedResolver:
+    """Looks names up for aiohttp; leaves out addresses that must not be called."""
+
+    def __init__(self, guard: AddressGuard) -> None:
+        self._guard = guard
+
+    async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[ResolveResult]:
+        """See ``aiohttp.abc.AbstractResolver``; raises as ``AddressGuard.addresses``."""
+        return [
+            {
+                "hostname": host,
+                "host": address,
+                "port": port,
+                "family": family,
+                "proto": 0,
+                "flags": 0,
+            }
+            for address in await self._guard.addresses(host, port)
+        ]
+
+    async def close(self) -> None:
+        """See ``aiohttp.abc.AbstractResolver``."""
+
+
 class HttpRequests:
     """Requests about clients to one service."""
 
     def __init__(
-        self,
-        settings: HttpRequestSettings,
-        body: Mapping[str, str],
-        pool_size: int,
-        outside: Outside,
+        self, settings: HttpRequestSettings, body: Mapping[str, str], outside: Outside
     ) -> None:
         self._settings = settings
         self._method = settings.method.upper()
@@ -191,27 +221,30 @@ class HttpRequests:
         self._is_form = False
         written = [Template(value.written) for value in settings.headers.values()]
         self.templates = (self._url, *self._body.values(), *written)
-        self._pool_size = pool_size
         self._guard = outside.guard
         self._context = _context(settings)
-        self._pool: httpcore.AsyncConnectionPool | None = None
+        self._session: aiohttp.ClientSession | None = None
 
     async def check(self) -> None:
         """Raise ``Unreachable`` unless the service takes connections."""
-        parts = urlsplit(self._url.text)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        loop = GuardedLoop(asyncio.get_running_loop(), self._guard)
         try:
-            stream = await GuardedNetwork(self._guard).connect_tcp(str(parts.hostname), port)
-        except (httpcore.NetworkError, AddressDenied, OSError) as error:
-            raise Unreachable(f"it cannot be reached ({error or type(error).__name__})") from None
-        await stream.aclose()
+            transport, _ = await loop.create_connection(asyncio.Protocol, *self._place())
+        except (AddressDenied, OSError) as error:
+            raise _unreachable(error) from None
+        transport.close()
 
     async def close(self) -> None:
         """Close every connection."""
-        pool = self._pool
-        self._pool = None
-        if pool is not None:
-            await pool.aclose()
+        session = self._session
+        self._session = None
+        if session is not None:
+            await session.close()
+
+    def _place(self) -> tuple[str, int]:
+        """Host and port of the service."""
+        parts = urlsplit(self._url.text)
+        return str(parts.hostname), parts.port or (443 if parts.scheme == "https" else 80)
 
     async def answer(self, facts: Facts) -> Mapping[str, Any]:
         """Members of the answer; that of 204 is ``allow``. Raises ``BackendUnavailable``."""
@@ -240,39 +273,62 @@ class HttpRequests:
                 url += ("&" if "?" in url else "?") + urlencode(values)
         else:
             content = urlencode(values).encode() if self._is_form else jsontext.encode(values)
-            headers.append(("Content-Length", str(len(content))))
-        if self._pool is None:
-            self._pool = httpcore.AsyncConnectionPool(
-                ssl_context=self._context,
-                max_connections=self._pool_size,
-                keepalive_expiry=30,
-                network_backend=GuardedNetwork(self._guard),
-            )
-        for is_last in (False, True):
-            try:
-                return await self._once(url, headers, content)
-            except (httpcore.NetworkError, httpcore.ProtocolError, AddressDenied, OSError) as error:
-                # The service may have closed an idle connection just now: then a new one is tried.
-                is_new = isinstance(error, (httpcore.ConnectError, AddressDenied))
-                if is_last or is_new:
-                    raise Unreachable(
-                        f"it cannot be reached ({error or type(error).__name__})"
-                    ) from None
-            except CallFailed as error:
-                raise BackendUnavailable(str(error)) from None
+        try:
+            session = self._session or await self._opened()
+            for is_last in (False, True):
+                try:
+                    return await self._once(session, url, headers, content)
+                except (aiohttp.ClientConnectionError, OSError) as error:
+                    # The service may have closed an idle connection just now: then a new one is tried.
+                    if is_last or isinstance(error, aiohttp.ClientConnectorError):
+                        raise
+        except (aiohttp.ClientError, AddressDenied, OSError) as error:
+            raise _unreachable(error) from None
         raise AssertionError("the second attempt returns or raises")
 
+    async def _opened(self) -> aiohttp.ClientSession:
+        """Connections to addresses that the guard allows, without a limit: the requests have one."""
+        await self._guard.addresses(
+            *self._place()
+        )  # the resolver does not see an address, but names
+        if self._session is None:
+            resolver = cast("AbstractResolver", _GuardedResolver(self._guard))
+            connector = aiohttp.TCPConnector(
+                limit=0, resolver=resolver, use_dns_cache=False, keepalive_timeout=_KEPT_S
+            )
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=_NOT_ADDED,
+                auto_decompress=False,
+                max_line_size=_HEAD_BYTES,
+                max_field_size=_HEAD_BYTES,
+            )
+        return self._session
+
     async def _once(
-        self, url: str, headers: list[tuple[str, str]], content: bytes | None
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        headers: list[tuple[str, str]],
+        content: bytes | None,
     ) -> tuple[int, bytes]:
-        assert self._pool is not None
-        name = self._settings.ssl.server_name_indication
-        extensions = {} if name is None else {"sni_hostname": name}
-        sent = [(key.encode(), value.encode()) for key, value in headers]
-        async with self._pool.stream(
-            self._method, url, headers=sent, content=content, extensions=extensions
+        async with session.request(
+            self._method,
+            yarl.URL(url, encoded=True),
+            headers=headers,
+            data=content,
+            allow_redirects=False,
+            ssl=self._context or True,
+            server_hostname=self._settings.ssl.server_name_indication,
         ) as answer:
-            return answer.status, await body_of(answer, _MOST_BYTES)
+            body = bytearray()
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > _MOST_BYTES:
+                    raise BackendUnavailable(f"the answer is longer than {_MOST_BYTES} bytes")
+            return answer.status, bytes(body)
 
     def _filled_headers(self, facts: Facts) -> list[tuple[str, str]]:
         if self._secrets_version != NAMED_SECRETS.version or not self._headers:
@@ -302,6 +358,10 @@ class HttpRequests:
         self._is_form = headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
         self._headers = [(name, Template(text)) for name, text in headers.items()]
         self._secrets_version = version
+
+
+def _unreachable(error: Exception) -> Unreachable:
+    return Unreachable(f"it cannot be reached ({str(error) or type(error).__name__})")
 
 
 def _in_url(value: str) -> str:
@@ -368,7 +428,7 @@ class HttpAccess(HttpRequests):
 
 def http_source(settings: HttpSourceSettings, outside: Outside, max_answers: int) -> RequestSource:
     """The source of rules ``http``."""
-    driver = HttpAccess(settings, settings.body, settings.pool_size, outside)
+    driver = HttpAccess(settings, settings.body, outside)
     return RequestSource("http", settings, driver, outside, max_answers)
 
 
@@ -376,5 +436,5 @@ def http_authenticator(
     settings: HttpAuthenticatorSettings, outside: Outside
 ) -> OutsideAuthenticator[Decision]:
     """The authenticator ``http``."""
-    verifier = HttpVerifier(settings, settings.body, settings.pool_size, outside)
+    verifier = HttpVerifier(settings, settings.body, outside)
     return OutsideAuthenticator("http", settings, verifier, outside)

@@ -130,7 +130,7 @@ class MysqlSourceSettings(SqlSourceSettings):
 
 
 class _Server(Protocol):
-    """A pool of connections to a database, and its way of writing parameters."""
+    """Connections to a database, and its way of writing parameters."""
 
     def statement(self, query: str) -> str:
         """A query with the marks of parameters in place of placeholders."""
@@ -182,13 +182,12 @@ class SqlQuery:
 class _Connections:
     """Settings of connections to either server."""
 
-    def __init__(
-        self, settings: SqlSettings, pool_size: int, timeout_s: float, guard: AddressGuard
-    ) -> None:
+    def __init__(self, settings: SqlSettings, timeout_s: float, guard: AddressGuard) -> None:
         self.settings = settings
-        self.pool_size = pool_size
         self.timeout_s = timeout_s
         self.servers = Servers(settings, guard)
+        self._idle: list[Any] = []
+        """Connections that are not in use; the requests are limited."""
 
 
 # Classes of SQLSTATE that say nothing about the query: connection, login, database, resources, shutdown.
@@ -197,9 +196,6 @@ _AWAY_STATES: Final = ("08", "28", "3D", "53", "57P")
 
 class Postgresql(_Connections):
     """Connections to PostgreSQL."""
-
-    _pool: asyncpg.Pool[asyncpg.Record] | None = None
-    _opening: asyncio.Lock | None = None
 
     def statement(self, query: str) -> str:
         """Parameters as ``$1``, each a string: ``${clientid}::int`` reads one as a number."""
@@ -211,59 +207,75 @@ class Postgresql(_Connections):
         if self.servers.has_new_secrets:
             await self.close()
         try:
-            pool = self._pool or await self._opened()
-            async with pool.acquire() as connection:
-                try:
-                    if most == 1:
-                        row = await connection.fetchrow(statement, *values)
-                        return [] if row is None else [dict(row)]
-                    async with connection.transaction(readonly=True):
-                        cursor = await connection.cursor(statement, *values)
-                        return [dict(row) for row in await cursor.fetch(most)]
-                except (asyncio.CancelledError, OSError):
+            connection = self._taken() or await self._connected()
+            is_done = False
+            try:
+                rows = await self._rows(connection, statement, values, most)
+                is_done = True
+            except asyncpg.PostgresError:  # the connection is as good as before, or closed
+                is_done = True
+                raise
+            finally:
+                if is_done:
+                    self._idle.append(connection)
+                else:
                     connection.terminate()  # else it is waited for
-                    raise
         except BackendUnavailable:
             raise
         except AddressDenied as error:
             raise Unreachable(str(error)) from None
         except Exception as error:  # noqa: BLE001 - whatever it is, there is no answer
             raise self._failure(error) from None
+        return rows
 
-    async def _opened(self) -> asyncpg.Pool[asyncpg.Record]:
-        self._opening = self._opening or asyncio.Lock()
-        async with self._opening:
-            if self._pool is not None:
-                return self._pool
-            settings = self.settings
-            loop = GuardedLoop(asyncio.get_running_loop(), self.servers.guard)
-            self._pool = await asyncpg.create_pool(
-                loop=cast("asyncio.AbstractEventLoop", loop),
-                host=self.servers.host,
-                port=self.servers.port,
-                user=settings.username,
-                password=self.servers.password(),
-                database=settings.database,
-                ssl=self.servers.context if self.servers.context is not None else False,
-                min_size=0,
-                max_size=self.pool_size,
-                timeout=self.timeout_s,
-                max_inactive_connection_lifetime=60,
-                server_settings={"application_name": "sluice"},
-            )
-            return self._pool
+    async def _rows(
+        self,
+        connection: asyncpg.Connection[asyncpg.Record],
+        statement: str,
+        values: Sequence[str | None],
+        most: int,
+    ) -> list[Row]:
+        if most == 1:
+            row = await connection.fetchrow(statement, *values)
+            return [] if row is None else [dict(row)]
+        async with connection.transaction(readonly=True):
+            cursor = await connection.cursor(statement, *values)
+            return [dict(row) for row in await cursor.fetch(most)]
+
+    def _taken(self) -> asyncpg.Connection[asyncpg.Record] | None:
+        """An open connection that is not in use."""
+        while self._idle:
+            connection: asyncpg.Connection[asyncpg.Record] = self._idle.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    async def _connected(self) -> asyncpg.Connection[asyncpg.Record]:
+        """A connection of its own rather than of the library's pool, which asks the server to reset each one after use:
+        queries about clients leave nothing behind."""
+        settings = self.settings
+        loop = GuardedLoop(asyncio.get_running_loop(), self.servers.guard)
+        return await asyncpg.connect(
+            loop=cast("asyncio.AbstractEventLoop", loop),
+            host=self.servers.host,
+            port=self.servers.port,
+            user=settings.username,
+            password=self.servers.password(),
+            database=settings.database,
+            ssl=self.servers.context if self.servers.context is not None else False,
+            timeout=self.timeout_s,
+            server_settings={"application_name": "sluice"},
+        )
 
     async def close(self) -> None:
-        """Close all connections."""
-        pool = self._pool
-        self._pool = None
-        if pool is None:
-            return
-        try:
-            async with asyncio.timeout(_CLOSE_S):
-                await pool.close()
-        except Exception:  # noqa: BLE001 - the server may be away
-            pool.terminate()
+        """Close all connections that are not in use."""
+        idle = self._idle
+        self._idle = []
+        for connection in idle:
+            try:
+                await connection.close(timeout=_CLOSE_S)
+            except Exception:  # noqa: BLE001 - the server may be away
+                connection.terminate()
 
     def _failure(self, error: Exception) -> BackendUnavailable:
         text = str(error).strip() or type(error).__name__
@@ -288,14 +300,6 @@ _UNCOMPARABLE: Final = 1267
 
 class Mysql(_Connections):
     """Connections to MySQL or MariaDB."""
-
-    _idle: list[Any]
-
-    def __init__(
-        self, settings: SqlSettings, pool_size: int, timeout_s: float, guard: AddressGuard
-    ) -> None:
-        super().__init__(settings, pool_size, timeout_s, guard)
-        self._idle = []
 
     def statement(self, query: str) -> str:
         """Parameters as NUL, which no query has."""
@@ -406,7 +410,7 @@ _SERVERS: Final = {"postgresql": Postgresql, "mysql": Mysql}
 
 def _query(name: str, settings: Any, outside: Outside) -> SqlQuery:
     check_installed({"postgresql": "asyncpg", "mysql": "asyncmy"}[name], name)
-    server = _SERVERS[name](settings, settings.pool_size, settings.timeout, outside.guard)
+    server = _SERVERS[name](settings, settings.timeout, outside.guard)
     return SqlQuery(cast("_Server", server), settings.query)
 
 

@@ -159,6 +159,7 @@ async def test_connections_and_waiting_clients_are_limited() -> None:
             ]
             await node.until(lambda: sum(task.done() for task in codes) == 3)
             assert [task.result() for task in codes if task.done()] == [reason.SERVER_BUSY] * 3
+            await node.until(lambda: service.most_at_once == 2)
             go_on.set()
             assert sorted(await asyncio.gather(*codes)) == [0] * 5 + [reason.SERVER_BUSY] * 3
             assert service.most_at_once == 2
