@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections.abc import Collection, Iterable, Sequence
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
@@ -13,7 +12,7 @@ from broker.config.problems import hint
 from broker.connection.hub import Hub
 from broker.core.errors import ConfigError, Unavailable
 from broker.core.hosts import AllowedHosts
-from broker.net.accept import Acceptor, listening_sockets, set_options
+from broker.net.accept import Acceptor, listening_sockets
 from broker.net.limits import LinkOwner, show_expiry
 from broker.net.proxy import Origin
 from broker.net.settings import ListenerSettings, NamedListener
@@ -109,7 +108,7 @@ class Listener:
         self._hub = hub
         self._metrics = metrics
         self.owner = LinkOwner(named, hub, metrics) if owner is None else owner
-        self._server: asyncio.Server | Acceptor | None = None
+        self._accepting: list[asyncio.Server | Acceptor] = []
         self.tls: TlsContexts | None = None
         self.address: tuple[str, int] | None = None
         """Host and port in use, once it is open."""
@@ -163,27 +162,16 @@ class Listener:
     async def _open(self) -> tuple[str, int]:
         settings = self.settings
         loop = asyncio.get_running_loop()
+        sockets = await listening_sockets(loop, settings)
+        host, port = sockets[0].getsockname()[:2]
         if self.tls is None and settings.proxy_protocol == "off":
-            options = settings.tcp_options
-            server = self._server = await loop.create_server(
-                self._link,
-                settings.host,
-                settings.port,
-                backlog=settings.backlog,
-                reuse_address=options.reuse_address,
-                reuse_port=options.reuse_port,
-                start_serving=False,
-            )
-            for listening in server.sockets:
-                with socket.socket(fileno=os.dup(listening.fileno())) as own:
-                    # uvloop's have no setsockopt
-                    set_options(own, options)
-            await server.start_serving()
-            host, port = server.sockets[0].getsockname()[:2]
+            for listening in sockets:
+                server = await loop.create_server(
+                    self._link, sock=listening, backlog=settings.backlog
+                )
+                self._accepting.append(server)
         else:
-            sockets = await listening_sockets(loop, settings)
-            host, port = sockets[0].getsockname()[:2]
-            self._server = Acceptor(sockets, settings, self.owner, self.tls, self._link)
+            self._accepting.append(Acceptor(sockets, settings, self.owner, self.tls, self._link))
         return host, port
 
     def _link(self, origin: Origin | None = None) -> TcpLink:
@@ -218,14 +206,15 @@ class Listener:
 
     def close(self) -> None:
         """Accept no more; connections stay."""
-        if self._server is not None:
-            self._server.close()
-        self._server = self.address = None
+        for accepting in self._accepting:
+            accepting.close()
+        self._accepting.clear()
+        self.address = None
 
     @property
     def is_open(self) -> bool:
         """True while it accepts connections."""
-        return self._server is not None
+        return bool(self._accepting)
 
     @property
     def links(self) -> int:
