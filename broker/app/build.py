@@ -43,6 +43,8 @@ from broker.auth.flapping import FlappingSettings
 from broker.auth.hashing import HashPool, PasswordHashingSettings
 from broker.auth.login_limits import LoginLimits, LoginLimitSettings
 from broker.auth.users import Users
+from broker.cluster.directories import cell_directory
+from broker.cluster.steering import Steering
 from broker.config.allowed import AllowedSettings, confine
 from broker.config.model import Settings
 from broker.config.root import Config
@@ -170,14 +172,20 @@ class Node:
         token: str,
         store: Store | None = None,
         ranges: RangesProcess | None = None,
+        steering: Steering | None = None,
     ) -> None:
-        """Open the store, where none is given, and build what is on it. On the event loop.
+        """Open the store, where none is given, and build what is on it. On the event loop. ``steering`` is there in a
+        cell of several.
 
         Raises:
             ConfigError: the data directory cannot be used, or another broker has it.
         """
         self.config = config
         self.data_dir = data_dir
+        self.steering = steering
+        place = None if steering is None else steering.place
+        self.own_dir = data_dir if place is None else cell_directory(data_dir, place.number)
+        """Directory of what this process alone writes."""
         self.token = token
         bounds = config.get("allowed", AllowedSettings)
         confine(bounds, data_dir)
@@ -194,7 +202,7 @@ class Node:
         self.secrets.start()
         self.secrets.settings = self._settings_with_secrets
         self._open_store(store)
-        self.ranges = ranges or RangesProcess(data_dir)
+        self.ranges = ranges or RangesProcess(self.own_dir)
         allow_anonymous = config.get("access", AccessSettings).allow_anonymous
         ssrf = config.get("rule_engine").ssrf
         self.tokens = Tokens(self.sections.section("tokens"), self.clock, StoredValues(self.writer))
@@ -235,10 +243,12 @@ class Node:
             self.metrics,
         )
         self._trace(guard)
-        self.captures = Captures(data_dir / "captures", self.server.hub.plans.recorders, self.clock)
+        self.captures = Captures(
+            self.own_dir / "captures", self.server.hub.plans.recorders, self.clock
+        )
         self.saturation = SaturationLog(
             config.get("saturation_log", SaturationLogSettings),
-            data_dir / "saturation",
+            self.own_dir / "saturation",
             asyncio.get_running_loop(),
             self.overload.machine,
             self.writer,
@@ -296,13 +306,13 @@ class Node:
         alarms = config.get("alarms", AlarmSettings)
         memory = Memory(storing.write_buffer, storing.block_cache)
         self.store: Store = (
-            RocksStore(self.data_dir, storing.durability, memory) if store is None else store
+            RocksStore(self.own_dir, storing.durability, memory) if store is None else store
         )
         self.writer = Writer(self.store, loop, storing, metrics)
         self.overload = Overload(
             config.get("overload", OverloadSettings), loop, self.clock, self.alarms, metrics
         )
-        self.store_health = StoreHealth(self.writer, self.data_dir, self.alarms, alarms, metrics)
+        self.store_health = StoreHealth(self.writer, self.own_dir, self.alarms, alarms, metrics)
         history = config.get("metrics_history", MetricsHistorySettings)
         self.audit_log = AuditLog(
             self.writer, self.clock, config.get("audit_log", AuditLogSettings)
@@ -399,11 +409,13 @@ class Node:
             alarms=self.alarms,
             identity=self.identity,
             starts=starts,
+            place=None if self.steering is None else self.steering.place,
+            cells=self.steering,
         )
 
     def _make_streams(self, catalogue: Catalogue, contributors: Contributors) -> StreamService:
         client = RangeClient(self.ranges.own_access)
-        places = TierPlaces(self.config.get("lake").stores, self.data_dir / "tiers")
+        places = TierPlaces(self.config.get("lake").stores, self.own_dir / "tiers")
         streams = StreamService(
             self.writer,
             catalogue,
@@ -437,7 +449,7 @@ class Node:
         backtest = [sys.executable, "-m", "broker.app.backtest"]
         queues = StoredQueues(self.writer, self.clock, self.metrics)
         return Services(
-            NodePort(self.identity.name, self.clock, self.identity.origin, self.data_dir, backtest),
+            NodePort(self.identity.name, self.clock, self.identity.origin, self.own_dir, backtest),
             MessagingPort(
                 self.events,
                 server.plans,

@@ -18,6 +18,8 @@ from broker.app.build import Node, section_models
 from broker.app.loops import end_without_blocked_threads, run
 from broker.app.reload import ConfigReload, overrides_of
 from broker.app.settings import NodeSettings
+from broker.cluster.directories import cell_directory, check_count
+from broker.cluster.steering import Steering
 from broker.config.options import ServeOptions
 from broker.config.root import Config, load_config
 from broker.core.errors import ConfigError, SluiceError, did_you_mean
@@ -42,6 +44,8 @@ def serve(options: ServeOptions, companion: Companion | None = None) -> int:
     keep_pandas_out()
     keep_files_private()
     try:
+        if options.place is None:
+            check_count(options.data_dir, 1)
         check_profile(os.environ)
         config = configuration(options)
         run(_serve(config, options, companion), config.get("node", NodeSettings).event_loop)
@@ -110,7 +114,10 @@ async def _serve(config: Config, options: ServeOptions, companion: Companion | N
     async with AsyncExitStack() as started:
         node, api, reload = await start(config, options, started)
         _reload_on_signal(reload, started)
-        print(f"sluice ready mqtt={node.mqtt_address} api={node.api_address}", flush=True)
+        if node.steering is None:
+            print(f"sluice ready mqtt={node.mqtt_address} api={node.api_address}", flush=True)
+        else:
+            node.steering.control.ready(node.mqtt_address, node.api_address)
         api.begin().add_done_callback(lambda making: stopped.set() if making.exception() else None)
         if companion is not None:
             task = asyncio.create_task(_accompany(node, api, companion), name="companion")
@@ -129,11 +136,18 @@ async def start(
 ) -> tuple[Node, Api, ConfigReload]:
     """Start the node's parts in their order; ``started`` stops them in reverse. Any thread's event loop will do."""
     data_dir = options.data_dir.resolve()
+    own_dir = data_dir
+    steering = None
+    if options.place is not None:
+        own_dir = cell_directory(data_dir, options.place.number)
+        steering = Steering(options.place)
+        await steering.start()
     # A process of its own takes a while to begin; the rest is imported and built in that time.
-    ranges = RangesProcess(data_dir, config.get("range_server", RangeServerSettings))
+    ranges = RangesProcess(own_dir, config.get("range_server", RangeServerSettings))
     await ranges.spawn()
     started.push_async_callback(ranges.stop)
-    node = Node(config, data_dir, administrator_token(data_dir, os.environ), ranges=ranges)
+    token = administrator_token(data_dir, os.environ)
+    node = Node(config, data_dir, token, ranges=ranges, steering=steering)
     started.callback(node.store.close)
     started.push_async_callback(node.writer.close)
     started.push_async_callback(ranges.stop)
@@ -168,6 +182,9 @@ async def start(
     late.cancel()
     mqtt_address = address_text(*bound[0]) if bound else "none"
     own = config.get("node", NodeSettings)
+    if steering is not None:
+        started.push_async_callback(steering.stop, own.shutdown_timeout)
+        steering.begin(node.server.listeners)
     started.push_async_callback(
         node.server.stop, own.shutdown_timeout, publishes_wills=own.wills_on_shutdown
     )
@@ -183,7 +200,7 @@ async def start(
         started.push_async_callback(feature.disconnect)
     node.replays.start_all()
     started.push_async_callback(node.replays.stop)
-    run_file = RunFile(data_dir)
+    run_file = RunFile(own_dir)
     run_file.write(mqtt_address, local_address)
     started.callback(run_file.remove)
     _log.info(

@@ -39,8 +39,18 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given many times."),
     ] = None,
+    workers: Annotated[
+        str,
+        typer.Option(
+            "--workers",
+            metavar="N|auto",
+            help="Number of processes that share the clients, up to 64; auto: as many as processors.",
+        ),
+    ] = "1",
 ) -> None:
     """Run a broker until it is stopped by a signal.
+
+    With several workers a supervisor runs as many processes, each with the sessions of its share of the clients.
 
     Prints one line with its addresses when it is ready.
     """
@@ -53,6 +63,8 @@ def serve(
         config_files=tuple(config or ()),
         overrides=_log_settings() | _overrides(settings or []),
     )
+    if (count := _workers(workers)) > 1:
+        raise typer.Exit(import_module("broker.app.cells").serve(options, count))
     gc.disable()  # the server enables it: a start imports and creates almost no garbage
     raise typer.Exit(import_module("broker.app.lifecycle").serve(options))
 
@@ -119,6 +131,20 @@ def _address(text: str | None, option: str) -> str | None:
             f"{text!r} is not HOST:PORT, as 127.0.0.1:1883 or [::1]:1883", param_hint=option
         )
     return text
+
+
+def _workers(text: str) -> int:
+    """Number of workers of ``--workers``, checked."""
+    from broker.core.cells import MAX_CELLS
+
+    if text == "auto":
+        return min(MAX_CELLS, len(os.sched_getaffinity(0)))
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_CELLS:
+        raise typer.BadParameter(
+            f"expected a number from 1 to {MAX_CELLS}, or auto, got {text!r}",
+            param_hint="--workers",
+        )
+    return int(text)
 
 
 def _overrides(settings: list[str]) -> dict[str, str]:

@@ -134,6 +134,23 @@ def connect_version(data: bytes, start: int, stop: int) -> int | None:
         return None
 
 
+def connecting_client(data: bytes, start: int, stop: int) -> str | None:
+    """The client identifier in a CONNECT body, which is read no further; None where it has none that can be read.
+
+    Of a CONNECT that ``decode_packet`` takes it is that packet's.
+    """
+    reader = Reader(data, start, stop, "CONNECT")
+    try:
+        reader.binary()
+        level = reader.byte()
+        reader.take(3)  # flags and keep alive
+        if level == 5:
+            reader.take(reader.variable_integer())
+        return reader.text("client identifier")
+    except PeerError:
+        return None
+
+
 def _connect(reader: Reader, _version: int, header_flags: int) -> packets.Connect:
     name = reader.binary()
     level = reader.byte()

@@ -11,6 +11,7 @@ from broker.connection.metrics import Figures
 from broker.connection.scheduler import Scheduler
 from broker.connection.settings import MqttSettings
 from broker.connection.timelines import Timelines
+from broker.core.cells import Place
 from broker.core.clock import Clock, Defer, Later
 from broker.core.events import Events
 from broker.core.memory import MemoryUse
@@ -59,7 +60,8 @@ class Admission:
 class Context:
     """Objects that all connections of a node share. ``settings`` are those of the default zone.
 
-    ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds.
+    ``defer`` runs a callable in a later turn of the loop, ``later`` after some seconds. ``place`` is the cell of this
+    process, None in a broker of one process.
     """
 
     settings: MqttSettings
@@ -78,8 +80,10 @@ class Context:
         later: Later,
         alarms: Alarms | None = None,
         identity: Identity = UNNAMED,
+        place: Place | None = None,
     ) -> None:
         self.alarms = alarms
+        self.place = place
         self.identity = identity
         self.writer = writer
         self.metrics = metrics

@@ -316,7 +316,7 @@ class Hub:
             self.connections,
         )
         abandon = [holder.abandon for holder in holders]
-        connecting = Connecting(
+        connecting = self.connecting = Connecting(
             context, self.logins, self.subscribing, client_events, self.life, self.zones
         )
         disconnecting = Disconnecting(context, abandon, client_events, self.life, self.inbounds)

@@ -11,6 +11,30 @@ from broker.codec.packets import Connect
 from broker.core.client import Client
 
 
+class LinkIdentity(Protocol):
+    """Who is at the other end of a link."""
+
+    @property
+    def peer_host(self) -> str | None:
+        """Address of the client."""
+
+    @property
+    def peer_port(self) -> int | None:
+        """Port of the client."""
+
+    @property
+    def listener(self) -> str:
+        """The listener that it is connected to."""
+
+    @property
+    def server_name(self) -> str | None:
+        """Server name that it asked for in the TLS handshake (SNI)."""
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """Certificate that it presented there and that was verified."""
+
+
 class Link(Protocol):
     """The byte stream under a connection (``broker.net.tcp``)."""
 

@@ -10,15 +10,18 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from errno import EAFNOSUPPORT
 from ipaddress import ip_address
 from typing import Any, Final
 
+from broker.core import reason
+from broker.net.entrance import Cells, Doorway, Entrance
+from broker.net.gateway import Gateway
 from broker.net.limits import LinkOwner
 from broker.net.proxy import BadProxyHeader, Origin, read_header
 from broker.net.settings import ListenerSettings, TcpSettings
-from broker.net.tcp import CLOSE_DEADLINE_S, LINGER_S
+from broker.net.tcp import CLOSE_DEADLINE_S, LINGER_S, close_in_time
 from broker.net.tls import TlsContexts
 from broker.observe.log import get_logger
 
@@ -29,6 +32,18 @@ _PAUSE_S: Final = 1.0
 
 _READ_BYTES: Final = 64 * 1024
 LinkMaker = Callable[[Origin], asyncio.Protocol]
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """What an acceptor needs to find the cells of its clients. ``client_of`` gives the client identifier of a
+    connection that has sent a CONNECT, empty where this cell has to answer it."""
+
+    cells: Cells
+    listener: str
+    entrance: Callable[[], Entrance]
+    client_of: Callable[[Entrance, Origin], str]
+    deadline_s: Callable[[], float]
 
 
 def set_options(link: socket.socket, options: TcpSettings) -> None:
@@ -117,11 +132,20 @@ class Acceptor:
         owner: LinkOwner,
         tls: TlsContexts | None,
         make_link: LinkMaker,
+        steering: Steering | None = None,
     ) -> None:
+        """``steering`` is None in a broker of one process."""
         self._settings = settings
         self._owner = owner
         self._tls = tls
         self._make_link = make_link
+        self._steering = steering
+        self._passes_at_once = (
+            steering is not None
+            and tls is None
+            and settings.web is None
+            and settings.proxy_protocol == "off"
+        )
         self._loop = asyncio.get_running_loop()
         self._pending: set[asyncio.Task[None]] = set()
         self._accepting = [self._begin(link) for link in sockets]
@@ -155,27 +179,58 @@ class Acceptor:
             if not self._owner.knock(address[0]):
                 link.close()
                 continue
+            entrance = None
+            if self._passes_at_once and (entrance := self._passed(link, address)) is None:
+                continue
             waiting = _Waiting(self._owner, address[0])
             task = waiting.task = self._loop.create_task(
-                self._prepare(link, waiting), name=f"open {address[0]}"
+                self._prepare(link, waiting, entrance), name=f"open {address[0]}"
             )
             self._owner.wait(waiting, address[0])
             self._pending.add(task)
             task.add_done_callback(self._pending.discard)
 
-    async def _prepare(self, link: socket.socket, waiting: _Waiting) -> None:
+    def _passed(self, link: socket.socket, address: tuple[Any, ...]) -> Entrance | None:
+        """Pass a connection whose CONNECT is there to the cell of its client; else what it has sent."""
+        assert self._steering is not None
+        steering = self._steering
+        entrance = steering.entrance()
         try:
-            await self._open(link, waiting)
+            entrance.feed(link.recv(_READ_BYTES))
+        except OSError:  # nothing is there yet
+            return entrance
+        if not entrance.is_done:
+            return entrance
+        origin = Origin()
+        client_id = steering.client_of(entrance, replace(origin, host=address[0], port=address[1]))
+        if not client_id or steering.cells.has(client_id):
+            return entrance
+        origin = replace(origin, first=bytes(entrance.data))
+        if not steering.cells.pass_now(client_id, steering.listener, link, origin):
+            return entrance
+        link.close()
+        return None
+
+    async def _prepare(
+        self, link: socket.socket, waiting: _Waiting, entrance: Entrance | None
+    ) -> None:
+        try:
+            await self._open(link, waiting, entrance)
         finally:
             self._owner.stop_waiting(waiting)
 
-    async def _open(self, link: socket.socket, waiting: _Waiting) -> None:
+    async def _open(
+        self, link: socket.socket, waiting: _Waiting, entrance: Entrance | None
+    ) -> None:
         peer_host = waiting.host
         try:
             origin = await self._origin(link, peer_host)
+            if origin is not None and self._steering is not None and self._tls is None:
+                entrance = entrance or self._steering.entrance()
+                origin = await self._steered(self._steering, link, waiting, origin, entrance)
         except (BadProxyHeader, OSError) as error:
-            reason = "proxy_timeout" if isinstance(error, TimeoutError) else "proxy_header"
-            self._owner.refused(peer_host, reason, str(error))
+            why = "proxy_timeout" if isinstance(error, TimeoutError) else "proxy_header"
+            self._owner.refused(peer_host, why, str(error))
             origin = None
         except asyncio.CancelledError:
             link.close()
@@ -186,8 +241,8 @@ class Acceptor:
         origin = replace(origin, waiting=waiting)
         spare = _second(link) if self._tls is not None else None
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: self._make_link(origin), link, **self._options()
+            _, protocol = await self._loop.connect_accepted_socket(
+                lambda: self._protocol(origin), link, **self._options()
             )
         except TimeoutError as error:
             self._owner.refused(origin.host or peer_host, "tls_timeout", str(error))
@@ -195,9 +250,112 @@ class Acceptor:
             self._owner.refused(origin.host or peer_host, "tls_handshake", _what_failed(error))
             if spare is not None:
                 await self._say_last(spare, getattr(error, "alert", b""))
+        else:
+            if isinstance(protocol, Doorway) and self._steering is not None:
+                await self._enter(self._steering, protocol, origin)
         finally:
             if spare is not None:
                 spare.close()
+
+    def _protocol(self, origin: Origin) -> asyncio.Protocol:
+        steering = self._steering
+        if steering is None or self._tls is None:
+            return self._make_link(origin)
+        return Doorway(steering.entrance(), self._loop)
+
+    async def _steered(
+        self,
+        steering: Steering,
+        link: socket.socket,
+        waiting: _Waiting,
+        origin: Origin,
+        entrance: Entrance,
+    ) -> Origin | None:
+        """The origin of a connection that stays here, with what was read; None for one that has another cell now, or
+        none at all."""
+        try:
+            async with asyncio.timeout(steering.deadline_s()):
+                while not entrance.is_done:
+                    data = await self._loop.sock_recv(link, _READ_BYTES)
+                    if not data:
+                        return None
+                    if answer := entrance.feed(data):
+                        await self._loop.sock_sendall(link, answer)
+        except TimeoutError:
+            self._owner.refused(origin.host or waiting.host, "connect_timeout")
+            return None
+        except OSError:
+            return None
+        origin = replace(
+            origin, first=bytes(entrance.data), is_upgraded=entrance.is_upgraded, waiting=waiting
+        )
+        client_id = steering.client_of(entrance, self._with_peer(origin, link))
+        if not client_id or steering.cells.has(client_id):
+            return origin
+        passed = replace(origin, waiting=None)
+        if await steering.cells.pass_on(client_id, steering.listener, link, passed):
+            return None
+        return replace(origin, refusal=reason.SERVER_UNAVAILABLE)
+
+    def _with_peer(self, origin: Origin, link: socket.socket) -> Origin:
+        if origin.host is not None or origin.is_unknown:
+            return origin
+        host, port = link.getpeername()[:2]
+        return replace(origin, host=host, port=port)
+
+    async def _enter(self, steering: Steering, door: Doorway, origin: Origin) -> None:
+        """Make a TLS connection a link of this cell, or relay it to the cell of its client."""
+        transport = door.transport
+        try:
+            async with asyncio.timeout(steering.deadline_s()):
+                await door.decided
+        except TimeoutError:
+            self._owner.refused(door.origin(origin).host, "connect_timeout")
+            close_in_time(self._loop, transport, is_tls=True)
+            return
+        except asyncio.CancelledError:
+            transport.abort()
+            raise
+        if door.is_gone:
+            return
+        origin = door.origin(origin)
+        client_id = steering.client_of(door.entrance, origin)
+        if client_id and not steering.cells.has(client_id):
+            if await self._relayed(steering, transport, client_id, origin):
+                return
+            origin = replace(origin, refusal=reason.SERVER_UNAVAILABLE)
+        if door.is_gone:
+            return
+        link = self._make_link(origin)
+        transport.set_protocol(link)
+        link.connection_made(transport)
+        transport.resume_reading()
+
+    async def _relayed(
+        self,
+        steering: Steering,
+        transport: asyncio.Transport,
+        client_id: str,
+        origin: Origin,
+    ) -> bool:
+        """Relay a connection to the cell of its client; False if that does not take it in time."""
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        try:
+            is_taken = await steering.cells.pass_on(
+                client_id, steering.listener, far, replace(origin, waiting=None)
+            )
+        except asyncio.CancelledError:
+            near.close()
+            transport.abort()
+            raise
+        finally:
+            far.close()
+        if is_taken:
+            Gateway(self._loop, transport, near, steering.cells.gateways).begin()
+        else:
+            near.close()
+        return is_taken
 
     async def _say_last(self, link: socket.socket, alert: bytes) -> None:
         """Send the alert of a handshake that failed, and read what the client still sends: closing a socket with unread

@@ -6,13 +6,17 @@ import asyncio
 import socket
 from collections.abc import Collection, Iterable, Sequence
 from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
-from typing import Final
+from typing import Final, NamedTuple
 
+from broker.auth.attempt import Certificate
+from broker.codec.decode import connecting_client, decode_packet
+from broker.codec.packets import Connect
 from broker.config.problems import hint
 from broker.connection.hub import Hub
-from broker.core.errors import ConfigError, Unavailable
+from broker.core.errors import ConfigError, PeerError, Unavailable
 from broker.core.hosts import AllowedHosts
-from broker.net.accept import Acceptor, listening_sockets
+from broker.net.accept import Acceptor, Steering, listening_sockets
+from broker.net.entrance import Cells, Entrance
 from broker.net.limits import LinkOwner, show_expiry
 from broker.net.proxy import Origin
 from broker.net.settings import ListenerSettings, NamedListener
@@ -92,6 +96,35 @@ def check_zones(listeners: Iterable[NamedListener], zones: Collection[str]) -> N
         raise ConfigError(problems)
 
 
+def unavailable(settings: ListenerSettings, error: OSError) -> Unavailable:
+    """The sentence for an address that cannot be opened."""
+    reason = _WHY.get(error.errno or 0, error.strerror or str(error))
+    return Unavailable(f"cannot listen for MQTT at {settings.bind}: {reason}")
+
+
+class _Peer(NamedTuple):
+    """A client before it has a link, as its CONNECT is read with (``broker.connection.link.Link``)."""
+
+    origin: Origin
+    listener: str
+
+    @property
+    def peer_host(self) -> str | None:
+        return self.origin.host
+
+    @property
+    def peer_port(self) -> int | None:
+        return self.origin.port
+
+    @property
+    def server_name(self) -> str | None:
+        return self.origin.server_name
+
+    @property
+    def certificate(self) -> Certificate | None:
+        return self.origin.certificate
+
+
 class Listener:
     """Accepts connections on one address.
 
@@ -100,13 +133,20 @@ class Listener:
     """
 
     def __init__(
-        self, named: NamedListener, hub: Hub, metrics: Metrics, owner: LinkOwner | None = None
+        self,
+        named: NamedListener,
+        hub: Hub,
+        metrics: Metrics,
+        owner: LinkOwner | None = None,
+        cells: Cells | None = None,
     ) -> None:
-        """``owner`` has the links of the listener in whose place this one comes."""
+        """``owner`` has the links of the listener in whose place this one comes. ``cells`` is None in a broker of one
+        process."""
         self.named = named
         self.settings = named.settings
         self._hub = hub
         self._metrics = metrics
+        self._cells = cells
         self.owner = LinkOwner(named, hub, metrics) if owner is None else owner
         self._accepting: list[asyncio.Server | Acceptor] = []
         self.tls: TlsContexts | None = None
@@ -126,10 +166,7 @@ class Listener:
         try:
             self.address = await self._open()
         except OSError as error:
-            reason = _WHY.get(error.errno or 0, error.strerror or str(error))
-            raise Unavailable(
-                f"cannot listen for MQTT at {self.settings.bind}: {reason}"
-            ) from error
+            raise unavailable(self.settings, error) from error
         self.owner.use(self.settings)
         if (contexts := self.tls) is not None:
             show_expiry(self._metrics, str(self.named), lambda: contexts.expires.timestamp())
@@ -162,17 +199,58 @@ class Listener:
     async def _open(self) -> tuple[str, int]:
         settings = self.settings
         loop = asyncio.get_running_loop()
-        sockets = await listening_sockets(loop, settings)
+        cells = self._cells
+        if cells is None:
+            sockets = await listening_sockets(loop, settings)
+        else:
+            sockets = await cells.sockets(self.named)
         host, port = sockets[0].getsockname()[:2]
-        if self.tls is None and settings.proxy_protocol == "off":
+        if cells is None and self.tls is None and settings.proxy_protocol == "off":
             for listening in sockets:
                 server = await loop.create_server(
                     self._link, sock=listening, backlog=settings.backlog
                 )
                 self._accepting.append(server)
         else:
-            self._accepting.append(Acceptor(sockets, settings, self.owner, self.tls, self._link))
+            steering = None if cells is None else self._steering(cells)
+            self._accepting.append(
+                Acceptor(sockets, settings, self.owner, self.tls, self._link, steering)
+            )
         return host, port
+
+    def _steering(self, cells: Cells) -> Steering:
+        context = self._hub.context
+        return Steering(
+            cells, self.named.id, self._entrance, self._client_of,
+            lambda: context.settings.connect_timeout,
+        )  # fmt: skip
+
+    def _entrance(self) -> Entrance:
+        return Entrance(
+            self.settings.web,
+            self._hosts(),
+            self._hub.context.settings.max_packet_size_before_connect,
+        )
+
+    def _client_of(self, entrance: Entrance, origin: Origin) -> str:
+        """Client identifier in force of a connection's CONNECT; empty where there is none that can be read."""
+        if (connect := entrance.connect) is None:
+            return ""
+        data, start, stop = connect
+        if not self._hub.connecting.may_rename:
+            return connecting_client(data, start, stop) or ""
+        try:
+            packet = decode_packet(data[0], data, start, stop, 0)
+        except PeerError:
+            return ""
+        assert isinstance(packet, Connect)
+        return self._hub.connecting.client_id_of(_Peer(origin, self.owner.name), packet)
+
+    def _hosts(self) -> AllowedHosts:
+        web = self.settings.web
+        return AllowedHosts(
+            () if web is None else web.allowed_hosts, loopback=self.settings.is_loopback
+        )
 
     def _link(self, origin: Origin | None = None) -> TcpLink:
         hub = self._hub
@@ -180,8 +258,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         name = self.owner.name
         if (web := self.settings.web) is not None:
-            hosts = AllowedHosts(web.allowed_hosts, loopback=self.settings.is_loopback)
-            return WebSocketLink(web, hosts, hub, owner, loop, name, origin)
+            return WebSocketLink(web, self._hosts(), hub, owner, loop, name, origin)
         return TcpLink(hub, owner, loop, name, origin)
 
     @property
@@ -204,8 +281,15 @@ class Listener:
             lambda: TcpLink(self._hub, self.owner, loop, self.owner.name, origin), link
         )
 
+    async def take(self, link: socket.socket, origin: Origin) -> None:
+        """Serve a connection that another cell has accepted."""
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: self._link(origin), link)
+
     def close(self) -> None:
         """Accept no more; connections stay."""
+        if self._cells is not None and self._accepting:
+            self._cells.release(self.named)
         for accepting in self._accepting:
             accepting.close()
         self._accepting.clear()

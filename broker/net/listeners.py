@@ -14,8 +14,10 @@ from broker.connection.hub import Hub
 from broker.core import reason
 from broker.core.errors import ConfigError, NotFound, Unavailable
 from broker.core.objects import saving
+from broker.net.entrance import Cells
 from broker.net.limits import LinkOwner
 from broker.net.listener import Listener, check_addresses
+from broker.net.proxy import Origin
 from broker.net.settings import PROTOCOLS, ListenerSettings, NamedListener
 from broker.net.tls import TlsContexts
 from broker.observe.log import get_logger
@@ -87,8 +89,16 @@ class Listeners:
         ConfigError: when it is made, a sentence for everything that keeps one of them from being opened.
     """
 
-    def __init__(self, named: Sequence[NamedListener], hub: Hub, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        named: Sequence[NamedListener],
+        hub: Hub,
+        metrics: Metrics,
+        cells: Cells | None = None,
+    ) -> None:
+        """``cells`` is the way to the other cells, None in a broker of one process."""
         check_addresses(named)
+        self._cells = cells
         self._hub = hub
         self._metrics = metrics
         self._all = {
@@ -232,6 +242,14 @@ class Listeners:
             raise Unavailable("no listener is open that takes clients without a certificate")
         raise Unavailable(f"listener {id!r} is stopped, or takes clients with a certificate only")
 
+    async def take(self, id: str, link: socket.socket, origin: Origin) -> None:
+        """Serve a connection that another cell has accepted; it is closed where this cell has no such listener now."""
+        listener = self._all.get(id)
+        if listener is None or not listener.is_open:
+            link.close()
+        else:
+            await listener.take(link, origin)
+
     @property
     def links(self) -> int:
         """Sockets open on all listeners, those among them that are gone."""
@@ -322,7 +340,7 @@ class Listeners:
         problems: list[str] = []
         for listener, owner in named:
             try:
-                built.append(Listener(listener, self._hub, self._metrics, owner))
+                built.append(Listener(listener, self._hub, self._metrics, owner, self._cells))
             except ConfigError as error:
                 problems += error.problems
         if problems:

@@ -44,14 +44,23 @@ class BadProxyHeader(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Client's address, as the proxy that accepted its connection reports it. Without a host it is the peer itself, or,
-    where ``is_unknown``, a client whose address the proxy does not report."""
+    """Client's address, as the proxy or the cell that accepted its connection reports it. Without a host it is the peer
+    itself, or, where ``is_unknown``, a client whose address the proxy does not report."""
 
     host: str | None = None
     port: int | None = None
     server_name: str | None = None
     certificate: Certificate | None = None
     is_unknown: bool = False
+    tls_version: str | None = None
+    local_address: str | None = None
+    """``address:port`` of our end, where another cell has it."""
+    first: bytes = b""
+    """Bytes that were read from the connection before it is a link."""
+    is_upgraded: bool = False
+    """True if a WebSocket's request was answered."""
+    refusal: int = 0
+    """Reason code that its CONNECT is refused with, 0 for none."""
     waiting: Guest | None = None
     """Entry in the lobby for the connection until it is a link."""
 

@@ -15,10 +15,12 @@ from broker.connection.context import TICK_S, Context
 from broker.connection.hub import Hub, ServerSettings
 from broker.connection.settings import MqttSettings
 from broker.core import reason
+from broker.core.cells import Place
 from broker.core.clock import Clock
 from broker.core.events import Events
 from broker.core.origin import UNNAMED, Identity
 from broker.core.stage import Gate, Plans, Tap
+from broker.net.entrance import Cells
 from broker.net.limits import client_limit
 from broker.net.listener import check_exposure
 from broker.net.listeners import ListenerChanges, Listeners
@@ -58,6 +60,8 @@ class Server:
         alarms: Alarms | None = None,
         identity: Identity = UNNAMED,
         starts: StreamStarts | None = None,
+        place: Place | None = None,
+        cells: Cells | None = None,
     ) -> None:
         """Nothing is open before ``start``.
 
@@ -65,6 +69,8 @@ class Server:
             session_log: where messages for persistent sessions wait.
             api_connections: file descriptors to leave to the API.
             starts: where subscriptions begin that ask for the past of a stream.
+            place: the cell of this process, None in a broker of one process.
+            cells: the way to the other cells, None there.
         """
         self._access = access
         self._allow_anonymous = allow_anonymous
@@ -84,11 +90,12 @@ class Server:
             later=self._loop.call_later,
             alarms=alarms,
             identity=identity,
+            place=place,
         )
         self.hub = Hub(context, settings, session_log, access, starts)
         context.admission.descriptors = client_limit(api_connections)
         context.admission.most = min(context.admission.most, context.admission.descriptors)
-        self.listeners = Listeners(listeners, self.hub, metrics)
+        self.listeners = Listeners(listeners, self.hub, metrics, cells)
         self._collector = Collector(self._loop)
         self.is_loaded = False
         """True once the stored state has been restored; there are no listeners before."""

@@ -29,8 +29,9 @@ class TcpLink(asyncio.Protocol):
     """One accepted socket; ``broker.connection.link.Link`` for its connection."""
 
     __slots__ = (
-        "_connection", "_context", "_is_tls", "_loop", "_origin", "_owner", "_transport", "certificate",
-        "data_received", "has_place", "listener", "peer_host", "peer_port", "refusal", "server_name", "tls_version",
+        "_connection", "_context", "_is_tls", "_local_address", "_loop", "_origin", "_owner", "_transport",
+        "certificate", "data_received", "has_place", "listener", "peer_host", "peer_port", "refusal", "server_name",
+        "tls_version",
     )  # fmt: skip
 
     _transport: asyncio.Transport
@@ -56,6 +57,7 @@ class TcpLink(asyncio.Protocol):
         self.refusal = 0
         self.has_place = False
         self._is_tls = False
+        self._local_address: str | None = None
         self._connection = hub.connect(self)
         # uvloop binds the method before connection_made; so each read goes to the connection without a call between
         self.data_received = self._connection.data_received  # type: ignore[method-assign]
@@ -74,6 +76,8 @@ class TcpLink(asyncio.Protocol):
         if origin is not None and origin.waiting is not None:
             self._owner.stop_waiting(origin.waiting)
         self._owner.open(self, has_knocked=origin is not None)
+        if origin is not None and origin.refusal:
+            self.refusal = origin.refusal
         self._origin = None
         self._transport.set_write_buffer_limits(
             high=self._context.settings.max_unsent_bytes // _EARLY
@@ -81,10 +85,14 @@ class TcpLink(asyncio.Protocol):
         self._connection.opened()
         if self.refusal:
             self._connection.deadline_s = self._context.now_s + ANSWER_TIMEOUT_S
+        if origin is not None and origin.first:
+            self.data_received(origin.first)
 
     @property
     def sock_name(self) -> str | None:
         """``address:port`` of our end, built on request."""
+        if self._local_address is not None:
+            return self._local_address
         ours = self._transport.get_extra_info("sockname")
         return f"{ours[0]}:{ours[1]}" if isinstance(ours, tuple) else None
 
@@ -97,7 +105,9 @@ class TcpLink(asyncio.Protocol):
         origin = self._origin
         if origin is not None:
             self.server_name = origin.server_name
+            self.tls_version = origin.tls_version
             self.certificate = origin.certificate
+            self._local_address = origin.local_address
             if origin.host is not None or origin.is_unknown:
                 self.peer_host = origin.host
                 self.peer_port = origin.port
@@ -156,12 +166,7 @@ class TcpLink(asyncio.Protocol):
             transport.resume_reading()
             self._loop.call_later(LINGER_S, self.close)
             return
-        unsent = transport.get_write_buffer_size() if not transport.is_closing() else 0
-        transport.close()
-        if unsent:
-            self._loop.call_later(CLOSE_DEADLINE_S, transport.abort)
-        elif self._is_tls:
-            self._loop.call_later(_TLS_GOODBYE_S, transport.abort)
+        close_in_time(self._loop, transport, is_tls=self._is_tls)
 
     def pause_reading(self) -> None:
         """Read no more until ``resume_reading``."""
@@ -176,6 +181,18 @@ class TcpLink(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """Bytes that the system has not taken yet."""
         return self._transport.get_write_buffer_size()
+
+
+def close_in_time(
+    loop: asyncio.AbstractEventLoop, transport: asyncio.Transport, *, is_tls: bool
+) -> None:
+    """Send what waits and close; cut off a client that does not take it, or does not confirm the end of TLS."""
+    unsent = transport.get_write_buffer_size() if not transport.is_closing() else 0
+    transport.close()
+    if unsent:
+        loop.call_later(CLOSE_DEADLINE_S, transport.abort)
+    elif is_tls:
+        loop.call_later(_TLS_GOODBYE_S, transport.abort)
 
 
 def _ignore(_data: bytes) -> None:

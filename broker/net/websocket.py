@@ -51,7 +51,7 @@ class WebSocketLink(TcpLink):
         self._hosts = hosts
         self._frames = FrameReader(settings.max_frame_size)
         self._head = b""
-        self._state = _OPENING
+        self._state = _OPEN if origin is not None and origin.is_upgraded else _OPENING
         self.data_received = self._received  # type: ignore[method-assign]
 
     # -- from the client --

@@ -128,6 +128,14 @@ def setup(
         logging.getLogger(name).setLevel(max(logging.WARNING, _LEVELS[level]))
 
 
+_on_every_line: dict[str, Any] = {}
+
+
+def mark_lines(**fields: Any) -> None:
+    """Write these fields on every line of this process from now on."""
+    _on_every_line.update(fields)
+
+
 @contextmanager
 def silenced() -> Iterator[None]:
     """Write nothing while this is open: for a trial that reports its problems in another way."""
@@ -260,7 +268,9 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
     )
     shown = {name: redacted(name, value) for name, value in fields.items()}
     left_out = record.__dict__.get("left_out")
-    return {**shown, "left_out": left_out} if left_out else shown
+    if left_out:
+        shown["left_out"] = left_out
+    return shown | _on_every_line
 
 
 def _event(record: logging.LogRecord) -> str:

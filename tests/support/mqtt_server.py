@@ -15,6 +15,7 @@ import uvloop
 
 from broker.admin.clients import ClientService
 from broker.admin.tails import MessageTails
+from broker.cluster.steering import Steering
 from broker.codec.packets import Connect
 from broker.connection.connection import Connection
 from broker.connection.dead_letters import DeadLetterSettings
@@ -104,6 +105,8 @@ class Node:
             clock,
         )
         self.port = 0
+        self.ports: list[int] = []
+        """Those of all listeners, in their order."""
         self.seen: list[tuple[str, Columns]] = []
         events.listen(lambda name, columns, _about: self.seen.append((name, columns)))
 
@@ -166,6 +169,8 @@ async def running(
     storing: StoreSettings | None = None,
     access: MakeAccess | None = None,
     sys_interval_s: float = 0,
+    steering: Steering | None = None,
+    listeners: Sequence[NamedListener] = (NamedListener(ListenerSettings(bind="127.0.0.1:0")),),
     **settings: Any,
 ) -> AsyncIterator[Node]:
     """A server on a free port of 127.0.0.1. Leaving it is like a kill: nothing is said, nothing more is stored."""
@@ -181,7 +186,7 @@ async def running(
             shared=shared or SharedSettings(),
             sys_topics=SysTopicSettings(interval=sys_interval_s),
         ),
-        listeners=[NamedListener(ListenerSettings(bind="127.0.0.1:0"))],
+        listeners=listeners,
         writer=writer,
         session_log=SESSION_LOG,
         metrics=metrics,
@@ -189,10 +194,13 @@ async def running(
         clock=clock,
         access=None if access is None else access(writer, metrics, clock, alarms),
         alarms=alarms,
+        place=None if steering is None else steering.place,
+        cells=steering,
     )
     server.set_stages(gates, taps)
     node = Node(server, writer, metrics, events, clock, alarms)
-    [(_, node.port)] = await server.start()
+    node.ports = [port for _, port in await server.start()]
+    node.port = node.ports[0]
     try:
         yield node
     finally:

@@ -22,7 +22,7 @@ from broker.connection.authentication.logins import ConnectRefused, Logins
 from broker.connection.connection import Connection
 from broker.connection.context import TICK_S, Context
 from broker.connection.events import ClientEvents
-from broker.connection.link import Greeting, memory_of
+from broker.connection.link import Greeting, LinkIdentity, memory_of
 from broker.connection.metrics import CONNECT
 from broker.connection.protocol.limits import (
     announced,
@@ -132,7 +132,7 @@ class Connecting:
         properties = packet.properties
         c.wants_reasons = properties.get("Request-Problem-Information", 1) == 1
         c.max_sent_bytes = properties.get("Maximum-Packet-Size", inf)
-        attempt = self._attempt(c, packet)
+        attempt = self._attempt(c.link, packet)
         try:
             self._check(c, packet, attempt)
         except PeerError as error:
@@ -287,11 +287,22 @@ class Connecting:
         self._client_events.connack(c, packet, c.client, reason.SUCCESS, expiry_s)
         self._client_events.connected(c, is_present=is_present)
 
-    def _attempt(self, c: Connection, packet: Connect) -> ConnectAttempt:
-        """Details of the client, its attributes worked out."""
-        link = c.link
+    @property
+    def may_rename(self) -> bool:
+        """True if clients may get another identifier than the one in their CONNECT."""
         settings = self._context.settings
-        client_id = packet.client_id or uuid4().hex[: settings.max_client_id_bytes]
+        return (
+            settings.peer_cert_as_clientid != "disabled" or settings.clientid_override != "disabled"
+        )
+
+    def client_id_of(self, link: LinkIdentity, packet: Connect) -> str:
+        """The identifier that a client gets."""
+        return self._attempt(link, packet).client_id
+
+    def _attempt(self, link: LinkIdentity, packet: Connect) -> ConnectAttempt:
+        """Details of the client, its attributes worked out."""
+        settings = self._context.settings
+        client_id = packet.client_id or self._chosen_id(settings.max_client_id_bytes)
         attempt = ConnectAttempt(
             _named_by(link.certificate, settings.peer_cert_as_clientid) or client_id,
             _named_by(link.certificate, settings.peer_cert_as_username) or packet.username, packet.password,
@@ -301,6 +312,14 @@ class Connecting:
             zone=self._zones.of_listener(link.listener).name,
         )  # fmt: skip
         return self._logins.attributes.settled(attempt)
+
+    def _chosen_id(self, most_bytes: int) -> str:
+        """A new identifier, with several cells one of this cell's."""
+        place = self._context.place
+        client_id = uuid4().hex[:most_bytes]
+        while place is not None and not place.has(client_id):
+            client_id = uuid4().hex[:most_bytes]
+        return client_id
 
     def _check(self, c: Connection, packet: Connect, attempt: ConnectAttempt) -> None:
         """Refuse what no authenticator has to be asked about. Raises ``PeerError``."""

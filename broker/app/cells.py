@@ -1,0 +1,177 @@
+"""``sluice serve --workers N``: the supervisor of the cells of one machine, and each cell as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from broker.cluster.directories import check_count, check_room, make_directories
+from broker.cluster.supervisor import cell_lock, is_running, lock, supervise
+from broker.config.options import ServeOptions
+from broker.core.cells import Place
+from broker.core.errors import ConfigError, SluiceError
+from broker.core.process import environment, keep_files_private
+from broker.observe.log import mark_lines, setup
+from broker.observe.rotating_file import RotatingFile
+
+_RUN: Final = "run"
+# What cells but the first have for themselves: readers and users go to the first.
+_OF_OTHERS: Final = {"range_server.bind": "127.0.0.1:0"}
+_ANY_PORT: Final = "127.0.0.1:0"
+
+
+def serve(options: ServeOptions, count: int) -> int:
+    """Run a broker of several cells until SIGTERM or SIGINT; the exit status. Prints one line on standard output when
+    all are ready."""
+    keep_files_private()
+    try:
+        if sys.platform != "linux":
+            raise ConfigError(
+                [f"--workers: expected 1 on {sys.platform}, got {count}: it needs Linux"]
+            )
+        check_count(options.data_dir, count)
+        data_dir = options.data_dir.absolute()
+        options = replace(options, data_dir=data_dir)
+        run = data_dir / _RUN
+        if not any(is_running(run, cell) for cell in range(count) if run.exists()):
+            _check(options, count)
+        make_directories(data_dir, count)
+        run.mkdir(exist_ok=True)
+        run.chmod(0o700)
+        return supervise(run, count, lambda cell: _command(options, cell, count))
+    except SluiceError as error:
+        problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+        for problem in problems:
+            print(problem, file=sys.stderr)
+        return 1
+
+
+def _check(options: ServeOptions, count: int) -> None:
+    """Try the configuration and its addresses, in a process of its own: the supervisor stays small.
+
+    Raises:
+        ConfigError: a sentence for everything that is wrong; nothing was changed.
+    """
+    checked = subprocess.run(
+        _command(options, None, count),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        env=environment(),
+        check=False,
+    )
+    try:
+        answer = json.loads(checked.stdout)
+    except ValueError as error:
+        raise ConfigError(["the configuration cannot be checked; the reason is above"]) from error
+    if answer["problems"]:
+        raise ConfigError(answer["problems"])
+    check_room(options.data_dir, count)
+    file = answer["log"].pop("file")
+    setup(
+        **answer["log"], file=None if file is None else RotatingFile(Path(file.pop("path")), **file)
+    )
+    mark_lines(cell="supervisor")
+
+
+def _command(options: ServeOptions, cell: int | None, count: int) -> list[str]:
+    """Command of a cell, or of the check where there is none."""
+    told = {
+        "data_dir": str(options.data_dir),
+        "mqtt": options.mqtt,
+        "api": options.api,
+        "config_files": [str(file.absolute()) for file in options.config_files],
+        "overrides": dict(options.overrides),
+        "cell": cell,
+        "count": count,
+    }
+    return [sys.executable, "-m", "broker.app.cells", json.dumps(told)]
+
+
+def main() -> int:
+    """Be a cell, or check what cells are started with, as the argument says; the exit status."""
+    told = json.loads(sys.argv[1])
+    options = ServeOptions(
+        data_dir=Path(told["data_dir"]),
+        mqtt=told["mqtt"],
+        api=told["api"],
+        config_files=tuple(Path(file) for file in told["config_files"]),
+        overrides=told["overrides"],
+    )
+    if told["cell"] is None:
+        json.dump(_checked(options), sys.stdout)
+        return 0
+    return _be_cell(options, Place(told["cell"], told["count"], options.data_dir / _RUN))
+
+
+def _be_cell(options: ServeOptions, place: Place) -> int:
+    from broker.app import lifecycle
+
+    mark_lines(cell=place.number)
+    try:
+        lock(place.run, cell_lock(place.number))
+    except BlockingIOError:
+        print(f"cell {place.number} of {options.data_dir} runs already", file=sys.stderr)
+        return 1
+    if place.number:
+        options = replace(options, api=_ANY_PORT, overrides={**options.overrides, **_OF_OTHERS})
+    return lifecycle.serve(replace(options, place=place))
+
+
+def _checked(options: ServeOptions) -> Mapping[str, Any]:
+    """What is wrong with the configuration and its addresses, and the settings of the log."""
+    from broker.app.lifecycle import administrator_token, check_profile, configuration
+    from broker.observe.settings import LogSettings
+
+    keep_files_private()
+    try:
+        check_profile(os.environ)
+        config = configuration(options)
+        problems = asyncio.run(_address_problems(config))
+        if not problems:
+            administrator_token(options.data_dir, os.environ)
+    except ConfigError as error:
+        return {"problems": error.problems}
+    log = config.get("log", LogSettings)
+    file = None
+    if log.file is not None:
+        file = {
+            "path": log.file,
+            "max_bytes": log.rotation_size,
+            "max_files": log.rotation_count,
+            "rotation": "none",
+        }
+    return {"problems": problems, "log": {"level": log.level, "format": log.format, "file": file}}
+
+
+async def _address_problems(config: Any) -> list[str]:
+    from broker.admin.api_settings import ApiSettings
+    from broker.app import features
+    from broker.app.build import named_of
+    from broker.net.accept import listening_sockets
+    from broker.net.listener import unavailable
+
+    problems = []
+    for named in named_of(config):
+        try:
+            sockets = await listening_sockets(asyncio.get_running_loop(), named.settings)
+        except OSError as error:
+            problems.append(str(unavailable(named.settings, error)))
+        else:
+            for listening in sockets:
+                listening.close()
+    try:
+        features.load(features.API_LISTENER)(*config.get("api", ApiSettings).address).close()
+    except ConfigError as error:
+        problems += error.problems
+    return problems
+
+
+if __name__ == "__main__":
+    sys.exit(main())

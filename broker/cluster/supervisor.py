@@ -1,0 +1,246 @@
+"""Runs the cells of one machine: starts them, starts those again that die, and stops them together. It takes no message
+in its hands.
+
+A supervisor that is killed leaves its cells running: the next one knows them by their locks, and gets their sockets
+back from them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from broker.cluster.channel import Ready
+from broker.cluster.switchboard import Switchboard
+from broker.core.errors import ConfigError
+from broker.core.process import environment
+from broker.observe.log import get_logger
+
+_log = get_logger(__name__)
+
+_FIRST_PAUSE_S: Final = 0.2
+_LONGEST_PAUSE_S: Final = 10.0
+_STABLE_AFTER_S: Final = 30.0
+_ADOPT_AGAIN_S: Final = 0.5
+
+Command = Callable[[int], list[str]]
+
+
+def lock(run: Path, name: str) -> int:
+    """Descriptor of a file that is locked until this process ends.
+
+    Raises:
+        BlockingIOError: another process has it.
+    """
+    descriptor = os.open(run / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def cell_lock(cell: int) -> str:
+    """Name of the file that a cell locks while it runs."""
+    return f"cell-{cell}.lock"
+
+
+def is_running(run: Path, cell: int) -> bool:
+    """True if a process is this cell."""
+    try:
+        os.close(lock(run, cell_lock(cell)))
+    except BlockingIOError:
+        return True
+    return False
+
+
+class _Cell:
+    """One cell as a process."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: subprocess.Popen[bytes] | None = None
+        """None for one that an earlier supervisor has started."""
+        self.pid = 0
+        self.descriptor: int | None = None
+        """Tells when the process has ended."""
+        self.ready: Ready | None = None
+        self.was_ready = False
+        self.started_s = 0.0
+        self.pause_s = _FIRST_PAUSE_S
+
+
+class Supervisor:
+    """The cells of one data directory, from the first start to the end of all. On the event loop."""
+
+    def __init__(self, run: Path, count: int, command: Command) -> None:
+        """``command`` is what a cell is started with.
+
+        Raises:
+            ConfigError: another supervisor has the directory.
+        """
+        self._run = run
+        self._command = command
+        try:
+            self._lock = lock(run, "supervisor.lock")
+        except BlockingIOError as error:
+            text = (
+                f"the data directory {run.parent} is in use by another sluice; stop that one or choose another "
+                "directory with --data-dir"
+            )
+            raise ConfigError([text]) from error
+        self._loop = asyncio.get_running_loop()
+        self._cells = [_Cell(number) for number in range(count)]
+        self._switchboard = Switchboard(run, self)
+        self._is_stopping = False
+        self._status = 0
+        self._changed = asyncio.Event()
+
+    async def serve(self) -> int:
+        """Run the cells until they are told to stop; the exit status."""
+        self._on_signals()
+        for cell in self._cells:
+            self._switchboard.prepare(cell.number)
+        for cell in self._cells:
+            self._begin(cell)
+        await self._until(lambda: self._is_stopping or all(cell.ready for cell in self._cells))
+        if not self._is_stopping and (front := self._cells[0].ready) is not None:
+            _log.info("cells.ready", cells=len(self._cells))
+            print(f"sluice ready mqtt={front.mqtt} api={front.api}", flush=True)
+        await self._until(lambda: self._is_stopping and not any(c.pid for c in self._cells))
+        self._switchboard.close()
+        os.close(self._lock)
+        return self._status
+
+    # -- from cells --
+
+    def greeted(self, cell: int, pid: int) -> None:
+        """A cell has made its line: one of an earlier supervisor is this one's from now on."""
+        process = self._cells[cell]
+        if process.pid != pid:
+            _log.info("cell.adopted", cell=cell, process=pid)
+            self._watch(process, pid)
+        if self._is_stopping:
+            self._tell(signal.SIGTERM)
+
+    def is_ready(self, cell: int, ready: Ready) -> None:
+        """A cell serves clients."""
+        process = self._cells[cell]
+        process.ready = ready
+        process.was_ready = True
+        self._changed.set()
+
+    async def _until(self, is_so: Callable[[], object]) -> None:
+        while not is_so():
+            self._changed.clear()
+            await self._changed.wait()
+
+    # -- processes --
+
+    def _begin(self, cell: _Cell) -> None:
+        """Start a cell, or wait for the one that an earlier supervisor has started."""
+        if self._is_stopping or cell.pid:
+            return
+        if is_running(self._run, cell.number):
+            cell.was_ready = True
+            self._loop.call_later(_ADOPT_AGAIN_S, self._begin, cell)
+            return
+        cell.started_s = time.monotonic()
+        process = cell.process = subprocess.Popen(
+            self._command(cell.number),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment(),
+            start_new_session=True,
+        )
+        self._watch(cell, process.pid)
+
+    def _watch(self, cell: _Cell, pid: int) -> None:
+        try:
+            cell.descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:  # it has ended meanwhile
+            self._loop.call_soon(self._begin, cell)
+            return
+        cell.pid = pid
+        self._loop.add_reader(cell.descriptor, self._ended, cell)
+
+    def _ended(self, cell: _Cell) -> None:
+        assert cell.descriptor is not None
+        self._loop.remove_reader(cell.descriptor)
+        os.close(cell.descriptor)
+        status = None if cell.process is None else cell.process.wait()
+        pid = cell.pid
+        cell.pid = 0
+        cell.descriptor = cell.process = cell.ready = None
+        self._changed.set()
+        if self._is_stopping:
+            self._status = self._status or int(status not in (0, None))
+        elif not cell.was_ready:  # it has said why
+            self._status = 1
+            self._stop()
+        else:
+            self._start_again(cell, pid, status)
+
+    def _start_again(self, cell: _Cell, pid: int, status: int | None) -> None:
+        if time.monotonic() - cell.started_s > _STABLE_AFTER_S:
+            cell.pause_s = _FIRST_PAUSE_S
+        _log.error(
+            "cell.ended",
+            cell=cell.number,
+            process=pid,
+            reason=_reason(status),
+            again_in_s=cell.pause_s,
+        )
+        self._loop.call_later(cell.pause_s, self._begin, cell)
+        cell.pause_s = min(cell.pause_s * 2, _LONGEST_PAUSE_S)
+
+    def _on_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop)
+        if sys.stdin is None or not sys.stdin.isatty():
+            self._loop.add_signal_handler(signal.SIGHUP, self._tell, signal.SIGHUP)
+
+    def _stop(self) -> None:
+        """Stop all cells together, since clients of one are relayed by others; at once the second time."""
+        _log.info("cells.stopping", at_once=self._is_stopping)
+        self._tell(signal.SIGKILL if self._is_stopping else signal.SIGTERM)
+        self._is_stopping = True
+        self._changed.set()
+
+    def _tell(self, number: signal.Signals) -> None:
+        for cell in self._cells:
+            if cell.descriptor is not None:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(cell.descriptor, number)
+
+
+def _reason(status: int | None) -> str:
+    """Why a process has ended, in words."""
+    if status is None:
+        return "unknown, an earlier supervisor has started it"
+    if status >= 0:
+        return f"exit status {status}"
+    return f"signal {signal.Signals(-status).name}"
+
+
+def supervise(run: Path, count: int, command: Command) -> int:
+    """Run cells until SIGTERM or SIGINT; the exit status.
+
+    Raises:
+        ConfigError: another supervisor has the directory.
+    """
+
+    async def serve() -> int:
+        return await Supervisor(run, count, command).serve()
+
+    return asyncio.run(serve())
