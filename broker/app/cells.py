@@ -31,6 +31,7 @@ def serve(options: ServeOptions, count: int) -> int:
     """Run a broker of several cells until SIGTERM or SIGINT; the exit status. Prints one line on standard output when
     all are ready."""
     keep_files_private()
+    mark_lines(cell="supervisor")
     try:
         if sys.platform != "linux":
             raise ConfigError(
@@ -77,7 +78,6 @@ def _check(options: ServeOptions, count: int) -> None:
     setup(
         **answer["log"], file=None if file is None else RotatingFile(Path(file.pop("path")), **file)
     )
-    mark_lines(cell="supervisor")
 
 
 def _command(options: ServeOptions, cell: int | None, count: int) -> list[str]:

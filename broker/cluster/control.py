@@ -9,7 +9,6 @@ import asyncio
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from errno import EHOSTDOWN
 from typing import Final
 
@@ -52,6 +51,7 @@ class Control:
         self.passed: socket.socket | None = None
         """The socket at which this cell gets connections of its clients."""
         self._welcomed = asyncio.Event()
+        self._lost = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -121,10 +121,13 @@ class Control:
     async def _keep(self) -> None:
         """Connect whenever there is no line."""
         while True:
-            if self._channel is None:
-                with suppress(OSError):
-                    self._connect()
-            await asyncio.sleep(_AGAIN_S)
+            try:
+                self._connect()
+            except OSError:
+                await asyncio.sleep(_AGAIN_S)
+            else:
+                self._lost.clear()
+                await self._lost.wait()
 
     def _connect(self) -> None:
         channel = Channel(connect(self._place.run, CONTROL, socket.SOCK_SEQPACKET))
@@ -138,7 +141,11 @@ class Control:
             {key: len(sockets) for key, sockets in self._held.items()},
             self._ready,
         )
-        channel.send(hello, [sock.fileno() for sock in held])
+        try:
+            channel.send(hello, [sock.fileno() for sock in held])
+        except OSError:
+            channel.close()
+            raise
         self._channel = channel
         asyncio.get_running_loop().add_reader(channel.link, self._hear)
 
@@ -192,6 +199,7 @@ class Control:
         channel = self._channel
         self._channel = None
         self._welcomed.clear()
+        self._lost.set()
         if channel is not None:
             asyncio.get_running_loop().remove_reader(channel.link)
             channel.close()

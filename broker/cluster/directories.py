@@ -30,19 +30,21 @@ def kept_count(data_dir: Path) -> int | None:
     """
     file = data_dir / _CELLS / _COUNT
     try:
-        return int(file.read_text())
+        count = int(file.read_text())
     except FileNotFoundError:
-        return 1 if (data_dir / _STORE).exists() else None
+        count = 1
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            [
-                f"{file}: expected the number of cells, got none that can be read. Try: restore a backup"
-            ]
-        ) from error
+        text = f"{file}: expected the number of cells, got none that can be read. Try: restore a backup"
+        raise ConfigError([text]) from error
+    return count if any(_has_store(data_dir, cell) for cell in range(count)) else None
+
+
+def _has_store(data_dir: Path, cell: int) -> bool:
+    return (cell_directory(data_dir, cell) / _STORE).exists()
 
 
 def check_count(data_dir: Path, count: int) -> None:
-    """Refuse a data directory of another number of cells, or one that lacks the data of a cell.
+    """Refuse a data directory of another number of cells, or one that lacks the directory of a cell.
 
     Raises:
         ConfigError: says what is wrong.
@@ -56,17 +58,13 @@ def check_count(data_dir: Path, count: int) -> None:
             f"Try: --workers {kept}, or another directory with --data-dir"
         )
         raise ConfigError([text])
-    missing = [
-        cell_directory(data_dir, cell)
-        for cell in range(count)
-        if not (cell_directory(data_dir, cell) / _STORE).exists()
-    ]
-    if missing:
-        text = (
-            f"{missing[0]}: expected the data of a cell, got none. "
-            "Try: restore a backup, or another directory with --data-dir"
-        )
-        raise ConfigError([text])
+    for cell in range(count):
+        if not cell_directory(data_dir, cell).is_dir():
+            text = (
+                f"{cell_directory(data_dir, cell)}: expected the data of a cell, got no directory. "
+                "Try: put it back, or restore a backup"
+            )
+            raise ConfigError([text])
 
 
 def check_room(data_dir: Path, count: int) -> None:
@@ -75,7 +73,7 @@ def check_room(data_dir: Path, count: int) -> None:
     Raises:
         ConfigError: says how much is missing.
     """
-    new = sum(not (cell_directory(data_dir, cell) / _STORE).exists() for cell in range(count))
+    new = sum(not _has_store(data_dir, cell) for cell in range(count))
     free = shutil.disk_usage(data_dir).free
     if free < new * _ROOM_BYTES:
         text = (
@@ -90,11 +88,12 @@ def make_directories(data_dir: Path, count: int) -> None:
     for cell in range(count):
         cell_directory(data_dir, cell).mkdir(parents=True, exist_ok=True, mode=0o700)
     file = data_dir / _CELLS / _COUNT
-    if file.exists():
+    text = f"{count}\n"
+    if file.exists() and file.read_text() == text:
         return
     temporary = file.with_suffix(".new")
     with temporary.open("w") as opened:
-        opened.write(f"{count}\n")
+        opened.write(text)
         opened.flush()
         os.fsync(opened.fileno())
     temporary.replace(file)

@@ -91,6 +91,8 @@ class Steering:
         ends_at = self._loop.time() + deadline_s
         while self.gateways and self._loop.time() < ends_at:  # noqa: ASYNC110  only while stopping
             await asyncio.sleep(_STOP_POLL_S)
+        for gateway in list(self.gateways):
+            gateway.abort()
         for target in self._targets.values():
             target.close()
         self.control.stop()

@@ -20,7 +20,7 @@ from broker.net.entrance import Cells, Doorway, Entrance
 from broker.net.gateway import Gateway
 from broker.net.limits import LinkOwner
 from broker.net.proxy import BadProxyHeader, Origin, read_header
-from broker.net.settings import ListenerSettings, TcpSettings
+from broker.net.settings import ListenerSettings, TcpSettings, WebSocketSettings
 from broker.net.tcp import CLOSE_DEADLINE_S, LINGER_S, close_in_time
 from broker.net.tls import TlsContexts
 from broker.observe.log import get_logger
@@ -41,7 +41,7 @@ class Steering:
 
     cells: Cells
     listener: str
-    entrance: Callable[[], Entrance]
+    entrance: Callable[[WebSocketSettings | None], Entrance]
     client_of: Callable[[Entrance, Origin], str]
     deadline_s: Callable[[], float]
 
@@ -112,7 +112,7 @@ class _Waiting:
     is_busy: Final = False
     task: asyncio.Task[None]
 
-    def __init__(self, owner: LinkOwner, host: str) -> None:
+    def __init__(self, owner: LinkOwner, host: str | None) -> None:
         self._owner = owner
         self.host = host
 
@@ -194,18 +194,17 @@ class Acceptor:
         """Pass a connection whose CONNECT is there to the cell of its client; else what it has sent."""
         assert self._steering is not None
         steering = self._steering
-        entrance = steering.entrance()
+        entrance = steering.entrance(self._settings.web)
         try:
             entrance.feed(link.recv(_READ_BYTES))
         except OSError:  # nothing is there yet
             return entrance
         if not entrance.is_done:
             return entrance
-        origin = Origin()
-        client_id = steering.client_of(entrance, replace(origin, host=address[0], port=address[1]))
+        client_id = steering.client_of(entrance, Origin(address[0], address[1]))
         if not client_id or steering.cells.has(client_id):
             return entrance
-        origin = replace(origin, first=bytes(entrance.data))
+        origin = Origin(first=bytes(entrance.data))
         if not steering.cells.pass_now(client_id, steering.listener, link, origin):
             return entrance
         link.close()
@@ -223,10 +222,11 @@ class Acceptor:
         self, link: socket.socket, waiting: _Waiting, entrance: Entrance | None
     ) -> None:
         peer_host = waiting.host
+        assert peer_host is not None
         try:
             origin = await self._origin(link, peer_host)
             if origin is not None and self._steering is not None and self._tls is None:
-                entrance = entrance or self._steering.entrance()
+                entrance = entrance or self._steering.entrance(self._settings.web)
                 origin = await self._steered(self._steering, link, waiting, origin, entrance)
         except (BadProxyHeader, OSError) as error:
             why = "proxy_timeout" if isinstance(error, TimeoutError) else "proxy_header"
@@ -261,7 +261,7 @@ class Acceptor:
         steering = self._steering
         if steering is None or self._tls is None:
             return self._make_link(origin)
-        return Doorway(steering.entrance(), self._loop)
+        return Doorway(steering.entrance(self._settings.web), self._loop)
 
     async def _steered(
         self,
@@ -296,6 +296,33 @@ class Acceptor:
         if await steering.cells.pass_on(client_id, steering.listener, link, passed):
             return None
         return replace(origin, refusal=reason.SERVER_UNAVAILABLE)
+
+    def adopt(self, link: socket.socket, origin: Origin) -> None:
+        """Take a local socket that carries MQTT, whatever else this listener's clients speak."""
+        assert self._steering is not None
+        waiting = _Waiting(self._owner, origin.host)
+        task = waiting.task = self._loop.create_task(
+            self._adopted(self._steering, link, waiting, origin), name="open a local connection"
+        )
+        self._owner.wait(waiting, origin.host)
+        self._pending.add(task)
+        task.add_done_callback(self._pending.discard)
+
+    async def _adopted(
+        self, steering: Steering, link: socket.socket, waiting: _Waiting, origin: Origin
+    ) -> None:
+        link.setblocking(False)
+        try:
+            own = await self._steered(steering, link, waiting, origin, steering.entrance(None))
+            if own is None:
+                link.close()
+            else:
+                await self._loop.connect_accepted_socket(lambda: self._make_link(own), link)
+        except BaseException:
+            link.close()
+            raise
+        finally:
+            self._owner.stop_waiting(waiting)
 
     def _with_peer(self, origin: Origin, link: socket.socket) -> Origin:
         if origin.host is not None or origin.is_unknown:

@@ -43,6 +43,11 @@ class Gateway(asyncio.Protocol):
         else:
             self._transport.resume_reading()
 
+    def abort(self) -> None:
+        """Cut both sides off."""
+        self._transport.abort()
+        self._end()
+
     # -- from the client --
 
     def data_received(self, data: bytes) -> None:

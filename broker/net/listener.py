@@ -19,7 +19,7 @@ from broker.net.accept import Acceptor, Steering, listening_sockets
 from broker.net.entrance import Cells, Entrance
 from broker.net.limits import LinkOwner, show_expiry
 from broker.net.proxy import Origin
-from broker.net.settings import ListenerSettings, NamedListener
+from broker.net.settings import ListenerSettings, NamedListener, WebSocketSettings
 from broker.net.tcp import TcpLink
 from broker.net.tls import TlsContexts
 from broker.net.websocket import WebSocketLink
@@ -225,9 +225,9 @@ class Listener:
             lambda: context.settings.connect_timeout,
         )  # fmt: skip
 
-    def _entrance(self) -> Entrance:
+    def _entrance(self, web: WebSocketSettings | None) -> Entrance:
         return Entrance(
-            self.settings.web,
+            web,
             self._hosts(),
             self._hub.context.settings.max_packet_size_before_connect,
         )
@@ -257,7 +257,8 @@ class Listener:
         owner = self.owner
         loop = asyncio.get_running_loop()
         name = self.owner.name
-        if (web := self.settings.web) is not None:
+        web = self.settings.web
+        if web is not None and not (origin is not None and origin.is_bare):
             return WebSocketLink(web, self._hosts(), hub, owner, loop, name, origin)
         return TcpLink(hub, owner, loop, name, origin)
 
@@ -276,7 +277,12 @@ class Listener:
         if not self.owner.knock(host):
             raise Unavailable(f"listener {self.named.id!r} takes no more connections now")
         loop = asyncio.get_running_loop()
-        origin = Origin(host, port, is_unknown=host is None)
+        origin = Origin(host, port, is_unknown=host is None, is_bare=True)
+        if self._cells is not None:
+            acceptor = self._accepting[0]
+            assert isinstance(acceptor, Acceptor)
+            acceptor.adopt(link, origin)
+            return
         await loop.connect_accepted_socket(
             lambda: TcpLink(self._hub, self.owner, loop, self.owner.name, origin), link
         )

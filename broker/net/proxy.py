@@ -57,6 +57,8 @@ class Origin:
     """``address:port`` of our end, where another cell has it."""
     first: bytes = b""
     """Bytes that were read from the connection before it is a link."""
+    is_bare: bool = False
+    """True if the connection carries MQTT without a WebSocket, whatever its listener speaks."""
     is_upgraded: bool = False
     """True if a WebSocket's request was answered."""
     refusal: int = 0
