@@ -45,6 +45,7 @@ from broker.connection.sys_topics import SysTopics, SysTopicSettings
 from broker.connection.upkeep import Upkeep
 from broker.connection.withholding import Withholding
 from broker.core.message import Message
+from broker.core.signals import Signal
 from broker.core.stage import Outcome
 from broker.core.topic import TopicFilter
 from broker.pipeline.lanes import LaneBounds
@@ -94,10 +95,12 @@ class Hub:
         self.context = context
         settings = settings_of.mqtt
         writer = context.writer
+        self.on_routes = Signal[TopicFilter]()
+        """With a filter whose topics' subscribers changed."""
         self.access = access or Access.of(None, writer, context.metrics, context.clock)
         self.connections = Connections(context)
         self.stalled = Stalled(context, self.connections)
-        backpressure = Backpressure(context)
+        self.backpressure = backpressure = Backpressure(context)
         self.withholding = Withholding(context, self.stalled)
 
         # the way of a message
@@ -250,6 +253,7 @@ class Hub:
 
     def _forget(self, topic_filter: TopicFilter) -> None:
         self.plans.forget(topic_filter)
+        self.on_routes(topic_filter)
 
     def _forget_topics(self) -> None:
         self.plans.invalidate()
@@ -323,7 +327,9 @@ class Hub:
         publishing = Publishing(
             context, self.plans, self.pipeline, parking, self.inbounds, self.withholding
         )
-        forwarding = Forwarding(context, self.plans, self.pipeline, dead_letters, self.withholding)
+        self.forwarding = forwarding = Forwarding(
+            context, self.plans, self.pipeline, dead_letters, self.withholding
+        )
         acknowledgements = Acknowledgements(context, self.inbounds)
         takers = {**connecting.takers, **disconnecting.takers}
         reader = PacketReader(

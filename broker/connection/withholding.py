@@ -26,7 +26,7 @@ from broker.connection.stalled import Stalled
 from broker.core.errors import PeerError
 from broker.core.kinds import counted
 from broker.core.message import Message
-from broker.core.receipt import Acknowledgement, FullQueue, Receipt, Withheld
+from broker.core.receipt import Acknowledgement, FullQueue, Receipt, Withheld, Withholder
 from broker.core.stage import Outcome, Refusal, Room
 
 _log = getLogger(__name__)
@@ -157,13 +157,27 @@ class Withholding:
         withheld = subscriber.withheld
         if withheld is None:
             withheld = self.fills(subscriber)
+        return self.wait_for(withheld, size_bytes, receipt)
+
+    def wait_for(self, queue: Withholder, size_bytes: int, receipt: Receipt | None) -> bool:
+        """A message waits in a queue; returns whether its publisher waits for it."""
         if receipt is None or receipt.is_closed:
             return False
         if self._bytes > self._most_bytes and self._is_too_much(receipt):
             receipt.is_over = True
             return False
-        receipt.wait_for(withheld, size_bytes)
+        receipt.wait_for(queue, size_bytes)
         return True
+
+    def let_go(self, acknowledgement: Acknowledgement, size_bytes: int) -> None:
+        """A queue that is no subscriber's of this process lets an acknowledgement go."""
+        self._messages -= 1
+        self._bytes -= size_bytes + _MESSAGE_BYTES
+        acknowledgement()
+
+    def hold(self, acknowledgement: Acknowledgement, full_queues: Sequence[FullQueue]) -> None:
+        """Call ``acknowledgement`` once for each of these full queues, when it has room."""
+        self._add(acknowledgement, full_queues)
 
     def _is_too_much(self, receipt: Receipt) -> bool:
         return self._bytes > 2 * self._most_bytes or receipt.held_bytes > self._most_bytes

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -35,8 +36,15 @@ class Withheld(deque[tuple[Acknowledgement, int]]):
         return size_bytes
 
 
+class Withholder(Protocol):
+    """A subscriber's queue that acknowledgements wait for."""
+
+    def add(self, acknowledgement: Acknowledgement, size_bytes: int) -> None:
+        """Withhold one."""
+
+
 # A full queue that took a message, and the message's size there.
-FullQueue = tuple[Withheld, int]
+FullQueue = tuple[Withholder, int]
 
 
 class Receipt(msgspec.Struct, eq=False, gc=False):
@@ -54,7 +62,7 @@ class Receipt(msgspec.Struct, eq=False, gc=False):
     is_closed: bool = False
     """True if the message has passed its stages: nothing waits with it any longer."""
 
-    def wait_for(self, queue: Withheld, size_bytes: int) -> None:
+    def wait_for(self, queue: Withholder, size_bytes: int) -> None:
         """Note a full queue that took the message."""
         if isinstance(self.full_queues, list):
             self.full_queues.append((queue, size_bytes))

@@ -386,7 +386,7 @@ class RecordedRoutes:
             is_sent = box is not None and box.messages_out != messages_out
             step = RecordedStep(
                 "delivery",
-                session.client_id,
+                session.name,
                 start_ns,
                 end_ns,
                 message,

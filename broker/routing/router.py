@@ -53,6 +53,16 @@ class Subscriber(Protocol):
         """Count a message that it does not get, by reason."""
 
 
+class Listener(Protocol):
+    """Hears of every plain subscription that begins or ends (``broker.cluster.routes``)."""
+
+    def added(self, subscriber: Subscriber, subscription: Subscription) -> None:
+        """A subscriber has this subscription from now on."""
+
+    def removed(self, subscriber: Subscriber, subscription: Subscription) -> None:
+        """A subscriber no longer has it."""
+
+
 class Watch(Protocol):
     """Sees the messages of routes on their way (``broker.pipeline.tails``, ``broker.pipeline.recording``)."""
 
@@ -268,6 +278,9 @@ class Router(Generic[S]):
         self._watched: WeakValueDictionary[tuple[int, int], WatchedRoutes[S]] = (
             WeakValueDictionary()
         )
+        self._remote: FilterTrie[tuple[S, Subscription]] = FilterTrie()
+        """Filters of the clients of other cells, whose subscribers are those cells."""
+        self.listener: Listener | None = None
         self._leaving: set[S] = set()
         self._limited: set[S] = set()
         self.subscription_count = self.shared_subscription_count = 0
@@ -279,11 +292,17 @@ class Router(Generic[S]):
         topic_filter = subscription.filter
         if subscription.is_membership:
             if not is_new and topic_filter.share_group is None:
-                self._plain.remove(topic_filter.levels, subscriber.client_id)
+                self._take_out(subscriber, topic_filter)
             self._memberships.join(subscriber, subscription)
         else:
             if not is_new:
                 self._memberships.leave(subscriber, topic_filter.text)
+            if self.listener is not None:
+                if (
+                    earlier := self._plain.get(topic_filter.levels, subscriber.client_id)
+                ) is not None:
+                    self.listener.removed(*earlier)
+                self.listener.added(subscriber, subscription)
             self._plain.put(topic_filter.levels, subscriber.client_id, (subscriber, subscription))
         self._on_change(topic_filter)
 
@@ -292,8 +311,31 @@ class Router(Generic[S]):
         self.subscription_count -= 1
         self.shared_subscription_count -= topic_filter.share_group is not None
         if not self._memberships.leave(subscriber, topic_filter.text):
-            self._plain.remove(topic_filter.levels, subscriber.client_id)
+            self._take_out(subscriber, topic_filter)
         self._on_change(topic_filter)
+
+    def _take_out(self, subscriber: S, topic_filter: TopicFilter) -> None:
+        """Remove a plain subscription."""
+        if (
+            self.listener is not None
+            and (entry := self._plain.get(topic_filter.levels, subscriber.client_id)) is not None
+        ):
+            self.listener.removed(*entry)
+        self._plain.remove(topic_filter.levels, subscriber.client_id)
+
+    def put_remote(self, cell: S, subscription: Subscription) -> None:
+        """Send what a filter matches to a cell that has subscribers for it, too."""
+        self._remote.put(subscription.filter.levels, cell.client_id, (cell, subscription))
+        self._on_change(subscription.filter)
+
+    def remove_remote(self, cell: S, topic_filter: TopicFilter) -> None:
+        """Send a cell no more what only this filter matches."""
+        self._remote.remove(topic_filter.levels, cell.client_id)
+        self._on_change(topic_filter)
+
+    def remote(self, topic: str) -> list[tuple[S, Subscription]]:
+        """Every filter of other cells that matches a topic name."""
+        return [value for _, value in self._remote.match(topic)]
 
     def regroup(self) -> None:
         """A subscriber changed its version, or the messages it may have: all routes are outdated."""
@@ -325,7 +367,7 @@ class Router(Generic[S]):
         for topic_filter in filters:
             entry = self._plain.get(topic_filter.levels, subscriber.client_id)
             if entry is not None and entry[0] is subscriber:
-                self._plain.remove(topic_filter.levels, subscriber.client_id)
+                self._take_out(subscriber, topic_filter)
             yield
         self._leaving.discard(subscriber)
 
@@ -337,6 +379,17 @@ class Router(Generic[S]):
     def routes(self, topic: str) -> Routes[S]:
         """The routes of a topic name, shared with other topics that have the same subscribers."""
         matched = self._match(topic)
+        if not self._remote.is_empty:
+            matched = matched + self._remote.match(topic)
+        return self._routes_of(topic, matched)
+
+    def own_routes(self, topic: str) -> Routes[S]:
+        """The same without other cells, for a message that one of them sent."""
+        return self._routes_of(topic, self._match(topic))
+
+    def _routes_of(
+        self, topic: str, matched: list[tuple[str, tuple[S, Subscription]]]
+    ) -> Routes[S]:
         groups = [group for _, group in self._groups.match(topic)]
         ids = tuple([id(value) for _, value in matched] + [id(group) for group in groups])
         known_routes = self._by_match.get(ids)
@@ -426,7 +479,8 @@ def _joined(first: Entry[S], other: Entry[S]) -> Entry[S]:
         ]
         own = mine[0] if len(mine) == 1 else _joined(*mine) if mine else None
     return Entry(
-        first.subscriber,
+        # another cell with durable sessions gets everything by the session log
+        first.subscriber if first.subscriber.is_durable else other.subscriber,
         max(first.qos, other.qos),
         first.no_local or other.no_local,
         first.retain_as_published or other.retain_as_published,

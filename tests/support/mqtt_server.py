@@ -171,6 +171,7 @@ async def running(
     sys_interval_s: float = 0,
     steering: Steering | None = None,
     listeners: Sequence[NamedListener] = (NamedListener(ListenerSettings(bind="127.0.0.1:0")),),
+    before_start: Callable[[Node], None] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Node]:
     """A server on a free port of 127.0.0.1. Leaving it is like a kill: nothing is said, nothing more is stored."""
@@ -199,6 +200,8 @@ async def running(
     )
     server.set_stages(gates, taps)
     node = Node(server, writer, metrics, events, clock, alarms)
+    if before_start is not None:
+        before_start(node)
     node.ports = [port for _, port in await server.start()]
     node.port = node.ports[0]
     try:

@@ -7,7 +7,7 @@ with new identifiers between the same bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from broker.codec.encode import publish_parts
 from broker.codec.framing import plain_publishes
@@ -18,6 +18,7 @@ from broker.connection.context import Context
 from broker.connection.dead_letters import DeadLetters
 from broker.connection.permits import FindKind, FindPlan
 from broker.connection.withholding import Withholding
+from broker.core.client import Client
 from broker.core.message import Message
 from broker.core.receipt import Receipt
 from broker.pipeline.pipeline import Pipeline
@@ -42,6 +43,20 @@ _WATCHED: Final = frozenset(
 )
 _PUBACK: Final = b"\x40\x02"
 _PUBACK_5_NO_SUBSCRIBERS: Final = b"\x40\x03"
+
+
+class Source(Protocol):
+    """A connection, or another cell, that packets came from."""
+
+    is_v5: bool
+
+    @property
+    def client(self) -> Client:
+        """Publisher of the packets."""
+
+    @property
+    def now_ns(self) -> int:
+        """Time at which they were read."""
 
 
 class Forwarding:
@@ -125,9 +140,9 @@ class Forwarding:
         same, other = (
             (routes.plain_v5, routes.plain_v3) if c.is_v5 else (routes.plain_v3, routes.plain_v5)
         )
-        self._hand_out(c, same, chunk, count)
+        self.hand_out(c, same, chunk, count)
         if other:
-            self._hand_out(c, other, _in_other_version(chunk, from_v5=c.is_v5), count)
+            self.hand_out(c, other, in_other_version(chunk, from_v5=c.is_v5), count)
 
     def _run_picked(
         self,
@@ -189,7 +204,8 @@ class Forwarding:
             session.fast is None for session in same
         )
 
-    def _hand_out(self, c: Connection, sessions: list[Session], chunk: bytes, count: int) -> None:
+    def hand_out(self, c: Source, sessions: list[Session], chunk: bytes, count: int) -> None:
+        """Hand packets of one version, as they came, to sessions that speak it."""
         sent = 0
         for session in sessions:
             box = session.fast
@@ -203,7 +219,7 @@ class Forwarding:
             sent += count
         self._figures.sent[0].value += sent
 
-    def _hand_out_carefully(self, c: Connection, session: Session, chunk: bytes, count: int) -> int:
+    def _hand_out_carefully(self, c: Source, session: Session, chunk: bytes, count: int) -> int:
         """For a session that is away, slow, or whose client limits the size of packets; returns how many were sent."""
         box = session.box
         figures = self._figures
@@ -227,7 +243,7 @@ class Forwarding:
                 sent += 1
         return sent
 
-    def _hand_out_away(self, c: Connection, session: Session, chunk: bytes, count: int) -> None:
+    def _hand_out_away(self, c: Source, session: Session, chunk: bytes, count: int) -> None:
         """For a session that is away: what it gets when it is back does not depend on how it spoke before."""
         if not session.keeps_qos0:
             session.count_dropped("qos0_msg", count)
@@ -377,7 +393,7 @@ class Forwarding:
         self._figures.note_pubacks(0, -1)  # counted when it is sent
 
 
-def _in_other_version(chunk: bytes, *, from_v5: bool) -> bytes:
+def in_other_version(chunk: bytes, *, from_v5: bool) -> bytes:
     """QoS 0 packets without properties, as version 5 has them or as the versions below do."""
     pieces: list[bytes] = []
     for _, topic, payload_at, stop in plain_publishes(chunk, is_v5=from_v5):

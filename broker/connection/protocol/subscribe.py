@@ -81,6 +81,8 @@ class Subscribing:
         self._figures = context.figures
         self._session_events = SessionEvents(context.events)
         self.automatic = AutoSubscriptions(context.metrics)
+        self.when_told: Callable[[Callable[[], None]], bool] | None = None
+        """Calls a function once the other cells know of all subscriptions; False if they know already."""
         self.takers: Mapping[int, Callable[[Connection, Any], None]] = {
             p.SUBSCRIBE: self.take_subscribe,
             p.UNSUBSCRIBE: self.take_unsubscribe,
@@ -123,8 +125,35 @@ class Subscribing:
             ]
         finally:
             is_stored = work.store()
-        work.answer(waits=is_stored)
+        self._answer(c, work, is_stored=is_stored)
         self._send_retained(c, granted)
+
+    def _answer(self, c: Connection, work: _Request, *, is_stored: bool) -> None:
+        """Send the SUBACK once the subscriptions are stored, and other cells send what they match."""
+        if self.when_told is None:
+            work.answer(waits=is_stored)
+            return
+        waits = 2 if is_stored else 1
+
+        def answer() -> None:
+            nonlocal waits
+            waits -= 1
+            if waits or c.is_closed:
+                return
+            work.answer(waits=False)
+            if c.answers.waiting:
+                c.answers.seal(c)
+
+        def stored(error: BaseException | None) -> None:
+            if error is None:
+                answer()
+            elif not c.is_closed:
+                c.on_internal_error()
+
+        if not self.when_told(answer):
+            work.answer(waits=is_stored)
+        elif is_stored:
+            self._context.writer.when_committed(stored)
 
     def take_long_subscribe(self, c: Connection, data: bytes, start: int, stop: int) -> None:
         """A SUBSCRIBE of any number of filters, whose body is ``data[start:stop]``."""
@@ -153,7 +182,7 @@ class Subscribing:
                 yield
         finally:
             is_stored = work.store()
-        return partial(work.answer, waits=is_stored)
+        return partial(self._answer, c, work, is_stored=is_stored)
 
     def refusal(self, c: Connection, request: SubscriptionRequest, error: PeerError) -> int:
         """The code for a filter that is not subscribed. MQTT 3.1 has none: there, "it must make a positive

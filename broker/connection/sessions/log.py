@@ -47,6 +47,12 @@ class SessionLog:
         self.log_next = writer.store.range_of(shard).next_offset
         """The offset after the last record whose commit the loop has heard of."""
         self._on_lost: list[Callable[[int], None]] = []
+        self.on_keep: Callable[[Outgoing, Sequence[Target[Session | RoutedGroup]]], None] | None = (
+            None
+        )
+        """Called with each message that is appended and its targets, where other cells may be among these."""
+        self.needed_from: list[Callable[[int], int]] = []
+        """Functions that give the lowest offset that another cell needs, but for those below a bound."""
         self._owed_s = 0.0
         self._reads = context.metrics.counter(
             "session_log_reads",
@@ -79,6 +85,8 @@ class SessionLog:
         message = outgoing.message
         if self._withholding.full:
             self._withhold(outgoing, targets)
+        if self.on_keep is not None:
+            self.on_keep(outgoing, targets)
         addressee = targets[0].subscriber.client_id if is_addressed else None
         self._open += 1
         self._writer.append(self.shard, logged(message, addressee), (outgoing, tuple(targets)))

@@ -90,7 +90,10 @@ class Housekeeping:
             if len(sessions) < _AT_ONCE:
                 break
             yield
-        self._session_log.trim(min(max(before, least), self._share_groups.kept_from()))
+        before = min(max(before, least), self._share_groups.kept_from())
+        for needed_from in self._session_log.needed_from:
+            before = min(before, needed_from(least))
+        self._session_log.trim(before)
 
     def _low(self, session: Session) -> int:
         return backlog.low_offset(session, self._session_log.log_next)

@@ -24,6 +24,7 @@ from broker.connection.sessions.log import SessionLog
 from broker.connection.sessions.records import SessionRecords
 from broker.connection.settings import MqttSettings
 from broker.connection.sharing.groups import ShareGroups
+from broker.core.signals import Signal
 from broker.routing.router import Target
 from broker.session import backlog
 from broker.session.delivery import Delivery
@@ -70,6 +71,8 @@ class Zones:
         self._share_groups = share_groups
         self._records = records
         self._inbounds = inbounds
+        self.on_durable = Signal[Session]()
+        """With a session that moved to the disk, or could not."""
         self._own: Mapping[str, ZoneSettings] = (zones or ZonesSettings.model_validate({})).by_name
         self._of_listener: dict[str, str] = {}
         self.default = Zone(
@@ -131,12 +134,14 @@ class Zones:
         )
         self._share_groups.part_with(session)
         flying, waiting = backlog.enter(session, session_log.since_offset)
+        self.on_durable(session)
         for delivery in [*flying, *waiting]:
             session_log.keep(_addressed(delivery), [_target(session, delivery)], True)
 
         def stored(error: BaseException | None) -> None:
             if error is not None and not session.is_ended:
                 backlog.leave(session, waiting)
+                self.on_durable(session)
 
         self._writer.when_committed(stored)
         self._share_groups.member_is_durable(session)

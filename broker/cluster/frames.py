@@ -1,0 +1,239 @@
+"""Frames of a link between two cells: bytes to frames and back, without I/O.
+
+A frame is the length of its body (four bytes), its type, flags, a count (two bytes), and the body. A LIVE body consists
+of PUBLISH packets of MQTT 5 as they are on the wire; every other body is a MessagePack struct with bounds on each
+member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import Annotated, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from broker.core.cells import MAX_CELLS
+from broker.core.errors import SluiceError
+
+PROTOCOL: Final = 1
+# Body of a frame with a struct, in bytes.
+MAX_STRUCT_BYTES: Final = 1024 * 1024
+# Members of a list in one frame.
+MAX_LISTED: Final = 8192
+# Body of a frame with messages, in bytes: the largest packet that MQTT has, and some.
+MAX_MESSAGES_BYTES: Final = 272 * 1024 * 1024
+_HEADER: Final = Struct("!IBBH")
+_HEADER_BYTES: Final = _HEADER.size
+
+
+class FrameError(SluiceError):
+    """Bytes that are not frames of a link; nothing behind them can be read."""
+
+    code = "bad_frame"
+
+
+class FrameType(IntEnum):
+    """Types of frames."""
+
+    HELLO = 1
+    ROUTES = 2
+    ROUTED = 3
+    LIVE = 4
+    TAKEN = 5
+    LOG = 6
+    KEPT = 7
+    PING = 8
+
+
+class Frame(NamedTuple):
+    """One frame."""
+
+    type: FrameType
+    body: bytes
+    count: int = 0
+    flags: int = 0
+
+
+_Name = Annotated[str, msgspec.Meta(max_length=64)]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Filter = Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
+_Numbers = Annotated[list[_Number], msgspec.Meta(max_length=65_536)]
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True):
+    """First frame in both directions: identity of a cell, and its progress with what the other one sent before."""
+
+    protocol: _Number
+    cell: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CELLS)]
+    cells: Annotated[int, msgspec.Meta(ge=1, le=MAX_CELLS)]
+    incarnation: _Name
+    """Changes with each start of the cell."""
+    log: _Name
+    """Identity of its session log."""
+    heard: _Name = ""
+    """Incarnation of the other cell that the next two members are about; empty for none."""
+    live: _Number = 0
+    """Number of its live messages of QoS 1 and 2 that arrived."""
+    held: _Numbers = []
+    """Positions of those that wait for slow subscribers."""
+    log_heard: _Name = ""
+    """Identity of the other cell's session log that ``kept`` is about; empty for none."""
+    kept: _Number = 0
+    """Offset in that log up to which everything is committed here."""
+
+
+class RouteChanges(msgspec.Struct, array_like=True, frozen=True):
+    """Topic filters that a cell has subscribers for, with their kinds (``broker.cluster.routes``); None for none."""
+
+    version: _Number
+    is_first: bool
+    """True if filters of earlier frames no longer hold."""
+    is_last: bool
+    """False if more frames belong to this version."""
+    changes: Annotated[
+        list[tuple[_Filter, Annotated[int, msgspec.Meta(ge=0, lt=12)] | None]],
+        msgspec.Meta(max_length=MAX_LISTED),
+    ]
+
+
+class Routed(msgspec.Struct, array_like=True, frozen=True):
+    """Messages published from now on follow the routes of this version."""
+
+    version: _Number
+
+
+# Flag of a TAKEN frame about records of the session log, by offset, and not about live messages.
+OF_LOG: Final = 1
+
+
+class Taken(msgspec.Struct, array_like=True, frozen=True):
+    """Messages that subscribers have: live ones of QoS 1 and 2 by position, or records of the session log by offset."""
+
+    before: _Number
+    """All before this position arrived and are with their subscribers, but those ``held`` now or earlier."""
+    held: _Numbers = []
+    released: _Numbers = []
+    """Positions that were held, and are no more."""
+
+
+class LoggedRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A record of the sender's session log: ``broker.core.stream.StreamRecord`` without an addressee."""
+
+    offset: _Number
+    ts_us: int
+    topic: Annotated[str, msgspec.Meta(min_length=1, max_length=65_535)]
+    payload: bytes
+    qos: Annotated[int, msgspec.Meta(ge=0, le=2)]
+    retain: bool
+    client_id: Annotated[str, msgspec.Meta(max_length=65_535)]
+    username: Annotated[str, msgspec.Meta(max_length=65_535)] | None = None
+    properties: str | None = None
+
+
+class LogRecords(msgspec.Struct, array_like=True, frozen=True):
+    """Records of the sender's session log, in order; ``following`` is the offset behind the last one that was read."""
+
+    records: Annotated[list[LoggedRecord], msgspec.Meta(max_length=MAX_LISTED)]
+    following: _Number
+
+
+class Kept(msgspec.Struct, array_like=True, frozen=True):
+    """Everything below this offset of the other's session log is committed here."""
+
+    offset: _Number
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+_BODIES: Final[dict[type[msgspec.Struct], FrameType]] = {
+    Hello: FrameType.HELLO,
+    RouteChanges: FrameType.ROUTES,
+    Routed: FrameType.ROUTED,
+    Taken: FrameType.TAKEN,
+    LogRecords: FrameType.LOG,
+    Kept: FrameType.KEPT,
+}
+_DECODERS: Final = {body: msgspec.msgpack.Decoder(body).decode for body in _BODIES}
+_WITH_MESSAGES: Final = frozenset((FrameType.LIVE, FrameType.LOG))
+_TYPES: Final = {int(frame_type): frame_type for frame_type in FrameType}
+
+
+def header(frame_type: FrameType, size_bytes: int, count: int = 0, flags: int = 0) -> bytes:
+    """The bytes before a body."""
+    return _HEADER.pack(size_bytes, frame_type, flags, min(count, 0xFFFF))
+
+
+def encoded(body: msgspec.Struct, flags: int = 0) -> bytes:
+    """A frame with a struct."""
+    data = _encode(body)
+    return header(_BODIES[type(body)], len(data), 0, flags) + data
+
+
+def decoded(kind: type[S], frame: Frame) -> S:
+    """The struct in a frame.
+
+    Raises:
+        FrameError: the body is no such struct, or a member is out of bounds.
+    """
+    try:
+        struct = _DECODERS[kind](frame.body)
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise FrameError(
+            f"{frame.type.name} frame: expected {kind.__name__}, got {error}"
+        ) from None
+    assert isinstance(struct, kind)
+    return struct
+
+
+class FrameDecoder:
+    """Takes bytes in any pieces and gives frames. Holds no more than came of one frame."""
+
+    __slots__ = ("_buffer", "_max_messages_bytes", "_wanted")
+
+    def __init__(self, max_messages_bytes: int = MAX_MESSAGES_BYTES) -> None:
+        self._max_messages_bytes = max_messages_bytes
+        self._buffer = bytearray()
+        self._wanted = _HEADER_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of a frame that is not complete."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Every frame that is complete now, in order; iterate to the end before feeding again.
+
+        Raises:
+            FrameError: the stream breaks the rules; the frames before were given, and nothing behind can be read.
+        """
+        self._buffer += data
+        if len(self._buffer) < self._wanted:
+            return
+        whole = bytes(self._buffer)
+        self._buffer.clear()
+        end = len(whole)
+        position = 0
+        self._wanted = _HEADER_BYTES
+        while end - position >= _HEADER_BYTES:
+            size, number, flags, count = _HEADER.unpack_from(whole, position)
+            frame_type = _TYPES.get(number)
+            if frame_type is None:
+                raise FrameError(
+                    f"expected a frame of a type from 1 to {len(_TYPES)}, got {number}"
+                )
+            limit = self._max_messages_bytes if frame_type in _WITH_MESSAGES else MAX_STRUCT_BYTES
+            if size > limit:
+                raise FrameError(
+                    f"{frame_type.name} frame: expected at most {limit} bytes, got {size}"
+                )
+            stop = position + _HEADER_BYTES + size
+            if stop > end:
+                self._wanted = stop - position
+                break
+            body = whole[position + _HEADER_BYTES : stop]
+            position = stop
+            yield Frame(frame_type, body, count, flags)
+        self._buffer += whole[position:]

@@ -1,0 +1,206 @@
+"""Messages that another cell sent, handed to this cell's own subscribers and to no further cell.
+
+Their stages have run where they were published. Packets of QoS 0 to the same subscribers are handed on as one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from broker.cluster.frames import FrameError, LoggedRecord
+from broker.codec import properties as p
+from broker.codec.framing import frame_at
+from broker.codec.primitives import Reader, decode_text
+from broker.codec.properties import decode_properties
+from broker.connection.hub import Hub
+from broker.connection.protocol.forwarding import in_other_version
+from broker.core.client import Client
+from broker.core.errors import PeerError
+from broker.core.message import Message
+from broker.core.receipt import Receipt
+from broker.core.stored import message_of
+from broker.core.stream import StreamRecord
+from broker.core.topic import TopicFilter, check_topic_name
+from broker.routing.router import Routes
+from broker.session.session import Session
+
+# Topics whose own subscribers are remembered.
+_MOST_TOPICS: Final = 50_000
+_PLAIN_QOS0: Final = 0x30
+_PUBLISH: Final = 3
+
+
+class OwnRoutes:
+    """This cell's own subscribers by topic, made when a message of another cell first needs them."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._router = hub.router
+        self._known: dict[bytes, Routes[Session]] = {}
+        hub.on_routes.connect(self._forget)
+
+    def of(self, topic: bytes) -> Routes[Session]:
+        """The subscribers of a topic.
+
+        Raises:
+            PeerError: it is not a valid topic name.
+        """
+        routes = self._known.get(topic)
+        if routes is None:
+            text = decode_text(topic, "the topic of a PUBLISH")
+            check_topic_name(text)
+            routes = self._router.own_routes(text)
+            if len(self._known) >= _MOST_TOPICS:
+                self._known.clear()
+            self._known[topic] = routes
+        return routes
+
+    def _forget(self, topic_filter: TopicFilter) -> None:
+        if "+" in topic_filter.levels or "#" in topic_filter.levels:
+            self._known.clear()
+        else:
+            self._known.pop(topic_filter.filter.encode(), None)
+
+
+class Inbox:
+    """Takes the messages of one other cell. ``on_released`` gets the key of a message that slow subscribers held,
+    once they have it."""
+
+    is_v5 = True
+
+    def __init__(
+        self, hub: Hub, routes: OwnRoutes, number: int, on_released: Callable[[int], None]
+    ) -> None:
+        self._hub = hub
+        self._routes = routes
+        self._on_released = on_released
+        self.client = Client(f"cell {number}")
+        self.now_ns = 0
+
+    def take_live(self, body: bytes, position_of_next: int) -> tuple[int, list[int]]:
+        """Take the PUBLISH packets of a LIVE frame, those of QoS 1 and 2 numbered from a position on.
+
+        Returns:
+            The number of packets of QoS 1 and 2, and the positions of those that wait for slow subscribers.
+
+        Raises:
+            FrameError: they are no PUBLISH packets of MQTT 5.
+        """
+        try:
+            return self._take_live(body, position_of_next)
+        except PeerError as error:
+            raise FrameError(f"LIVE frame: expected PUBLISH packets, got {error}") from None
+        finally:
+            # a slow subscriber holds up its own messages, not the link
+            self._hub.backpressure.fresh.clear()
+
+    def _take_live(self, body: bytes, first: int) -> tuple[int, list[int]]:
+        self.now_ns = self._hub.context.clock.now_ns()
+        following = first
+        held: list[int] = []
+        run: Routes[Session] | None = None
+        run_at = run_count = position = 0
+        end = len(body)
+        while position < end:
+            frame = frame_at(body, position, end - position)
+            if frame is None or body[position] >> 4 != _PUBLISH or frame[0] + 2 > frame[1]:
+                raise FrameError(f"LIVE frame: expected a PUBLISH packet at byte {position}")
+            start, stop = frame
+            topic_end = start + 2 + (body[start] << 8 | body[start + 1])
+            if topic_end >= stop:
+                raise FrameError(f"LIVE frame: expected a topic at byte {start}")
+            topic = body[start + 2 : topic_end]
+            routes = self._routes.of(topic)
+            is_bare = body[position] == _PLAIN_QOS0 and not body[topic_end]
+            if is_bare and routes.is_plain and not routes.groups:
+                if routes is not run:
+                    self._hand_out(run, body[run_at:position], run_count)
+                    run = routes
+                    run_at = position
+                    run_count = 0
+                run_count += 1
+                position = stop
+                continue
+            self._hand_out(run, body[run_at:position], run_count)
+            run = None
+            message = self._message(body, position, start, topic_end, stop, topic)
+            position = run_at = stop
+            run_count = 0
+            if message.qos:
+                if self._deliver(message, topic, routes, following):
+                    held.append(following)
+                following += 1
+            else:
+                routes.deliver(message, topic)
+        self._hand_out(run, body[run_at:position], run_count)
+        return following - first, held
+
+    def _hand_out(self, routes: Routes[Session] | None, chunk: bytes, count: int) -> None:
+        if routes is None or routes.is_empty:
+            return
+        forwarding = self._hub.forwarding
+        if routes.plain_v5:
+            forwarding.hand_out(self, routes.plain_v5, chunk, count)
+        if routes.plain_v3:
+            forwarding.hand_out(self, routes.plain_v3, in_other_version(chunk, from_v5=True), count)
+
+    def _message(
+        self, body: bytes, position: int, start: int, topic_end: int, stop: int, topic: bytes
+    ) -> Message:
+        first = body[position]
+        qos = first >> 1 & 3
+        reader = Reader(body, topic_end, stop, "PUBLISH")
+        if qos:
+            reader.u16()
+        properties: dict[str, Any] = decode_properties(reader, p.CLIENT_PUBLISH)
+        return Message(
+            topic.decode(), body[reader.position : stop], qos, first & 1 == 1, self.client, self.now_ns,
+            properties or None, False, (), Receipt() if qos else None,
+        )  # fmt: skip
+
+    def _deliver(self, message: Message, topic: bytes, routes: Routes[Session], key: int) -> bool:
+        """Hand a message of QoS 1 or 2 to its subscribers; returns whether slow ones hold it."""
+        routes.deliver(message, topic)
+        receipt = message.receipt
+        assert receipt is not None
+        full_queues = receipt.full_queues
+        receipt.close()
+        if not full_queues:
+            return False
+        self._hub.withholding.hold(partial(self._count_down, [len(full_queues)], key), full_queues)
+        return True
+
+    def _count_down(self, waits: list[int], key: int) -> None:
+        waits[0] -= 1
+        if not waits[0]:
+            self._on_released(key)
+
+    def take_logged(self, record: LoggedRecord, key: int) -> bool:
+        """Take a record of the other cell's session log; returns whether slow subscribers hold it.
+
+        Raises:
+            FrameError: its topic or properties are not valid.
+        """
+        try:
+            topic = record.topic.encode()
+            routes = self._routes.of(topic)
+            message = message_of(
+                StreamRecord(
+                    record.ts_us,
+                    record.topic,
+                    record.payload,
+                    record.qos,
+                    record.retain,
+                    record.client_id,
+                    record.username,
+                    record.properties,
+                )
+            )
+        except (PeerError, ValueError, RecursionError) as error:
+            raise FrameError(f"LOG frame: expected a message, got {error}") from None
+        message.receipt = Receipt()
+        try:
+            return self._deliver(message, topic, routes, key)
+        finally:
+            self._hub.backpressure.fresh.clear()

@@ -1,0 +1,218 @@
+"""The session log on its way to another cell, which is one more durable session with a position.
+
+Records that were committed are sent at once while the other cell keeps up. When it is away, or has much that it has
+not committed, it is *behind*, and is sent from the log later, as ``broker.connection.sessions.log`` does it for
+sessions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.cluster.frames import LoggedRecord, LogRecords, encoded
+from broker.cluster.remote import Transit
+from broker.codec.outgoing import Outgoing
+from broker.connection.sessions.log import REFILL_RECORDS
+from broker.core.message import Message
+from broker.core.stored import record_of
+
+if TYPE_CHECKING:
+    from broker.cluster.link import Link
+
+# Records and bytes that the other cell has not committed: with more it is behind.
+MAX_UNKEPT: Final = 8192
+MAX_UNKEPT_BYTES: Final = 4 * 1024 * 1024
+# Bytes of records in one frame, unless one alone is larger.
+_FRAME_BYTES: Final = 256 * 1024
+_RECORD_BYTES: Final = 64
+
+
+class LogSender:
+    """Sends the session log's records for one other cell, from ``next_offset`` on; all below ``kept`` are committed
+    there."""
+
+    def __init__(self, link: Link, kept: int | None) -> None:
+        self._link = link
+        self._log = link.hub.session_log
+        self.kept = self._log.log_next if kept is None else kept
+        self.next_offset = self.kept
+        self.is_behind = kept is not None
+        self.sent = 0
+        self._batch: list[LoggedRecord] = []
+        self._batch_bytes = 0
+        self._unkept: deque[tuple[int, int]] = deque()
+        self._unkept_bytes = 0
+        self._reads = False
+        self._expected: dict[int, Transit] = {}
+        """Messages whose records are not committed, by identity of what is sent."""
+        self._transits: dict[int, Transit] = {}
+        """Committed ones that the other cell's subscribers do not have, by offset, in order."""
+        self._held: set[int] = set()
+        """Offsets of those that slow subscribers hold there."""
+
+    def expect(self, outgoing: Outgoing) -> None:
+        """A message is appended for the cell: while the link is up, its publisher waits until subscribers have it."""
+        if not self._link.is_up or outgoing.message.receipt is None:
+            return
+        transit = Transit(self._link, b"")
+        if self._link.withholding.wait_for(transit, outgoing.size_bytes, outgoing.message.receipt):
+            self._expected[id(outgoing)] = transit
+            transit.outgoing = outgoing
+
+    def taken(self, before: int, held: Sequence[int], released: Sequence[int]) -> None:
+        """Subscribers of the other cell have the records before an offset, but those held, now or earlier."""
+        keeps = set(held)
+        for offset in list(self._transits):
+            if offset >= before:
+                break
+            if offset not in self._held:
+                if offset in keeps:
+                    self._held.add(offset)
+                else:
+                    self._transits.pop(offset).end()
+        for offset in released:
+            if offset in self._held:
+                self._held.discard(offset)
+                self._transits.pop(offset).end()
+
+    def end_transits(self) -> None:
+        """No publisher waits for the other cell any longer: what it has to get is in the log."""
+        ended = [*self._expected.values(), *self._transits.values()]
+        self._expected.clear()
+        self._transits.clear()
+        self._held.clear()
+        for transit in ended:
+            transit.end()
+
+    def accept(self, offset: int, outgoing: Outgoing, qos: int, retain: bool) -> None:
+        """A record for the cell was committed."""
+        if self._expected and (transit := self._expected.pop(id(outgoing), None)) is not None:
+            transit.outgoing = None
+            self._transits[offset] = transit
+        if offset < self.next_offset or self.is_behind:
+            return
+        if not self._link.is_up or self._is_full:
+            self.is_behind = True
+            self.next_offset = offset
+            return
+        self._add(offset, outgoing.message, qos, retain=retain)
+        self.next_offset = offset + 1
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._unkept) >= MAX_UNKEPT or self._unkept_bytes >= MAX_UNKEPT_BYTES
+
+    def _add(self, offset: int, message: Message, qos: int, *, retain: bool) -> None:
+        if self._batch_bytes >= _FRAME_BYTES:
+            self._send()
+        record = record_of(message)
+        self._batch.append(
+            LoggedRecord(
+                offset, record.ts_us, record.topic, record.payload, qos, retain, record.client_id, record.username,
+                record.properties,
+            )
+        )  # fmt: skip
+        size = len(record.payload) + len(record.topic) + _RECORD_BYTES
+        self._batch_bytes += size
+        self._unkept.append((offset, size))
+        self._unkept_bytes += size
+
+    def flush(self) -> None:
+        """Send what was accepted."""
+        if self._batch:
+            self._send()
+        if self.is_behind:
+            self.refill()
+
+    def _send(self) -> None:
+        batch = self._batch
+        self._batch = []
+        self._batch_bytes = 0
+        self.sent += len(batch)
+        self._link.sent_logged.value += len(batch)
+        self._link.send(encoded(LogRecords(batch, batch[-1].offset + 1)))
+
+    def take_kept(self, offset: int) -> bool:
+        """The other cell committed all below an offset; False if not so much was sent."""
+        if offset > self.next_offset:
+            return False
+        self.kept = max(self.kept, offset)
+        unkept = self._unkept
+        while unkept and unkept[0][0] < offset:
+            self._unkept_bytes -= unkept.popleft()[1]
+        if self.is_behind:
+            self.refill()
+        return True
+
+    def begin(self, kept: int) -> None:
+        """The link is up, and the other cell has committed all below an offset."""
+        self.kept = min(max(self.kept, kept), self._log.log_next)
+        self.next_offset = self.kept
+        self.is_behind = True
+        self.refill()
+
+    def end(self) -> None:
+        """The link is down: what was not committed there is read again."""
+        self._batch = []
+        self._batch_bytes = self._unkept_bytes = 0
+        self._unkept.clear()
+        self.end_transits()
+        self.next_offset = self.kept
+        self.is_behind = True
+
+    def refill(self) -> None:
+        """Read on, in a later turn of the loop."""
+        if not self._reads and self._link.is_up and not self._is_full:
+            self._reads = True
+            self._link.hub.context.defer(self._refill)
+
+    def _refill(self) -> None:
+        self._reads = False
+        if not self._link.is_up or not self.is_behind or self._is_full:
+            return
+        log_next = self._log.log_next
+        records = self._log.part(self.next_offset) if self.next_offset < log_next else []
+        for offset, message, addressee in records:
+            form = self._form(offset, message, addressee)
+            if form is not None:
+                self._add(offset, message, form[0], retain=form[1])
+        if len(records) < REFILL_RECORDS:
+            self.next_offset = log_next
+            self.is_behind = False
+        else:
+            self.next_offset = records[-1][0] + 1
+        self.flush()
+
+    def _form(
+        self, offset: int, message: Message, addressee: str | None
+    ) -> tuple[int, bool] | None:
+        """QoS and RETAIN with which the cell gets a record; None if it does not."""
+        link = self._link
+        if addressee is not None:
+            return (message.qos, message.retain) if addressee == link.durable.client_id else None
+        matching: Sequence[tuple[Any, Any]] = [
+            (cell, subscription)
+            for cell, subscription in link.hub.router.remote(message.topic)
+            if cell.client_id == link.durable.client_id and subscription.since_offset <= offset
+        ]
+        if not any(cell.is_durable for cell, _ in matching):
+            return None
+        qos = min(message.qos, max(subscription.qos for _, subscription in matching))
+        retains = any(subscription.retain_as_published for _, subscription in matching)
+        return qos, message.retain and retains
+
+    def needed_from(self, bound: int) -> int:
+        """The lowest offset that the cell still needs. What is below ``bound`` it loses, counted: all sessions together
+        have too much waiting."""
+        link = self._link
+        if not self._unkept and not self.is_behind:
+            self.kept = self.next_offset = max(self.kept, self._log.log_next)
+        elif self.is_behind and not link.is_up and not link.has_durable:
+            self.kept = self.next_offset = self._log.log_next
+        elif self.kept < bound:
+            link.count_dropped("cell_behind", bound - self.kept)
+            self.kept = bound
+            self.next_offset = max(self.next_offset, bound)
+        return self.kept

@@ -1,0 +1,81 @@
+"""Several cells in the test's process, each an MQTT server with its own store, joined by their links."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from broker.cluster.links import Links
+from broker.core.cells import Place
+from broker.storage.memory import MemoryStore
+from broker.storage.store import Store
+from tests.support.mqtt_server import MovedClock, Node, running
+from tests.support.waiting import until
+
+
+class Cell:
+    """A cell that can be killed and started again with its store."""
+
+    def __init__(self, place: Place, store: Store, clock: MovedClock, settings: Any) -> None:
+        self.place, self.store, self.clock = place, store, clock
+        self._settings = settings
+        self._running = AsyncExitStack()
+        self.is_running = False
+
+    node: Node
+    links: Links
+
+    async def start(self) -> None:
+        """Start with what the store holds."""
+        self.node = await self._running.enter_async_context(
+            running(self.store, clock=self.clock, before_start=self._link, **self._settings)
+        )
+        await self.links.start()
+        self.is_running = True
+
+    def _link(self, node: Node) -> None:
+        self.links = Links(self.place, node.server.hub)
+
+    async def stop(self) -> None:
+        """End its links and its server, without a word to its clients."""
+        if self.is_running:
+            self.is_running = False
+            await self.links.stop()
+            await self._running.aclose()
+
+    def cut(self, other: int) -> None:
+        """Cut the link to another cell off."""
+        for link in self.links:
+            if link.number == other:
+                link.hang_up()
+
+
+@asynccontextmanager
+async def cells(count: int, run: Path, **settings: Any) -> AsyncIterator[list[Cell]]:
+    """Linked cells."""
+    clock = MovedClock()
+    started = [
+        Cell(Place(number, count, run), MemoryStore(), clock, settings) for number in range(count)
+    ]
+    try:
+        for cell in started:
+            await cell.start()
+        await linked(started)
+        yield started
+    finally:
+        for cell in started:
+            await cell.stop()
+
+
+async def linked(joined: list[Cell]) -> None:
+    """Wait until each cell is linked with each other, and they know each other's filters."""
+    await until(
+        lambda: all(
+            link.is_up and link.routed >= cell.links.version
+            for cell in joined
+            if cell.is_running
+            for link in cell.links
+        )
+    )
