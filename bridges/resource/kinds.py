@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.core.kinds import ENABLE, Abilities, Kind, Switch
+from broker.core.kinds import ENABLE, Abilities, At, Kind, Switch
 from broker.core.resources import SLOW_S, TAKE_AGAIN, Command, Job, Parameter, Resource, Verb, limit
 
 _STATUS = {"name": "name", "type": "type", "status": "status", "reason": "status_reason"}
 
 
 def _switch(verb: str, done: str, text: str) -> Switch:
-    return Switch(verb, done, text, lambda service, name: getattr(service, verb)(name), at="all")
+    return Switch(verb, done, text, lambda service, name: getattr(service, verb)(name), at="each")
 
 
 _RUNNING = (
@@ -28,7 +28,9 @@ _PAUSING = (
 )
 
 
-def _with_connector(name: str, about: str, page_columns: Mapping[str, str]) -> Kind:
+def _with_connector(
+    name: str, about: str, page_columns: Mapping[str, str], at: At = "config"
+) -> Kind:
     return Kind(
         name=name,
         area="authoring",
@@ -45,6 +47,7 @@ def _with_connector(name: str, about: str, page_columns: Mapping[str, str]) -> K
             **page_columns,
             "Rules": "rules",
         },
+        at=at,
         read_only=f"bridges.resource.services:{name.capitalize()}ReadOnly",
         abilities=Abilities(
             can_patch=True,
@@ -89,6 +92,7 @@ KINDS = (
             "Read": "metrics/received",
             "Refused": "metrics/refused",
         },
+        at="single",
     ),
 )
 
@@ -132,6 +136,7 @@ RESOURCES = (
                 id="drainAction",
                 text="Drain an action. Accepts no more rows, sends those in the buffer, then stops. Returns when the "
                 "buffer is empty or `timeout_s` is over.",
+                at="each",
                 call="drain",
                 path="/{name}:drain",
                 takes=(_ACTION,),
@@ -159,6 +164,8 @@ RESOURCES = (
                 id="listDeadLetters",
                 text="List the dead letters of an action. Returns rows that the action could not write, oldest first, "
                 "each with its `offset`, the reason and its attempts.",
+                at="sum",
+                sums=("waiting", "items"),
                 call="dead_letters",
                 takes=(_ACTION, limit(20, "Maximum number of items."), _OFFSETS),
                 answer="bridges.resource.services:DeadLetterList",
@@ -173,6 +180,7 @@ RESOURCES = (
                 id="redriveDeadLetters",
                 text="Send dead letters again. Sends dead letters again, oldest first. One that fails again becomes a "
                 "new dead letter. It is a job: `Prefer: respond-async` does not wait for its end.",
+                at="single",
                 call="redrive",
                 path=":redrive",
                 takes=(_ACTION, _OFFSETS),
@@ -195,6 +203,8 @@ RESOURCES = (
                 id="purgeDeadLetters",
                 text="Delete the dead letters of an action. Deletes all dead letters of the action, or those with an "
                 "`offset`. This cannot be undone.",
+                at="sum",
+                sums=("purged",),
                 call="purge",
                 path=":purge",
                 takes=(_ACTION, _OFFSETS),

@@ -129,6 +129,8 @@ class AlarmService:
             "items": [shown_alarm(alarm, self._clock.now_ns()) for alarm in rows],
             "next": _place(rows[-1]) if rows and start + limit < len(matching) else None,
             "total": len(matching),
+            "places": [_place(alarm) for alarm in rows],
+            "falls": (True, True),
         }
 
 

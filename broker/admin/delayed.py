@@ -51,6 +51,7 @@ class DelayedService:
             "items": list(map(self._shown, messages)),
             "next": following,
             "total": len(self._delayed),
+            "places": [(message.id,) for message in messages],
         }
 
     def get(self, id: str) -> DelayedView:

@@ -32,7 +32,6 @@ RESOURCES = (
         menu="Diagnose",
         tag="Jobs",
         service="jobs",
-        at="all",
         commands="jobs",
         alias="job",
         about="List, watch, pause and cancel long work of the broker.",
@@ -127,7 +126,7 @@ RESOURCES = (
         path="/quarantine",
         tag="Quarantine",
         service="quarantine",
-        at="all",
+        at="single",
         commands="quarantine",
         about="Messages that gates stopped and kept: list and reprocess them.",
         named_by="stream",
@@ -170,10 +169,10 @@ RESOURCES = (
             ),
             Verb(
                 id="takeQuarantineAgain",
-                at="node",
                 text="Publish quarantined messages again. Publishes stopped messages again through all stages, oldest "
                 "first, or each `record`. One that fails again is stopped again, with its new reason. It is a job: "
                 "`Prefer: respond-async` does not wait for its end.",
+                at="single",
                 call="take_again",
                 path="/{name}:take-again",
                 takes=(
@@ -213,7 +212,7 @@ RESOURCES = (
         path="/topics",
         tag="Topics",
         service="traffic.topics",
-        at="all",
+        at="list",
         commands="topics",
         alias="topic",
         about="Topics: what is published where, how often, and when last.",
@@ -249,7 +248,7 @@ RESOURCES = (
         path="/topics/latest",
         tag="Topics",
         service="tails",
-        at="all",
+        at="list",
         commands="topics",
         verbs=(
             Verb(
@@ -324,7 +323,7 @@ RESOURCES = (
         path="/topics",
         tag="Topics",
         service="traffic.receivers",
-        at="all",
+        at="sum",
         commands="topics",
         verbs=(
             Verb(
@@ -333,6 +332,8 @@ RESOURCES = (
                 "matches it with the reason why a message is delivered or not, and each share group with the members "
                 "that can be chosen. With `clientid`, also whether that client may publish there, and which rule "
                 "decides.",
+                at="sum",
+                sums=("subscriptions", "subscriptions_total", "groups", "groups_total"),
                 call="who",
                 path=":who",
                 takes=(
@@ -424,6 +425,7 @@ RESOURCES = (
                 text="Show what a replay of a stream would send. Returns the records, their bytes and times, the time "
                 "that the rate permits, what is sent for the first of them, and what else it would lead to. Nothing "
                 "is sent.",
+                at="single",
                 call="plan",
                 path="/{name}:plan-replay",
                 takes=(Parameter(name="name", type="name", is_required=True),),

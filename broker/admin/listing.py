@@ -144,7 +144,19 @@ async def page(
     """
     sessions, following = await _sessions(registry, wanted, order, limit, cursor)
     total = len(registry) if wanted.is_everything else None
-    return {"items": [row(session) for session in sessions], "next": following, "total": total}
+    number = ORDERS.get(order.lstrip("-"), _no_number)
+    is_falling = order.startswith("-")
+    return {
+        "items": [row(session) for session in sessions],
+        "next": following,
+        "total": total,
+        "places": [(number(session), session.client_id) for session in sessions],
+        "falls": (is_falling, is_falling and number is _no_number),
+    }
+
+
+def _no_number(_session: Session) -> int:
+    return 0
 
 
 async def _sessions(

@@ -34,6 +34,7 @@ KINDS = (
                     "started",
                     "Open {} that was stopped.",
                     lambda service, name: service.start(name),
+                    at="each",
                 ),
                 Switch(
                     "stop",
@@ -41,6 +42,7 @@ KINDS = (
                     "Close {} until it is started again or the broker restarts.",
                     lambda service, name, **options: service.stop(name, **options),
                     drains=True,
+                    at="each",
                 ),
                 Switch(
                     "restart",
@@ -48,6 +50,7 @@ KINDS = (
                     "Close {} and open it again, with its settings.",
                     lambda service, name, **options: service.restart(name, **options),
                     drains=True,
+                    at="each",
                 ),
             ),
         ),
@@ -241,7 +244,7 @@ RESOURCES = (
         menu="Diagnose",
         tag="System",
         service="saturation",
-        at="all",
+        at="first",
         commands="saturation",
         page="Saturation",
         about="See what kept the broker busy when it was saturated.",
@@ -251,6 +254,8 @@ RESOURCES = (
                 id="listSaturation",
                 text="List the saturation log. Returns the newest entries, newest first: which thresholds of "
                 "`saturation_log` were passed, and the task or callback that had the event loop then.",
+                at="list",
+                merged_by="-at",
                 call="entries",
                 row="broker.admin.saturation:SaturationRow",
                 key="id",
@@ -287,7 +292,7 @@ RESOURCES = (
         menu="Diagnose",
         tag="System",
         service="alarms",
-        at="all",
+        at="list",
         commands="alarms",
         about="See active alarms, and acknowledge them.",
         named_by="name",
@@ -368,6 +373,7 @@ RESOURCES = (
             Verb(
                 id="forgetPastAlarms",
                 text="Delete past alarms. Deletes the history of alarms that ended. Active alarms stay.",
+                at="each",
                 call="forget_history",
                 method="DELETE",
                 path="/history",
@@ -381,6 +387,7 @@ RESOURCES = (
             Verb(
                 id="getAlarm",
                 text="Show an active alarm. Returns it with its details and what to do.",
+                at="first",
                 call="get",
                 path="/{name}",
                 takes=(_ALARM,),
@@ -391,6 +398,7 @@ RESOURCES = (
             Verb(
                 id="acknowledgeAlarm",
                 text="Acknowledge an alarm. Receivers do not repeat it until it ends and is active again.",
+                at="each",
                 call="acknowledge",
                 method="POST",
                 path="/{name}:acknowledge",
@@ -414,6 +422,7 @@ RESOURCES = (
             Verb(
                 id="unacknowledgeAlarm",
                 text="Take an acknowledgement back. Receivers repeat the alarm again.",
+                at="each",
                 call="unacknowledge",
                 method="POST",
                 path="/{name}:unacknowledge",
@@ -436,6 +445,17 @@ RESOURCES = (
                 id="getStatus",
                 text="Show the state of the node. Returns counters, rates, listeners, and the state of rules, streams, "
                 "tables and bridges. `/metrics` has the same for Prometheus.",
+                at="sum",
+                sums=(
+                    "counters",
+                    "rates",
+                    "dropped",
+                    "lost_rows",
+                    "connections",
+                    "sessions",
+                    "subscriptions",
+                    "ledger",
+                ),
                 call="status",
                 answer="ui.api.status:Status",
             ),
@@ -478,6 +498,7 @@ RESOURCES = (
                 text="Reload the configuration. Reads the configuration files again and applies what changed. Nothing "
                 "changes when any of it is wrong. `dry_run` returns the settings, listeners and objects that would "
                 "change.",
+                at="each",
                 call="reload",
                 takes=(
                     Parameter(
@@ -514,6 +535,8 @@ RESOURCES = (
                 text="Show the history of metrics. Returns rates and gauges, kept for 15 minutes by second, 3 hours "
                 "by 10 seconds, 24 hours by minute and 7 days by 10 minutes. The step is the finest that reaches back "
                 "to `from` and gives at most 1,500 values per series, 20,000 in total.",
+                at="sum",
+                sums=("series",),
                 call="read",
                 takes=(
                     Parameter(
@@ -561,7 +584,6 @@ RESOURCES = (
         menu="Diagnose",
         tag="System",
         service="audit_trail",
-        at="all",
         commands="audit-log",
         page="AuditEntry",
         about="The audit log: who changed what, when and from where, and what was refused.",
@@ -618,13 +640,13 @@ RESOURCES = (
                 "Objects that were deleted within the last ten minutes come back as they were, with versions, test "
                 "cases and secrets; later, with the values in the entry. Of objects that were changed, the members in "
                 "the entry get their values from before: 409 where they have others by now.",
+                at="config",
                 call="revert",
                 path="/{id}:revert",
                 takes=(_AUDIT_ID,),
                 answer="broker.admin.audit_log:AuditEntryView",
                 problems=(404, 409, 422),
                 does="change",
-                at="node",
                 plan="plan",
                 done="taken back",
                 command=Command(done="what {actor} did with {operation} is taken back"),
@@ -666,6 +688,7 @@ RESOURCES = (
                 id="restoreObject",
                 text="Give an object the form that it had after an entry. The object is replaced as a whole, created "
                 "or deleted. Secrets stay as they are. `kind` and `name` choose one of several objects.",
+                at="config",
                 call="restore",
                 path="/{id}:restore",
                 takes=(
@@ -686,7 +709,6 @@ RESOURCES = (
                 answer="broker.admin.audit_log:ObjectVersion",
                 problems=(404, 409, 422),
                 does="change",
-                at="node",
                 plan="plan_restore",
                 done="restored",
                 command=Command(done="restored as it was after {operation} at {at}"),

@@ -174,6 +174,8 @@ class RetainedService:
             "items": [self._shown(item, _SHOWN_BYTES) for item in items],
             "next": following,
             "total": total,
+            "places": [(item.topic,) for item in items],
+            "keys": [(topic_key(item.topic).decode(),) for item in items],
         }
 
     def get(self, topic: str) -> RetainedView:

@@ -73,6 +73,7 @@ class SubscriptionService:
             "items": [subscription_row(*row) for row in rows[:limit]],
             "next": None if last is None else _place(last),
             "total": self._hub.router.subscription_count if is_everything else None,
+            "places": [_place(row) for row in rows[:limit]],
         }
 
     async def _all(

@@ -106,6 +106,8 @@ class TopicService:
             "items": [_row(level, retained) for level in page],
             "next": following,
             "total": len(levels),
+            "places": [(number(level), level.topic) for level in page],
+            "falls": (sort.startswith("-"), sort.startswith("-")),
             "total_is_estimate": above.rest_topics > 0,
             "under": _row(above, retained),
             "rest": _rest(above),

@@ -26,6 +26,7 @@ from broker.app.version import product_version
 from broker.auth.login_limits import LoginLimits, network_of
 from broker.config.ssrf import AddressGuard
 from broker.core import lazy_module
+from broker.core.cells import Place
 from broker.core.kinds import load
 from broker.observe.log import get_logger
 from broker.observe.prometheus import exposition
@@ -34,29 +35,34 @@ _log = get_logger(__name__)
 
 
 class Api:
-    """The API's address, and in time the API.
+    """The API's address, and in time the API. In a broker of several cells (``place``) it is also on a socket for the
+    others, and the first cell answers for all of them.
 
     Raises:
         broker.core.errors.ConfigError: the address cannot be bound.
     """
 
-    def __init__(self, node: Node, reload: ConfigReload) -> None:
+    def __init__(self, node: Node, reload: ConfigReload, place: Place | None = None) -> None:
         self._node = node
+        self._place = place if place is not None and place.count > 1 else None
         self._reload = reload
         host, port = node.api_settings.address
         bind = features.load(features.API_LISTENER)
         settings = node.api_settings
+        is_front = self._place is None or self._place.number == 0
         self._certificate: Any = None
-        if settings.has_tls:
+        if settings.has_tls and is_front:
             self._certificate = features.load(features.API_CERTIFICATE)(
                 settings.certfile, settings.keyfile
             )
-        self._listener: socket.socket = bind(host, port)
-        self.address: tuple[str, int] = self._listener.getsockname()[:2]
-        self._local: socket.socket | None = bind("127.0.0.1", 0) if settings.has_tls else None
-        own = self._listener if self._local is None else self._local
-        self.local_address: tuple[str, int] = own.getsockname()[:2]
+        self._listener: socket.socket | None = bind(host, port) if is_front else None
+        self.address = _address_of(self._listener)
+        has_local = settings.has_tls and is_front
+        self._local: socket.socket | None = bind("127.0.0.1", 0) if has_local else None
+        self.local_address = _address_of(self._local or self._listener)
         """Address without TLS, on loopback where the other has it, for processes and commands of this machine."""
+        self._of_cells: socket.socket | None = None
+        self._faces: Any = None
         self._making: asyncio.Task[tuple[Any, Any]] | None = None
 
     def begin(self) -> asyncio.Task[tuple[Any, Any]]:
@@ -80,13 +86,17 @@ class Api:
             await context.jobs.stop()
             for server in servers:
                 await server.stop()
-        self._listener.close()
-        if self._local is not None:
-            self._local.close()
+        if self._faces is not None:
+            await self._faces.stop()
+        for listener in (self._listener, self._local, self._of_cells):
+            if listener is not None:
+                listener.close()
 
     async def _make(self) -> tuple[Any, Any]:
         servers, context = await asyncio.to_thread(self._put_together)
         self._node.server.set_aside()
+        if self._faces is not None:
+            self._faces.start()
         for server in servers:
             await server.start()
         context.jobs.start_again()
@@ -97,10 +107,29 @@ class Api:
 
     def _put_together(self) -> tuple[Any, Any]:
         context = context_of(self._node, self._reload)
+        if self._place is not None:
+            self._of_cells = features.load(features.API_CELL_LISTENER)(self._place)
+            if self._place.number == 0:
+                self._faces = features.load(features.API_FACES)(self._place, self._node.token)
+                context.faces = self._faces
         app = features.load(features.API_APPLICATION)(context)
         make = features.load(features.API_SERVER)
-        local = [] if self._local is None else [make(app, *self.local_address, self._local)]
-        return [*local, make(app, *self.address, self._listener, self._certificate)], context
+        servers = [
+            make(app, *_address_of(listener), listener)
+            for listener in (self._of_cells, self._local)
+            if listener is not None
+        ]
+        if self._listener is not None:
+            servers.append(make(app, *self.address, self._listener, self._certificate))
+        return servers, context
+
+
+def _address_of(listener: socket.socket | None) -> tuple[str, int]:
+    """Where a socket listens; that of a cell behind the front has no address."""
+    if listener is None or listener.family == socket.AF_UNIX:
+        return "", 0
+    host, port = listener.getsockname()[:2]
+    return host, port
 
 
 def context_of(node: Node, reload: ConfigReload) -> Any:

@@ -170,7 +170,7 @@ async def start(
     node.history.start()
     started.callback(node.history.stop)
     reload = ConfigReload(node, options, os.environ)
-    api = Api(node, reload)
+    api = Api(node, reload, options.place)
     started.push_async_callback(api.stop)
     api_address = address_text(*api.address)
     local_address = address_text(*api.local_address)

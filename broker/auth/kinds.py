@@ -95,6 +95,7 @@ KINDS = (
         tag="Access",
         columns=("as", "who", "until", "by", "reason"),
         abilities=Abilities(verbs=EVERY_VERB - {"put"}),
+        at="each",
         has_any_name=True,
         deletion="Clients that it matched may connect again.",
         menu="Administration",
@@ -120,6 +121,7 @@ RESOURCES = (
                 id="setAuthorizationSettings",
                 text="Replace the settings of access rules. Members that are left out get their defaults; sources "
                 "stay. They apply at once, also to connected clients.",
+                at="config",
                 call="set_authorization",
                 method="PUT",
                 body="broker.auth.authorize:AuthorizationOptions",
@@ -136,7 +138,6 @@ RESOURCES = (
         menu="Administration",
         tag="Access",
         service="access.limits",
-        at="all",
         commands="access",
         page="LoginFailure",
         verbs=(
@@ -144,6 +145,8 @@ RESOURCES = (
                 id="listLoginFailures",
                 text="List addresses with failed logins. Returns the addresses from which logins of clients or of the "
                 "API failed within `login_limits.window`, at most 1,000, those with the most failures first.",
+                at="list",
+                merged_by="address",
                 call="failures",
                 row="broker.auth.login_limits:FailedLogins",
                 key="address",

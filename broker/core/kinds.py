@@ -32,8 +32,11 @@ DECLARED_IN: Final = (
 )
 # Groups of the dashboard's navigation.
 Menu = Literal["Traffic", "Data", "Delivery", "Diagnose", "Administration", ""]
-# The nodes of a cluster on which an operation runs.
-At = Literal["node", "owner", "all"]
+# The cells of a broker in which an operation runs: in the one that serves the API (``here``), in that of the client
+# that it names (``client``), or in all: changes of what is saved, which all accept or none (``config``), lists that
+# are merged (``list``), lines as they come (``lines``), answers that are added up (``sum``), what one of them has
+# (``first``), and verbs that each carries out (``each``). ``single`` is refused where there are several.
+At = Literal["here", "client", "config", "list", "lines", "sum", "first", "each", "single"]
 # Areas of work, by which roles have rights (``broker.admin.rights``): objects that decide what happens to messages, the
 # running of the broker, its settings and security, and who may use the API.
 Area = Literal["authoring", "operations", "administration", "identities"]
@@ -54,7 +57,7 @@ class Switch:
     text: str
     call: Callable[..., Any]
     drains: bool = False
-    at: At = "node"
+    at: At = "config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +129,12 @@ class Kind:
     ``columns`` are what lists show: members, or headings with their members; ``metrics/rate`` is a member of a member.
     ``documents`` are members that hold whole documents of other languages, which are checked by their readers.
     ``command`` are the words behind ``sluice``. ``deletion`` is a sentence about what else happens when one is deleted;
-    ``none_left`` is one for the command that removes the last one. ``at`` says where its operations run, but those
-    about counters, which run on all nodes. A reload applies changes of files, or a restart
-    where ``reloads`` is false. ``put`` are members of the spec that the command ``put`` takes as options; one that is a
-    secret is read from a file, standard input or the terminal. With ``holds_secrets``, requests and answers have
-    secrets, of which nothing is kept. ``recorded`` is a function, as ``module:function``, that gives members for the
-    audit log that the spec does not have: from an object as it is saved, and as it is saved then or None; it gives
+    ``none_left`` is one for the command that removes the last one. ``at`` says where its operations run that change
+    what is saved; others run here, and those about counters in all cells. A reload applies changes of files, or a
+    restart where ``reloads`` is false. ``put`` are members of the spec that the command ``put`` takes as options; one
+    that is a secret is read from a file, standard input or the terminal. With ``holds_secrets``, requests and answers
+    have secrets, of which nothing is kept. ``recorded`` is a function, as ``module:function``, that gives members for
+    the audit log that the spec does not have: from an object as it is saved, and as it is saved then or None; it gives
     None where the object counts as deleted. ``menu`` is the group of the dashboard's navigation that has its list, and
     ``page_columns`` are the columns of that list with their headings, where they are others than ``columns``. ``area``
     decides which roles may change it.
@@ -155,7 +158,7 @@ class Kind:
     command: str = ""
     deletion: str = ""
     none_left: str = ""
-    at: At = "node"
+    at: At = "config"
     reloads: bool = True
     put: Sequence[str] = ()
     holds_secrets: bool = False

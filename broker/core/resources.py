@@ -148,9 +148,11 @@ class Verb:
     ask the same at a time; else on the event ``loop``.
 
     ``does`` says who may call it: ``read``, ``change``, ``try`` (nothing is saved), ``job`` (long work is started,
-    paused or canceled; every verb with a ``job``). ``at`` says where it runs: on this
-    ``node``, at the ``owner`` of the client or topic that it names, or on ``all`` nodes, whose answers are joined:
-    lists in their order, numbers by their sum. ``effect`` is the kind that a dry run asks for its consequences; its
+    paused or canceled; every verb with a ``job``). ``at`` says in which
+    cells it runs, and how their answers are joined (``broker.core.kinds.At``). Only the members ``sums`` of an answer
+    are added up, where it names some: the others are those of the first cell. A list with a ``key`` is merged in the
+    order of the member ``merged_by``, with ``-`` in front descending, which may depend on the parameter ``by``; else
+    one cell follows the other. ``effect`` is the kind that a dry run asks for its consequences; its
     name is the first parameter. ``exists`` is the method that raises for a dry run where that is not there. ``plan`` is
     the method that a dry run calls with the parameters to raise what the verb would: ``call`` itself where that ends by
     ``broker.core.objects.saving``, or one that returns the changes (``broker.config.root.PlannedReload``). ``done``
@@ -185,6 +187,8 @@ class Verb:
     reads: Literal["loop", "thread", "shared"] = "loop"
     does: Does = "read"
     at: At | None = None
+    sums: Sequence[str] = ()
+    merged_by: str | Mapping[str, str] = ""
     effect: str = ""
     exists: str = ""
     plan: str = ""
@@ -242,7 +246,7 @@ class Resource:
     about: str = ""
     alias: str = ""
     named_by: str = ""
-    at: At = "node"
+    at: At = "here"
     menu: Menu = ""
     area: Area = "administration"
 

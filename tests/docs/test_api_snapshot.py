@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import pytest
 
+from broker.core.kinds import At
 from docs.generate import SNAPSHOT, pages
 
 Change = tuple[str, bool]
@@ -83,6 +84,21 @@ _OPEN: Final = frozenset(
 """Members of answers that hold anything: rows, payloads, values and sources of users, MQTT properties, settings."""
 
 
+_OF_THE_FRONT: Final = frozenset(
+    {
+        "beginOidcSignIn",
+        "cancelJob",
+        "markApplied",
+        "pauseJob",
+        "publishMessage",
+        "resumeJob",
+        "signIn",
+        "signOut",
+    }
+)
+"""Operations that change something, and only in the process that serves the API where a broker has several cells."""
+
+
 @pytest.fixture(scope="module")
 def committed() -> Any:
     return json.loads(SNAPSHOT.read_text())
@@ -123,7 +139,9 @@ def test_every_operation_says_what_it_does_and_where_it_runs(committed: Any) -> 
             does = ("read",) if method == "get" else ("change", "try", "job")
             assert resource.get("name"), operation["operationId"]
             assert resource["does"] in does, operation["operationId"]
-            assert resource["at"] in ("node", "owner", "all"), operation["operationId"]
+            assert resource["at"] in get_args(At), operation["operationId"]
+            if resource["at"] == "here" and resource["does"] in ("change", "job"):
+                assert operation["operationId"] in _OF_THE_FRONT
 
 
 def test_every_reference_leads_to_a_part_of_the_document(committed: Any) -> None:

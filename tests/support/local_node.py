@@ -28,6 +28,7 @@ from broker.app.reload import ConfigReload
 from broker.app.settings import NodeSettings
 from broker.cli.main import main
 from broker.config.options import ServeOptions
+from broker.core.cells import Place
 from broker.observe.log import TextFormatter, Throttle
 from tests.support.node import TOKEN, Reachable, in_this_process, text_of
 from tests.support.waiting import threads_shown
@@ -39,9 +40,18 @@ class Node(Reachable):
     """One broker. ``start`` may be called again after ``stop``: it takes the same ports."""
 
     def __init__(
-        self, data_dir: Path, *, config: str = "", environ: dict[str, str] | None = None
+        self,
+        data_dir: Path,
+        *,
+        config: str = "",
+        environ: dict[str, str] | None = None,
+        place: Place | None = None,
     ) -> None:
+        """``place`` is the cell that it is, where the broker has several."""
         super().__init__(data_dir, config, environ)
+        self.place = place
+        if place is not None:
+            self.log = data_dir.parent / f"{data_dir.name}-{place.number}.log"
         self._thread: Thread | None = None
 
     def start(self) -> Node:
@@ -64,7 +74,9 @@ class Node(Reachable):
 
     def _run(self, ready: Future[None]) -> None:
         try:
-            options = ServeOptions(self.data_dir, text_of(self.mqtt), text_of(self.api))
+            options = ServeOptions(
+                self.data_dir, text_of(self.mqtt), text_of(self.api), place=self.place
+            )
             config = configuration(options)
             loop = config.get("node", NodeSettings).event_loop
             with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:

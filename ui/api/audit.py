@@ -32,6 +32,7 @@ from broker.admin.audit_log import (
 from broker.admin.rights import Actor
 from broker.core.kinds import Kind, kinds, kinds_in_files
 from broker.core.objects import ACTOR, SavedObject, Spec
+from ui.api.cells import OF_CELL
 from ui.api.context import ApiContext
 from ui.api.filters import STEP_S
 
@@ -160,7 +161,12 @@ class Auditing:
     async def record(self, scope: Scope, status: int) -> None:
         """Record a request whose answer has this status, unless it neither changed anything nor tried to."""
         state: Mapping[str, Any] = scope["state"]
-        if self._log is None or "actor" not in state or not _is_audited(scope, status):
+        if (
+            self._log is None
+            or "actor" not in state
+            or not _is_audited(scope, status)
+            or OF_CELL in state
+        ):
             return
         route = scope.get("route")
         operation = _operation(scope)

@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from broker.core.room import Room
 from broker.observe.metrics import Counter, Metrics
+from ui.api.cells import OF_CELL
 
 State = dict[str, Any]
 Loop = asyncio.AbstractEventLoop | None
@@ -34,21 +35,30 @@ _SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\nConnection
 
 
 class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
-    """The connections of one server, and their limits. ``metrics`` counts those closed early."""
+    """The connections of one server, and their limits. ``metrics`` counts those closed early. ``is_of_cells`` says
+    that only other cells of this broker can open them: requests are marked so."""
 
     def __init__(
-        self, most: int, header_timeout_s: float, read_timeout_s: float, metrics: Metrics
+        self,
+        most: int,
+        header_timeout_s: float,
+        read_timeout_s: float,
+        metrics: Metrics,
+        *,
+        is_of_cells: bool = False,
     ) -> None:
         super().__init__(most)
+        self.state: State = {OF_CELL: True} if is_of_cells else {}
         self.header_timeout_s = header_timeout_s
         self.read_timeout_s = read_timeout_s
         self._closed: dict[str, Counter] = {
             reason: metrics.counter("api_connections_closed", _HELP, reason=reason)
             for reason in ("max_connections", "header_timeout", "read_timeout")
         }
-        metrics.gauge(
-            "api_connections", lambda: len(self), "HTTP connections of the management API"
-        )
+        if not is_of_cells:
+            metrics.gauge(
+                "api_connections", lambda: len(self), "HTTP connections of the management API"
+            )
 
     def count(self, reason: str) -> None:
         """Count a connection that is closed early."""
@@ -62,13 +72,13 @@ class HttpRoom(Room["HttpConnection | WebSocketConnection"]):
         _loop: Loop = None,
     ) -> HttpConnection:
         """Create the protocol of a connection; called by uvicorn."""
-        return HttpConnection(self, config, server_state, app_state, _loop)
+        return HttpConnection(self, config, server_state, {**app_state, **self.state}, _loop)
 
     def websocket(
         self, config: Config, server_state: ServerState, app_state: State
     ) -> WebSocketConnection:
         """Create the protocol of a connection that becomes a WebSocket; called by uvicorn."""
-        return WebSocketConnection(self, config, server_state, app_state)
+        return WebSocketConnection(self, config, server_state, {**app_state, **self.state})
 
 
 def authenticated(request: HTTPConnection) -> None:

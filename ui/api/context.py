@@ -45,6 +45,7 @@ from broker.core.stage import WaitingPublisher
 from broker.core.values import Values
 from broker.observe.metrics import Metrics
 from broker.observe.metrics_history import MetricsHistory
+from ui.api.cells import Faces
 from ui.api.idempotency import IdempotencyKeys
 from ui.api.sign_in import SignIn
 from ui.api.status import Status
@@ -142,6 +143,8 @@ class ApiContext:
     api_settings: ApiSettings = field(default_factory=ApiSettings)
     metrics: Metrics = field(default_factory=Metrics)
     verb_timeout_s: float = 2.0
+    faces: Faces | None = None
+    """The other cells, where this process answers for several."""
     base_url: str = ""
     """``http://host:port``, set by the server once it listens."""
     values: Values = field(default_factory=Values)

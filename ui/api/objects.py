@@ -537,7 +537,7 @@ class KindRoutes:
             description="Counted since the start of the broker or the last reset. Rates are per second.",
             answer=load(kind.abilities.metrics),
             problems=(404, 422),
-            at="all",
+            at="sum",
         )
         def metrics(name: NamePath) -> Any:
             return service.metrics(name)
@@ -548,7 +548,7 @@ class KindRoutes:
             f"Reset the counters of {kind.one}",
             description="Sets its counters to zero.",
             problems=(404, 422),
-            at="all",
+            at="each",
         )
         def reset_metrics(name: NamePath) -> None:
             service.reset_metrics(name)

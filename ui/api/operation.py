@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
 from inspect import Parameter, Signature, isawaitable, signature
 from typing import Any, Final, Literal
 from urllib.parse import unquote
@@ -21,6 +21,7 @@ from broker.config.spec_problems import parsed
 from broker.core.kinds import At, Kind
 from broker.core.resources import Does
 from ui.api.body_members import check_members
+from ui.api.cells import Asked, Joining, is_of_cell
 from ui.api.idempotency import HEADER, IdempotencyKeys
 from ui.api.json_bodies import MAX_JSON_BYTES, answer, read_object
 from ui.api.models.jobs import JobWithResult
@@ -102,8 +103,9 @@ class EncodedRoute(APIRoute):
 
 class Operations:
     """Adds operations with one tag to a router. They are ``about`` a kind, or another resource, and run ``at`` a place
-    (``broker.core.resources.Verb``), where they do not say ``at`` themselves. What is not a GET changes something,
-    or says what it does in ``does``.
+    (``broker.core.kinds.At``), where they do not say ``at`` themselves; what does not change anything saved then runs
+    here. What is not a GET changes something, or says what it does in ``does``. ``joining`` says more about how
+    answers of several cells are joined.
 
     A handler is called on the event loop. What it returns is the answer, None being 204; it may be a coroutine. Its
     parameter ``body`` is the body: the model that is its type, which OpenAPI then shows, or the object as it was sent,
@@ -112,7 +114,7 @@ class Operations:
     """
 
     def __init__(
-        self, router: APIRouter, tag: str, about: str, at: At = "node", name: Any = None
+        self, router: APIRouter, tag: str, about: str, at: At = "here", name: Any = None
     ) -> None:
         self._router = router
         self.tag = tag
@@ -152,7 +154,9 @@ class Operations:
             text = how.pop("description", None)
             most_bytes = how.pop("most_bytes", MAX_JSON_BYTES)
             does: Does = how.pop("does", "read" if method == "GET" else "change")
-            resource = {"name": self._about, "does": does, "at": how.pop("at", self._at)}
+            at: At = how.pop("at", "here" if _is_of_front(self._at, does) else self._at)
+            joining = how.pop("joining", Joining())
+            resource = {"name": self._about, "does": does, "at": at}
             takes_key = how.get("takes_key", False)
             in_path = "{" in path
             others = parameters.keys() - {"request"}
@@ -187,8 +191,8 @@ class Operations:
                     )
                 request.state.is_dry = (values.get("dry_run") or sent.get("dry_run")) is True
 
-                async def act() -> Response:
-                    result = handler(**values)
+                async def act_here(**others: Any) -> Response:
+                    result = handler(**values | others)
                     result = await result if isawaitable(result) else result
                     if isinstance(result, Response):
                         return result
@@ -198,6 +202,13 @@ class Operations:
                         else answer(result, route["status_code"])
                     )
 
+                act: Callable[[], Awaitable[Response]] = act_here
+                faces = request.app.state.context.faces
+                if faces is not None and at != "here" and not is_of_cell(request):
+                    asked = Asked(
+                        request, method, at, values, sent if body is not None else None, joining
+                    )
+                    act = partial(faces.answer, asked, act_here)
                 if takes_key and HEADER in request.headers:
                     keys: IdempotencyKeys = request.app.state.context.keys
                     return await keys.once(request, sent, act)
@@ -223,6 +234,11 @@ class Operations:
             return handler
 
         return add
+
+
+def _is_of_front(at: At, does: Does) -> bool:
+    """True if what is declared to run there runs here, since it changes nothing that is saved."""
+    return at in ("config", "each", "single") and does != "change"
 
 
 def _is_model(annotation: Any) -> bool:

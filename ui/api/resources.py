@@ -21,6 +21,7 @@ from broker.core.kinds import kinds, load, plural, reference_of
 from broker.core.objects import Reference, Spec
 from broker.core.resources import Parameter, Resource, Verb
 from ui.api.audit import note_subject
+from ui.api.cells import SHOWS_PLACES, Joining, without_places
 from ui.api.context import ApiContext
 from ui.api.deadline import BoundedCalls
 from ui.api.effects import DryRun, consequences_of, effect_of, effect_of_verb, would_change
@@ -241,6 +242,7 @@ class ResourceRoutes:
             may_be_a_job=verb.job is not None,
             does=verb.does,
             at=verb.at or self._resource.at,
+            joining=Joining(verb.sums, verb.merged_by, verb.key, is_paged=verb.is_paged),
         )(run)
 
     def _answer(self, verb: Verb) -> Any:
@@ -284,6 +286,8 @@ class ResourceRoutes:
         answer = await settled(call(**values))
         if verb.after:
             following = answer["next"]
+            if not SHOWS_PLACES.get():
+                answer = without_places(answer)
             return {
                 "total_is_estimate": False,
                 **answer,

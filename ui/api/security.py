@@ -15,6 +15,7 @@ from broker.admin.rights import ROLES, Actor, Need, word_of
 from broker.core.reader_token import stream_of
 from broker.core.resources import Does
 from ui.api.audit import UNKNOWN, acts_as, note_subject
+from ui.api.cells import ACTOR_HEADER, actor_of_header, is_of_cell
 from ui.api.connections import authenticated
 from ui.api.context import ApiContext, Logins
 from ui.api.problems import ApiProblem
@@ -48,7 +49,10 @@ def identify(request: HTTPConnection) -> Actor:
         ApiProblem: 401; 403 when a session is used from another site; 429 after too many wrong tokens.
     """
     authorization = request.headers.get("authorization")
-    if authorization is not None:
+    if is_of_cell(request):
+        actor = _actor_of_cell(request, authorization or "")
+        acts_as(request, actor)
+    elif authorization is not None:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != "bearer":
             raise unauthorized("expected 'Bearer TOKEN'")
@@ -110,6 +114,17 @@ def actor_with_token(request: HTTPConnection, context: ApiContext, shown: str) -
     if is_token(request, context, shown):
         return ADMINISTRATOR
     raise unauthorized("the token is wrong")
+
+
+def _actor_of_cell(request: HTTPConnection, authorization: str) -> Actor:
+    """The actor that another cell asks for; it shows the administrator's token."""
+    token = f"Bearer {context_of(request).token}"
+    if not hmac.compare_digest(authorization.encode("utf-8", "surrogateescape"), token.encode()):
+        raise unauthorized("the token is wrong")
+    actor = actor_of_header(request.headers.get(ACTOR_HEADER, ""))
+    if actor is None:
+        raise unauthorized("expected the actor that the cell asks for")
+    return actor
 
 
 def _actor_in_session(request: HTTPConnection) -> Actor:

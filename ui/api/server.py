@@ -24,7 +24,7 @@ _REFRESH_S = 10
 
 class ApiServer:
     """One HTTP listener, of HTTPS with a ``certificate``. ``listener`` is a socket that listens already, which the
-    server closes."""
+    server closes; a unix socket is for the other cells of this broker."""
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class ApiServer:
         self._port = port
         self._listener = listener
         self._certificate = certificate
+        self._is_of_cells = listener is not None and listener.family == socket.AF_UNIX
         self._refreshing: asyncio.TimerHandle | None = None
         self._server: _Server | None = None
         self._task: asyncio.Task[None] | None = None
@@ -56,10 +57,11 @@ class ApiServer:
             settings.header_timeout,
             settings.body_timeout,
             context.metrics,
+            is_of_cells=self._is_of_cells,
         )
         listener = self._listener or bind(self._host, self._port)
         certificate = self._certificate
-        host, port = listener.getsockname()[:2]
+        host, port = ("", 0) if self._is_of_cells else listener.getsockname()[:2]
         config = uvicorn.Config(
             self._app,
             http=cast(Any, room.protocol),
@@ -85,9 +87,9 @@ class ApiServer:
             self._server.serve(sockets=[listener]), name="management API"
         )
         await self._until_serving(self._server, self._task)
-        context.base_url = (
-            f"{'http' if certificate is None else 'https'}://{address_text(host, port)}"
-        )
+        if not self._is_of_cells:
+            scheme = "http" if certificate is None else "https"
+            context.base_url = f"{scheme}://{address_text(host, port)}"
         self._refresh()
         return host, port
 

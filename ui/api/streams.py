@@ -40,6 +40,7 @@ def add_replays(router: APIRouter, replays: StreamReplays, jobs: Jobs) -> None:
         "Send records of a stream again",
         answer=StreamReplayReport,
         does="job",
+        at="single",
         may_be_a_job=True,
         takes_key=True,
     )
@@ -70,6 +71,7 @@ def add_imports(router: APIRouter, imports: StreamImports) -> None:
         "Append records of a file to a stream",
         answer=ImportedPart,
         does="job",
+        at="single",
         media_types=tuple(_IMPORTED),
         problems=(404, 409, 422),
     )
@@ -118,7 +120,8 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         "getStreamPositions",
         "Show where a stream begins and ends",
         answer=StreamPositions,
-        problems=(404, 422),
+        problems=(404, 409, 422),
+        at="single",
     )
     async def positions(
         name: NamePath,
@@ -138,7 +141,8 @@ def add_streams(router: APIRouter, streams: StreamRecords, calls: BoundedCalls) 
         "readStreamRecords",
         "Read the records of a stream",
         answer=StreamRecordPage,
-        problems=(404, 422),
+        problems=(404, 409, 422),
+        at="single",
         redirect="With `to`: Location has the range, with a ticket",
     )
     async def records(

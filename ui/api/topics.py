@@ -42,7 +42,7 @@ TailedAddress = Annotated[
 
 def add_tails(router: APIRouter, tails: MessageTails) -> None:
     """Add ``/topics/tail``."""
-    ops = Operations(router, "Topics", "message", "all")
+    ops = Operations(router, "Topics", "message", "lines")
 
     @ops.get(
         "/topics/tail",
@@ -85,7 +85,7 @@ def add_tails(router: APIRouter, tails: MessageTails) -> None:
 
 def add_capture_files(router: APIRouter, captures: Captures) -> None:
     """Add ``/captures/{name}/file``."""
-    ops = Operations(router, "Topics", "capture", "all")
+    ops = Operations(router, "Topics", "capture", "lines")
 
     @ops.get(
         "/captures/{name}/file",

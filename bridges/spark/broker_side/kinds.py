@@ -26,6 +26,7 @@ KINDS = (
             "path": "path",
             "state": "state",
         },
+        at="single",
         menu="Delivery",
         page_columns={
             "Stream": "stream",
@@ -85,6 +86,7 @@ RESOURCES = (
         path="/lake/tables",
         tag="Lake",
         service="lake_tables",
+        at="single",
         commands="lake tables",
         verbs=(
             Verb(
@@ -103,6 +105,7 @@ RESOURCES = (
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake_states",
+        at="single",
         commands="lake tables",
         verbs=(
             Verb(
@@ -124,6 +127,7 @@ RESOURCES = (
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake_reads",
+        at="single",
         commands="lake tables",
         verbs=(
             Verb(
@@ -188,6 +192,7 @@ RESOURCES = (
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake",
+        at="single",
         commands="lake tables",
         verbs=(
             _job(
@@ -479,6 +484,7 @@ RESOURCES = (
         path="/lake/tables/{name}",
         tag="Lake",
         service="lake",
+        at="single",
         commands="",
         verbs=(
             _job(
