@@ -110,7 +110,9 @@ class Api:
         if self._place is not None:
             self._of_cells = features.load(features.API_CELL_LISTENER)(self._place)
             if self._place.number == 0:
-                self._faces = features.load(features.API_FACES)(self._place, self._node.token)
+                self._faces = features.load(features.API_FACES)(
+                    self._place, self._node.token, self._node.sections.file, self._reload
+                )
                 context.faces = self._faces
         app = features.load(features.API_APPLICATION)(context)
         make = features.load(features.API_SERVER)

@@ -197,6 +197,8 @@ class Node:
         self.mqtt_address = self.api_address = ""
         self.started_ns = self.clock.now_ns()
         self.sections = Sections(config)
+        if place is not None and place.number and self.sections.file is not None:
+            self.sections.file.is_followed = True
         vault = Vault.of_environment(data_dir, os.environ)
         self.secrets = NamedSecrets(self.sections, self.clock, vault)
         self.secrets.start()

@@ -15,6 +15,7 @@ from copy import deepcopy
 from functools import partial
 from typing import Any, NamedTuple
 
+from broker.admin.access import USERS
 from broker.admin.audit_log import AuditRecord, change_of
 from broker.app.build import Node, named_of, section_models
 from broker.config.assignments import KeyPath
@@ -125,6 +126,57 @@ class ConfigReload:
             _log.info("config.reloaded", needs_restart=answer["needs_restart"], failed=failed)
             return answer
 
+    async def adopt(self) -> None:
+        """Take over what the API's file holds now, which another cell has written.
+
+        Raises:
+            ConfigError: it cannot be used; nothing was changed.
+            Conflict: other files have changed since they were read, or some objects cannot be taken over.
+        """
+        async with self._one_at_a_time:
+            config = await asyncio.to_thread(self._read, None)
+            self._check_other_files(config)
+            await self._change_listeners(config, drain=False)
+            self._change_settings(config)
+            before = self._node.sections.section(USERS).load()
+            _, failed, _ = self._change_objects(config)
+            self._take_over_users(before)
+            failed += self._reordered()
+            self._node.config = config
+            if failed:
+                raise Conflict("; ".join(failed))
+
+    def _take_over_users(self, before: Sequence[Spec]) -> None:
+        then = {spec["name"]: spec for spec in before}
+        now = {spec["name"]: spec for spec in self._node.sections.section(USERS).load()}
+        changed = [name for name in then.keys() | now.keys() if then.get(name) != now.get(name)]
+        self._node.access.users.take_over({name: now.get(name) for name in changed})
+
+    def _reordered(self) -> list[str]:
+        """Bring objects into the order of the file; a sentence for each kind where that fails."""
+        node = self._node
+        failed = list[str]()
+        with node.sections.unlocked():
+            for section, kind in _reloaded_sections().items():
+                service: Any = node.object_services.get(kind.path)
+                if not kind.abilities.can_reorder or service is None:
+                    continue
+                names = [spec["name"] for spec in node.sections.section(section).specs()]
+                if names == [spec[kind.key] for spec in service.list()]:
+                    continue
+                try:
+                    service.reorder(names)
+                except SluiceError as error:
+                    failed.append(f"order of {kind.many}: {error}")
+        return failed
+
+    def _check_other_files(self, config: Config) -> None:
+        if changed := self._node.config.other_layers(config):
+            advice = "Try: sluice config reload, which reads them"
+            raise Conflict(
+                f"{', '.join(changed)} changed after the broker read it, so nothing was saved. {advice}"
+            )
+
     async def plan(self, *, drain: bool = False) -> PlannedReload:
         """Return what ``reload`` would change. Raises as it does, but for addresses that are taken."""
         async with self._one_at_a_time:
@@ -192,11 +244,7 @@ class ConfigReload:
             config = await asyncio.to_thread(
                 self._read, others if after is None else {**others, root: after}
             )
-            if changed := node.config.other_layers(config):
-                advice = "Try: sluice config reload, which reads them"
-                raise Conflict(
-                    f"{', '.join(changed)} changed after the broker read it, so nothing was saved. {advice}"
-                )
+            self._check_other_files(config)
             check(config)
             node.server.check_listeners(named_of(config))
             file.set(root, after)

@@ -350,6 +350,16 @@ class Users:
             }
         )
 
+    def take_over(self, changes: Mapping[str, Spec | None]) -> None:
+        """Use users as another cell has saved them; None for those that it has deleted."""
+        existing = {name for name in changes if name in self._users}
+        apply(
+            self._users,
+            {name: None if spec is None else _kept(spec) for name, spec in changes.items()},
+        )
+        self._shapes = None
+        self.on_change(existing)
+
     # -- inside --
 
     async def _credentials(self, members: Mapping[str, Any]) -> tuple[tuple[Credential, ...], Spec]:

@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, Final
@@ -36,6 +37,18 @@ from broker.core.objects import (
     saving,
 )
 from broker.core.signals import Signal
+
+
+@dataclass(slots=True)
+class Replaced:
+    """Values of the API's file that were replaced, by key, and the order of objects that were there before."""
+
+    values: dict[KeyPath, Any] = field(default_factory=dict)
+    orders: dict[KeyPath, Sequence[str]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.values or self.orders)
+
 
 # Bytes of changes below which the file is not rewritten.
 _LEAST_BYTES: Final = 64 * 1024
@@ -288,6 +301,9 @@ class ApiFile:
         """Signal with each object that was saved, and with a section that has another order; not while objects that
         files fix are taken over, which are in this file for a moment."""
         self.is_taking_over = False
+        self.is_followed = False
+        """True if another process writes the file: this one takes over what it holds, and writes nothing."""
+        self._replaced: Replaced | None = None
         self.base: dict[KeyPath, Mapping[str, Spec]] = {}
         """Objects of ``base.hocon`` by section: they are there again where this file loses theirs."""
         self._sections = frozenset(sections)
@@ -332,6 +348,21 @@ class ApiFile:
             self._held = None
         self.put(gathered)
 
+    @contextmanager
+    def noting(self) -> Iterator[Replaced]:
+        """Note what writes inside the block replace, for ``put_back``. One block at a time."""
+        self._replaced = replaced = Replaced()
+        try:
+            yield replaced
+        finally:
+            self._replaced = None
+
+    def put_back(self, replaced: Replaced) -> None:
+        """Write values again that were replaced; raises as ``put``."""
+        self.put(replaced.values)
+        for path, names in replaced.orders.items():
+            self.order(path, names)
+
     def put(self, changes: Mapping[KeyPath, Any]) -> None:
         """Assign values to keys, None to remove them; returns when it is on disk.
 
@@ -351,6 +382,9 @@ class ApiFile:
             if value is None and path[:-1] in self._sections
         }
         orders = {path: list(self._at(path) or ()) for path in shrinking}
+        if self._replaced is not None:
+            self._replaced.values = {path: before[path] for path in changes} | self._replaced.values
+            self._replaced.orders = {**orders, **self._replaced.orders}
         self._write(changes, [path for path, value in before.items() if value is not None])
         for path, value in changes.items():
             section = path[:-1]
@@ -371,6 +405,8 @@ class ApiFile:
         """Bring the objects at a path into this order; raises as ``put``."""
         objects = self._at(path) or {}
         reordered = {name: objects[name] for name in names if name in objects} | objects
+        if self._replaced is not None:
+            self._replaced.orders.setdefault(path, list(objects))
         self._write({path: reordered}, [path])
         if not self.is_taking_over:
             self.on_change(
@@ -378,6 +414,10 @@ class ApiFile:
             )
 
     def _write(self, changes: Mapping[KeyPath, Any], present: Collection[KeyPath]) -> None:
+        if self.is_followed:
+            if self.is_taking_over:
+                return
+            raise Unavailable(f"{self.path} is written by cell 0 only; nothing was changed")
         with self._lock:
             if stamp_of(self.path) != self._seen:
                 raise Unavailable(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from broker.admin.rights import Actor
 from tests.cluster.cells import Cells, running
 from tests.end_to_end.clients import Client
+from tests.support.node import TOKEN, eventually
+from tests.support.processes import free_port
+from ui.api.cells import ACTOR_HEADER, header_of_actor
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +85,155 @@ def test_a_client_is_shown_by_its_cell(cells: Cells, devices: list[str]) -> None
     for cell in (0, 1):
         problem = cells.front.call("GET", f"/clients/{cells.client_of(cell, 'no')}", expect=404)
         assert "client" in problem["detail"]
+
+
+RULE = {"name": "r", "sql": 'SELECT * FROM "t/#"', "actions": []}
+
+
+def own(cells: Cells, cell: int, method: str, path: str, body: Any = None) -> httpx.Response:
+    """The answer of one cell itself, as administrator."""
+    headers = {"Authorization": f"Bearer {TOKEN}", ACTOR_HEADER: header_of_actor(Actor("test"))}
+    with cells.api(cell) as api:
+        return api.request(method, path, json=body, headers=headers)
+
+
+def test_a_change_of_what_is_saved_reaches_all_cells(cells: Cells) -> None:
+    cells.front.call("POST", "/rules", RULE)
+    assert own(cells, 1, "GET", "/rules/r").json()["sql"] == RULE["sql"]
+    cells.front.call("PUT", "/rules/r", {**RULE, "sql": 'SELECT qos FROM "t/#"'})
+    assert own(cells, 1, "GET", "/rules/r").json()["sql"] == 'SELECT qos FROM "t/#"'
+    cells.front.call("POST", "/rules/r:disable")
+    assert own(cells, 1, "GET", "/rules/r").json()["enable"] is False
+    cells.front.call("POST", "/rules", {**RULE, "name": "s"})
+    cells.front.call("POST", "/rules:reorder", {"order": ["s", "r"]})
+    assert [rule["name"] for rule in own(cells, 1, "GET", "/rules").json()["items"]] == ["s", "r"]
+    for name in ("r", "s"):
+        cells.front.call("DELETE", f"/rules/{name}")
+        assert own(cells, 1, "GET", f"/rules/{name}").status_code == 404
+
+
+def test_users_settings_and_bans_reach_all_cells(cells: Cells) -> None:
+    made = cells.front.call("POST", "/users", {"name": "meter"})
+    password = made["password"]
+    assert own(cells, 1, "GET", "/users/meter").json()["name"] == "meter"
+    rotated = cells.front.call("POST", "/users/meter:rotate")["password"]
+    assert rotated != password
+    cells.front.call("DELETE", "/users/meter")
+    assert own(cells, 1, "GET", "/users/meter").status_code == 404
+    cells.front.call("PUT", "/config/mqtt.max_inflight", {"value": 17})
+    assert own(cells, 1, "GET", "/config/mqtt.max_inflight").json()["value"] == 17
+    cells.front.call("POST", "/bans", {"as": "clientid", "who": "evil"})
+    assert own(cells, 1, "GET", "/bans/clientid%2Fevil").status_code == 200
+    cells.front.call("DELETE", "/bans/clientid%2Fevil")
+    assert own(cells, 1, "GET", "/bans/clientid%2Fevil").status_code == 404
+
+
+def test_only_the_front_writes_the_file(cells: Cells) -> None:
+    refused = own(cells, 1, "POST", "/rules", {**RULE, "name": "own"})
+    assert refused.status_code == 503
+    assert "cell 0" in refused.json()["detail"]
+    assert own(cells, 1, "GET", "/rules/own").status_code == 404
+
+
+def test_a_change_that_one_cell_refuses_is_in_none(cells: Cells) -> None:
+    # both run on this machine: the second one cannot open the address that the first one has
+    listener = {"bind": f"127.0.0.1:{free_port()}"}
+    refused = cells.front.call("POST", "/listeners/tcp:twice", listener, expect=409)
+    assert refused["detail"].startswith("cell 1 refused the change, so no cell has it: ")
+    cells.front.call("GET", "/listeners/tcp:twice", expect=404)
+    assert own(cells, 1, "GET", "/listeners/tcp:twice").status_code == 404
+    assert "twice" not in (cells.front.data_dir / "api.hocon").read_text().splitlines()[-1]
+    cells.front.call("POST", "/rules", {**RULE, "name": "after"})
+    assert own(cells, 1, "GET", "/rules/after").status_code == 200
+    cells.front.call("DELETE", "/rules/after")
+
+
+def test_a_cell_that_is_away(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as cells:
+        there, gone = cells.client_of(0), cells.client_of(1)
+        with Client(cells.nodes[0], there):
+            cells.nodes[1].stop()
+            page = cells.front.call("GET", "/clients")
+            assert [item["clientid"] for item in page["items"]] == [there]
+            assert page["incomplete"] == [{"cell": 1, "why": "it does not run"}]
+            assert page["next"] is None
+            assert cells.front.call("GET", "/status")["incomplete"][0]["cell"] == 1
+            problem = cells.front.call("GET", f"/clients/{gone}", expect=503)
+            assert problem["detail"] == "cell 1 does not answer: it does not run"
+            cells.front.call("POST", "/bans", {"as": "clientid", "who": "x"}, expect=503)
+            cells.front.call("GET", "/bans/clientid%2Fx", expect=404)
+            cells.front.call("POST", "/rules", RULE)
+            cells.nodes[1].start()
+            assert own(cells, 1, "GET", "/rules/r").status_code == 200
+            eventually(lambda: "incomplete" not in cells.front.call("GET", "/clients"))
+
+
+def test_rights_hold_in_the_cell_of_the_client(cells: Cells, devices: list[str]) -> None:
+    made = cells.front.call("POST", "/tokens", {"name": "viewer", "role": "viewer"})
+    scoped = {"name": "scoped", "role": "operator", "topics": ["mine/#"]}
+    narrow = cells.front.call("POST", "/tokens", scoped)
+    forged = {ACTOR_HEADER: header_of_actor(Actor("administrator"))}
+    for name in (devices[0], cells.client_of(0, "d-0"), cells.client_of(1, "d-0")):
+        kick = {"clientids": [name]}
+        with cells.front.client() as api:
+            for more in ({}, forged):
+                viewer = {"Authorization": f"Bearer {made['token']}", **more}
+                assert api.get(f"/clients/{name}", headers=viewer).status_code in (200, 404)
+                assert api.post("/clients:kick", json=kick, headers=viewer).status_code == 403
+                assert api.delete(f"/sessions/{name}", headers=viewer).status_code == 403
+                nobody = {"Authorization": "", **more}
+                assert api.get(f"/clients/{name}", headers=nobody).status_code == 401
+                wrong = {"Authorization": "Bearer not-the-token", **more}
+                assert api.get(f"/clients/{name}", headers=wrong).status_code == 401
+            of_scope = {"Authorization": f"Bearer {narrow['token']}"}
+            peek = api.get(f"/clients/{name}/messages", headers=of_scope)
+            assert peek.status_code == 403
+            assert "mine/#" in peek.text
+    # the socket of a cell asks for both, and refuses by the actor's rights
+    name = cells.client_of(1, "d-0")
+    token = {"Authorization": f"Bearer {TOKEN}"}
+    viewer = {ACTOR_HEADER: header_of_actor(Actor("a viewer", "viewer"))}
+    with cells.api(1) as api:
+        assert api.get("/clients", headers=viewer).status_code == 401
+        assert api.get("/clients", headers=token).status_code == 401
+        assert api.get("/clients", headers={**token, ACTOR_HEADER: "e30="}).status_code == 401
+        assert api.get("/clients", headers={**token, **viewer}).status_code == 200
+        assert api.delete(f"/sessions/{name}", headers={**token, **viewer}).status_code == 403
+    assert cells.front.call("POST", "/cells:adopt", {}, expect=(404, 405)) is not None
+    for name in ("viewer", "scoped"):
+        cells.front.call("DELETE", f"/tokens/{name}")
+
+
+def test_clients_of_all_cells_are_kicked(cells: Cells) -> None:
+    names = [cells.client_of(cell, "kicked") for cell in (0, 1)]
+    with Client(cells.nodes[0], names[0]) as first, Client(cells.nodes[1], names[1]) as second:
+        answer = cells.front.call("POST", "/clients:kick", {"clientids": [*names, "nobody"]})
+        assert answer == {"kicked": 2, "not_connected": ["nobody"]}
+        assert first.farewell.get(timeout=20)
+        assert second.farewell.get(timeout=20)
+    entry = cells.front.call("GET", "/audit-log")["items"][0]
+    assert entry["operation"] == "kickClients"
+    assert own(cells, 1, "GET", "/audit-log").json()["items"] == []
+
+
+def test_what_several_cells_cannot_do_is_refused(cells: Cells) -> None:
+    refusals = [
+        ("POST", "/groups", {"group": "g", "filter": "a/#"}),
+        ("POST", "/lake/tables", {"name": "t", "stream": "s"}),
+        ("GET", "/quarantine", None),
+        ("GET", "/streams/s/positions", None),
+    ]
+    for method, path, body in refusals:
+        problem = cells.front.call(method, path, body, expect=409)
+        sentence = "a broker of 2 cells cannot do this yet. Try: sluice serve without --workers"
+        assert problem["detail"] == sentence
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "x", "e30=", "W10=", "WzFd", "W2ZhbHNlLGZhbHNlXQ==", "W1tdLFtdXQ==", "W1sxXSxbMl1d"],
+)
+def test_cursors_of_others_are_refused(cells: Cells, cursor: str) -> None:
+    for path in ("/clients", "/subscriptions", "/alarms", "/login-failures", "/delayed"):
+        problem = cells.front.call("GET", f"{path}?cursor={cursor}", expect=422)
+        assert "cursor" in problem["errors"][0]["pointer"]

@@ -22,10 +22,11 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final, get_args
+from typing import Any, Final, Protocol, get_args
 
 import httpx
 from starlette.requests import HTTPConnection, Request
@@ -37,12 +38,13 @@ from broker.core.cells import Place
 from broker.core.errors import Conflict, Invalid, NotFound, Problem, Unavailable
 from broker.core.kinds import At
 from broker.core.objects import Spec
+from broker.observe.log import get_logger
 from ui.api.json_bodies import Json
 from ui.api.parameters import encode_cursor
 
 # Seconds in which a cell has to answer, and in which it has to take a changed configuration over.
 ANSWER_S: Final = 2.0
-CONFIG_S: Final = 30.0
+CONFIG_S: Final = 10.0
 # Requests under way to one cell; more wait for their turn within the time.
 _AT_ONCE: Final = 32
 _BACKLOG: Final = 128
@@ -56,7 +58,11 @@ _NOT_FOUND: Final = 404
 # Members of pages that only the front reads: the place of each item for a cursor, its key in the order of the list
 # where that is another, and which parts of it fall.
 _OF_MERGING: Final = ("places", "keys", "falls")
-_RELOAD: Final = "/api/v1/config:reload"
+_ADOPT: Final = "/api/v1/cells:adopt"
+# Seconds between attempts to reach a cell that has missed a change of the configuration.
+_AGAIN_S: Final = 1.0
+
+_log = get_logger(__name__)
 
 Act = Callable[..., Awaitable[Response]]
 
@@ -214,13 +220,30 @@ def bind_socket(place: Place) -> socket.socket:
     return listener
 
 
-class Faces:
-    """The other cells, as the front asks them. ``replaced`` notes the values of the API's file that a block replaces,
-    and ``put_back`` writes such values and takes them over."""
+class SavedFile(Protocol):
+    """The file in which the front saves (``broker.config.sections.ApiFile``)."""
 
-    def __init__(self, place: Place, token: str) -> None:
+    def noting(self) -> AbstractContextManager[Any]: ...
+
+    def put_back(self, replaced: Any) -> None: ...
+
+
+class Adopts(Protocol):
+    """What takes over the content of that file (``broker.app.reload``)."""
+
+    async def adopt(self) -> None: ...
+
+
+class Faces:
+    """The other cells, as the front asks them. ``file`` is what the front saves in, and ``reload`` takes over what is
+    in it."""
+
+    def __init__(self, place: Place, token: str, file: SavedFile, reload: Adopts) -> None:
         self.place = place
         self._token = token
+        self._file = file
+        self._reload = reload
+        self._behind: dict[int, asyncio.Task[None]] = {}
         self._directory: int | None = None
         self._clients: dict[int, httpx.AsyncClient] = {}
         self._changing = asyncio.Lock()
@@ -237,6 +260,8 @@ class Faces:
 
     async def stop(self) -> None:
         """Close all connections. May be called twice."""
+        for task in self._behind.values():
+            task.cancel()
         for client in self._clients.values():
             await client.aclose()
         self._clients.clear()
@@ -329,10 +354,65 @@ class Faces:
                 return await self._first(asked, act)
             case "each":
                 return await self._each(asked, act)
+            case "config":
+                return await act() if asked.is_dry else await self._saved(act)
             case "single":
                 raise several(self.place.count)
             case _:
                 return await act()
+
+    async def _saved(self, act: Act) -> Response:
+        """A change of what is saved: in all cells, or in none. A cell that is away takes it over when it is back."""
+        async with self._changing:
+            with self._file.noting() as replaced:
+                try:
+                    response = await act()
+                except BaseException:
+                    if replaced:  # what was saved before it failed
+                        for cell in self.place.others:
+                            self._follow(cell)
+                    raise
+            if not replaced:
+                return response
+            there = [cell for cell in self.place.others if cell not in self._behind]
+            answers = await asyncio.gather(*map(self._adopt, there))
+            refusals = [
+                answer for answer in answers if isinstance(answer, Reply) and not answer.is_good
+            ]
+            if not refusals:
+                for answer in answers:
+                    if isinstance(answer, Away):
+                        self._follow(answer.cell)
+                return response
+            self._file.put_back(replaced)
+            await self._reload.adopt()
+            for answer in await asyncio.gather(*map(self._adopt, there)):
+                if isinstance(answer, Away):
+                    self._follow(answer.cell)
+            raise Conflict(
+                f"cell {refusals[0].cell} refused the change, so no cell has it: {refusals[0].detail}"
+            )
+
+    async def _adopt(self, cell: int) -> Reply | Away:
+        return await self.ask(cell, "POST", _ADOPT, actor=Actor("front"), within_s=CONFIG_S)
+
+    def _follow(self, cell: int) -> None:
+        """Have a cell take over the configuration as soon as it answers."""
+        if cell not in self._behind:
+            task = asyncio.create_task(
+                self._until_adopted(cell), name=f"configuration of cell {cell}"
+            )
+            self._behind[cell] = task
+            task.add_done_callback(lambda _: self._behind.pop(cell, None))
+
+    async def _until_adopted(self, cell: int) -> None:
+        while True:
+            answer = await self._adopt(cell)
+            if isinstance(answer, Reply):
+                if not answer.is_good:
+                    _log.error("cells.configuration_differs", cell=cell, reason=answer.detail)
+                return
+            await asyncio.sleep(_AGAIN_S)
 
     async def _of_client(self, asked: Asked, act: Act) -> Response:
         sent = asked.sent or {}

@@ -58,6 +58,10 @@ class ReloadConfig(Protocol):
         """Read the files again and apply what changed."""
         ...
 
+    async def adopt(self) -> None:
+        """Take over what another cell has written to the API's file."""
+        ...
+
     async def plan(self, *, drain: bool = False) -> PlannedReload:
         """Return what ``reload`` would change. Raises as it does."""
         ...

@@ -12,6 +12,7 @@ from broker.admin.rights import OWN, Actor, Need
 from broker.core.errors import Invalid, NotFound, Unavailable
 from broker.core.objects import Spec
 from ui.api.audit import acts_as
+from ui.api.cells import is_of_cell
 from ui.api.effects import DryRun
 from ui.api.json_bodies import answer
 from ui.api.models.access import OwnRights, SignInAddress, SignInMethods, SignInRequest
@@ -90,6 +91,17 @@ async def metrics(request: Request) -> Response:
     return PlainTextResponse(
         context_of(request).metrics_text(), media_type="text/plain; version=0.0.4"
     )
+
+
+@probes.post("/api/v1/cells:adopt")
+async def adopt_configuration(request: Request) -> Response:
+    """Another cell has changed the configuration; only cells may say so."""
+    context = context_of(request)
+    if not is_of_cell(request) or context.reload is None:
+        raise ApiProblem(404, "no_such_path", "there is no such path")
+    identify(request)
+    await context.reload.adopt()
+    return Response(status_code=204)
 
 
 def add_sign_in(router: APIRouter) -> None:
